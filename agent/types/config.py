@@ -1,0 +1,223 @@
+"""Settings: of an agent, of retries, of the tool loop; and what a provider can do.
+
+Data with checks, no behaviour beyond arithmetic on its own numbers. Nothing here reads the environment, knows a
+vendor, or sleeps.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
+from pydantic_core import InitErrorDetails
+
+from agent import errors
+
+from ._base import NOTHING, JsonObject, Many, Value
+from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
+from .secret import REDACTED, Secret, SecretField
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NOT_IN_A_KEY = re.compile(r"[\s\x00-\x20\x7f-\xa0]")
+_UNSET: Any = None
+
+
+def _check_headers(headers: dict[str, Any]) -> dict[str, Any]:
+    """No line breaks: they would end the header and begin another. Values are never quoted, they may be secret."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError("the name of a header holds a character that HTTP does not allow there")
+        if not isinstance(value, str):
+            raise ValueError(f"the value of {name} is not text")
+        if any(forbidden in value for forbidden in "\r\n\0"):
+            raise ValueError(f"the value of {name} holds a line break or NUL; remove it")
+    return headers
+
+
+def _check_key(key: Secret | None) -> Secret | None:
+    if key is None:
+        return None
+    text = key.get_secret_value()
+    if not text:
+        raise ValueError("is empty; leave it out to use the environment's")
+    if _NOT_IN_A_KEY.search(text):
+        raise ValueError("contains whitespace or control characters; copy the key again without them")
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError("contains characters that an HTTP header cannot hold; copy the key again") from None
+    return key
+
+
+def _check_base_url(url: str | None) -> str | None:
+    """The address may hold a password, so no message quotes it."""
+    if url is None:
+        return None
+    try:
+        parsed = urlsplit(url)
+        host, _ = parsed.hostname, parsed.port
+    except ValueError:
+        raise ValueError("is not a valid URL") from None
+    if re.search(r"[\s\x00-\x1f\x7f]", url):
+        raise ValueError("contains whitespace or control characters")
+    if parsed.scheme not in ("http", "https") or not host:
+        raise ValueError("must begin with http:// or https:// and name a host")
+    if parsed.username is not None or parsed.password is not None:
+        raise ValueError("must not contain a user or password; use api_key or headers")
+    if "?" in url or "#" in url:
+        raise ValueError("must not contain a query or fragment; vendor settings go into extra")
+    return url
+
+
+class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True):
+    """How to reach a model, and how to speak to it unless a request says otherwise. Times are seconds."""
+
+    provider: str = Field(pattern=r"^\S+$")
+    model: str = ""
+    api_key: Annotated[SecretField, AfterValidator(_check_key)] = Field(default=_UNSET)
+    base_url: Annotated[str | None, AfterValidator(_check_base_url)] = None
+    timeout: Seconds = 600.0
+    """Of one attempt: from sending to the last byte."""
+    connect_timeout: Seconds = 10.0
+    first_byte_timeout: Seconds | None = None
+    idle_timeout: Seconds | None = 300.0
+    """The longest silence between meaningful events of a stream."""
+    deadline: Seconds | None = None
+    """Of a whole call: retries, waits and fallbacks included."""
+    max_retries: int = Field(default=2, ge=0, le=10)
+    temperature: Temperature | None = None
+    max_tokens: MaxTokens | None = None
+    top_p: TopP | None = None
+    default_system: str | None = None
+    thinking: ThinkingField = Field(default=_UNSET)
+    headers: Annotated[JsonObject, AfterValidator(_check_headers)] = Field(default=NOTHING, repr=False)
+    """Sent with every request. Not printed: they may carry credentials."""
+    extra: JsonObject = NOTHING
+    """Goes into every body as it is."""
+    allow_insecure: bool = False
+    """Whether a key may travel over plain HTTP to another machine."""
+
+    if not TYPE_CHECKING:
+
+        @model_validator(mode="wrap")
+        @classmethod
+        def _hide_inputs(cls, data, handler):
+            """Errors keep the values they complain about, and one of those may be a key under a misspelt name."""
+            try:
+                return handler(data)
+            except ValidationError as error:
+                raise _without_inputs(error) from None
+
+    def with_overrides(self, **changes: Any) -> Self:
+        """A changed copy."""
+        return self.model_copy(update=changes)
+
+
+def _without_inputs(error: ValidationError) -> ValidationError:
+    details: list[InitErrorDetails] = [
+        {"type": line["type"], "loc": line["loc"], "input": REDACTED, "ctx": line.get("ctx", {})}
+        for line in error.errors(include_url=False, include_input=False)
+    ]
+    return ValidationError.from_exception_data(error.title, details, hide_input=True)
+
+
+class ProviderCapabilities(Value, frozen=True):
+    """What a provider, or one of its models, can do."""
+
+    streaming: bool = False
+    tools: bool = False
+    structured_output: bool = False
+    json_mode: bool = False
+    vision: bool = False
+    system_messages: bool = True
+    batch: bool = False
+    native_schema_output: bool = False
+    thinking: bool = False
+    max_context_tokens: int | None = Field(default=None, ge=0)
+    max_output_tokens: int | None = Field(default=None, ge=0)
+
+
+def _read_error_type(value: Any) -> Any:
+    """Names are looked up in two known modules only: reading a config file must never import code."""
+    if not isinstance(value, str):
+        return value
+    name = value.removeprefix("builtins.")
+    found = getattr(builtins, name, None)
+    if name == value:
+        found = getattr(errors, name, found)
+    if isinstance(found, type) and issubclass(found, Exception):
+        return found
+    raise ValueError(f"{value!r} is no error of agent.errors or builtins; pass the class itself")
+
+
+def _write_error_type(kind: type[Exception]) -> str:
+    shadowed = kind.__module__ == "builtins" and hasattr(errors, kind.__name__)
+    return f"builtins.{kind.__name__}" if shadowed else kind.__name__
+
+
+ErrorType = Annotated[
+    type[Exception],
+    BeforeValidator(_read_error_type),
+    PlainSerializer(_write_error_type, return_type=str, when_used="json"),
+]
+
+
+class RetryConfig(Value, frozen=True, extra="forbid"):
+    """When to try again, and how long to wait before. Attempts count from 1."""
+
+    max_retries: int = Field(default=2, ge=0)
+    initial_delay: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    max_delay: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    exponential_base: float = Field(default=2.0, ge=1, allow_inf_nan=False)
+    jitter: bool = True
+    retryable_errors: Many[ErrorType] = ()
+    """Errors to retry besides those that say of themselves that it may help."""
+
+    def should_retry(self, error: BaseException, attempt: int) -> bool:
+        """Whether to try again after the `attempt`-th try failed with `error`."""
+        if attempt > self.max_retries:
+            return False
+        if getattr(error, "committed", False) or getattr(error, "deadline", False):
+            # The caller has seen part of the answer, or there is no time left: trying again cannot be right.
+            return False
+        return bool(getattr(error, "retryable", False)) or isinstance(error, tuple(self.retryable_errors))
+
+    def get_delay(self, attempt: int, error: BaseException | None = None, *, rand: float | None = None) -> float:
+        """Seconds to wait after the `attempt`-th try. `rand` (0 to 1) replaces chance, so that a run can be replayed.
+
+        The wait grows with each attempt up to `max_delay`; jitter takes a random share of it, so that clients who
+        failed together do not return together. A wait the vendor asked for is never undercut: jitter comes on top.
+        """
+        backoff = self._backoff(attempt)
+        hint = getattr(error, "retry_after", None)
+        if hint is not None and math.isfinite(hint) and hint >= 0:
+            return float(hint + self._share(backoff, rand)) if self.jitter else float(hint)
+        return self._share(backoff, rand) if self.jitter else backoff
+
+    def _backoff(self, attempt: int) -> float:
+        try:
+            return min(self.max_delay, self.initial_delay * self.exponential_base ** (attempt - 1))
+        except OverflowError:
+            return self.max_delay
+
+    @staticmethod
+    def _share(delay: float, rand: float | None) -> float:
+        if rand is None:
+            from random import random  # costs more to import than most programs that never retry should pay
+
+            rand = random()
+        return delay * rand
+
+
+class ToolLoopConfig(Value, frozen=True, extra="forbid"):
+    """Limits of a run in which the model calls tools."""
+
+    max_iterations: int = Field(default=10, ge=1)
+    max_tool_calls_per_iteration: int = Field(default=20, ge=1)
+    timeout_per_tool: Seconds = 30.0
+    parallel_tool_execution: bool = True
+    stop_on_error: bool = False

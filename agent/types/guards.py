@@ -1,0 +1,59 @@
+"""Questions to ask of a part. They narrow both ways, so that a chain of them may end in `assert_never`."""
+
+from __future__ import annotations
+
+from typing_extensions import TypeIs
+
+from .parts import (
+    AudioContent,
+    CodeContent,
+    ContentPart,
+    DiffContent,
+    DocumentContent,
+    ImageContent,
+    RefusalContent,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResult,
+)
+
+
+def is_text_content(part: ContentPart) -> TypeIs[TextContent]:
+    return isinstance(part, TextContent)
+
+
+def is_thinking_content(part: ContentPart) -> TypeIs[ThinkingContent]:
+    return isinstance(part, ThinkingContent)
+
+
+def is_tool_call_content(part: ContentPart) -> TypeIs[ToolCall]:
+    return isinstance(part, ToolCall)
+
+
+def is_tool_result_content(part: ContentPart) -> TypeIs[ToolResult]:
+    return isinstance(part, ToolResult)
+
+
+def is_image_content(part: ContentPart) -> TypeIs[ImageContent]:
+    return isinstance(part, ImageContent)
+
+
+def is_code_content(part: ContentPart) -> TypeIs[CodeContent]:
+    return isinstance(part, CodeContent)
+
+
+def is_diff_content(part: ContentPart) -> TypeIs[DiffContent]:
+    return isinstance(part, DiffContent)
+
+
+def is_document_content(part: ContentPart) -> TypeIs[DocumentContent]:
+    return isinstance(part, DocumentContent)
+
+
+def is_audio_content(part: ContentPart) -> TypeIs[AudioContent]:
+    return isinstance(part, AudioContent)
+
+
+def is_refusal_content(part: ContentPart) -> TypeIs[RefusalContent]:
+    return isinstance(part, RefusalContent)

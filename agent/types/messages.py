@@ -1,0 +1,364 @@
+"""Messages, and the request they travel in.
+
+A message's content is the only truth about it: calls and results are parts of the content, every other way of asking
+for them is a view. Nothing here knows how a vendor writes a message down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, PlainSerializer, TypeAdapter, model_validator
+from typing_extensions import override
+
+from ._base import NOTHING, FrozenDict, JsonObject, Many, Reads, Utc, Value, freeze
+from .parts import ContentPart, Part, TextContent, ToolCall, ToolResult, class_of_tag
+from .tools import HasSpec, OfferedTool, ToolSpec
+from .usage import Usage
+
+
+class Role(StrEnum):
+    """Who speaks. Other names of these four are read."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+    @classmethod
+    @override
+    def _missing_(cls, value: object) -> Role | None:
+        return {"tool_result": cls.TOOL, "developer": cls.SYSTEM}.get(value) if isinstance(value, str) else None
+
+
+MessageRole = Role
+RoleName = Literal["system", "user", "assistant", "tool"]
+
+
+class ThinkingLevel(StrEnum):
+    """How hard a model shall think. Codecs map it to budgets or efforts."""
+
+    OFF = "off"
+    MINIMAL = "minimal"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    XHIGH = "xhigh"
+
+
+ThinkingName = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
+ThinkingField = Reads[ThinkingLevel | None, ThinkingLevel | ThinkingName | None]
+
+_RESULT_KEYS = ("tool_call_id", "tool_use_id", "name", "tool_name", "details", "is_error", "result")
+_ONLY_RESULTS_HAVE = frozenset(("details", "is_error", "result"))
+_NOT_GIVEN: Any = object()
+
+
+class Message(Value, frozen=True):
+    """One turn of a conversation.
+
+    `content` stays as it was given, text or parts; calls passed as `tool_calls` move into it. Codecs read `parts`.
+    """
+
+    __slots__ = ("_encoded",)
+    __match_args__ = ("role", "content")
+
+    role: Role
+    if TYPE_CHECKING:
+        content: str | Sequence[Part]
+        _encoded: Any
+        """A codec's cache: outside equality, hash, copies, pickles and dumps."""
+    else:
+        content: str | tuple[Part, ...] = ""
+    name: str | None = None
+    tool_call_id: str | None = None
+    id: str | None = None
+    timestamp: Utc | None = Field(default=None, validation_alias=AliasChoices("timestamp", "created_at", "createdAt"))
+    parent_id: str | None = Field(default=None, validation_alias=AliasChoices("parent_id", "parentId"))
+    usage: Usage | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            role: Role | RoleName,
+            content: str | ContentPart | Sequence[ContentPart] | None = "",
+            *,
+            name: str | None = ...,
+            tool_call_id: str | None = ...,
+            tool_calls: Sequence[ToolCall | Mapping[str, Any]] | None = ...,
+            id: str | None = ...,
+            timestamp: datetime | float | str | None = ...,
+            parent_id: str | None = ...,
+            usage: Usage | None = ...,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, role=_NOT_GIVEN, content="", **data):
+            __tracebackhide__ = True
+            if role is not _NOT_GIVEN:
+                data["role"] = role
+            data["content"] = content
+            self.__pydantic_validator__.validate_python(data, self_instance=self)
+
+        # Tells pydantic that this __init__ only validates, so that nested messages are built without calling it.
+        __init__.__pydantic_base_init__ = True
+
+        @model_validator(mode="before")
+        @classmethod
+        def _read(cls, data):
+            if type(data) is not dict or (len(data) == 2 and type(data.get("content")) is str):
+                return data
+            return _read_message(data)
+
+    @classmethod
+    def system(cls, content: str | ContentPart | Sequence[ContentPart]) -> Self:
+        return cls(Role.SYSTEM, content)
+
+    @classmethod
+    def user(cls, content: str | ContentPart | Sequence[ContentPart], *, name: str | None = None) -> Self:
+        return cls(Role.USER, content) if name is None else cls(Role.USER, content, name=name)
+
+    @classmethod
+    def assistant(
+        cls,
+        content: str | ContentPart | Sequence[ContentPart] | None = "",
+        *,
+        tool_calls: Sequence[ToolCall | Mapping[str, Any]] | None = None,
+    ) -> Self:
+        return cls(Role.ASSISTANT, content, tool_calls=tool_calls) if tool_calls else cls(Role.ASSISTANT, content)
+
+    @classmethod
+    def tool(
+        cls, content: str | ContentPart | Sequence[ContentPart], *, tool_call_id: str, name: str | None = None
+    ) -> Self:
+        return cls(Role.TOOL, content, tool_call_id=tool_call_id, name=name)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The canonical reading: text is a `TextContent`, a tool's answer a `ToolResult`."""
+        content = self.content
+        if self.role is Role.TOOL and self.tool_call_id is not None and not _holds_a_result(content):
+            return (ToolResult(tool_call_id=self.tool_call_id, name=self.name, content=content),)
+        if isinstance(content, str):
+            return (TextContent(text=content),) if content else ()
+        return content
+
+    @property
+    def text(self) -> str:
+        """All text of the message; of a tool's message, the text of its results."""
+        if isinstance(self.content, str):
+            return self.content
+        shown = (TextContent, ToolResult) if self.role is Role.TOOL else (TextContent,)
+        return "".join(part.text or "" for part in self.content if isinstance(part, shown))
+
+    @property
+    def tool_calls(self) -> list[ToolCall] | None:
+        """The calls in the content, or None."""
+        if isinstance(self.content, str):
+            return None
+        return [part for part in self.content if isinstance(part, ToolCall)] or None
+
+
+def _holds_a_result(content: str | Sequence[Part]) -> bool:
+    return not isinstance(content, str) and any(isinstance(part, ToolResult) for part in content)
+
+
+def _read_message(given: dict[str, Any]) -> dict[str, Any]:
+    """One shape for the messages of all vocabularies: see the functions below for what they may look like."""
+    data = dict(given)
+    content = _read_content(data.get("content"))
+    if not isinstance(content, str | tuple):
+        return given  # pydantic knows how to complain about it
+    if calls := data.pop("tool_calls", None):
+        content = _with_calls(content, calls)
+    role = data.get("role")
+    if role in ("tool", "tool_result"):
+        data["role"] = Role.TOOL
+        if (role == "tool_result" or not _ONLY_RESULTS_HAVE.isdisjoint(data)) and not _is_result(content):
+            result = {key: data[key] for key in _RESULT_KEYS if key in data}
+            content = (ToolResult.model_validate({**result, "content": content}),)
+        content = _name_the_result(data, content)
+    data["content"] = content
+    return data
+
+
+def _read_content(content: Any) -> Any:
+    """No content, a single part, galleries of images and gaps: all become text or a tuple of parts."""
+    if content is None:
+        return ""
+    if isinstance(content, Mapping | ContentPart):
+        content = (content,)
+    elif isinstance(content, str | bytes) or not isinstance(content, Iterable):
+        return content
+    content = tuple(content)
+    for part in content:
+        if not isinstance(part, ContentPart):
+            break
+    else:
+        return content
+    return tuple(single for part in content if part is not None for single in _single_parts(part))
+
+
+def _single_parts(part: Any) -> Sequence[Any]:
+    if isinstance(part, Mapping) and isinstance(images := part.get("images"), list | tuple):
+        return [{**image, "type": "image"} if isinstance(image, Mapping) else image for image in images]
+    return (part,)
+
+
+def _with_calls(content: str | tuple[Any, ...], calls: Any) -> tuple[Any, ...]:
+    """Calls given beside the content join it, each id once."""
+    if not isinstance(calls, list | tuple):
+        raise ValueError("tool_calls must be a list")
+    parts = ((TextContent(text=content),) if content else ()) if isinstance(content, str) else content
+    known = [part.id if isinstance(part, ToolCall) else part.get("id") for part in parts if _is_tagged(part, ToolCall)]
+    read = [call if isinstance(call, ToolCall) else ToolCall.model_validate(call) for call in calls]
+    return (*parts, *(call for call in read if call.id not in known))
+
+
+def _is_result(content: str | tuple[Any, ...]) -> bool:
+    """Whether the content of a tool's message is a lone result already."""
+    return not isinstance(content, str) and len(content) == 1 and _is_tagged(content[0], ToolResult)
+
+
+def _is_tagged(part: Any, kind: type[ContentPart]) -> bool:
+    """Whether a part, read or still a dict, is of that kind."""
+    if isinstance(part, Mapping):
+        tag = part.get("type")
+        return isinstance(tag, str) and class_of_tag(tag) is kind
+    return isinstance(part, kind)
+
+
+def _name_the_result(data: dict[str, Any], content: Any) -> Any:
+    """The message of a lone result carries that result's id and name, too."""
+    if not _is_result(content):
+        data["name"] = data.get("name", data.get("tool_name"))
+        return content
+    part = content[0] if isinstance(content[0], ToolResult) else ToolResult.model_validate(content[0])
+    if data.get("tool_call_id") is None:
+        data["tool_call_id"] = part.tool_call_id
+    if data.get("name") is None:
+        data["name"] = part.name
+    return (part,)
+
+
+Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
+TopP = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+MaxTokens = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _read_stop(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _read_logprobs(value: Any) -> Any:
+    """True asks for the chosen tokens' probabilities alone, False for none."""
+    if value is True:
+        return 0
+    return None if value is False else value
+
+
+def _read_schema(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return freeze(dict(value))
+    if isinstance(value, str | bytes | int | float | list | tuple):
+        raise ValueError("pass a JSON schema as a dict, or a type such as a pydantic model")
+    return value
+
+
+def _schema_of(value: Any) -> dict[str, Any]:
+    """The JSON schema of a type, or a JSON schema as it is."""
+    if isinstance(value, FrozenDict):
+        return value
+    adapter: TypeAdapter[Any] = value if isinstance(value, TypeAdapter) else TypeAdapter(value)
+    return FrozenDict(freeze(adapter.json_schema()))
+
+
+Stop = Annotated[tuple[Annotated[str, Field(min_length=1)], ...] | None, BeforeValidator(_read_stop)]
+Logprobs = Annotated[Annotated[int, Field(ge=0, le=20)] | None, BeforeValidator(_read_logprobs)]
+Schema = Annotated[Any, AfterValidator(_read_schema), PlainSerializer(_schema_of, when_used="json-unless-none")]
+Tools = Reads[Many[OfferedTool], Sequence[ToolSpec | HasSpec | Mapping[str, Any]]]
+_NO_TOOLS: Any = ()
+_UNSET: Any = None
+
+
+class AgentRequest(Value, frozen=True, extra="forbid"):
+    """One question to a model, with everything that decides the answer."""
+
+    __slots__ = ("_schema_json",)
+
+    input: str | None = None
+    messages: Many[Message] = ()
+    system: str | None = None
+    model: str | None = None
+    """Overrides the model of the agent's configuration."""
+    tools: Tools = Field(default=_NO_TOOLS)
+    tool_choice: str | None = None
+    """"auto", "none", "required", or the name of the tool to call."""
+    parallel_tool_calls: bool | None = None
+    output_schema: Schema = Field(default=None, validation_alias=AliasChoices("output_schema", "schema"))
+    """A JSON schema, or a type that has one."""
+    temperature: Temperature | None = None
+    max_tokens: MaxTokens | None = None
+    top_p: TopP | None = None
+    stop: Reads[Stop, str | Sequence[str] | None] = Field(default=_UNSET)
+    thinking: ThinkingField = Field(default=_UNSET)
+    seed: int | None = None
+    logprobs: Reads[Logprobs, int | bool | None] = Field(default=_UNSET)
+    """How many alternatives to report per token; 0 reports the chosen ones alone."""
+    deadline: Seconds | None = None
+    """Seconds from the start of the call until it must be over, retries and fallbacks included."""
+    metadata: JsonObject = NOTHING
+    session_id: str | None = None
+    extra: JsonObject = NOTHING
+    """Goes into the body as it is."""
+
+    if TYPE_CHECKING:
+        schema: Any = None
+        _schema_json: dict[str, Any] = NOTHING
+    else:
+
+        @model_validator(mode="after")
+        def _check(self):
+            if len(self.tools) > 1:
+                _check_names(self.tools)
+            return self
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was asked."""
+        return not self.input and not self.messages
+
+    @property
+    def output_json_schema(self) -> dict[str, Any] | None:
+        """The JSON schema that `output_schema` is or has, worked out once."""
+        if self.output_schema is None:
+            return None
+        try:
+            return self._schema_json
+        except AttributeError:
+            object.__setattr__(self, "_schema_json", _schema_of(self.output_schema))
+            return self._schema_json
+
+    def to_messages(self) -> list[Message]:
+        """The whole conversation: system, messages, input."""
+        before = [Message.system(self.system)] if self.system else []
+        return [*before, *self._conversation()]
+
+    def with_messages(self, *messages: Message) -> Self:
+        """A request that goes on from here: the input becomes a message, and `messages` follow it."""
+        return self.model_copy(update={"input": None, "messages": (*self._conversation(), *messages)})
+
+    def _conversation(self) -> Sequence[Message]:
+        return self.messages if self.input is None else (*self.messages, Message.user(self.input))
+
+
+def _check_names(tools: Sequence[ToolSpec | dict[str, Any]]) -> None:
+    named = [tool.name if isinstance(tool, ToolSpec) else tool.get("name") for tool in tools]
+    if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
+        raise ValueError(f"tools: {', '.join(twice)} offered twice; rename or remove one")

@@ -1,0 +1,175 @@
+"""What comes back: content, counts, and how the answer came about.
+
+Whatever differs between vendors has been translated before it gets here; `raw` keeps the original for the curious.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+
+from pydantic import Field, computed_field, model_validator
+from typing_extensions import override
+
+from ._base import Json, Many, Reads, Value
+from .messages import Message, Role
+from .parts import ContentPart, Part, RefusalContent, TextContent, ThinkingContent, ToolCall
+from .router import Attempt
+from .usage import TokenUsage, Usage
+
+__all__ = ["AgentResponse", "FinishReason", "Response", "TokenUsage", "Usage"]
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "refusal", "pause", "error", "other"]
+
+_OTHER_NAMES: dict[FinishReason, str] = {
+    "stop": "end_turn stop_sequence completed complete eos",
+    "length": "max_tokens max_output_tokens model_length",
+    "tool_calls": "tool_use tool_call tooluse function_call",
+    "content_filter": "content_filtered safety recitation blocklist prohibited_content spii",
+    "pause": "pause_turn",
+    "error": "aborted failed",
+}
+_FINISH: dict[str, FinishReason] = {reason: reason for reason in get_args(FinishReason)}
+_FINISH.update({name: reason for reason, names in _OTHER_NAMES.items() for name in names.split()})
+_NO_CONTENT: Any = ()
+_CANONICAL = frozenset(get_args(FinishReason))
+
+
+class AgentResponse(Value, frozen=True):
+    """A model's answer. `content` is stored; `text` and `tool_calls` are read from it, and accepted in its place."""
+
+    __slots__ = ("_raw",)
+    _carried: ClassVar[tuple[str, ...]] = ("_raw",)
+
+    provider: str = ""
+    model: str = ""
+    content: Reads[Many[Part], Sequence[ContentPart]] = Field(default=_NO_CONTENT)
+    output: Json = None
+    """The answer parsed to the schema that was asked for."""
+    usage: Usage | None = None
+    stop_reason: FinishReason | None = None
+    raw_stop_reason: str | None = None
+    """The vendor's own word for it."""
+    latency_ms: float | None = None
+    cost_estimate: float | None = None
+    request_id: str | None = None
+    id: str | None = None
+    """The vendor's name for this response."""
+    warnings: Many[str] = ()
+    """What was asked for and left out."""
+    route: Many[Attempt] = ()
+    """Every attempt made on the way here, in order."""
+
+    if TYPE_CHECKING:
+        text: str | None = None
+        tool_calls: list[ToolCall] = Field(default_factory=list)
+        raw: Any = None
+    else:
+
+        def __init__(self, /, *, raw=None, **data):
+            __tracebackhide__ = True
+            self.__pydantic_validator__.validate_python(data, self_instance=self)
+            if raw is not None:
+                object.__setattr__(self, "_raw", raw)
+
+        # Tells pydantic that this __init__ only validates, so that nested responses are built without calling it.
+        __init__.__pydantic_base_init__ = True
+
+        @model_validator(mode="before")
+        @classmethod
+        def _read(cls, data):
+            if type(data) is not dict:
+                return data
+            if "text" in data or "tool_calls" in data:
+                data = _move_into_content(data)
+            reason = data.get("stop_reason")
+            if isinstance(reason, str) and reason not in _CANONICAL:
+                data = _name_the_reason(data, reason)
+            return data
+
+        @property
+        def raw(self):
+            """The vendor's answer as it came: outside equality, hash, dumps and pickles."""
+            return getattr(self, "_raw", None)
+
+        @computed_field
+        @property
+        def text(self) -> str | None:
+            """All text of the answer; None if there is no text part at all."""
+            texts = [part.text for part in self.content if type(part) is TextContent]
+            return "".join(texts) if texts else None
+
+        @computed_field
+        @property
+        def tool_calls(self) -> list[ToolCall]:
+            return [part for part in self.content if type(part) is ToolCall]
+
+    @override
+    def __hash__(self) -> int:
+        # `output` may be anything, hashable or not; equal responses have equal hashes without it.
+        return hash((self.provider, self.model, self.content, self.usage, self.stop_reason, self.request_id, self.id))
+
+    @override
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        if update and not {"text", "tool_calls"}.isdisjoint(update) and "content" not in update:
+            raise ValueError("text and tool_calls are read from content; update content instead")
+        return super().model_copy(update=update, deep=deep)
+
+    @property
+    def role(self) -> Role:
+        return Role.ASSISTANT
+
+    @property
+    def thinking(self) -> str:
+        """The text of the model's reasoning, as far as it was shown."""
+        return "".join(part.thinking for part in self.content if isinstance(part, ThinkingContent))
+
+    @property
+    def refusal(self) -> str | None:
+        """What the model said instead of answering, if it refused."""
+        return "".join(part.refusal for part in self.content if isinstance(part, RefusalContent)) or None
+
+    @property
+    def message(self) -> Message:
+        """The answer as a message, to append to a history."""
+        return Message(Role.ASSISTANT, self.content, usage=self.usage)
+
+    @property
+    def has_tool_calls(self) -> bool:
+        return any(isinstance(part, ToolCall) for part in self.content)
+
+    def get_text(self) -> str:
+        return self.text or ""
+
+    def get_tool_use(self) -> list[ToolCall]:
+        return self.tool_calls
+
+    def has_tool_use(self) -> bool:
+        return self.has_tool_calls
+
+
+Response = AgentResponse
+
+
+def _move_into_content(data: dict[str, Any]) -> dict[str, Any]:
+    rest = dict(data)
+    text = rest.pop("text", None)
+    calls = rest.pop("tool_calls", None) or ()
+    if not isinstance(calls, list | tuple):
+        raise ValueError("tool_calls must be a list")
+    if not rest.get("content"):
+        texts = () if text is None else ({"type": "text", "text": text},)
+        rest["content"] = (*texts, *(_tagged(call) for call in calls))
+    return rest
+
+
+def _tagged(call: Any) -> Any:
+    return {"type": "tool_call", **call} if isinstance(call, Mapping) else call
+
+
+def _name_the_reason(data: dict[str, Any], reason: str) -> dict[str, Any]:
+    """Other words for a reason are translated; an unknown word is kept as the vendor's own."""
+    known = _FINISH.get(reason.lower())
+    if known is not None:
+        return {**data, "stop_reason": known}
+    return {**data, "stop_reason": "other", "raw_stop_reason": data.get("raw_stop_reason") or reason}

@@ -1,0 +1,91 @@
+"""Keys that do not leak: a text type that masks itself, and a function that masks other people's text.
+
+Nothing here knows which vendor a key belongs to, or where keys come from.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+from urllib.parse import quote, quote_plus
+
+from pydantic import BeforeValidator, SecretStr
+from typing_extensions import override
+
+from ._base import Reads
+
+MASK = "**********"
+"""What pydantic writes in place of a secret. It reads back as None: a dumped config has no key, not a wrong one."""
+
+REDACTED = "***"
+
+
+class Secret(SecretStr):
+    """A key: masked wherever it is shown, equal to its text, absent from pickles. `get_secret_value()` reads it."""
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        text = other.get_secret_value() if isinstance(other, SecretStr) else other
+        if not isinstance(text, str):
+            return False
+        return hmac.compare_digest(_to_bytes(text), _to_bytes(self.get_secret_value()))
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self.get_secret_value())
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    @override
+    def __reduce__(self) -> Any:
+        return _lost, ()
+
+
+def _to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _lost() -> None:
+    """What a pickled secret becomes: other processes find their key in their own environment."""
+
+
+def _read_secret(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if value == MASK:
+        return None
+    return Secret(value) if isinstance(value, str) else value
+
+
+SecretField = Reads[Annotated[Secret | None, BeforeValidator(_read_secret)], str | SecretStr | None]
+"""A field that takes text and gives a `Secret`."""
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """`text` with every occurrence of each secret replaced, also where it was quoted, encoded or escaped."""
+    spellings = {spelling for secret in secrets if secret for spelling in _spellings(secret)}
+    if not spellings:
+        return text
+    longest_first = sorted(spellings, key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, longest_first)), REDACTED, text)
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    yield secret
+    data = _to_bytes(secret)
+    for encoded in (quote(data), quote(data, safe=""), quote_plus(data)):
+        yield encoded
+        yield re.sub("%[0-9A-F]{2}", lambda escape: escape[0].lower(), encoded)
+    for encoded in (base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()):
+        yield encoded
+        yield encoded.rstrip("=")
+    for ascii_only in (True, False):
+        yield json.dumps(secret, ensure_ascii=ascii_only)[1:-1]

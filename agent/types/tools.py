@@ -1,0 +1,106 @@
+"""What a tool looks like to a model: name, purpose, parameters.
+
+Running tools, and making specs from functions, happens elsewhere; here is only the description and the three common
+shapes in which it is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+from pydantic import AliasChoices, Field, WrapValidator, model_validator
+
+from ._base import NOTHING, JsonObject, Value, freeze, thaw
+from .parts import ToolCall, ToolResult
+
+__all__ = ["HasSpec", "OfferedTool", "ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
+
+
+class ToolSpec(Value, frozen=True):
+    """The description of a tool. `function` is for whoever runs it: never dumped, never printed."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")
+    description: str = ""
+    parameters: JsonObject = Field(
+        default=NOTHING, validation_alias=AliasChoices("parameters", "input_schema", "inputSchema")
+    )
+    """JSON schema of the arguments."""
+    function: Any = Field(default=None, exclude=True, repr=False)
+    is_async: bool = False
+    strict: bool | None = None
+    """Whether the vendor shall force the arguments to fit the schema; None leaves it to the vendor."""
+
+    if TYPE_CHECKING:
+        input_schema: JsonObject = NOTHING
+    else:
+
+        @property
+        def input_schema(self):
+            return self.parameters
+
+        @model_validator(mode="before")
+        @classmethod
+        def _flatten(cls, data):
+            """`{"type": "function", "function": {…}}` is a tool, too; a missing description or schema may be null."""
+            if type(data) is not dict:
+                return data
+            if isinstance(data.get("function"), Mapping):
+                data = {**{key: value for key, value in data.items() if key != "function"}, **data["function"]}
+            if None in data.values():
+                data = {key: value for key, value in data.items() if value is not None}
+            return data
+
+    def to_openai_schema(self) -> dict[str, Any]:
+        function: dict[str, Any] = {"name": self.name, "description": self.description, "parameters": self._schema()}
+        if self.strict is not None:
+            function["strict"] = self.strict
+        return {"type": "function", "function": function}
+
+    def to_anthropic_schema(self) -> dict[str, Any]:
+        tool: dict[str, Any] = {"name": self.name, "description": self.description, "input_schema": self._schema()}
+        if self.strict is not None:
+            tool["strict"] = self.strict
+        return tool
+
+    def to_gemini_schema(self) -> dict[str, Any]:
+        return {"name": self.name, "description": self.description, "parameters": self._schema()}
+
+    def _schema(self) -> dict[str, Any]:
+        """A fresh, mutable schema. No parameters still are an object, which every vendor insists on."""
+        schema: dict[str, Any] = thaw(self.parameters)
+        return schema or {"type": "object", "properties": {}}
+
+
+ToolDefinition = ToolSpec
+
+
+class HasSpec(Protocol):
+    """Anything that knows its own description, such as a decorated function."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+
+
+def _describes_a_function(tool: Mapping[str, Any]) -> bool:
+    """Whether a dict is a tool of the caller's, rather than one that runs at the vendor."""
+    if isinstance(tool.get("function"), Mapping):
+        return True
+    kind = tool.get("type")
+    return "name" in tool and (kind is None or kind == "function" or (kind == "custom" and "input_schema" in tool))
+
+
+def _read_tool(value: Any, check: Any) -> Any:
+    if isinstance(value, ToolSpec):
+        return value
+    if isinstance(spec := getattr(value, "spec", None), ToolSpec):
+        return spec
+    if not isinstance(value, Mapping) or not value:
+        kind = type(value).__name__
+        raise ValueError(f"expected a ToolSpec, an object with a spec, or a dict that describes a tool; got {kind}")
+    plain = dict(value)
+    return ToolSpec.model_validate(plain) if _describes_a_function(plain) else freeze(plain)
+
+
+OfferedTool = Annotated[ToolSpec | JsonObject, WrapValidator(_read_tool)]
+"""A tool in a request: one of the caller's, or a frozen dict that goes to the vendor as it is."""

@@ -1,0 +1,221 @@
+"""Token counts in disjoint buckets, readable in every vocabulary.
+
+Stored are the inclusive numbers (the prompt includes what was read from and written to a cache); the disjoint ones are
+views. Nothing here knows a vendor's dictionary: the same word means different sums at different vendors, so codecs
+translate into the names below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from typing_extensions import override
+
+from ._base import Value
+
+_PROMPT = ("prompt_tokens",)
+_UNCACHED = ("input_tokens", "input")
+_OUTPUT = ("completion_tokens", "output_tokens", "output")
+_CACHE_READ = ("cache_read_tokens", "cache_read_input_tokens", "cache_read", "cacheRead")
+_CACHE_WRITE = ("cache_write_tokens", "cache_creation_input_tokens", "cache_write", "cacheWrite")
+_OWN_NAMES = frozenset(
+    (
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+        "cache_read_tokens",
+        "cache_write_tokens",
+        "reasoning_tokens",
+        "estimated",
+    )
+)
+
+Count = Annotated[int, Field(ge=0)]
+
+
+def _fits_the_prompt(value: int, info: ValidationInfo) -> int:
+    """Runs only where a cache count is given, so that plain usage costs nothing."""
+    cached = value + (info.data.get("cache_read_tokens", 0) if info.field_name == "cache_write_tokens" else 0)
+    prompt = info.data.get("prompt_tokens")
+    if prompt is not None and cached > prompt:
+        raise ValueError(f"the cache counts ({cached}) exceed prompt_tokens ({prompt}), which must include them")
+    return value
+
+
+CacheCount = Annotated[int, Field(ge=0), AfterValidator(_fits_the_prompt)]
+
+
+def _sum_of_both(data: dict[str, Any]) -> int:
+    return int(data.get("prompt_tokens", 0) + data.get("completion_tokens", 0))
+
+
+class Usage(Value, frozen=True):
+    """What a call consumed. `prompt_tokens` = uncached + read from cache + written to cache."""
+
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    cache_read_tokens: CacheCount = 0
+    cache_write_tokens: CacheCount = 0
+    reasoning_tokens: Count = 0
+    """How many of `completion_tokens` the model spent on thinking."""
+    total_tokens: Count = Field(default_factory=_sum_of_both)
+    estimated: bool = False
+    """The vendor did not say; these numbers are ours."""
+
+    if TYPE_CHECKING:
+        # The other vocabularies: arguments of the constructor, and views.
+        input_tokens: int = 0
+        output_tokens: int = 0
+        cache_creation_input_tokens: int = 0
+        cache_read_input_tokens: int = 0
+        input: int = 0
+        output: int = 0
+        cache_read: int = 0
+        cache_write: int = 0
+    else:
+
+        @model_validator(mode="before")
+        @classmethod
+        def _read(cls, data):
+            if type(data) is not dict or (data.keys() <= _OWN_NAMES and None not in data.values()):
+                return data
+            return _translate(data)
+
+        @property
+        def input_tokens(self):
+            """What the model read that came from no cache and went into none."""
+            return self.prompt_tokens - self.cache_read_tokens - self.cache_write_tokens
+
+        @property
+        def output_tokens(self):
+            return self.completion_tokens
+
+        @property
+        def cache_read_input_tokens(self):
+            return self.cache_read_tokens
+
+        @property
+        def cache_creation_input_tokens(self):
+            return self.cache_write_tokens
+
+        input = input_tokens
+        output = output_tokens
+        cache_read = cache_read_input_tokens
+        cache_write = cache_creation_input_tokens
+
+    @classmethod
+    def from_counts(
+        cls,
+        prompt: int | None,
+        completion: int | None,
+        *,
+        cache_read: int | None = 0,
+        cache_write: int | None = 0,
+        reasoning: int | None = 0,
+        total: int | None = None,
+    ) -> Self:
+        """For codecs: vendors' counts may be missing or contradictory, and a paid answer must not fail for that.
+
+        `prompt` includes the cache counts; a cache count beyond it is cut. Some vendors count reasoning beside the
+        completion instead of in it, and bill it on top: their numbers give them away, and the two are added.
+        """
+        prompt = _at_least_zero(prompt)
+        completion = _at_least_zero(completion)
+        reasoning = _at_least_zero(reasoning)
+        total = _at_least_zero(total)
+        if reasoning and (reasoning > completion or total == prompt + completion + reasoning):
+            completion += reasoning
+        read = min(_at_least_zero(cache_read), prompt)
+        return cls(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            cache_read_tokens=read,
+            cache_write_tokens=min(_at_least_zero(cache_write), prompt - read),
+            reasoning_tokens=reasoning,
+            total_tokens=max(total, prompt + completion),
+        )
+
+    @override
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A total that was a sum stays one."""
+        if update and self.total_tokens == self.prompt_tokens + self.completion_tokens:
+            update = {"total_tokens": None, **update}
+        return super().model_copy(update=update, deep=deep)
+
+    @override
+    def to_dict(self) -> dict[str, Any]:
+        """Disjoint counts. `from_dict` gives back an equal value."""
+        counts: dict[str, Any] = {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.completion_tokens,
+            "cache_creation_input_tokens": self.cache_write_tokens,
+            "cache_read_input_tokens": self.cache_read_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+            "total_tokens": self.total_tokens,
+        }
+        if self.estimated:
+            counts["estimated"] = True
+        return counts
+
+    def __add__(self, other: Usage) -> Usage:
+        if not isinstance(other, Usage):
+            return NotImplemented
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            total_tokens=self.total_tokens + other.total_tokens,
+            estimated=self.estimated or other.estimated,
+        )
+
+
+TokenUsage = Usage
+
+
+def _at_least_zero(count: int | None) -> int:
+    return count if count is not None and count > 0 else 0
+
+
+def _translate(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Any vocabulary into ours."""
+    read = _first(data, _CACHE_READ)
+    written = _first(data, _CACHE_WRITE)
+    uncached = _first(data, _UNCACHED)
+    prompt = _first(data, _PROMPT)
+    sum_of_inputs = (uncached or 0) + (read or 0) + (written or 0)
+    if prompt is not None and uncached is not None and prompt != sum_of_inputs:
+        raise ValueError(
+            f"prompt_tokens ({prompt}) is not input_tokens plus the cache counts ({sum_of_inputs}); give one of them"
+        )
+    counts: dict[str, Any] = {
+        "prompt_tokens": sum_of_inputs if prompt is None else prompt,
+        "completion_tokens": _first(data, _OUTPUT),
+        "cache_read_tokens": read,
+        "cache_write_tokens": written,
+        "reasoning_tokens": data.get("reasoning_tokens"),
+        "total_tokens": data.get("total_tokens"),
+        "estimated": data.get("estimated"),
+    }
+    return {name: value for name, value in counts.items() if value is not None}
+
+
+def _first(data: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = data.get(name)
+        if value is not None:
+            return _whole_number(name, value)
+    return None
+
+
+def _whole_number(name: str, value: Any) -> int:
+    try:
+        number = value if isinstance(value, int) else int(value)
+        if number >= 0 and (isinstance(value, int | str) or number == value):
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"{name} must be a whole number, zero or more")
