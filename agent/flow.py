@@ -1,0 +1,211 @@
+"""Flows decide; drivers act. This module holds what a flow may ask for, and nothing that performs it.
+
+A flow is a generator. It yields effects, is sent their replies, and returns its result, so one flow serves blocking
+calls, asyncio and simulated time alike:
+
+    reply = yield from Send(wire, limits)
+
+Each effect names the type of its reply; the only untyped value is the one inside `Effect.__iter__`.
+
+Three rules keep flows sound. They hold no lock and no context variable across a yield. They never yield in `finally`,
+since a flow being closed cannot act; `with body:` leaves a note instead. And only an `Exception` ever enters a flow:
+cancellation and interrupts close it, so nothing can be retried by mistake.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from .types import StreamEvent
+from .wire import Body, Limits, Reply, WireRequest
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Effect(Generic[R]):
+    """A wish whose fulfilment is an R."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Generator[Any, Any, R]:
+        reply: R = yield self
+        return reply
+
+
+@dataclass(slots=True, eq=False)
+class Send(Effect[Reply]):
+    """One buffered exchange."""
+
+    request: WireRequest
+    limits: Limits
+
+
+@dataclass(slots=True, eq=False)
+class Open(Effect[Body]):
+    """Send, and wait for the reply's headers."""
+
+    request: WireRequest
+    limits: Limits
+
+
+@dataclass(slots=True, eq=False)
+class Read(Effect[bytes]):
+    """The next bytes of a body, b"" at its end.
+
+    `idle` limits the waiting since the last read that was `fresh`: the flow says so when it has seen something
+    meaningful, so that pings do not keep a stalled stream alive.
+    """
+
+    body: Body
+    idle: float | None = None
+    fresh: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Sleep(Effect[None]):
+    """Let time pass. Fails at the deadline."""
+
+    seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class Now(Effect[float]):
+    """Seconds on the driver's monotonic clock."""
+
+
+@dataclass(slots=True, eq=False)
+class Random(Effect[float]):
+    """A number from 0 up to 1."""
+
+
+@dataclass(slots=True, eq=False)
+class Emit(Effect[None]):
+    """Events for whoever consumes the run: one effect for all that one chunk brought."""
+
+    events: Sequence[StreamEvent]
+
+
+@dataclass(slots=True, eq=False)
+class Invoke(Effect[Any]):
+    """Run user code, plain or async. `blocking` code is kept off an event loop, in a thread of its own.
+
+    With `reports`, the function gets a keyword argument `report`; what it passes there reaches the flow that spawned
+    this one as `Emitted` news.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    blocking: bool = False
+    reports: bool = False
+    context: contextvars.Context | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Spawn(Effect["Branch"]):
+    """Run a flow beside this one. With `pause` it stops at its first Emit and hands over the rest of itself."""
+
+    flow: Generator[Any, Any, Any]
+    pause: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Wait(Effect["News | None"]):
+    """The oldest news of these branches; None when `timeout` seconds have passed."""
+
+    branches: Sequence[Branch]
+    timeout: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Cancel(Effect[None]):
+    """Stop these branches, and wait until what they held is closed."""
+
+    branches: Sequence[Branch]
+
+
+AnyEffect: TypeAlias = Send | Open | Read | Sleep | Now | Random | Emit | Invoke | Spawn | Wait | Cancel
+Flow: TypeAlias = Generator[AnyEffect, Any, T]
+
+
+class Branch:
+    """A name for a running branch; what it really is belongs to the driver."""
+
+    __slots__ = ("done", "run")
+
+    def __init__(self, run: Any = None) -> None:
+        self.run = run
+        self.done = False
+
+
+@dataclass(slots=True, eq=False)
+class Emitted:
+    """A branch emitted events, or its user code reported something."""
+
+    branch: Branch
+    events: Sequence[Any]
+
+
+@dataclass(slots=True, eq=False)
+class Paused:
+    """A branch stopped at its first Emit. `rest` is the flow from there on; whoever waits may continue it."""
+
+    branch: Branch
+    rest: Generator[Any, Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class Finished:
+    """A branch returned."""
+
+    branch: Branch
+    value: Any
+
+
+@dataclass(slots=True, eq=False)
+class Failed:
+    """A branch raised."""
+
+    branch: Branch
+    error: BaseException
+
+
+News: TypeAlias = Emitted | Paused | Finished | Failed
+
+
+def rest_of(flow: Flow[T], pending: Emit) -> Flow[T]:
+    """A flow that was stopped at `pending`, as a flow again."""
+    try:
+        yield pending
+        return (yield from flow)
+    finally:
+        flow.close()
+
+
+def intercept(flow: Flow[T], on_emit: Callable[[Emit], Flow[None]]) -> Flow[T]:
+    """Run `flow`, but let `on_emit` take each Emit of it. Everything else passes through, throw and close included."""
+    reply: Any = None
+    error: Exception | None = None
+    try:
+        while True:
+            try:
+                effect = flow.send(reply) if error is None else flow.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            finally:
+                error = None
+            try:
+                if isinstance(effect, Emit):
+                    yield from on_emit(effect)
+                    reply = None
+                else:
+                    reply = yield effect
+            except Exception as raised:
+                reply, error = None, raised
+    finally:
+        flow.close()

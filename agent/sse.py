@@ -1,0 +1,126 @@
+"""Server-sent events, pushed as bytes and returned as payloads.
+
+A decoder is fed whatever the network brings, cut anywhere, even inside a character or between CR and LF, and returns
+the same payloads for every way of cutting. It knows no vendor and no JSON.
+"""
+
+from __future__ import annotations
+
+from .wire import MAX_EVENT_BYTES
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class EventTooLong(ValueError):
+    """One event is longer than allowed."""
+
+
+class SseDecoder:
+    """`feed(bytes)` returns the data of each finished event; comments, ids, names and retry hints are passed over.
+
+    An event that was begun but not ended by a blank line is not returned: `pending` says so.
+    """
+
+    __slots__ = ("_data", "_data_size", "_held", "_held_size", "_limit", "_skip_lf", "_started")
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._limit = max_event_bytes
+        self._held: list[bytes] = []
+        """Bytes not looked at yet, in the pieces they came in: a long line must not be copied once per piece."""
+        self._held_size = 0
+        self._data: list[bytes] = []
+        """The data lines of the current event, where lines were taken one by one."""
+        self._data_size = 0
+        self._skip_lf = False
+        """The last byte was a CR: a LF that follows belongs to it."""
+        self._started = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes of an unfinished event are held."""
+        return bool(self._held or self._data)
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        if (
+            not self._held
+            and not self._data
+            and chunk[:6] == b"data: "
+            and chunk.find(b"\n") == len(chunk) - 2
+            and chunk[-1:] == b"\n"
+            and b"\r" not in chunk
+            and len(chunk) <= self._limit
+        ):
+            self._started = True
+            self._skip_lf = False
+            return [chunk[6:-2]]  # one whole event in one line: what vendors nearly always send
+        if self._skip_lf and chunk:
+            self._skip_lf = False
+            if chunk[0] == 0x0A:
+                chunk = chunk[1:]
+        if b"\n" not in chunk and b"\r" not in chunk:
+            self._hold(chunk)
+            return []
+        buffer = b"".join((*self._held, chunk)) if self._held else chunk
+        self._held.clear()
+        self._held_size = 0
+        if not self._started:
+            self._started = True
+            buffer = buffer.removeprefix(_BOM)
+        # Whole events can be split off at once, unless CR ends lines or an event was begun line by line.
+        return self._take_lines(buffer) if self._data or b"\r" in buffer else self._take_blocks(buffer)
+
+    def _hold(self, rest: bytes) -> None:
+        if rest:
+            self._held.append(rest)
+            self._held_size += len(rest)
+            self._check(self._held_size + self._data_size)
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise EventTooLong(f"an event of the stream is longer than {self._limit} bytes")
+
+    def _take_blocks(self, buffer: bytes) -> list[bytes]:
+        *blocks, rest = buffer.split(b"\n\n")
+        payloads: list[bytes] = []
+        for block in blocks:
+            self._check(len(block))
+            if block[:6] == b"data: " and b"\n" not in block:
+                payloads.append(block[6:])
+            else:
+                for line in block.split(b"\n"):
+                    self._take_line(line, payloads)
+                self._take_line(b"", payloads)
+        self._hold(rest)
+        return payloads
+
+    def _take_lines(self, buffer: bytes) -> list[bytes]:
+        payloads: list[bytes] = []
+        start = 0
+        while (end := _line_end(buffer, start)) >= 0:
+            self._take_line(buffer[start:end], payloads)
+            start = end + 1
+            if buffer[end] == 0x0D:
+                if start == len(buffer):
+                    self._skip_lf = True
+                elif buffer[start] == 0x0A:
+                    start += 1
+        self._hold(buffer[start:])
+        return payloads
+
+    def _take_line(self, line: bytes, payloads: list[bytes]) -> None:
+        if not line:
+            if self._data:
+                payloads.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
+                self._data.clear()
+                self._data_size = 0
+        elif line[:5] == b"data:" or line == b"data":
+            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            self._data_size += len(line)
+            self._check(self._data_size)
+
+
+def _line_end(buffer: bytes, start: int) -> int:
+    """Where the next line ends, or -1."""
+    lf = buffer.find(b"\n", start)
+    cr = buffer.find(b"\r", start, lf if lf >= 0 else len(buffer))
+    return cr if cr >= 0 else lf

@@ -1,0 +1,213 @@
+"""What crosses the line between drivers and transports: requests, replies, bodies, and the clock they share.
+
+Nothing here does I/O and nothing knows a vendor. Drivers and transports both build on this module and never on each
+other, so that any transport works under any driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+from pydantic_core import from_json
+
+MAX_REPLY_BYTES = 32 * 1024 * 1024
+"""The largest buffered answer taken from a vendor."""
+MAX_STREAM_BYTES = 64 * 1024 * 1024
+"""The longest stream taken from a vendor."""
+MAX_EVENT_BYTES = 1024 * 1024
+"""The longest single event of a stream."""
+MAX_JSON_DEPTH = 64
+"""The deepest nesting taken from a vendor."""
+
+
+class Headers(dict[str, str]):
+    """Reply headers with lower-case names; a repeated header is joined with commas."""
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[bytes, bytes]]) -> Self:
+        headers = cls()
+        for raw_name, raw_value in pairs:
+            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        return headers
+
+
+@dataclass(slots=True, eq=False)
+class WireRequest:
+    """One HTTP request, ready to send. Its headers hold the key, so it is never printed."""
+
+    url: str
+    headers: tuple[tuple[bytes, bytes], ...] = field(repr=False)
+    body: bytes = field(repr=False)
+    target: str = ""
+    warnings: tuple[str, ...] = ()
+    """What the codec had to leave out; it reaches the response."""
+
+
+@dataclass(slots=True, eq=False)
+class Limits:
+    """Seconds that parts of one exchange may take, and the bytes it may bring. None: no limit but the deadline."""
+
+    connect: float | None = 10.0
+    first_byte: float | None = None
+    """From sending to the reply's headers."""
+    total: float | None = None
+    """From sending to the last byte."""
+    max_bytes: int = MAX_REPLY_BYTES
+
+
+@dataclass(slots=True, eq=False)
+class Reply:
+    """A whole HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Body:
+    """An answer that is still arriving.
+
+    Leaving `with body:` only notes that it is no longer wanted. A flow may not act while it is being closed, so its
+    driver closes the body, before the next effect or at the end of the run.
+    """
+
+    __slots__ = ("__weakref__", "closed", "headers", "idle_used", "released", "status", "until")
+
+    def __init__(self, status: int, headers: Mapping[str, str]) -> None:
+        self.status = status
+        self.headers = headers
+        self.released = False
+        self.closed = False
+        self.idle_used = 0.0
+        """Seconds waited since the last meaningful event."""
+        self.until = float("inf")
+        """The driver's clock time at which this exchange has used up its total."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.released = True
+
+
+class SyncBody(Body):
+    """A body read with blocking calls."""
+
+    __slots__ = ("live",)
+    live: Live
+    """The timeout its connection watches; whoever reads the body owns it."""
+
+    def read(self) -> bytes:
+        """The next bytes, or b"" at the end."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class AsyncBody(Body):
+    """A body read with await."""
+
+    __slots__ = ()
+
+    async def read(self) -> bytes:
+        """The next bytes, or b"" at the end."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        raise NotImplementedError
+
+
+class Cancelled(BaseException):
+    """Raised inside the I/O of a cancelled blocking run. It never enters a flow."""
+
+
+class BlockingRun(Protocol):
+    """What a transport may ask and tell of the blocking run it works for."""
+
+    cancelled: bool
+    until: float
+    """time.monotonic() at which the current effect must end."""
+    wake: Callable[[], object] | None
+    """How another thread interrupts the call this run is blocked in."""
+    bodies: list[SyncBody]
+
+    def seconds_left(self) -> float:
+        """What the current effect may still take; raises Cancelled."""
+        ...
+
+
+class Live(float):
+    """A timeout that shrinks while it is being used.
+
+    HTTP libraries take a timeout once and restart it with every byte, so a slow drip never ends. This one is passed
+    through the library to our network backend, which asks the run what is left before each system call. To everybody
+    else it is a plain float: what was left when it was made.
+    """
+
+    __slots__ = ("limit", "run")
+    run: BlockingRun
+    limit: float | None
+
+    def __new__(cls, run: BlockingRun, limit: float | None = None) -> Self:
+        left = run.seconds_left()
+        self = super().__new__(cls, max(0.001, min(left, 1e6 if limit is None else limit)))
+        self.run = run
+        self.limit = limit
+        return self
+
+    def seconds(self) -> float:
+        """What is left now, and never more than the limit; raises Cancelled."""
+        left = self.run.seconds_left()
+        return max(0.001, min(left, 1e6 if self.limit is None else self.limit))
+
+
+class SyncTransport(Protocol):
+    """Carries requests with blocking calls. It maps its library's errors, and never retries, redirects or waits."""
+
+    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply: ...
+
+    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
+        """The reply's head. The body has joined `live.run.bodies` before this returns."""
+        ...
+
+
+class AsyncTransport(Protocol):
+    """Carries requests with await; the driver's cancellation is its time limit."""
+
+    async def asend(self, request: WireRequest, limits: Limits) -> Reply: ...
+
+    async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
+        """The reply's head. The body has joined `bodies` before this returns."""
+        ...
+
+
+class Transport(SyncTransport, AsyncTransport, Protocol):
+    """Both faces of one transport."""
+
+
+def parse_json(data: bytes | str, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
+    """JSON from outside: ValueError for anything that is not plain, finite, reasonably nested JSON."""
+    value = from_json(data, allow_inf_nan=False)
+    opened = data.count(b"[") + data.count(b"{") if isinstance(data, bytes) else data.count("[") + data.count("{")
+    if opened > max_depth and _depth_exceeds(value, max_depth):
+        raise ValueError(f"JSON nested more than {max_depth} deep")
+    return value
+
+
+def _depth_exceeds(value: Any, limit: int) -> bool:
+    level: list[Any] = [value]
+    for _ in range(limit + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+        if not below:
+            return False
+        level = below
+    return True
