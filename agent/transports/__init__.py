@@ -1,0 +1,43 @@
+"""Transports carry bytes: `http` over the network, `scripted` in process. They know no vendor and decide nothing."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+
+from .. import errors
+from ..wire import Transport
+
+_lock = threading.Lock()
+_shared: dict[str, Transport] = {}
+
+
+def load(name: str) -> Transport:
+    """The transport that everybody shares under this name, made when it is first needed.
+
+    Sharing it means sharing connections: agents made in passing find warm ones.
+    """
+    found = _shared.get(name)
+    if found is None:
+        with _lock:
+            found = _shared.get(name)
+            if found is None:
+                found = _shared[name] = _make(name)
+    return found
+
+
+def _make(name: str) -> Transport:
+    if name == "http":
+        from .http import HttpTransport
+
+        transport = HttpTransport()
+        atexit.register(transport.close)
+        return transport
+    if name == "scripted":
+        from ..providers.scripted import Script
+        from .scripted import ScriptedTransport
+
+        return ScriptedTransport(Script())
+    raise errors.ConfigurationError(
+        f"There is no transport named {name!r}.", field="transport", fix="Use http or scripted, or pass a transport."
+    )

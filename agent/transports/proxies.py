@@ -1,0 +1,114 @@
+"""Which proxy the environment asks for: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, as httpx2 reads them.
+
+httpcore2 leaves this to the client above it, and there is none: we use its pools directly.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies
+
+import httpcore2
+
+from .. import errors
+
+_SCHEMES = ("http", "https", "socks5", "socks5h")
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """Proxies by URL scheme, and the hosts that are reached without one."""
+
+    by_scheme: tuple[tuple[str, str], ...] = ()
+    no_proxy: tuple[str, ...] = ()
+
+    @classmethod
+    def from_environment(cls) -> ProxySettings:
+        found = getproxies()
+        by_scheme = tuple((scheme, found[scheme]) for scheme in ("http", "https", "all") if found.get(scheme))
+        excluded = tuple(entry.strip().lower() for entry in found.get("no", "").split(",") if entry.strip())
+        return cls(by_scheme, excluded)
+
+    @classmethod
+    def always(cls, proxy: str) -> ProxySettings:
+        return cls((("all", proxy),))
+
+    def for_url(self, url: str) -> str | None:
+        """The proxy's URL for this one, or None to connect directly."""
+        parts = urlsplit(url)
+        proxies = dict(self.by_scheme)
+        proxy = proxies.get(parts.scheme) or proxies.get("all")
+        if proxy is None or any(_excluded(parts, entry) for entry in self.no_proxy):
+            return None
+        return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _excluded(url: SplitResult, entry: str) -> bool:
+    """NO_PROXY: `example.com` covers itself and what is below, `.example.com` only what is below; networks by CIDR."""
+    if entry == "*":
+        return True
+    if "://" in entry:
+        wanted = urlsplit(entry)
+        same_port = wanted.port is None or wanted.port == url.port
+        return wanted.scheme in ("all", url.scheme) and wanted.hostname == url.hostname and same_port
+    host = url.hostname or ""
+    network = _network(entry)
+    if network is not None:
+        address = _address(host)
+        return address is not None and address.version == network.version and address in network
+    name, _, port = entry.partition(":")
+    if port and (not port.isdigit() or int(port) != (url.port or _default_port(url.scheme))):
+        return False
+    if name == "localhost":
+        return host == name
+    if name.startswith("."):
+        return host.endswith(name)
+    return host == name or host.endswith(f".{name}")
+
+
+def _default_port(scheme: str) -> int:
+    return 443 if scheme == "https" else 80
+
+
+def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(entry.strip("[]"), strict=False)
+    except ValueError:
+        return None
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def httpcore_proxy(proxy: str) -> httpcore2.Proxy:
+    """The proxy as httpcore2 wants it, its user and password taken out of the URL."""
+    parts = urlsplit(proxy)
+    if parts.scheme not in _SCHEMES or not parts.hostname:
+        raise errors.ConfigurationError(
+            f"A proxy has the unknown scheme {parts.scheme!r}.", field="proxy", fix=f"Use one of {', '.join(_SCHEMES)}."
+        )
+    if parts.scheme.startswith("socks"):
+        _require_socks()
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = "" if parts.port is None else f":{parts.port}"
+    auth = None
+    if parts.username is not None:
+        auth = (unquote(parts.username), unquote(parts.password or ""))
+    return httpcore2.Proxy(f"{parts.scheme}://{host}{port}/", auth=auth)
+
+
+def _require_socks() -> None:
+    try:
+        import socksio  # noqa: F401
+    except ImportError:
+        raise errors.ConfigurationError(
+            "A SOCKS proxy is configured, but the package for it is missing.",
+            field="proxy",
+            fix="Install the extra: pip install 'agent-llm-router[socks]'.",
+        ) from None

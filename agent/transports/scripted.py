@@ -1,0 +1,132 @@
+"""Plays scripted answers in process, without a socket. Waiting is real: limits and cancellation can be tried on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from typing_extensions import override
+
+from .. import errors
+from ..answers import Answer, Network, Piece
+from ..wire import AsyncBody, Limits, Live, Reply, SyncBody, WireRequest
+
+
+class ScriptedTransport:
+    """Carries requests to a function."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
+        answer = self._network(request)
+        _wait(answer.after, live)
+        if answer.failure is not None:
+            raise answer.failure
+        body = _SyncBody(answer, live)
+        data = b"".join(iter(body.read, b""))
+        return Reply(answer.status, answer.headers, _within(data, limits))
+
+    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
+        answer = self._network(request)
+        _wait(answer.after, live)
+        if answer.failure is not None:
+            raise answer.failure
+        body = _SyncBody(answer, live)
+        live.run.bodies.append(body)
+        return body
+
+    async def asend(self, request: WireRequest, limits: Limits) -> Reply:
+        answer = self._network(request)
+        await _await(answer.after)
+        if answer.failure is not None:
+            raise answer.failure
+        body = _AsyncBody(answer)
+        data: list[bytes] = []
+        while chunk := await body.read():
+            data.append(chunk)
+        return Reply(answer.status, answer.headers, _within(b"".join(data), limits))
+
+    async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
+        answer = self._network(request)
+        await _await(answer.after)
+        if answer.failure is not None:
+            raise answer.failure
+        body = _AsyncBody(answer)
+        bodies.append(body)
+        return body
+
+
+def _within(data: bytes, limits: Limits) -> bytes:
+    if len(data) > limits.max_bytes:
+        raise errors.ProtocolError(f"the answer is larger than {limits.max_bytes} bytes", retryable=False)
+    return data
+
+
+class _SyncBody(SyncBody):
+    __slots__ = ("_pieces",)
+
+    def __init__(self, answer: Answer, live: Live) -> None:
+        super().__init__(answer.status, answer.headers)
+        self.live = live
+        self._pieces: Iterator[Piece] = answer.timed()
+
+    @override
+    def read(self) -> bytes:
+        for piece in self._pieces:
+            _wait(piece.after, self.live)
+            if isinstance(piece.outcome, Exception):
+                raise piece.outcome
+            if piece.outcome:
+                return piece.outcome
+        return b""
+
+    @override
+    def close(self) -> None:
+        self._pieces = iter(())
+
+
+class _AsyncBody(AsyncBody):
+    __slots__ = ("_pieces",)
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status, answer.headers)
+        self._pieces: Iterator[Piece] = answer.timed()
+
+    @override
+    async def read(self) -> bytes:
+        for piece in self._pieces:
+            await _await(piece.after)
+            if isinstance(piece.outcome, Exception):
+                raise piece.outcome
+            if piece.outcome:
+                return piece.outcome
+        return b""
+
+    @override
+    async def aclose(self) -> None:
+        self._pieces = iter(())
+
+
+def _wait(seconds: float, live: Live) -> None:
+    """Wait as a socket would: no longer than the run may, and not at all once it is cancelled."""
+    if seconds <= 0:
+        live.run.seconds_left()
+        return
+    woken = threading.Event()
+    live.run.wake = woken.set
+    try:
+        left = live.run.seconds_left()
+        woken.wait(min(seconds, left))
+        if left < seconds:
+            raise errors.TimeoutError("the time limit passed")
+        live.run.seconds_left()
+    finally:
+        live.run.wake = None
+
+
+async def _await(seconds: float) -> None:
+    if seconds > 0:
+        import asyncio
+
+        await asyncio.sleep(seconds)
