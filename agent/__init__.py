@@ -1,0 +1,62 @@
+"""One typed client for every LLM vendor.
+
+Importing this loads no vendor, no HTTP library and no event loop, and does no I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import errors
+from .agent import Agent
+from .errors import AgentError
+from .providers import register_provider
+from .types import (
+    AgentConfig,
+    AgentRequest,
+    AgentResponse,
+    ContentPart,
+    Message,
+    ProviderCapabilities,
+    RetryConfig,
+    Role,
+    RoutingStrategy,
+    StreamEvent,
+    ThinkingLevel,
+    ToolCall,
+    ToolLoopConfig,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
+
+__all__ = [
+    "Agent",
+    "AgentConfig",
+    "AgentError",
+    "AgentRequest",
+    "AgentResponse",
+    "ContentPart",
+    "Message",
+    "ProviderCapabilities",
+    "RetryConfig",
+    "Role",
+    "RoutingStrategy",
+    "StreamEvent",
+    "ThinkingLevel",
+    "ToolCall",
+    "ToolLoopConfig",
+    "ToolResult",
+    "ToolSpec",
+    "Usage",
+    "errors",
+    "register_provider",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("agent-llm-router")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,199 @@
+"""Agent: one model at one vendor, behind methods that are the same for all of them.
+
+It builds the request, composes the flows and hands them to a driver. There is nothing else in it: what to do is
+decided in `execution`, and done in `drivers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from typing_extensions import override
+
+from . import transports
+from .context import Call, Context, ambient_deadline
+from .drivers.sync import SyncRun, drain
+from .errors import ConfigurationError
+from .execution.call import Target, attempt, complete, stream
+from .execution.outermost import recorded
+from .execution.retry import retry
+from .execution.structured import structured
+from .providers import Provider, load
+from .requests import RequestLike, prepare, read_config, read_request
+from .streams import AsyncResponseStream, ResponseStream
+from .types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolSpec
+from .wire import Limits, Transport
+
+
+class Agent:
+    """Calls one model.
+
+        agent = Agent("openai-chat:gpt-4o", temperature=0.2)
+        agent.complete("What is 2 + 2?").text
+
+    Args:
+        config: An AgentConfig, or `provider:model`.
+        tools: Offered to the model with every request.
+        retry: How failed calls are repeated; by default as often as `config.max_retries` says.
+        transport: Carries the requests; by default the provider's usual one, shared by all agents.
+        overrides: Any field of AgentConfig.
+
+    An agent is immutable and may be shared by threads, event loops and forked processes. Each method that takes a
+    request also takes any of its fields as keyword arguments.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig | str,
+        *,
+        tools: Sequence[Any] = (),
+        retry: RetryConfig | None = None,
+        transport: Transport | None = None,
+        **overrides: Any,
+    ) -> None:
+        self.config = read_config(config, overrides)
+        load(self.config.provider)  # an unknown provider is an error here, not at the first call
+        # Reading the tools as a request would, so that both take the same things.
+        self.tools: Sequence[ToolSpec | Mapping[str, Any]] = read_request("", {"tools": tools}).tools if tools else ()
+        self.retry = retry if retry is not None else RetryConfig(max_retries=self.config.max_retries)
+        self._brought_transport = transport
+        self._provider: Provider | None = None
+        self._calls: dict[bool, Call] = {}
+
+    # One call
+
+    def complete(self, request: RequestLike, **overrides: Any) -> AgentResponse:
+        """Ask the model, and wait for the whole answer. Tools are offered, not run."""
+        prepared = self._prepare(request, overrides)
+        context = Context(deadline=self._deadline(prepared, monotonic()))
+        run = SyncRun(self._transport, self._call(streaming=False)(prepared, context), context.deadline)
+        response: AgentResponse = drain(run)
+        return response
+
+    async def acomplete(self, request: RequestLike, **overrides: Any) -> AgentResponse:
+        """As `complete`, with await."""
+        from .drivers.aio import AioRun
+        from .drivers.aio import drain as adrain
+
+        prepared = self._prepare(request, overrides)
+        context = self._loop_context(prepared)
+        run = AioRun(self._transport, self._call(streaming=False)(prepared, context), context.deadline)
+        response: AgentResponse = await adrain(run)
+        return response
+
+    def stream(self, request: RequestLike, **overrides: Any) -> ResponseStream:
+        """Ask the model, and get events while the answer arrives. Nothing is sent before the first is asked for."""
+        prepared, transport, call = self._prepare(request, overrides), self._transport, self._call(streaming=True)
+
+        def start() -> SyncRun:
+            context = Context(deadline=self._deadline(prepared, monotonic()))
+            return SyncRun(transport, call(prepared, context), context.deadline)
+
+        return ResponseStream(start)
+
+    def astream(self, request: RequestLike, **overrides: Any) -> AsyncResponseStream:
+        """As `stream`, for `async for`. There is nothing to await first."""
+        from .drivers.aio import AioRun
+
+        prepared, transport, call = self._prepare(request, overrides), self._transport, self._call(streaming=True)
+
+        def start() -> AioRun:
+            context = self._loop_context(prepared)
+            return AioRun(transport, call(prepared, context), context.deadline)
+
+        return AsyncResponseStream(start)
+
+    # Typed output
+
+    def json(self, request: RequestLike, **overrides: Any) -> AgentResponse:
+        """As `complete`, with `schema=`: a pydantic model, any type, or a JSON schema. The value is in `output`."""
+        return self.complete(self._with_schema(request, overrides))
+
+    async def ajson(self, request: RequestLike, **overrides: Any) -> AgentResponse:
+        """As `json`, with await."""
+        return await self.acomplete(self._with_schema(request, overrides))
+
+    def _with_schema(self, request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
+        asked = read_request(request, overrides)
+        if asked.output_schema is None:
+            raise ConfigurationError(
+                "There is no schema for the output.", field="schema", fix="Pass schema=, such as a pydantic model."
+            )
+        return asked
+
+    # Variants
+
+    def with_config(self, **changes: Any) -> Agent:
+        """Another agent with some settings changed; this one stays as it is."""
+        config = read_config(self.config, changes)
+        same_retries = self.retry if config.max_retries == self.config.max_retries else None
+        return Agent(config, tools=self.tools, retry=same_retries, transport=self._brought_transport)
+
+    @property
+    def capabilities(self) -> ProviderCapabilities:
+        return self.provider.capabilities
+
+    @property
+    def provider(self) -> Provider:
+        """The codec, made when it is first needed: only then must there be a key."""
+        if self._provider is None:
+            self._provider = load(self.config.provider)(self.config)
+        return self._provider
+
+    @override
+    def __repr__(self) -> str:
+        return f"Agent({f'{self.config.provider}:{self.config.model}'!r})"
+
+    @override
+    def __reduce__(self) -> Any:
+        # Connections stay behind, and so does the key: the other process finds its own in the environment.
+        return _rebuild, (self.config, self.tools, self.retry, self._brought_transport)
+
+    # Composition
+
+    def flow_for(
+        self, request: RequestLike, *, streaming: bool, context: Context | None = None, **overrides: Any
+    ) -> Any:
+        """The flow of one call, for a driver of your own such as the simulated one."""
+        prepared = self._prepare(request, overrides)
+        return self._call(streaming=streaming)(prepared, context or Context())
+
+    def _prepare(self, request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
+        return prepare(read_request(request, overrides), self.config, self.tools)
+
+    def _call(self, *, streaming: bool) -> Call:
+        call = self._calls.get(streaming)
+        if call is None:
+            call = self._calls[streaming] = self._compose(streaming=streaming)
+        return call
+
+    def _compose(self, *, streaming: bool) -> Call:
+        config, provider = self.config, self.provider
+        limits = Limits(config.connect_timeout, config.first_byte_timeout, config.timeout)
+        target = Target(provider, limits, config.idle_timeout)
+        name = f"{provider.name}:{config.model}"
+        call = stream(target) if streaming else complete(target)
+        call = retry(attempt(call, target=name, provider=provider.name, model=config.model), self.retry)
+        return recorded(structured(call), streaming=streaming)
+
+    @property
+    def _transport(self) -> Transport:
+        return self._brought_transport or transports.load(self.provider.transport)
+
+    def _deadline(self, request: AgentRequest, now: float) -> float:
+        own = math.inf if request.deadline is None else now + request.deadline
+        return min(own, ambient_deadline.get())
+
+    def _loop_context(self, request: AgentRequest) -> Context:
+        """A context on the running loop's clock, which need not be the system's."""
+        import asyncio
+
+        now = monotonic()
+        return Context(deadline=asyncio.get_running_loop().time() + self._deadline(request, now) - now)
+
+
+def _rebuild(config: AgentConfig, tools: Sequence[Any], retry: RetryConfig, transport: Transport | None) -> Agent:
+    return Agent(config, tools=tools, retry=retry, transport=transport)

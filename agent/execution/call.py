@@ -1,0 +1,186 @@
+"""One request and its answer, buffered or streamed. The innermost flows; everything else wraps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import errors
+from ..context import Call, Context
+from ..flow import Emit, Flow, Now, Open, Read, Send
+from ..providers import Provider, StreamDecoder
+from ..types import AgentRequest, AgentResponse, Attempt, Usage
+from ..wire import MAX_STREAM_BYTES, Body, Limits, Reply
+
+_AFTER_THE_END = 0.25
+"""Seconds to wait for what follows the terminal event, so that the connection can be used again."""
+_ERROR_BYTES = 64 * 1024
+_ERROR_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A provider and the limits for talking to it."""
+
+    provider: Provider
+    limits: Limits
+    idle: float | None = None
+
+
+def complete(target: Target) -> Call:
+    """Send the request, and read the whole answer."""
+    provider, limits = target.provider, target.limits
+
+    def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+        wire = provider.encode(request, stream=False)
+        reply = yield from Send(wire, limits)
+        if reply.status != 200:
+            raise provider.decode_error(reply, request)
+        return with_warnings(provider.decode(reply, request), wire.warnings)
+
+    return call
+
+
+def stream(target: Target) -> Call:
+    """Send the request, and emit events while the answer arrives.
+
+    A stream is complete when its terminal event has come. Whatever happens before is a failure: an ordinary error as
+    long as nothing has been emitted, and StreamInterrupted from then on.
+    """
+    provider, limits, idle = target.provider, target.limits, target.idle
+
+    def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+        wire = provider.encode(request, stream=True)
+        with (yield from Open(wire, limits)) as body:
+            if body.status != 200:
+                text = yield from _read_error(body)
+                raise provider.decode_error(Reply(body.status, body.headers, text), request)
+            decoder = provider.decoder(body.headers, request)
+            started = False
+            try:
+                size = 0
+                fresh, stale = Read(body, idle, fresh=True), Read(body, idle, fresh=False)
+                read = fresh
+                while not decoder.done and decoder.failure is None:
+                    chunk: bytes = yield read  # a bare yield: the two Read objects are reused for every chunk
+                    size += len(chunk)
+                    if size > MAX_STREAM_BYTES:
+                        raise errors.ProtocolError(
+                            f"the stream is longer than {MAX_STREAM_BYTES} bytes", retryable=False
+                        )
+                    events = decoder.feed(chunk) if chunk else decoder.end()
+                    if events:
+                        started = True
+                        yield Emit(events)
+                    read = fresh if events else stale
+                    if not chunk:
+                        break
+                if not body.closed:
+                    yield from _drain(body, decoder)
+                return with_warnings(_result(decoder, provider, request), wire.warnings)
+            except errors.AgentError as error:
+                if started:
+                    raise _interrupted(error, decoder) from error
+                raise
+
+    return call
+
+
+def _result(decoder: StreamDecoder, provider: Provider, request: AgentRequest) -> AgentResponse:
+    if decoder.failure is not None:
+        raise decoder.failure
+    if not decoder.done:
+        raise errors.ProtocolError(
+            f"{provider.name}: the stream ended without its terminal event", provider=provider.name, model=request.model
+        )
+    return decoder.response()
+
+
+def _interrupted(error: errors.AgentError, decoder: StreamDecoder) -> errors.StreamInterrupted:
+    return errors.StreamInterrupted(
+        f"the stream broke off: {error.message}",
+        partial=decoder.partial(),
+        provider=error.provider,
+        model=error.model,
+        status_code=error.status_code,
+        request_id=error.request_id,
+        code=error.code,
+        body=error.body,
+    )
+
+
+def _read_error(body: Body) -> Flow[bytes]:
+    """What a vendor says about a failure; never more than is worth reading."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while size < _ERROR_BYTES and (chunk := (yield from Read(body, _ERROR_SECONDS))):
+            parts.append(chunk)
+            size += len(chunk)
+    except (errors.ConnectionError, errors.ProtocolError):
+        pass  # the status alone says enough
+    except errors.TimeoutError as error:
+        if error.deadline:
+            raise
+    return b"".join(parts)
+
+
+def _drain(body: Body, decoder: StreamDecoder) -> Flow[None]:
+    """Read to the end of the bytes, so that the connection can be used again. Never worth an error.
+
+    After a failure, what follows may still say what it cost.
+    """
+    try:
+        while chunk := (yield from Read(body, _AFTER_THE_END)):
+            decoder.feed(chunk)
+    except errors.AgentError:
+        pass
+
+
+def with_warnings(response: AgentResponse, warnings: tuple[str, ...]) -> AgentResponse:
+    if not warnings:
+        return response
+    return response.model_copy(update={"warnings": tuple(dict.fromkeys((*response.warnings, *warnings)))})
+
+
+def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Call:
+    """Note every try in the context, whatever becomes of it."""
+
+    def noted(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+        started = yield from Now()
+        error: errors.AgentError | None = None
+        response: AgentResponse | None = None
+        try:
+            response = yield from call(request, context)
+        except errors.AgentError as raised:
+            error = raised
+        ended = yield from Now()
+        usage = response.usage if response is not None else _usage_of(error)
+        context.attempts.append(
+            Attempt(
+                target=target,
+                provider=provider,
+                model=request.model or model or "",
+                started=started - context.started,
+                latency_ms=(ended - started) * 1000,
+                error=None if error is None else type(error).__name__,
+                message=None if error is None else error.message,
+                status_code=None if error is None else error.status_code,
+                request_id=response.request_id if response is not None else error.request_id if error else None,
+                usage=usage,
+            )
+        )
+        if error is not None:
+            try:
+                raise error
+            finally:
+                error = None
+        assert response is not None
+        return response
+
+    return noted
+
+
+def _usage_of(error: errors.AgentError | None) -> Usage | None:
+    """What a broken stream cost, as far as the vendor said."""
+    partial = error.partial if isinstance(error, errors.StreamInterrupted) else None
+    return None if partial is None else partial.usage

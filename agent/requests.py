@@ -1,0 +1,148 @@
+"""From what a caller passes to the request that is sent: shorthands, overrides, defaults, and what is wrong with them.
+
+Nothing is sent until all of it is right, and nothing a caller passed is ever changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from pydantic import ValidationError
+
+from .errors import ConfigurationError
+from .types import AgentConfig, AgentRequest, Message, Role, Session, ToolSpec
+
+T = TypeVar("T")
+
+RequestLike: TypeAlias = AgentRequest | str | Message | Session | Sequence[Message | Mapping[str, Any]]
+"""A request, or anything that can only mean one: text, a message, a conversation."""
+
+
+def read_config(config: AgentConfig | str, overrides: Mapping[str, Any]) -> AgentConfig:
+    """A configuration, or its shorthand `provider:model`, with changes."""
+    if isinstance(config, AgentConfig):
+        return _validated(lambda: config.with_overrides(**overrides)) if overrides else config
+    if not isinstance(config, str):
+        raise ConfigurationError(
+            f"An agent is made from an AgentConfig or from text, not from {type(config).__name__}.",
+            field="config",
+            fix='Write Agent("openai:gpt-4o") or Agent(AgentConfig(provider="openai", model="gpt-4o")).',
+        )
+    provider, colon, model = config.partition(":")
+    if not colon or not provider.strip() or not model.strip():
+        raise ConfigurationError(
+            f"{config!r} does not name a provider and a model.",
+            field="model",
+            fix='Write them with a colon between: "openai:gpt-4o".',
+        )
+    return _validated(lambda: AgentConfig(provider=provider.strip(), model=model.strip(), **overrides))
+
+
+def read_request(request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
+    """The request that the caller means, overrides applied."""
+    given = _validated(lambda: _as_request(request))
+    if not overrides:
+        return given
+    if "schema" in overrides:
+        if "output_schema" in overrides:
+            raise ConfigurationError(
+                "schema and output_schema are two names of one thing.", field="schema", fix="Pass one of them."
+            )
+        overrides = {**overrides, "output_schema": overrides["schema"]}
+        del overrides["schema"]
+    return _validated(lambda: given.model_copy(update=dict(overrides)))
+
+
+def _as_request(request: Any) -> AgentRequest:
+    match request:
+        case AgentRequest():
+            return request
+        case str():
+            return AgentRequest(input=request)
+        case Message():
+            return AgentRequest(messages=(request,))
+        case Session():
+            return AgentRequest(messages=request.messages, session_id=request.id)
+        case list() | tuple():
+            return AgentRequest(messages=request)
+        case _:
+            raise ConfigurationError(
+                f"A request cannot be made from {type(request).__name__}.",
+                field="request",
+                fix="Pass text, a Message, a list of messages, a Session or an AgentRequest.",
+            )
+
+
+def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> AgentRequest:
+    """The request with this agent's defaults where it says nothing itself, ready for a codec."""
+    if request.is_empty:
+        raise ConfigurationError("The request is empty.", field="input", fix="Pass input= or messages=.")
+    changes: dict[str, Any] = {
+        name: value
+        for name in ("model", "temperature", "max_tokens", "top_p", "thinking", "deadline")
+        if getattr(request, name) is None and (value := getattr(config, name)) not in (None, "")
+    }
+    if request.model is None and not config.model:
+        raise ConfigurationError(
+            "No model is named.", field="model", fix='Name one: Agent("openai:gpt-4o"), or model= in the request.'
+        )
+    if config.default_system is not None and request.system is None and not _has_system(request.messages):
+        changes["system"] = config.default_system
+    if config.extra:
+        changes["extra"] = {**config.extra, **request.extra}
+    if tools:
+        changes["tools"] = _merged(tools, request.tools)
+    prepared = _validated(lambda: request.model_copy(update=changes)) if changes else request
+    if prepared.tool_choice is not None:
+        _check_choice(prepared.tool_choice, prepared.tools)
+    return prepared
+
+
+def _check_choice(choice: str, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> None:
+    if not tools:
+        raise ConfigurationError(
+            f"tool_choice is {choice!r}, but no tools are offered.",
+            field="tool_choice",
+            fix="Add tools or leave it out.",
+        )
+    names = [tool.name if isinstance(tool, ToolSpec) else str(tool.get("name")) for tool in tools]
+    if choice not in ("auto", "none", "required", *names):
+        raise ConfigurationError(
+            f"tool_choice names the tool {choice!r}, which is not offered.",
+            field="tool_choice",
+            fix=f"Use auto, none, required, or one of {', '.join(names)}.",
+        )
+
+
+def _has_system(messages: Sequence[Message]) -> bool:
+    return bool(messages) and messages[0].role is Role.SYSTEM
+
+
+def _merged(own: Sequence[Any], requested: Sequence[Any]) -> tuple[Any, ...]:
+    """A request's tool replaces the agent's of the same name."""
+    names = {tool.name for tool in requested if isinstance(tool, ToolSpec)}
+    return (*(tool for tool in own if not isinstance(tool, ToolSpec) or tool.name not in names), *requested)
+
+
+def _validated(make: Callable[[], T]) -> T:
+    """Run a validation; what it finds becomes an error that names the fields and shows no values."""
+    try:
+        return make()
+    except ValidationError as error:
+        raise _explained(error) from None
+
+
+def _explained(error: ValidationError) -> ConfigurationError:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    fields = [".".join(map(str, problem["loc"])) for problem in problems]
+    described = "; ".join(
+        f"{field}: {problem['msg']}" if field else problem["msg"]
+        for field, problem in zip(fields, problems, strict=True)
+    )
+    unknown = [field for field, problem in zip(fields, problems, strict=True) if problem["type"] == "extra_forbidden"]
+    return ConfigurationError(
+        f"{error.title} cannot be made: {described}.",
+        field=next((field for field in fields if field), None),
+        fix=f"Remove or correct {', '.join(unknown)}." if unknown else None,
+    )

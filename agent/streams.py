@@ -1,0 +1,238 @@
+"""What `stream` and `astream` return: events while they arrive, and the response they add up to.
+
+Leaving the loop closes the stream and its connection, whether the loop ended, broke or raised. A closed stream cannot
+be resumed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from . import errors
+from .drivers.sync import SyncRun
+from .types import AgentResponse, Fold, Part, StreamEvent, ToolCall, Usage
+from .wire import Cancelled
+
+if TYPE_CHECKING:
+    from .drivers.aio import AioRun
+
+
+class _Progress:
+    """What has been seen of a stream so far."""
+
+    def __init__(self) -> None:
+        self._fold = Fold()
+        self._response: AgentResponse | None = None
+
+    def _seen(self) -> AgentResponse:
+        return self._response if self._response is not None else self._fold.partial()
+
+    @property
+    def response(self) -> AgentResponse:
+        """The whole response. Before the end there is none: use `text` and the others, or `collect` first."""
+        if self._response is None:
+            raise errors.ConfigurationError(
+                "The stream has not ended, so there is no response yet.",
+                field="response",
+                fix="Iterate to the end first, or call collect().",
+            )
+        return self._response
+
+    @property
+    def text(self) -> str:
+        """The text that has arrived."""
+        return self._seen().text or ""
+
+    @property
+    def thinking(self) -> str:
+        return self._seen().thinking
+
+    @property
+    def content(self) -> Sequence[Part]:
+        return self._seen().content
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls that are complete."""
+        return self._seen().tool_calls
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._seen().usage
+
+
+class ResponseStream(_Progress):
+    """Iterate over it, or use it in a `with` block.
+
+    with agent.stream("Tell me a story") as stream:
+        for event in stream:
+            if event.type == "text_delta":
+                print(event.text, end="")
+    print(stream.response.usage)
+    """
+
+    def __init__(self, start: Callable[[], SyncRun]) -> None:
+        super().__init__()
+        self._start = start
+        self._run: SyncRun | None = None
+        self._closed = False
+        self._aborted = False
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[StreamEvent]:
+        run = self._begin()
+        try:
+            while (events := run.advance()) is not None:
+                for event in events:
+                    self._fold.add(event)
+                    yield event
+            self._response = run.result
+        except Cancelled:
+            raise errors.Aborted("the stream was aborted") from None
+        finally:
+            self._closed = True
+            run.close()
+
+    def _begin(self) -> SyncRun:
+        with self._lock:
+            if self._closed or self._run is not None:
+                raise errors.ConfigurationError(
+                    "The stream was iterated before, and cannot be resumed.", field="stream", fix="Start a new one."
+                )
+            self._run = run = self._start()
+            run.cancelled = self._aborted
+            return run
+
+    def text_stream(self) -> Iterator[str]:
+        """Only the text, piece by piece."""
+        for event in self:
+            if event.type == "text_delta" and event.text:
+                yield event.text
+
+    def collect(self) -> AgentResponse:
+        """Read to the end, and return the response."""
+        if self._response is None:
+            for _ in self:
+                pass
+        return self.response
+
+    def abort(self) -> None:
+        """End the stream from any thread. Whoever iterates gets Aborted."""
+        with self._lock:
+            self._aborted = True
+            run = self._run
+        if run is not None:
+            run.cancel()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._run is not None:
+            self._run.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        run = getattr(self, "_run", None)  # an object that was interrupted while being made is finalized, too
+        if run is not None:
+            run.close()
+
+
+class AsyncResponseStream(_Progress):
+    """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
+
+    def __init__(self, start: Callable[[], AioRun]) -> None:
+        super().__init__()
+        self._start = start
+        self._run: AioRun | None = None
+        self._closed = False
+        self._aborted = False
+
+    def __aiter__(self) -> _Iteration:
+        if self._closed or self._run is not None:
+            raise errors.ConfigurationError(
+                "The stream was iterated before, and cannot be resumed.", field="stream", fix="Start a new one."
+            )
+        if self._aborted:
+            raise errors.Aborted("the stream was aborted")
+        self._run = self._start()
+        return _Iteration(self, self._run)
+
+    async def text_stream(self) -> Any:
+        """Only the text, piece by piece."""
+        async for event in self:
+            if event.type == "text_delta" and event.text:
+                yield event.text
+
+    async def collect(self) -> AgentResponse:
+        """Read to the end, and return the response."""
+        if self._response is None:
+            async for _ in self:
+                pass
+        return self.response
+
+    async def result(self) -> AgentResponse:
+        """As `collect`: the name the agent loop's stream protocol has for it."""
+        return await self.collect()
+
+    def abort(self) -> None:
+        """End the stream from any task or thread. Whoever iterates gets Aborted."""
+        self._aborted = True
+        if self._run is not None:
+            self._run.abandon()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._run is not None:
+            await self._run.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+class _Iteration:
+    """What `async for` holds: when the loop is left nothing refers to it any more, and its finalizer closes the run."""
+
+    __slots__ = ("_ready", "_run", "_stream")
+
+    def __init__(self, stream: AsyncResponseStream, run: AioRun) -> None:
+        self._stream = stream
+        self._run = run
+        self._ready: Iterator[StreamEvent] = iter(())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        for event in self._ready:
+            return event
+        events = None if self._run.finished else await self._run.advance()
+        if events is None:
+            self._end()
+            raise StopAsyncIteration
+        add = self._stream._fold.add
+        for event in events:
+            add(event)
+        self._ready = iter(events)
+        return next(self._ready)
+
+    def _end(self) -> None:
+        stream = self._stream
+        stream._closed = True
+        if stream._response is None:
+            stream._response = self._run.result
+        if stream._response is None and stream._aborted:
+            raise errors.Aborted("the stream was aborted")
+
+    def __del__(self) -> None:
+        run = getattr(self, "_run", None)  # as above: it may be half-made
+        if run is not None and not run.finished:
+            run.abandon()

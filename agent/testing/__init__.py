@@ -1,0 +1,44 @@
+"""For your tests: agents that answer from a script, a real server on loopback, and simulated time.
+
+from agent.testing import scripted_agent
+
+agent = scripted_agent("Hello!", errors.RateLimitError("slow down"), "Hello again!")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..agent import Agent
+from ..answers import Answer, Network, Piece
+from ..drivers.simulated import SimulatedTool, Simulation, Stopped
+from ..providers.scripted import Line, Script
+from ..transports.scripted import ScriptedTransport
+from .server import LoopbackServer, RawAnswer
+from .simulation import simulate
+
+__all__ = [
+    "Answer",
+    "LoopbackServer",
+    "Network",
+    "Piece",
+    "RawAnswer",
+    "Script",
+    "ScriptedTransport",
+    "SimulatedTool",
+    "Simulation",
+    "Stopped",
+    "scripted_agent",
+    "simulate",
+]
+
+
+def scripted_agent(*lines: Line, model: str = "script", delay: float = 0.0, **options: Any) -> Agent:
+    """An agent that answers these lines, one after the other: text, responses, parts, errors, or functions.
+
+    Args:
+        lines: See `Script`. Without any, the agent echoes.
+        delay: Seconds between the pieces of a stream.
+        options: Anything that `Agent` takes.
+    """
+    return Agent(f"scripted:{model}", transport=ScriptedTransport(Script(*lines, delay=delay)), **options)

@@ -1,0 +1,189 @@
+"""A real HTTP server on loopback that plays scripted answers, breaks them as told, and watches its connections.
+
+It runs in a thread of its own on a free port. It is for tests and demonstrations and speaks just enough HTTP/1.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from ..answers import Answer, Network
+from ..wire import WireRequest
+
+
+@dataclass(slots=True)
+class RawAnswer(Answer):
+    """An answer whose pieces go to the socket as they are, status line and framing included."""
+
+
+class LoopbackServer:
+    """Serves until it is closed; a `with` block closes it.
+
+    Args:
+        network: Decides what becomes of each request, such as a `Script`. The request's `url` is the path.
+        ssl_context: Serve TLS with this.
+    """
+
+    def __init__(self, network: Network, *, ssl_context: ssl.SSLContext | None = None) -> None:
+        self.network = network
+        self.requests: list[WireRequest] = []
+        self.hangups: list[tuple[str, float]] = []
+        """Paths whose answer the client did not wait for, and when it left (time.monotonic)."""
+        self.open_connections = 0
+        self.connections_made = 0
+        self._ssl_context = ssl_context
+        self._loop = asyncio.new_event_loop()
+        self._stop: asyncio.Event | None = None
+        self._port = 0
+        self._failed: BaseException | None = None
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._main, args=(ready,), daemon=True, name="agent-loopback-server")
+        self._thread.start()
+        ready.wait()
+        if self._failed is not None:
+            raise self._failed
+
+    @property
+    def url(self) -> str:
+        scheme = "http" if self._ssl_context is None else "https"
+        return f"{scheme}://127.0.0.1:{self._port}"
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(lambda: self._stop.set() if self._stop is not None else None)
+            self._thread.join(5)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def wait_until(self, condition: Callable[[], bool], within: float = 2.0) -> bool:
+        """Give the network a moment; whether the condition came true."""
+        end = time.monotonic() + within
+        while not condition():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.002)
+        return True
+
+    # The server's thread
+
+    def _main(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve(ready))
+        except BaseException as error:
+            self._failed = error
+        finally:
+            ready.set()
+            self._loop.close()
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._stop = asyncio.Event()
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, ssl=self._ssl_context, backlog=1024)
+        self._port = server.sockets[0].getsockname()[1]
+        ready.set()
+        await self._stop.wait()
+        server.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open_connections += 1
+        self.connections_made += 1
+        try:
+            while await self._exchange(reader, writer):
+                pass
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            pass  # the client has left, or the server is closing
+        finally:
+            self.open_connections -= 1
+            writer.close()
+            with suppress(Exception):
+                await writer.wait_closed()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """One request and its answer; whether the connection stays."""
+        request = await _read_request(reader)
+        self.requests.append(request)
+        playing = asyncio.ensure_future(self._play(request, writer))
+        leaving = asyncio.ensure_future(reader.read(1))
+        try:
+            await asyncio.wait({playing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if playing.done():
+                return playing.result()
+            self.hangups.append((request.url, time.monotonic()))
+            return False
+        finally:
+            await _cancel(playing)
+            await _cancel(leaving)
+
+    async def _play(self, request: WireRequest, writer: asyncio.StreamWriter) -> bool:
+        answer = self.network(request)
+        if answer.after:
+            await asyncio.sleep(answer.after)
+        if answer.failure is not None:
+            writer.transport.abort()
+            return False
+        raw = isinstance(answer, RawAnswer)
+        chunked = not raw and "content-length" not in answer.headers
+        if not raw:
+            writer.write(_head(answer, chunked=chunked))
+        for piece in answer.timed():
+            if piece.after:
+                await writer.drain()
+                await asyncio.sleep(piece.after)
+            if isinstance(piece.outcome, Exception):
+                await writer.drain()
+                writer.transport.abort()
+                return False
+            if piece.outcome:
+                writer.write(_chunk(piece.outcome) if chunked else piece.outcome)
+                await writer.drain()
+        if chunked:
+            writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return not raw
+
+
+async def _read_request(reader: asyncio.StreamReader) -> WireRequest:
+    head = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
+    _method, path, _version = head[0].split(b" ", 2)
+    headers = tuple(
+        (name.strip().lower(), value.strip()) for name, _, value in (line.partition(b":") for line in head[1:]) if name
+    )
+    length = int(dict(headers).get(b"content-length", b"0"))
+    return WireRequest(path.decode("latin-1"), headers, await reader.readexactly(length))
+
+
+def _head(answer: Answer, *, chunked: bool) -> bytes:
+    lines = [f"HTTP/1.1 {answer.status} -"]
+    lines += [f"{name}: {value}" for name, value in answer.headers.items()]
+    if chunked:
+        lines.append("transfer-encoding: chunked")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+async def _cancel(task: asyncio.Future[Any]) -> None:
+    if not task.done():
+        task.cancel()
+        with suppress(asyncio.CancelledError, OSError):
+            await task

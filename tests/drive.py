@@ -1,0 +1,168 @@
+"""One way to try a behaviour under every driver.
+
+A test describes the network as a function from request to `Answer` and says what the agent should make of it. The
+blocking and the asyncio driver meet that network behind a real loopback server, the simulated one in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from typing_extensions import override
+
+from agent import Agent
+from agent.errors import AgentError
+from agent.testing import LoopbackServer, Network, Simulation, simulate
+from agent.types import AgentResponse, StreamEvent
+from agent.wire import WireRequest
+
+T = TypeVar("T")
+
+
+@dataclass
+class Outcome:
+    """What a call came to."""
+
+    response: AgentResponse | None = None
+    events: list[StreamEvent] = field(default_factory=list)
+    error: AgentError | None = None
+    seconds: float = 0.0
+    requests: list[WireRequest] = field(default_factory=list)
+
+    @property
+    def ok(self) -> AgentResponse:
+        if self.response is None:
+            raise AssertionError(f"the call failed: {self.error!r}") from self.error
+        return self.response
+
+    @property
+    def failed(self) -> AgentError:
+        assert self.error is not None, f"the call succeeded: {self.response!r}"
+        return self.error
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text or "" for event in self.events if event.type == "text_delta")
+
+
+class Driver:
+    """Runs calls of an agent against a network."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self._servers: list[LoopbackServer] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for server in self._servers:
+            server.close()
+
+    def serve(self, network: Network) -> LoopbackServer:
+        server = LoopbackServer(network)
+        self._servers.append(server)
+        return server
+
+    def complete(self, network: Network, request: Any = "hi", **options: Any) -> Outcome:
+        return self._run(network, request, options, streaming=False)
+
+    def stream(self, network: Network, request: Any = "hi", **options: Any) -> Outcome:
+        return self._run(network, request, options, streaming=True)
+
+    def _run(self, network: Network, request: Any, options: dict[str, Any], *, streaming: bool) -> Outcome:
+        server = self.serve(network)
+        agent = make_agent(options, base_url=server.url)
+        outcome = Outcome(requests=server.requests)
+        started = time.monotonic()
+        try:
+            self._call(agent, request, outcome, streaming=streaming)
+        except AgentError as error:
+            outcome.error = error
+        outcome.seconds = time.monotonic() - started
+        return outcome
+
+    def _call(self, agent: Agent, request: Any, outcome: Outcome, *, streaming: bool) -> None:
+        raise NotImplementedError
+
+
+def make_agent(options: dict[str, Any], base_url: str | None = None) -> Agent:
+    settings = {"max_retries": 0, "api_key": "sk-test", **options}
+    if base_url is not None:
+        settings["base_url"] = f"{base_url}/v1"
+    return Agent(settings.pop("agent", "openai-chat:test-model"), **settings)
+
+
+class SyncDriver(Driver):
+    name = "sync"
+
+    @override
+    def _call(self, agent: Agent, request: Any, outcome: Outcome, *, streaming: bool) -> None:
+        if not streaming:
+            outcome.response = agent.complete(request)
+            return
+        stream = agent.stream(request)
+        for event in stream:
+            outcome.events.append(event)
+        outcome.response = stream.response
+
+
+class AioDriver(Driver):
+    name = "aio"
+
+    @override
+    def _call(self, agent: Agent, request: Any, outcome: Outcome, *, streaming: bool) -> None:
+        run_and_leave_nothing(self._acall(agent, request, outcome, streaming=streaming))
+
+    async def _acall(self, agent: Agent, request: Any, outcome: Outcome, *, streaming: bool) -> None:
+        if not streaming:
+            outcome.response = await agent.acomplete(request)
+            return
+        stream = agent.astream(request)
+        async for event in stream:
+            outcome.events.append(event)
+        outcome.response = stream.response
+
+
+class SimulatedDriver(Driver):
+    name = "simulated"
+
+    @override
+    def _run(self, network: Network, request: Any, options: dict[str, Any], *, streaming: bool) -> Outcome:
+        simulation = Simulation(network)
+        outcome = Outcome(requests=simulation.requests)
+        try:
+            agent = make_agent({"base_url": "http://127.0.0.1/v1", **options})
+            outcome.response = simulate(simulation, agent, request, streaming=streaming)
+        except AgentError as error:
+            outcome.error = error
+        outcome.events = simulation.events
+        outcome.seconds = simulation.now
+        assert simulation.open_bodies == 0, "a body was left open"
+        assert simulation.open_bodies_while_sleeping == 0, "a body was held open while waiting to retry"
+        assert simulation.open_bodies_while_emitting <= 1, "two streams were open at once"
+        return outcome
+
+
+def run_and_leave_nothing(work: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, and no task may be left when the work is done."""
+
+    async def main() -> T:
+        before = asyncio.all_tasks()
+        try:
+            return await work
+        finally:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            left = asyncio.all_tasks() - before
+            assert not left, f"tasks were left behind: {left}"
+
+    return asyncio.run(main())
