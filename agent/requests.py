@@ -5,15 +5,12 @@ Nothing is sent until all of it is right, and nothing a caller passed is ever ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
-
-from pydantic import ValidationError
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from .errors import ConfigurationError
 from .types import AgentConfig, AgentRequest, Message, Role, Session, ToolSpec
-
-T = TypeVar("T")
+from .validation import validated
 
 RequestLike: TypeAlias = AgentRequest | str | Message | Session | Sequence[Message | Mapping[str, Any]]
 """A request, or anything that can only mean one: text, a message, a conversation."""
@@ -22,7 +19,7 @@ RequestLike: TypeAlias = AgentRequest | str | Message | Session | Sequence[Messa
 def read_config(config: AgentConfig | str, overrides: Mapping[str, Any]) -> AgentConfig:
     """A configuration, or its shorthand `provider:model`, with changes."""
     if isinstance(config, AgentConfig):
-        return _validated(lambda: config.with_overrides(**overrides)) if overrides else config
+        return validated(lambda: config.with_overrides(**overrides)) if overrides else config
     if not isinstance(config, str):
         raise ConfigurationError(
             f"An agent is made from an AgentConfig or from text, not from {type(config).__name__}.",
@@ -36,12 +33,12 @@ def read_config(config: AgentConfig | str, overrides: Mapping[str, Any]) -> Agen
             field="model",
             fix='Write them with a colon between: "openai:gpt-4o".',
         )
-    return _validated(lambda: AgentConfig(provider=provider.strip(), model=model.strip(), **overrides))
+    return validated(lambda: AgentConfig(provider=provider.strip(), model=model.strip(), **overrides))
 
 
 def read_request(request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
     """The request that the caller means, overrides applied."""
-    given = _validated(lambda: _as_request(request))
+    given = validated(lambda: _as_request(request))
     if not overrides:
         return given
     if "schema" in overrides:
@@ -51,7 +48,7 @@ def read_request(request: RequestLike, overrides: Mapping[str, Any]) -> AgentReq
             )
         overrides = {**overrides, "output_schema": overrides["schema"]}
         del overrides["schema"]
-    return _validated(lambda: given.model_copy(update=dict(overrides)))
+    return validated(lambda: given.model_copy(update=dict(overrides)))
 
 
 def _as_request(request: Any) -> AgentRequest:
@@ -93,7 +90,7 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec
         changes["extra"] = {**config.extra, **request.extra}
     if tools:
         changes["tools"] = _merged(tools, request.tools)
-    prepared = _validated(lambda: request.model_copy(update=changes)) if changes else request
+    prepared = validated(lambda: request.model_copy(update=changes)) if changes else request
     if prepared.tool_choice is not None:
         _check_choice(prepared.tool_choice, prepared.tools)
     return prepared
@@ -123,26 +120,3 @@ def _merged(own: Sequence[Any], requested: Sequence[Any]) -> tuple[Any, ...]:
     """A request's tool replaces the agent's of the same name."""
     names = {tool.name for tool in requested if isinstance(tool, ToolSpec)}
     return (*(tool for tool in own if not isinstance(tool, ToolSpec) or tool.name not in names), *requested)
-
-
-def _validated(make: Callable[[], T]) -> T:
-    """Run a validation; what it finds becomes an error that names the fields and shows no values."""
-    try:
-        return make()
-    except ValidationError as error:
-        raise _explained(error) from None
-
-
-def _explained(error: ValidationError) -> ConfigurationError:
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    fields = [".".join(map(str, problem["loc"])) for problem in problems]
-    described = "; ".join(
-        f"{field}: {problem['msg']}" if field else problem["msg"]
-        for field, problem in zip(fields, problems, strict=True)
-    )
-    unknown = [field for field, problem in zip(fields, problems, strict=True) if problem["type"] == "extra_forbidden"]
-    return ConfigurationError(
-        f"{error.title} cannot be made: {described}.",
-        field=next((field for field in fields if field), None),
-        fix=f"Remove or correct {', '.join(unknown)}." if unknown else None,
-    )

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from .. import errors
 from ..types import AgentConfig, Secret
+from ..validation import validated
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def resolve(
 def _key_from(config: AgentConfig, variables: tuple[str, ...]) -> Secret | None:
     text = _first_set(variables)
     # Validated as if it had been passed in: a key with a line break must not reach a header.
-    return None if text is None else config.with_overrides(api_key=text.strip()).api_key
+    return None if text is None else validated(lambda: config.with_overrides(api_key=text.strip())).api_key
 
 
 def _first_set(variables: tuple[str, ...]) -> str | None:

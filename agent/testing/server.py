@@ -113,7 +113,7 @@ class LoopbackServer:
         finally:
             self.open_connections -= 1
             writer.close()
-            with suppress(Exception):
+            with suppress(Exception, asyncio.CancelledError):  # the server is closing, and need not wait
                 await writer.wait_closed()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

@@ -62,6 +62,7 @@ class ChatDecoder:
         "_id",
         "_model",
         "_opaque",
+        "_opening",
         "_refused",
         "_request",
         "_secrets",
@@ -85,6 +86,7 @@ class ChatDecoder:
         self._sse = SseDecoder()
         self._fold = Fold()
         self._started = False
+        self._opening: StreamEvent | None = None
         self._model = ""
         self._id = ""
         self._finish_reason: str | None = None
@@ -102,10 +104,7 @@ class ChatDecoder:
                 self._take(payload, events)
         except _SHAPE_ERRORS as error:
             self._fail(f"an event of the stream cannot be read ({error})")
-        add = self._fold.add
-        for event in events:
-            add(event)
-        return events
+        return self._emitted(events)
 
     def end(self) -> list[StreamEvent]:
         events: list[StreamEvent] = []
@@ -113,8 +112,16 @@ class ChatDecoder:
         complete = self._finish_reason is not None and counted and not self._sse.pending
         if not self.done and self.failure is None and complete and not self._dialect.done_sentinel:
             self._finish(events)
-            for event in events:
-                self._fold.add(event)
+        return self._emitted(events)
+
+    def _emitted(self, events: list[StreamEvent]) -> list[StreamEvent]:
+        """Fold what is handed out. The opening waits for content: before that, a failed call can still be repeated."""
+        if events and self._opening is not None:
+            events.insert(0, self._opening)
+            self._opening = None
+        add = self._fold.add
+        for event in events:
+            add(event)
         return events
 
     def response(self) -> AgentResponse:
@@ -141,14 +148,14 @@ class ChatDecoder:
         choices = chunk.get("choices")
         if choices:
             if not self._started:  # not at the very first chunk: some vendors send one without model and id before it
-                self._start(chunk, events)
+                self._start(chunk)
             self._take_choice(choices[0], chunk, events)
         elif choices is None and "usage" not in chunk and chunk.get("object") != "chat.completion.chunk":
             raise ValueError("it is not a chat completion chunk")
         if chunk.get("usage"):
             self._take_usage(chunk)
 
-    def _start(self, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _start(self, chunk: dict[str, Any]) -> None:
         self._started = True
         self._model = chunk.get("model") or self._request.model or ""
         self._id = chunk.get("id") or ""
@@ -158,7 +165,7 @@ class ChatDecoder:
             id=self._id or None,
             request_id=request_id(self._headers),
         )
-        events.append(StreamEvent.message_start(response=facts, raw=chunk))
+        self._opening = StreamEvent.message_start(response=facts, raw=chunk)
 
     def _take_usage(self, chunk: dict[str, Any]) -> None:
         usage = read_usage(chunk.get("usage"))

@@ -1,0 +1,178 @@
+"""Whatever is wrong with the input is said before a byte is sent: which field, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agent import Agent, AgentConfig, AgentRequest, Message, ToolSpec, errors, register_provider
+from agent.testing import LoopbackServer, Script
+from agent.transports.http import HttpTransport
+
+KEY = "sk-canary-0123456789abcdef"
+
+
+@pytest.fixture
+def server() -> Any:
+    with LoopbackServer(Script()) as server:
+        yield server
+
+
+BAD_AGENTS: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "unknown provider": (lambda: Agent("nobody:m"), "provider", "Use one of"),
+    "no colon": (lambda: Agent("gpt-4o"), "model", "with a colon"),
+    "no model": (lambda: Agent("openai:"), "model", "with a colon"),
+    "no provider": (lambda: Agent(":gpt-4o"), "model", "with a colon"),
+    "not a config": (lambda: Agent(42), "config", "Write Agent("),  # type: ignore[arg-type]
+    "unknown setting": (lambda: Agent("openai:m", apikey=KEY), "apikey", "Remove or correct"),
+    "wrong type": (lambda: Agent("openai:m", temperature="hot"), "temperature", "number"),
+    "negative timeout": (lambda: Agent("openai:m", timeout=-1), "timeout", "greater than"),
+    "line break in key": (lambda: Agent("openai:m", api_key=f"{KEY}\r\nX-Evil: 1"), "api_key", "whitespace"),
+    "space in key": (lambda: Agent("openai:m", api_key=f"{KEY} x"), "api_key", "whitespace"),
+    "empty key": (lambda: Agent("openai:m", api_key=""), "api_key", ""),
+    "line break in header": (lambda: Agent("openai:m", headers={"x": f"a\r\n{KEY}"}), "headers", ""),
+    "base_url without scheme": (lambda: Agent("openai:m", base_url="example.com/v1"), "base_url", "http"),
+    "base_url with password": (lambda: Agent("openai:m", base_url=f"https://me:{KEY}@example.com"), "base_url", ""),
+    "base_url of another kind": (lambda: Agent("openai:m", base_url="ftp://example.com"), "base_url", "http"),
+    "bad tool": (lambda: Agent("openai:m", tools=[42]), "tools", ""),
+    "bad provider name": (lambda: register_provider("a:b", lambda config: None), "name", "without colons"),  # type: ignore[arg-type, return-value]
+    "file and context": (lambda: HttpTransport(ca_file="x", ssl_context=object()), "ca_file", "Load the file"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize(("make", "field", "fix"), BAD_AGENTS.values(), ids=BAD_AGENTS)
+def test_a_bad_setting_is_named_with_its_fix(make: Callable[[], Any], field: str, fix: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        make()
+    assert caught.value.field is not None
+    assert caught.value.field.startswith(field), caught.value.field
+    assert fix in str(caught.value)
+    assert_no_key(caught.value)
+
+
+BAD_REQUESTS: dict[str, tuple[Callable[[Agent], Any], str, str]] = {
+    "empty text": (lambda agent: agent.complete(""), "input", "Pass input"),
+    "empty request": (lambda agent: agent.complete(AgentRequest()), "input", "Pass input"),
+    "no messages": (lambda agent: agent.complete([]), "input", "Pass input"),
+    "not a request": (lambda agent: agent.complete(42), "request", "Pass text"),  # type: ignore[arg-type]
+    "unknown field": (lambda agent: agent.complete("x", temprature=1), "temprature", "Remove or correct"),
+    "wrong type": (lambda agent: agent.complete("x", max_tokens="many"), "max_tokens", "integer"),
+    "out of range": (lambda agent: agent.complete("x", temperature=3), "temperature", "less than or equal to 2"),
+    "no tokens": (lambda agent: agent.complete("x", max_tokens=0), "max_tokens", "greater than"),
+    "no time": (lambda agent: agent.complete("x", deadline=0), "deadline", "greater than"),
+    "bad role": (lambda agent: agent.complete([{"role": "boss", "content": "x"}]), "messages", ""),
+    "choice without tools": (lambda agent: agent.complete("x", tool_choice="auto"), "tool_choice", "Add tools"),
+    "choice not offered": (
+        lambda agent: agent.complete("x", tools=[ToolSpec(name="f")], tool_choice="g"),
+        "tool_choice",
+        "one of f",
+    ),
+    "tool twice": (
+        lambda agent: agent.complete("x", tools=[ToolSpec(name="f"), ToolSpec(name="f")]),
+        "",
+        "rename or remove",
+    ),
+    "tool name": (lambda agent: agent.complete("x", tools=[{"name": "a b", "parameters": {}}]), "tools", ""),
+    "two schemas": (lambda agent: agent.complete("x", schema=int, output_schema=int), "schema", "one of them"),
+    "no schema": (lambda agent: agent.json("x"), "schema", "Pass schema"),
+    "image without data": (
+        lambda agent: agent.complete([{"role": "user", "content": [{"type": "image"}]}]),
+        "messages",
+        "",
+    ),
+    "model in extra": (lambda agent: agent.complete("x", extra={"model": "y"}), "extra", "through the request"),
+    "stream": (lambda agent: agent.stream(""), "input", "Pass input"),
+    "async stream": (lambda agent: agent.astream(""), "input", "Pass input"),
+    "async": (lambda agent: asyncio.run(agent.acomplete("")), "input", "Pass input"),
+    "bad override": (lambda agent: agent.with_config(timeout="long"), "timeout", "number"),
+}
+
+
+@pytest.mark.parametrize(("act", "field", "fix"), BAD_REQUESTS.values(), ids=BAD_REQUESTS)
+def test_a_bad_request_is_named_with_its_fix_and_never_sent(
+    server: LoopbackServer, act: Callable[[Agent], Any], field: str, fix: str
+) -> None:
+    agent = Agent("openai-chat:m", api_key=KEY, base_url=server.url)
+    with pytest.raises(errors.ConfigurationError) as caught:
+        act(agent)
+    assert (caught.value.field or "").startswith(field), caught.value.field
+    assert fix in str(caught.value)
+    assert server.requests == []
+    assert_no_key(caught.value)
+
+
+def test_a_missing_key_names_the_variable_to_set() -> None:
+    with pytest.raises(errors.AuthenticationError, match="OPENAI_API_KEY"):
+        Agent("openai-chat:m").complete("x")
+    with pytest.raises(errors.AuthenticationError, match="OPENAI_API_KEY"):
+        Agent("openai-chat:m").stream("x")
+
+
+def test_no_key_is_needed_on_this_machine(server: LoopbackServer) -> None:
+    assert Agent("openai-chat:m", base_url=server.url).complete("x").text == "You said: x"
+    assert b"authorization" not in dict(server.requests[0].headers)
+
+
+def test_the_key_and_the_address_may_come_from_the_environment(
+    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", f" {KEY}\n")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1/")
+    assert Agent("openai-chat:m").complete("x").text == "You said: x"
+    assert dict(server.requests[0].headers)[b"authorization"] == f"Bearer {KEY}".encode()
+    assert server.requests[0].url == "/v1/chat/completions"
+
+
+def test_a_broken_key_in_the_environment_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\r\nX-Evil: 1")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        Agent("openai-chat:m").complete("x")
+    assert caught.value.field == "api_key"
+    assert_no_key(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://example.com/v1", "http://10.0.0.1", "http://localhost.example.com"])
+def test_a_key_is_not_sent_in_the_clear(url: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match="unencrypted") as caught:
+        Agent("openai-chat:m", api_key=KEY, base_url=url).complete("x")
+    assert caught.value.field == "base_url"
+    assert_no_key(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://localhost:1", "http://127.0.0.1:1", "http://[::1]:1", "http://a.localhost:1"])
+def test_on_this_machine_a_key_may_go_in_the_clear(url: str) -> None:
+    Agent("openai-chat:m", api_key=KEY, base_url=url).stream("x")
+
+
+def test_who_owns_the_network_may_say_so() -> None:
+    Agent("openai-chat:m", api_key=KEY, base_url="http://10.0.0.1", allow_insecure=True).stream("x")
+
+
+def test_a_model_may_be_named_by_the_request() -> None:
+    config = AgentConfig(provider="scripted")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        Agent(config).complete("x")
+    assert caught.value.field == "model"
+    assert Agent(config).complete("x", model="m").model == "m"
+
+
+def test_nothing_passed_in_is_ever_changed() -> None:
+    request = AgentRequest(input="x", messages=[Message.user("y")])
+    before = request.model_dump_json()
+    agent = Agent("scripted:m", temperature=0.5, default_system="s", tools=[ToolSpec(name="f")])
+    agent.complete(request, max_tokens=5)
+    agent.stream(request).collect()
+    assert request.model_dump_json() == before
+    assert agent.with_config(temperature=0.9).config.temperature == 0.9
+    assert agent.config.temperature == 0.5
+
+
+def assert_no_key(error: BaseException) -> None:
+    seen: BaseException | None = error
+    while seen is not None:
+        assert KEY not in str(seen)
+        assert KEY not in repr(seen)
+        seen = seen.__cause__ or seen.__context__
