@@ -31,8 +31,12 @@ from .wire import Limits, Transport
 class Agent:
     """Calls one model.
 
-        agent = Agent("openai-chat:gpt-4o", temperature=0.2)
-        agent.complete("What is 2 + 2?").text
+    ```python
+    from agent import Agent
+
+    agent = Agent("openai-chat:gpt-4o", temperature=0.2)
+    print(agent.complete("What is 2 + 2?").text)
+    ```
 
     Args:
         config: An AgentConfig, or `provider:model`.
@@ -58,6 +62,10 @@ class Agent:
         load(self.config.provider)  # an unknown provider is an error here, not at the first call
         # Reading the tools as a request would, so that both take the same things.
         self.tools: Sequence[ToolSpec | Mapping[str, Any]] = read_request("", {"tools": tools}).tools if tools else ()
+        if retry is not None and "max_retries" in overrides:
+            raise ConfigurationError(
+                "retry and max_retries are both given.", field="max_retries", fix="Say it in RetryConfig(max_retries=)."
+            )
         self.retry = retry if retry is not None else RetryConfig(max_retries=self.config.max_retries)
         self._brought_transport = transport
         self._provider: Provider | None = None
@@ -129,8 +137,10 @@ class Agent:
     def with_config(self, **changes: Any) -> Agent:
         """Another agent with some settings changed; this one stays as it is."""
         config = read_config(self.config, changes)
-        same_retries = self.retry if config.max_retries == self.config.max_retries else None
-        return Agent(config, tools=self.tools, retry=same_retries, transport=self._brought_transport)
+        retry = self.retry
+        if "max_retries" in changes:
+            retry = retry.model_copy(update={"max_retries": config.max_retries})
+        return Agent(config, tools=self.tools, retry=retry, transport=self._brought_transport)
 
     @property
     def capabilities(self) -> ProviderCapabilities:

@@ -45,6 +45,8 @@ class Context:
     deadline: float = math.inf
     started: float = 0.0
     attempts: list[Attempt] = field(default_factory=list)
+    waited: float | None = None
+    """Seconds waited before the attempt that comes next."""
     inbox: Inbox = field(default_factory=Inbox)
     spans: list[Any] = field(default_factory=list)
     user_context: contextvars.Context | None = None

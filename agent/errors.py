@@ -2,7 +2,7 @@
 
     AgentError
     ├── ConfigurationError        what was passed in cannot work: `field`, `fix`; nothing was sent
-    ├── UnsupportedFeatureError   this vendor or model cannot take that part of the request; nothing was sent
+    │   └── UnsupportedFeatureError   this vendor or model cannot take that part of the request
     ├── AuthenticationError       no key, or a key the vendor refuses
     ├── ConnectionError           no connection, or a connection that broke
     ├── TimeoutError              a limit passed; `deadline` is true when it was the whole call's

@@ -6,10 +6,13 @@ Nothing is sent until all of it is right, and nothing a caller passed is ever ch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
+from pydantic import PydanticUserError
+
 from .errors import ConfigurationError
-from .types import AgentConfig, AgentRequest, Message, Role, Session, ToolSpec
+from .types import AgentConfig, AgentRequest, FrozenDict, Message, Role, Session, ToolSpec
 from .validation import validated
 
 RequestLike: TypeAlias = AgentRequest | str | Message | Session | Sequence[Message | Mapping[str, Any]]
@@ -93,7 +96,36 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec
     prepared = validated(lambda: request.model_copy(update=changes)) if changes else request
     if prepared.tool_choice is not None:
         _check_choice(prepared.tool_choice, prepared.tools)
+    if prepared.output_schema is not None:
+        _check_schema(prepared)
     return prepared
+
+
+def _check_schema(request: AgentRequest) -> None:
+    """A schema that cannot be used is found out before an answer is paid for."""
+    try:
+        _ = request.output_json_schema
+    except PydanticUserError as error:
+        raise ConfigurationError(
+            f"There is no JSON schema for that type: {str(error).splitlines()[0]}",
+            field="output_schema",
+            fix="Pass a pydantic model, a type of JSON values, or a JSON schema.",
+        ) from None
+    if isinstance(request.output_schema, FrozenDict):
+        problem = _problem_with(request.output_schema)
+        if problem is not None:
+            raise ConfigurationError(f"output_schema is not a valid JSON schema: {problem}.", field="output_schema")
+
+
+@lru_cache(maxsize=64)
+def _problem_with(schema: FrozenDict) -> str | None:
+    import jsonschema
+
+    try:
+        jsonschema.validators.validator_for(schema).check_schema(schema)
+    except jsonschema.SchemaError as error:
+        return f"{error.json_path}: {error.message[:300]}"
+    return None
 
 
 def _check_choice(choice: str, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> None:

@@ -66,11 +66,15 @@ class _Progress:
 class ResponseStream(_Progress):
     """Iterate over it, or use it in a `with` block.
 
-    with agent.stream("Tell me a story") as stream:
+    ```python
+    from agent import Agent
+
+    with Agent("scripted:echo").stream("Tell me a story") as stream:
         for event in stream:
             if event.type == "text_delta":
                 print(event.text, end="")
     print(stream.response.usage)
+    ```
     """
 
     def __init__(self, start: Callable[[], SyncRun]) -> None:

@@ -60,11 +60,11 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Reply:
-    """A whole HTTP answer."""
+    """A whole HTTP answer. Vendors have been seen to quote the key in one, so only the status is ever printed."""
 
     status: int
-    headers: Mapping[str, str]
-    body: bytes
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
 
 
 class Body:

@@ -95,7 +95,9 @@ class Driver:
 
 
 def make_agent(options: dict[str, Any], base_url: str | None = None) -> Agent:
-    settings = {"max_retries": 0, "api_key": "sk-test", **options}
+    settings = {"api_key": "sk-test", **options}
+    if "retry" not in settings:
+        settings.setdefault("max_retries", 0)
     if base_url is not None:
         settings["base_url"] = f"{base_url}/v1"
     return Agent(settings.pop("agent", "openai-chat:test-model"), **settings)

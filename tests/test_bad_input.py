@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent import Agent, AgentConfig, AgentRequest, Message, ToolSpec, errors, register_provider
+from agent import Agent, AgentConfig, AgentRequest, Message, RetryConfig, ToolSpec, errors, register_provider
 from agent.testing import LoopbackServer, Script
 from agent.transports.http import HttpTransport
 
@@ -37,6 +37,11 @@ BAD_AGENTS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "base_url without scheme": (lambda: Agent("openai:m", base_url="example.com/v1"), "base_url", "http"),
     "base_url with password": (lambda: Agent("openai:m", base_url=f"https://me:{KEY}@example.com"), "base_url", ""),
     "base_url of another kind": (lambda: Agent("openai:m", base_url="ftp://example.com"), "base_url", "http"),
+    "retry said twice": (
+        lambda: Agent("openai:m", retry=RetryConfig(max_retries=3), max_retries=0),
+        "max_retries",
+        "Say it in RetryConfig",
+    ),
     "bad tool": (lambda: Agent("openai:m", tools=[42]), "tools", ""),
     "bad provider name": (lambda: register_provider("a:b", lambda config: None), "name", "without colons"),  # type: ignore[arg-type, return-value]
     "file and context": (lambda: HttpTransport(ca_file="x", ssl_context=object()), "ca_file", "Load the file"),  # type: ignore[arg-type]

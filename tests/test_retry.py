@@ -6,7 +6,7 @@ import pytest
 
 from agent import RetryConfig, errors
 from agent.answers import Answer
-from agent.testing import Script
+from agent.testing import Script, scripted_agent
 from tests.drive import Driver
 
 QUICK = RetryConfig(max_retries=2, initial_delay=0.01, max_delay=0.02)
@@ -73,6 +73,19 @@ def test_the_vendors_hint_is_honoured(drive: Driver) -> None:
     outcome = drive.complete(script, retry=QUICK)
     assert outcome.ok.text == "here"
     assert outcome.seconds >= 0.3
+    assert [attempt.waited is not None and attempt.waited >= 0.3 for attempt in outcome.ok.route] == [False, True]
+
+
+def test_a_vendor_that_asks_for_hours_is_not_waited_for(drive: Driver) -> None:
+    outcome = drive.complete(Script(errors.RateLimitError("tomorrow", retry_after=7200.0), "never"), retry=QUICK)
+    assert isinstance(outcome.failed, errors.RateLimitError)
+    assert outcome.failed.retry_after == 7200.0
+    assert outcome.seconds < 1.0
+
+
+def test_retries_can_be_changed_without_losing_their_other_settings() -> None:
+    agent = scripted_agent(retry=QUICK).with_config(max_retries=4)
+    assert (agent.retry.max_retries, agent.retry.initial_delay) == (4, QUICK.initial_delay)
 
 
 def test_a_wait_that_does_not_fit_the_deadline_is_not_begun(drive: Driver) -> None:

@@ -93,6 +93,9 @@ def test_a_schema_that_is_none_is_the_callers_mistake() -> None:
     with pytest.raises(errors.ConfigurationError, match="not a valid JSON schema") as caught:
         scripted_agent("{}").json("?", schema={"type": "banana"})
     assert caught.value.field == "output_schema"
+    with pytest.raises(errors.ConfigurationError, match="no JSON schema") as caught:
+        scripted_agent("{}").json("?", schema=object())
+    assert caught.value.field == "output_schema"
 
 
 def test_the_default_script_makes_up_what_fits() -> None:

@@ -52,8 +52,7 @@ def stream(target: Target) -> Call:
         wire = provider.encode(request, stream=True)
         with (yield from Open(wire, limits)) as body:
             if body.status != 200:
-                text = yield from _read_error(body)
-                raise provider.decode_error(Reply(body.status, body.headers, text), request)
+                raise provider.decode_error((yield from _read_error(body)), request)
             decoder = provider.decoder(body.headers, request)
             started = False
             try:
@@ -67,12 +66,14 @@ def stream(target: Target) -> Call:
                         raise errors.ProtocolError(
                             f"the stream is longer than {MAX_STREAM_BYTES} bytes", retryable=False
                         )
-                    events = decoder.feed(chunk) if chunk else decoder.end()
+                    ended = not chunk
+                    events = decoder.end() if ended else decoder.feed(chunk)
+                    del chunk  # a vendor's words have no place in a traceback that shows local variables
                     if events:
                         started = True
                         yield Emit(events)
                     read = fresh if events else stale
-                    if not chunk:
+                    if ended:
                         break
                 if not body.closed:
                     yield from _drain(body, decoder)
@@ -108,7 +109,7 @@ def _interrupted(error: errors.AgentError, decoder: StreamDecoder) -> errors.Str
     )
 
 
-def _read_error(body: Body) -> Flow[bytes]:
+def _read_error(body: Body) -> Flow[Reply]:
     """What a vendor says about a failure; never more than is worth reading."""
     parts: list[bytes] = []
     size = 0
@@ -121,7 +122,7 @@ def _read_error(body: Body) -> Flow[bytes]:
     except errors.TimeoutError as error:
         if error.deadline:
             raise
-    return b"".join(parts)
+    return Reply(body.status, body.headers, b"".join(parts))
 
 
 def _drain(body: Body, decoder: StreamDecoder) -> Flow[None]:
@@ -153,6 +154,8 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
             response = yield from call(request, context)
         except errors.AgentError as raised:
             error = raised
+            error.provider = error.provider or provider
+            error.model = error.model or request.model
         ended = yield from Now()
         usage = response.usage if response is not None else _usage_of(error)
         context.attempts.append(
@@ -162,6 +165,7 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
                 model=request.model or model or "",
                 started=started - context.started,
                 latency_ms=(ended - started) * 1000,
+                waited=context.waited,
                 error=None if error is None else type(error).__name__,
                 message=None if error is None else error.message,
                 status_code=None if error is None else error.status_code,
@@ -169,11 +173,12 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
                 usage=usage,
             )
         )
+        context.waited = None
         if error is not None:
             try:
                 raise error
             finally:
-                error = None
+                error = None  # or the error and this frame keep each other alive
         assert response is not None
         return response
 

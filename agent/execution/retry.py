@@ -7,12 +7,15 @@ from ..context import Call, Context
 from ..flow import Flow, Now, Random, Sleep
 from ..types import AgentRequest, AgentResponse, RetryConfig
 
+LONGEST_WAIT = 120.0
+"""Seconds. A vendor that asks for more patience gets none: the caller is told, and can decide."""
+
 
 def retry(call: Call, config: RetryConfig) -> Call:
     """Repeat after retryable failures, waiting as the configuration and the vendor say.
 
-    A wait that does not fit before the deadline is not begun: the failure is raised at once. Once events of an attempt
-    have been handed out there is no second one, since its text would be added to the first one's.
+    A wait that is too long, or does not fit before the deadline, is not begun: the failure is raised at once. Once
+    events of an attempt have been handed out there is no second one, since its text would be added to the first one's.
     """
     if config.max_retries == 0:
         return call
@@ -27,8 +30,9 @@ def retry(call: Call, config: RetryConfig) -> Call:
                 if error.committed or not config.should_retry(error, attempt=attempt):
                     raise
                 wait = config.get_delay(attempt=attempt, error=error, rand=(yield from Random()))
-                if (yield from Now()) + wait >= context.deadline:
+                if wait > max(config.max_delay, LONGEST_WAIT) or (yield from Now()) + wait >= context.deadline:
                     raise
             yield from Sleep(wait)
+            context.waited = wait
 
     return retried

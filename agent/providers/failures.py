@@ -68,6 +68,11 @@ def request_id(headers: Mapping[str, str]) -> str | None:
     return next((headers[name] for name in _REQUEST_ID_HEADERS if name in headers), None)
 
 
+def shown(data: bytes, secrets: tuple[str, ...]) -> str:
+    """The start of an answer, fit to be kept with an error."""
+    return redact(data[: 4 * BODY_KEPT].decode("utf-8", "replace"), secrets)[:BODY_KEPT]
+
+
 def read_complaint(body: Any) -> Complaint | None:
     """The complaint in an answer, or None if it holds none that we can read."""
     if isinstance(body, list) and body:
@@ -99,7 +104,6 @@ def reply_failure(
     reply: Reply, *, provider: str, model: str | None, secrets: tuple[str, ...] = ()
 ) -> errors.AgentError:
     """The error for an answer whose status says that it failed."""
-    text = reply.body[: 4 * BODY_KEPT].decode("utf-8", "replace")
     try:
         body = parse_json(reply.body)
     except ValueError:
@@ -115,14 +119,14 @@ def reply_failure(
             retryable=False,
         )
     if complaint is None:
-        summary = " ".join(re.sub(r"<[^>]*>", " ", text).split())[:200]
+        summary = " ".join(re.sub(r"<[^>]*>", " ", shown(reply.body, secrets)).split())[:200]
         complaint = Complaint(summary or f"HTTP status {reply.status} without an explanation")
     return failure(
         complaint,
         status=reply.status,
         headers=reply.headers,
         body=body,
-        text=text,
+        data=reply.body,
         provider=provider,
         model=model,
         secrets=secrets,
@@ -137,7 +141,7 @@ def failure(
     provider: str,
     model: str | None,
     body: Any = None,
-    text: str | None = None,
+    data: bytes | None = None,
     secrets: tuple[str, ...] = (),
 ) -> errors.AgentError:
     """The error for a complaint, whether it came with a failing status or inside a successful one."""
@@ -153,7 +157,7 @@ def failure(
         code=complaint.code or complaint.kind,
         retryable=_retryable(kind, effective, headers),
         retry_after=None if kind is errors.QuotaExceededError else wait,
-        body=None if text is None else redact(text, secrets)[:BODY_KEPT],
+        body=None if data is None else shown(data, secrets),
     )
 
 

@@ -85,10 +85,12 @@ class Script:
         reply = line(body) if callable(line) else line
         if isinstance(reply, Answer):
             return reply
+        if isinstance(reply, errors.ConnectionError | errors.TimeoutError):
+            return Answer(failure=reply)
         if isinstance(reply, errors.AgentError):
             return _failure(reply)
         if isinstance(reply, Exception):
-            return Answer(failure=reply)
+            return Answer(failure=errors.ConnectionError(f"{type(reply).__name__}: {reply}"))
         response = _as_response(reply, body)
         if body.get("stream"):
             pieces = [Piece(chunk, self._delay) for chunk in _stream(response, body, number)]

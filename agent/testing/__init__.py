@@ -1,8 +1,12 @@
 """For your tests: agents that answer from a script, a real server on loopback, and simulated time.
 
+```python
+from agent import errors
 from agent.testing import scripted_agent
 
-agent = scripted_agent("Hello!", errors.RateLimitError("slow down"), "Hello again!")
+agent = scripted_agent(errors.RateLimitError("slow down", retry_after=0.0), "Hello!")
+assert agent.complete("Hi").text == "Hello!"
+```
 """
 
 from __future__ import annotations

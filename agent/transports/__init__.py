@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 
 from .. import errors
@@ -30,9 +29,7 @@ def _make(name: str) -> Transport:
     if name == "http":
         from .http import HttpTransport
 
-        transport = HttpTransport()
-        atexit.register(transport.close)
-        return transport
+        return HttpTransport()
     if name == "scripted":
         from ..providers.scripted import Script
         from .scripted import ScriptedTransport

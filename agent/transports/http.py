@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import ssl
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,6 +73,7 @@ class HttpTransport:
         self._destinations: dict[str, _Destination] = {}
         self._shards: dict[str | None, SyncShards] = {}
         self._loops: _LoopPools | None = None
+        self._closing = weakref.finalize(self, _close_all, self._shards, self._pid)
 
     @override
     def __repr__(self) -> str:
@@ -80,10 +82,6 @@ class HttpTransport:
     @override
     def __reduce__(self) -> Any:
         raise TypeError("an HTTP transport holds connections and cannot be pickled; make one in the other process")
-
-    def __del__(self) -> None:
-        if getattr(self, "_pid", None) == os.getpid():  # a forked child must not close its parent's connections
-            self.close()
 
     # Blocking
 
@@ -208,9 +206,10 @@ class HttpTransport:
     def _forget_the_parents_connections(self) -> None:
         """After a fork: the sockets belong to the parent's conversations, the lock perhaps to a thread that is gone."""
         self._lock = threading.Lock()
-        self._shards = {}
+        self._shards.clear()
         self._loops = None
         self._pid = os.getpid()
+        self._closing = weakref.finalize(self, _close_all, self._shards, self._pid)
 
     async def _async_shards(self, proxy: str | None) -> AsyncShards:
         if self._pid != os.getpid():
@@ -239,10 +238,16 @@ class HttpTransport:
     def close(self) -> None:
         """Close idle connections of blocking calls. Those of event loops close with their loop."""
         with self._lock:
-            shards, self._shards = self._shards, {}
-        for group in shards.values():
-            for pool in group.pools:
+            _close_all(self._shards, self._pid)
+
+
+def _close_all(groups: dict[str | None, SyncShards], owner: int) -> None:
+    """Close the connections, in the process that made them: after a fork they are still the parent's."""
+    if os.getpid() == owner:
+        for shards in groups.values():
+            for pool in shards.pools:
                 pool.close()
+        groups.clear()
 
 
 class _LoopPools:

@@ -16,7 +16,7 @@ from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, RefusalCo
 from ...wire import Reply, WireRequest, parse_json
 from ..base import StreamDecoder
 from ..credentials import Address, resolve
-from ..failures import failure, read_complaint, reply_failure, request_id
+from ..failures import failure, read_complaint, reply_failure, request_id, shown
 from .answer import read_message, read_usage, stop_reason
 from .body import encode_body
 from .dialect import API, Dialect
@@ -61,10 +61,11 @@ class ChatCodec:
         return WireRequest(self._url, self._headers, body, self.name, warnings)
 
     def decode(self, reply: Reply, request: AgentRequest) -> AgentResponse:
+        # Causes are cut off here: their frames hold the vendor's words, which may quote the key.
         try:
             body = parse_json(reply.body)
         except ValueError as error:
-            raise self._broken(f"the answer is not JSON: {error}", reply.headers, request) from error
+            raise self._broken(f"the answer is not JSON: {error}", reply, request) from None
         complaint = read_complaint(body) if isinstance(body, dict) and body.get("error") else None
         if complaint is not None:
             raise failure(
@@ -72,6 +73,7 @@ class ChatCodec:
                 status=reply.status,
                 headers=reply.headers,
                 body=body,
+                data=reply.body,
                 provider=self.name,
                 model=request.model,
                 secrets=self._secrets,
@@ -79,9 +81,8 @@ class ChatCodec:
         try:
             return self._read_answer(body, reply.headers, request)
         except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-            raise self._broken(
-                f"the answer is not a chat completion ({type(error).__name__})", reply.headers, request
-            ) from error
+            reason = f"the answer is not a chat completion ({type(error).__name__})"
+            raise self._broken(reason, reply, request) from None
 
     def _read_answer(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         choice = body["choices"][0]
@@ -113,7 +114,11 @@ class ChatCodec:
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
         return ChatDecoder(self.dialect, headers, request, self._secrets)
 
-    def _broken(self, message: str, headers: Mapping[str, str], request: AgentRequest) -> errors.ProtocolError:
+    def _broken(self, message: str, reply: Reply, request: AgentRequest) -> errors.ProtocolError:
         return errors.ProtocolError(
-            f"{self.name}: {message}", provider=self.name, model=request.model, request_id=request_id(headers)
+            f"{self.name}: {message}",
+            provider=self.name,
+            model=request.model,
+            request_id=request_id(reply.headers),
+            body=shown(reply.body, self._secrets),
         )

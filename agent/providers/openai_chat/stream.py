@@ -103,7 +103,7 @@ class ChatDecoder:
             for payload in self._sse.feed(chunk):
                 self._take(payload, events)
         except _SHAPE_ERRORS as error:
-            self._fail(f"an event of the stream cannot be read ({error})")
+            self._fail(f"an event of the stream cannot be read ({type(error).__name__})")
         return self._emitted(events)
 
     def end(self) -> list[StreamEvent]:

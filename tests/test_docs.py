@@ -1,0 +1,301 @@
+"""If it is documented, it runs: every Python block of the documentation and every example, offline.
+
+Blocks of one page run in order and share their names, as a reader would type them. Where a block says what it prints,
+in lines that begin with `#>`, it must print exactly that. A small server on loopback plays the vendor.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trustme
+
+import agent
+import agent.errors
+import agent.providers
+import agent.testing
+import agent.types
+from agent.providers.scripted import Line, echo
+from agent.testing import Answer, LoopbackServer, Script
+from agent.types import ToolCall
+from agent.wire import WireRequest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MODULES = sorted((ROOT / "agent").rglob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+ANSWERS: dict[str, Line] = {
+    "What is the capital of France?": "Paris.",
+    "Which river runs through it?": "The Seine.",
+    "What is 2 + 2?": "4",
+    "Tell me a story": "Once upon a time there was a server that always answered.",
+    "Tell me about Paris.": {"name": "Paris", "country": "France", "population": 2103000},
+    "What is the weather in Paris?": ToolCall(id="call_1", name="get_weather", arguments={"city": "Paris"}),
+    "Paris: 21 degrees, sunny": "It is 21 degrees and sunny in Paris.",
+    "What is in this picture?": "A red square.",
+}
+"""What the vendor of the documentation says. To everything else it answers as the scripted provider does."""
+
+
+class Block(NamedTuple):
+    code: str
+    line: int
+
+
+def vendor(request: WireRequest) -> Answer:
+    content = json.loads(request.body)["messages"][-1]["content"]
+    text = content if isinstance(content, str) else content[0]["text"]
+    return Script(ANSWERS.get(text, echo))(request)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LoopbackServer]:
+    with LoopbackServer(vendor) as running:
+        yield running
+
+
+@pytest.fixture
+def at_a_readers_desk(server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key, an address, and a directory with the files that the documentation speaks of."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+    monkeypatch.setattr(agent.providers, "_registered", {})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "company-ca.pem"))
+    authority.issue_cert("client.example").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "client.pem"))
+
+
+# What is documented
+
+
+def fenced_blocks(text: str, offset: int = 0) -> Iterator[Block]:
+    for found in re.finditer(r"^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$", text, re.M | re.S):
+        yield Block(textwrap.dedent(found["code"]), offset + text[: found.start("code")].count("\n"))
+
+
+def indented_blocks(text: str, offset: int) -> Iterator[Block]:
+    """Blocks that a blank line and four more spaces set apart, as far as they are Python."""
+    for found in re.finditer(r"(?<=\n\n)(?P<code>(?:    .*\n(?:\n(?=    ))?)+)", text + "\n"):
+        code = textwrap.dedent(found["code"])
+        try:
+            compile(code, "", "exec", dont_inherit=True)
+        except SyntaxError:
+            continue  # a drawing, or a fragment of a larger function
+        yield Block(code, offset + text[: found.start()].count("\n"))
+
+
+def docstring_blocks(path: Path) -> list[Block]:
+    blocks: list[Block] = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        text = ast.get_docstring(node)
+        if text is not None:
+            offset = node.body[0].lineno - 1
+            blocks += [*fenced_blocks(text, offset), *indented_blocks(text, offset)]
+    return blocks
+
+
+DOCSTRINGS = {path: blocks for path in MODULES if (blocks := docstring_blocks(path))}
+
+
+def run(block: Block, path: Path, names: dict[str, Any]) -> None:
+    printed = io.StringIO()
+    # The newlines in front make a traceback point at the line of the page.
+    code = compile("\n" * block.line + block.code, str(path), "exec", dont_inherit=True)
+    with contextlib.redirect_stdout(printed):
+        exec(code, names)
+    promised = re.findall(r"^ *#> ?(.*)$", block.code, re.M)
+    if promised:
+        assert [line.rstrip() for line in printed.getvalue().splitlines()] == promised
+
+
+def short(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.usefixtures("at_a_readers_desk")
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_every_python_block_of_a_page_runs(page: Path) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in fenced_blocks(page.read_text("utf-8")):
+        run(block, page, names)
+
+
+def test_the_documentation_passes_the_type_checker(tmp_path: Path) -> None:
+    for page in PAGES:
+        blocks = fenced_blocks(page.read_text("utf-8"))
+        name = re.sub(r"\W", "_", short(page).removesuffix(".md"))
+        (tmp_path / f"{name}.py").write_text("\n".join(block.code for block in blocks), "utf-8")
+    options = [
+        "--strict",
+        "--follow-imports=silent",
+        "--explicit-package-bases",
+        "--config-file=",
+        "--no-error-summary",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, f"--cache-dir={tmp_path / 'cache'}", str(tmp_path)],
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.usefixtures("at_a_readers_desk")
+@pytest.mark.parametrize("path", DOCSTRINGS, ids=short)
+def test_every_example_in_a_docstring_runs(path: Path) -> None:
+    for block in DOCSTRINGS[path]:
+        names = {name: getattr(agent, name) for name in agent.__all__}
+        run(block, path, {"__name__": "docstring", "agent": agent.Agent("openai-chat:gpt-4o"), **names})
+
+
+def test_the_main_uses_are_shown_with_code_that_is_really_found() -> None:
+    assert len(list(fenced_blocks((ROOT / "README.md").read_text("utf-8")))) >= 8
+    assert ROOT / "agent" / "agent.py" in DOCSTRINGS
+
+
+# Examples
+
+
+def run_example(path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG", "TMPDIR")}
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        env={**kept, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **variables},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+
+
+@pytest.fixture(scope="module")
+def demo_output() -> str:
+    done = run_example(ROOT / "examples" / "demo.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if path.name != "demo.py"], ids=short)
+def test_every_example_runs_offline(path: Path) -> None:
+    done = run_example(path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ["complete", "stream", "errors", "images", "async_many"])
+def test_an_example_can_be_pointed_at_a_vendor(name: str, server: LoopbackServer) -> None:
+    before = len(server.requests)
+    variables = {"AGENT_MODEL": "openai-chat:gpt-4o", "OPENAI_API_KEY": "sk-test", "OPENAI_BASE_URL": server.url}
+    done = run_example(ROOT / "examples" / f"{name}.py", **variables)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(server.requests) > before
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=short)
+def test_every_example_is_short_and_says_what_it_needs(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert len(text.splitlines()) < 50 or path.name == "demo.py"
+    assert re.search(r"offline|no key", ast.get_docstring(ast.parse(text)) or "")
+
+
+def test_the_demo_shows_answers_and_failures(demo_output: str) -> None:
+    for line in (
+        "Paris is the capital of France.",
+        "City(name='Paris', country='France', population=2103000)",
+        "attempt 1 at scripted:demo: RateLimitError (HTTP 429)",
+        "attempt 2 at scripted:demo: answered",
+        "StreamInterrupted: the stream broke off",
+        "what had arrived: 'The best route to the harbour is'",
+    ):
+        assert f"   {line}\n" in demo_output
+
+
+def test_the_readme_shows_what_the_demo_prints(demo_output: str) -> None:
+    assert f"```text\n{demo_output.strip()}\n```" in (ROOT / "README.md").read_text("utf-8")
+
+
+# The pages themselves
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in ("demo", "test"):
+        assert f"make {target}" in readme
+        assert re.search(rf"^{target}:", makefile, re.M)
+
+
+def test_links_of_the_readme_and_the_contributing_guide_lead_somewhere() -> None:
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
+            assert (ROOT / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r"[\s:-]([\w/.-]+\.md)\s*$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
+    assert sorted(listed) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in PAGES[2:])
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = "\n".join(path.read_text("utf-8") for path in (ROOT / "docs" / "reference").glob("*.md"))
+    described = set(re.findall(r"^::: ([\w.]+)$", reference, re.M))
+    spoken_of = set(re.findall(r"`([\w.]+)`", reference))
+    public = {name: getattr(agent, name) for name in agent.__all__}
+    for name in (name for name, value in public.items() if not inspect.ismodule(value)):
+        assert {f"agent.{name}", f"agent.types.{name}", f"agent.errors.{name}"} & described, f"agent.{name}"
+    for module in (agent.types, agent.errors, agent.testing):
+        for name in module.__all__:
+            assert f"{module.__name__}.{name}" in described or name in spoken_of, f"{module.__name__}.{name}"
+
+
+def test_every_decision_has_context_decision_and_consequences() -> None:
+    records = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    assert len(records) >= 10
+    for number, record in enumerate(records, start=1):
+        assert record.name.startswith(f"{number:04d}-")
+        headings = re.findall(r"^## (.+)$", record.read_text("utf-8"), re.M)
+        assert headings == ["Context", "Decision", "Consequences"], record.name
+
+
+NOT_OURS = {"build", "dist", "site", "__pycache__", "node_modules"}
+
+
+def files_of_the_repository(directory: Path = ROOT) -> Iterator[Path]:
+    for path in sorted(directory.iterdir()):
+        if path.is_dir():
+            hidden = path.name.startswith(".") and path.name not in (".ci", ".github")
+            if not hidden and path.name not in NOT_OURS and not path.name.endswith(".egg-info"):
+                yield from files_of_the_repository(path)
+        elif not path.name.startswith(".coverage"):
+            yield path
+
+
+def test_no_file_mentions_a_directory_of_somebodys_machine() -> None:
+    somewhere = re.compile(r"(?<![\w.:/-])/(?:work|home|root|Users|tmp/venv)/\w")
+    for path in files_of_the_repository():
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue
+        found = somewhere.search(text)
+        assert found is None, f"{short(path)}: {text[found.start() : found.end() + 40]!r}"

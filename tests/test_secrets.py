@@ -1,0 +1,209 @@
+"""A key never escapes: one canary is looked for in everything an agent can print, save, raise or send elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import json
+import logging
+import pickle
+import pprint
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from agent import Agent, AgentConfig, errors
+from agent.answers import Answer
+from agent.testing import LoopbackServer, Script
+from agent.types import AgentResponse
+from agent.wire import WireRequest
+
+KEY = "sk-canary/Zm9vYmFy+0123456789=abcdefghij"
+RUN = 8
+"""So many characters of the key in a row are already too many."""
+
+
+def traces_of_the_key(text: str) -> list[str]:
+    encoded = {KEY, quote(KEY), quote(KEY, safe=""), base64.b64encode(KEY.encode()).decode(), KEY.encode().hex()}
+    runs = {KEY[start : start + RUN] for start in range(len(KEY) - RUN + 1)}
+    return [trace for trace in encoded | runs if trace in text]
+
+
+def assert_hidden(name: str, value: Any) -> None:
+    text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    assert traces_of_the_key(text) == [], f"{name} shows the key"
+
+
+def echoing(request: WireRequest) -> Answer:
+    """A vendor that quotes the key in its complaint, as some do."""
+    body = json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}", "headers": str(request.headers)}})
+    return Answer([body.encode()], status=401)
+
+
+def broken(request: WireRequest) -> Answer:
+    return Answer(
+        [
+            b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n',
+            b'data: {"error": {"message": "' + KEY.encode() + b'"}}\n\n',
+        ]
+    )
+
+
+def unreachable(request: WireRequest) -> Answer:
+    return Answer(failure=errors.ConnectionError("gone"))
+
+
+def moved(request: WireRequest) -> Answer:
+    return Answer(status=307, headers={"location": "https://evil.example/"})
+
+
+def nonsense(request: WireRequest) -> Answer:
+    return Answer([b"<html>" + KEY.encode()])
+
+
+NETWORKS: dict[str, Callable[[WireRequest], Answer]] = {
+    "echoing": echoing,
+    "broken": broken,
+    "unreachable": unreachable,
+    "moved": moved,
+    "nonsense": nonsense,
+}
+
+
+@pytest.fixture(params=NETWORKS.values(), ids=list(NETWORKS))
+def failing_agent(request: pytest.FixtureRequest) -> Iterator[Agent]:
+    with LoopbackServer(request.param) as server:
+        yield Agent("openai-chat:m", api_key=KEY, base_url=server.url, max_retries=0)
+
+
+def failures_of(agent: Agent) -> Iterator[errors.AgentError]:
+    def collected() -> object:
+        return agent.stream("x").collect()
+
+    async def acollected() -> object:
+        return await agent.astream("x").collect()
+
+    calls: list[Callable[[], object]] = [
+        lambda: agent.complete("x"),
+        collected,
+        lambda: asyncio.run(agent.acomplete("x")),
+        lambda: asyncio.run(acollected()),
+    ]
+    for call in calls:
+        with pytest.raises(errors.AgentError) as caught:
+            call()
+        yield caught.value
+
+
+def test_no_failure_shows_the_key(failing_agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        for error in failures_of(failing_agent):
+            seen: BaseException | None = error
+            while seen is not None:
+                for name, value in sinks_of(seen):
+                    assert_hidden(f"{type(seen).__name__} by {name}", value)
+                seen = seen.__cause__ or seen.__context__
+            assert_hidden("a traceback with locals", traceback_with_locals(error))
+    assert_hidden("the log", "\n".join(record.getMessage() + str(record.__dict__) for record in caplog.records))
+
+
+def sinks_of(error: BaseException) -> Iterator[tuple[str, Any]]:
+    yield "str", str(error)
+    yield "repr", repr(error)
+    yield "args", repr(error.args)
+    yield "vars", repr(vars(error))
+    yield "traceback", "".join(traceback.format_exception(error))
+    if isinstance(error, errors.AgentError):
+        yield "pickle", pickle.dumps(error)
+        yield "body", error.body
+        yield "attempts", repr(error.attempts)
+        yield "copy", repr(vars(copy.deepcopy(error)))
+
+
+def traceback_with_locals(error: BaseException) -> str:
+    """What error reporters send: the repr of every local variable in our own frames."""
+    shown = traceback.TracebackException.from_exception(error, capture_locals=True)
+    return "".join(line for line in shown.format() if "/tests/" not in line)
+
+
+@pytest.fixture
+def agent() -> Agent:
+    return Agent("openai-chat:m", api_key=KEY, base_url="http://127.0.0.1:9")
+
+
+def test_no_view_of_an_agent_shows_the_key(agent: Agent) -> None:
+    codec = agent.provider
+    for thing in (agent, agent.config, codec, agent.config.api_key, agent.with_config(temperature=0.1)):
+        for view in (repr, str, pprint.pformat):
+            assert_hidden(f"{view.__name__} of {type(thing).__name__}", view(thing))
+    assert_hidden("vars", repr(vars(agent)))
+    assert_hidden("vars of the config", repr(vars(agent.config)))
+    assert_hidden("format", f"{agent.config} {agent.config.api_key} {agent.config.api_key!r:>80}")
+
+
+def test_no_dump_of_a_config_holds_the_key(agent: Agent) -> None:
+    config = agent.config
+    assert_hidden("model_dump", repr(config.model_dump()))
+    assert_hidden("model_dump json", repr(config.model_dump(mode="json")))
+    assert_hidden("model_dump_json", config.model_dump_json())
+    assert_hidden("to_dict", json.dumps(config.to_dict()))
+    assert_hidden("dict", repr(dict(config)))
+
+
+def test_no_pickle_holds_the_key_and_the_other_side_finds_its_own(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert_hidden(f"pickle {protocol}", pickle.dumps(agent, protocol))
+        assert_hidden(f"pickle {protocol} of the config", pickle.dumps(agent.config, protocol))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-other")
+    with LoopbackServer(Script()) as server:
+        there: Agent = pickle.loads(pickle.dumps(agent.with_config(base_url=server.url)))
+        assert there.config.api_key is None
+        assert there.complete("x").text == "You said: x"
+        assert dict(server.requests[0].headers)[b"authorization"] == b"Bearer sk-other"
+
+
+def test_a_copy_keeps_the_key_and_still_hides_it(agent: Agent) -> None:
+    copied = copy.deepcopy(agent.config)
+    assert copied.api_key == KEY
+    assert_hidden("repr of a copy", repr(copied))
+
+
+def test_no_answer_or_event_holds_the_key() -> None:
+    with LoopbackServer(Script()) as server:
+        agent = Agent("openai-chat:m", api_key=KEY, base_url=server.url)
+        response = agent.complete("x")
+        stream = agent.stream("x")
+        events = list(stream)
+        answers: list[Any] = [response, stream.response, *events]
+        for value in answers:
+            assert_hidden("an answer", repr(value))
+            assert_hidden("its dump", value.model_dump_json())
+            assert_hidden("its raw", repr(value.raw))
+        assert_hidden("a stream", repr(vars(stream)))
+        assert dict(server.requests[0].headers)[b"authorization"] == f"Bearer {KEY}".encode()
+
+
+def test_a_wrong_setting_beside_the_key_does_not_show_it() -> None:
+    makers: list[Callable[[], AgentConfig]] = [
+        lambda: AgentConfig(provider="openai", api_key=KEY, temperature="hot"),  # type: ignore[arg-type]
+        lambda: AgentConfig(provider="openai", apikey=KEY),  # type: ignore[call-arg]
+        lambda: AgentConfig.model_validate({"provider": "openai", "api_key": KEY, "nonsense": KEY}),
+        lambda: AgentConfig.model_validate_json(json.dumps({"provider": "openai", "api_key": [KEY]})),
+    ]
+    for make in makers:
+        with pytest.raises(ValueError, match="AgentConfig") as caught:
+            make()
+        assert_hidden("a validation error", str(caught.value) + repr(caught.value))
+
+
+def test_the_canary_would_be_found() -> None:
+    """The net has no holes: each way of hiding the key in a text is noticed."""
+    for leak in (KEY, KEY[3:12], quote(KEY, safe=""), base64.b64encode(KEY.encode()).decode(), repr(KEY)):
+        assert traces_of_the_key(f"... {leak} ...")
+    assert not traces_of_the_key(repr(AgentResponse(text="nothing")))
