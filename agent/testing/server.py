@@ -183,7 +183,6 @@ def _chunk(data: bytes) -> bytes:
 
 
 async def _cancel(task: asyncio.Future[Any]) -> None:
-    if not task.done():
-        task.cancel()
-        with suppress(asyncio.CancelledError, OSError):
-            await task
+    task.cancel()
+    with suppress(asyncio.CancelledError, OSError):  # awaited even if it is done: nobody else asks for its error
+        await task

@@ -20,7 +20,7 @@ from .. import errors
 from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
 from .inflate import Inflater, inflater_for
 from .net_sync import LiveBackend
-from .pools import REQUESTS_PER_SHARD, Shard, Shards
+from .pools import REQUESTS_PER_SHARD, Place, Shards
 from .proxies import ProxySettings, httpcore_proxy
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ class HttpTransport:
     def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
         destination = self._destination(request.url)
         shards = self._sync_shards(destination.proxy)
-        shard = shards.take()
+        place = shards.take()
         response: httpcore2.Response | None = None
         try:
-            response = shard.pool.handle_request(_request(request, destination, _timeouts(limits, live)))
+            response = place.pool.handle_request(_request(request, destination, _timeouts(limits, live)))
             _refuse_proxy_demands(response)
             headers = Headers.of(response.headers)
             collector = _Collector(headers, limits.max_bytes)
@@ -105,18 +105,18 @@ class HttpTransport:
         finally:
             if response is not None:
                 response.close()
-            shards.give_back(shard)
+            place.give_back()
 
     def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
         destination = self._destination(request.url)
         shards = self._sync_shards(destination.proxy)
-        shard = shards.take()
+        place = shards.take()
         response: httpcore2.Response | None = None
         body: _HttpBody | None = None
         try:
-            response = shard.pool.handle_request(_request(request, destination, _timeouts(limits, live)))
+            response = place.pool.handle_request(_request(request, destination, _timeouts(limits, live)))
             _refuse_proxy_demands(response)
-            body = _HttpBody(response, request, shards, shard)
+            body = _HttpBody(response, request, place)
             body.live = live
             live.run.bodies.append(body)  # before anything else can happen: an interrupt must find its owner
             return body
@@ -125,7 +125,7 @@ class HttpTransport:
                 body.closed = True
             if response is not None:
                 response.close()
-            shards.give_back(shard)
+            place.give_back()
             if isinstance(error, Exception) and not isinstance(error, errors.AgentError):
                 raise _ours(error, request) from error
             raise
@@ -135,10 +135,10 @@ class HttpTransport:
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         destination = self._destination(request.url)
         shards = await self._async_shards(destination.proxy)
-        shard = shards.take()
+        place = shards.take()
         try:
             timeouts = {"connect": limits.connect}
-            response = await shard.pool.handle_async_request(_request(request, destination, timeouts))
+            response = await place.pool.handle_async_request(_request(request, destination, timeouts))
             try:
                 _refuse_proxy_demands(response)
                 headers = Headers.of(response.headers)
@@ -153,22 +153,22 @@ class HttpTransport:
         except Exception as error:
             raise _ours(error, request) from error
         finally:
-            shards.give_back(shard)
+            place.give_back()
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
         destination = self._destination(request.url)
         shards = await self._async_shards(destination.proxy)
-        shard = shards.take()
+        place = shards.take()
         response: httpcore2.Response | None = None
         try:
             timeouts = {"connect": limits.connect}
-            response = await shard.pool.handle_async_request(_request(request, destination, timeouts))
+            response = await place.pool.handle_async_request(_request(request, destination, timeouts))
             _refuse_proxy_demands(response)
-            body = _AsyncHttpBody(response, request, shards, shard)
+            body = _AsyncHttpBody(response, request, place)
             bodies.append(body)
             return body
         except BaseException as error:
-            shards.give_back(shard)
+            place.give_back()
             if isinstance(error, Exception):
                 if response is not None:
                     await response.aclose()
@@ -294,21 +294,19 @@ async def _close_with_loop(groups: dict[str | None, AsyncShards]) -> AsyncIterat
 
 
 class _HttpBody(SyncBody):
-    __slots__ = ("_chunks", "_inflater", "_request", "_response", "_shard", "_shards")
+    __slots__ = ("_chunks", "_inflater", "_place", "_request", "_response")
 
     def __init__(
         self,
         response: httpcore2.Response,
         request: WireRequest,
-        shards: SyncShards,
-        shard: Shard[httpcore2.ConnectionPool],
+        place: Place[httpcore2.ConnectionPool],
     ) -> None:
         super().__init__(response.status, Headers.of(response.headers))
         self._inflater = inflater_for(self.headers.get("content-encoding"))
         self._response = response
         self._request = request
-        self._shards = shards
-        self._shard: Shard[httpcore2.ConnectionPool] | None = shard
+        self._place = place
         self._chunks = _parts(response)
 
     @override
@@ -330,27 +328,23 @@ class _HttpBody(SyncBody):
         try:
             self._response.close()
         finally:
-            shard, self._shard = self._shard, None
-            if shard is not None:  # an interrupted close is repeated
-                self._shards.give_back(shard)
+            self._place.give_back()
 
 
 class _AsyncHttpBody(AsyncBody):
-    __slots__ = ("_chunks", "_inflater", "_request", "_response", "_shard", "_shards")
+    __slots__ = ("_chunks", "_inflater", "_place", "_request", "_response")
 
     def __init__(
         self,
         response: httpcore2.Response,
         request: WireRequest,
-        shards: AsyncShards,
-        shard: Shard[httpcore2.AsyncConnectionPool],
+        place: Place[httpcore2.AsyncConnectionPool],
     ) -> None:
         super().__init__(response.status, Headers.of(response.headers))
         self._inflater = inflater_for(self.headers.get("content-encoding"))
         self._response = response
         self._request = request
-        self._shards = shards
-        self._shard: Shard[httpcore2.AsyncConnectionPool] | None = shard
+        self._place = place
         self._chunks = _aparts(response)
 
     @override
@@ -372,9 +366,7 @@ class _AsyncHttpBody(AsyncBody):
         try:
             await self._response.aclose()
         finally:
-            shard, self._shard = self._shard, None
-            if shard is not None:  # an interrupted close is repeated
-                self._shards.give_back(shard)
+            self._place.give_back()
 
 
 def _finish_once(body: _HttpBody | _AsyncHttpBody) -> bytes:

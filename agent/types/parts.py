@@ -6,7 +6,6 @@ read. Nothing here knows who sends or receives a part: a vendor's opaque data is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
@@ -23,7 +22,7 @@ from typing import (
 )
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, WrapValidator, model_validator
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from ._base import NOTHING, Base64, FrozenDict, Json, JsonObject, Many, Value, read_json
@@ -189,8 +188,8 @@ def _read_arguments(value: Any, check: Any) -> Any:
         return NOTHING
     if isinstance(value, str | bytes):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
+            value = from_json(value, allow_inf_nan=False)
+        except ValueError as error:
             raise ValueError(f"arguments are not valid JSON: {error}") from None
     return read_json(check(value))
 

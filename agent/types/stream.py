@@ -6,9 +6,10 @@ vendor cuts its stream into pieces, or how bytes arrive.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic_core import from_json
 
 from ._base import FrozenDict, JsonObject, Value
 from .parts import Part, RefusalContent, TextContent, ThinkingContent, ToolCall
@@ -347,8 +348,8 @@ def _with_arguments(call: ToolCall, text: str) -> ToolCall:
     if not text.strip():
         return call
     try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError):
+        arguments = from_json(text, allow_inf_nan=False)
+    except ValueError:
         raise ValueError(f"the arguments of the call to {call.name} are not valid JSON") from None
     if not isinstance(arguments, dict):
         raise ValueError(f"the arguments of the call to {call.name} are not a JSON object")

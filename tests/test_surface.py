@@ -1,0 +1,120 @@
+"""The public surface is a list, and this reads it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+
+import agent
+import agent.types
+
+PACKAGE = Path(agent.__file__).parent
+
+
+def test_the_public_names_are_these() -> None:
+    assert agent.__all__ == snapshot(
+        [
+            "Agent",
+            "AgentConfig",
+            "AgentError",
+            "AgentRequest",
+            "AgentResponse",
+            "ContentPart",
+            "Message",
+            "ProviderCapabilities",
+            "RetryConfig",
+            "Role",
+            "RoutingStrategy",
+            "StreamEvent",
+            "ThinkingLevel",
+            "ToolCall",
+            "ToolLoopConfig",
+            "ToolResult",
+            "ToolSpec",
+            "Usage",
+            "errors",
+            "register_provider",
+        ]
+    )
+    for name in agent.__all__:
+        assert getattr(agent, name) is not None
+
+
+def test_the_types_of_the_package_are_all_in_agent_types() -> None:
+    for name in agent.types.__all__:
+        assert hasattr(agent.types, name)
+    sixteen = (
+        "ContentPart Message AgentRequest Usage AgentResponse ToolSpec ToolCall ToolResult StreamEvent StreamEventType "
+        "AgentConfig ProviderCapabilities RetryConfig ToolLoopConfig RoutingStrategy RouteResult"
+    )
+    assert set(sixteen.split()) <= set(agent.types.__all__)
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    from importlib.metadata import version
+
+    assert agent.__version__ == version("agent-llm-router")
+    with pytest.raises(AttributeError, match="nonsense"):
+        agent.nonsense
+
+
+def test_every_method_that_asks_a_model_has_an_async_twin() -> None:
+    names = {name for name, _ in inspect.getmembers(agent.Agent, inspect.isfunction) if not name.startswith("_")}
+    for name in ("complete", "stream", "json"):
+        assert name in names
+        assert f"a{name}" in names
+        mine, twin = (inspect.signature(getattr(agent.Agent, each)) for each in (name, f"a{name}"))
+        assert list(mine.parameters) == list(twin.parameters)
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def test_every_module_says_why_it_exists() -> None:
+    for found in pkgutil.walk_packages([str(PACKAGE)], "agent."):
+        module = importlib.import_module(found.name)
+        assert (module.__doc__ or "").strip(), f"{found.name} has no docstring"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_holds_one_idea(path: Path) -> None:
+    assert len(path.read_text("utf-8").splitlines()) <= 520
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_does_what_is_never_safe(path: Path) -> None:
+    """No pickle, no eval, no exec, no shell, no unverified TLS, no wall clock for durations."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            assert not {"pickle", "marshal", "shelve", "yaml"} & {name.split(".")[0] for name in names}
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("eval", "exec", "compile", "__import__")
+        if isinstance(node, ast.Attribute):
+            dotted = ast.unparse(node)
+            assert dotted not in ("time.time", "os.system", "ssl.CERT_NONE", "ssl._create_unverified_context")
+        if isinstance(node, ast.keyword):
+            assert not (node.arg == "shell" and ast.unparse(node.value) == "True")
+            assert not (node.arg == "verify" and ast.unparse(node.value) == "False")
+
+
+def test_a_vendors_name_appears_only_where_it_belongs() -> None:
+    """Providers and the words that quote them; nothing else may know one vendor from another."""
+    allowed = {"providers", "testing"}
+    for path in modules():
+        relative = path.relative_to(PACKAGE)
+        if relative.parts[0] in allowed:
+            continue
+        tree = ast.parse(path.read_text("utf-8"))
+        code = [node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.Match)]
+        for node in code:
+            text = ast.unparse(node).lower()
+            assert not any(name in text for name in ("openai", "anthropic", "gemini", "mistral")), (relative, text)
