@@ -216,17 +216,15 @@ class _Iteration:
         return self
 
     async def __anext__(self) -> StreamEvent:
-        for event in self._ready:
-            return event
-        events = None if self._run.finished else await self._run.advance()
-        if events is None:
-            self._end()
-            raise StopAsyncIteration
-        add = self._stream._fold.add
-        for event in events:
-            add(event)
-        self._ready = iter(events)
-        return next(self._ready)
+        while True:
+            for event in self._ready:
+                self._stream._fold.add(event)
+                return event
+            events = None if self._run.finished else await self._run.advance()
+            if events is None:
+                self._end()
+                raise StopAsyncIteration
+            self._ready = iter(events)
 
     def _end(self) -> None:
         stream = self._stream
