@@ -124,7 +124,7 @@ class LoopbackServer:
         leaving = asyncio.ensure_future(reader.read(1))
         try:
             await asyncio.wait({playing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if playing.done():
+            if playing.done() and not isinstance(playing.exception(), OSError):  # writing to one who has left fails
                 return playing.result()
             self.hangups.append((request.url, time.monotonic()))
             return False

@@ -10,7 +10,7 @@ import os
 import ssl
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpcore2
@@ -18,8 +18,8 @@ from typing_extensions import override
 
 from .. import errors
 from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
-from .inflate import Inflater, inflater_for
-from .net_sync import LiveBackend
+from .inflate import inflater_for
+from .net_sync import ConnectLimit, LiveBackend
 from .pools import REQUESTS_PER_SHARD, Place, Shards
 from .proxies import ProxySettings, httpcore_proxy
 
@@ -86,26 +86,17 @@ class HttpTransport:
     # Blocking
 
     def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
-        destination = self._destination(request.url)
-        shards = self._sync_shards(destination.proxy)
-        place = shards.take()
-        response: httpcore2.Response | None = None
+        # Through `open`, so that the run knows of the connection and closes it whenever an interrupt comes.
+        body = self.open(request, limits, live)
         try:
-            response = place.pool.handle_request(_request(request, destination, _timeouts(limits, live)))
-            _refuse_proxy_demands(response)
-            headers = Headers.of(response.headers)
-            collector = _Collector(headers, limits.max_bytes)
-            for part in _parts(response):
-                collector.add(part)
-            return Reply(response.status, headers, collector.finish())
-        except errors.AgentError:
-            raise
-        except Exception as error:
-            raise _ours(error, request) from error
+            collector = _Collector(body.headers, limits.max_bytes)
+            while chunk := body.read():
+                collector.add(chunk)
+            return Reply(body.status, body.headers, collector.finish())
         finally:
-            if response is not None:
-                response.close()
-            place.give_back()
+            body.close()
+            body.closed = True
+            live.run.bodies.remove(body)
 
     def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
         destination = self._destination(request.url)
@@ -113,8 +104,10 @@ class HttpTransport:
         place = shards.take()
         response: httpcore2.Response | None = None
         body: _HttpBody | None = None
+        connect = ConnectLimit(live.run, limits.connect)
+        timeouts = {"connect": connect, "read": live, "write": live, "pool": float(live)}
         try:
-            response = place.pool.handle_request(_request(request, destination, _timeouts(limits, live)))
+            response = place.pool.handle_request(_request(request, destination, timeouts))
             _refuse_proxy_demands(response)
             body = _HttpBody(response, request, place)
             body.live = live
@@ -125,6 +118,7 @@ class HttpTransport:
                 body.closed = True
             if response is not None:
                 response.close()
+            connect.close()
             place.give_back()
             if isinstance(error, Exception) and not isinstance(error, errors.AgentError):
                 raise _ours(error, request) from error
@@ -133,41 +127,31 @@ class HttpTransport:
     # Async
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
-        destination = self._destination(request.url)
-        shards = await self._async_shards(destination.proxy)
-        place = shards.take()
+        body = await self.aopen(request, limits, [])
         try:
-            timeouts = {"connect": limits.connect}
-            response = await place.pool.handle_async_request(_request(request, destination, timeouts))
-            try:
-                _refuse_proxy_demands(response)
-                headers = Headers.of(response.headers)
-                collector = _Collector(headers, limits.max_bytes)
-                async for part in _aparts(response):
-                    collector.add(part)
-                return Reply(response.status, headers, collector.finish())
-            finally:
-                await response.aclose()
-        except errors.AgentError:
-            raise
-        except Exception as error:
-            raise _ours(error, request) from error
+            collector = _Collector(body.headers, limits.max_bytes)
+            while chunk := await body.read():
+                collector.add(chunk)
+            return Reply(body.status, body.headers, collector.finish())
         finally:
-            place.give_back()
+            await body.aclose()
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
+        from . import net_aio  # asyncio costs blocking programs 40 ms to import
+
         destination = self._destination(request.url)
         shards = await self._async_shards(destination.proxy)
         place = shards.take()
         response: httpcore2.Response | None = None
+        connect = net_aio.ConnectLimit(limits.connect)
         try:
-            timeouts = {"connect": limits.connect}
-            response = await place.pool.handle_async_request(_request(request, destination, timeouts))
+            response = await place.pool.handle_async_request(_request(request, destination, {"connect": connect}))
             _refuse_proxy_demands(response)
             body = _AsyncHttpBody(response, request, place)
             bodies.append(body)
             return body
         except BaseException as error:
+            connect.abort()
             place.give_back()
             if isinstance(error, Exception):
                 if response is not None:
@@ -377,10 +361,9 @@ def _finish_once(body: _HttpBody | _AsyncHttpBody) -> bytes:
 class _Collector:
     """A buffered body, kept within its size."""
 
-    __slots__ = ("_inflater", "_max_bytes", "_parts", "_size")
+    __slots__ = ("_max_bytes", "_parts", "_size")
 
-    def __init__(self, headers: Headers, max_bytes: int) -> None:
-        self._inflater: Inflater | None = inflater_for(headers.get("content-encoding"))
+    def __init__(self, headers: Mapping[str, str], max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._parts: list[bytes] = []
         self._size = 0
@@ -389,22 +372,19 @@ class _Collector:
             raise self._too_large()
 
     def add(self, part: bytes) -> None:
-        data = part if self._inflater is None else self._inflater.feed(part)
-        self._size += len(data)
+        self._size += len(part)
         if self._size > self._max_bytes:
             raise self._too_large()
-        self._parts.append(data)
+        self._parts.append(part)
 
     def finish(self) -> bytes:
-        if self._inflater is not None:
-            self._parts.append(self._inflater.finish())
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def _too_large(self) -> errors.ProtocolError:
         return errors.ProtocolError(f"the answer is larger than {self._max_bytes} bytes", retryable=False)
 
 
-def _request(request: WireRequest, destination: _Destination, timeouts: dict[str, float | None]) -> httpcore2.Request:
+def _request(request: WireRequest, destination: _Destination, timeouts: Mapping[str, float]) -> httpcore2.Request:
     headers = [
         (b"host", destination.host_header),
         *request.headers,
@@ -414,10 +394,6 @@ def _request(request: WireRequest, destination: _Destination, timeouts: dict[str
     made = httpcore2.Request(b"POST", destination.url, headers=headers, content=request.body)
     made.extensions = {"timeout": timeouts}
     return made
-
-
-def _timeouts(limits: Limits, live: Live) -> dict[str, float | None]:
-    return {"connect": Live(live.run, limits.connect), "read": live, "write": live, "pool": float(live)}
 
 
 def _parts(response: httpcore2.Response) -> Iterator[bytes]:
@@ -444,6 +420,8 @@ def _ours(error: Exception, request: WireRequest) -> Exception:
             )
         case httpcore2.NetworkError() | httpcore2.RemoteProtocolError() | OSError() | UnicodeError():
             return errors.ConnectionError(message, retryable=not _is_untrusted(error))
+        case _ if type(error).__module__.startswith("socksio"):  # an extra, which need not be there
+            return errors.ConnectionError(f"the SOCKS proxy answered with nonsense: {message}", retryable=False)
         case _:
             raise error
 

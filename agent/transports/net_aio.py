@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import socket
 import ssl
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import httpcore2
 from typing_extensions import override
@@ -127,7 +128,7 @@ class AioStream(httpcore2.AsyncNetworkStream):
     ) -> httpcore2.AsyncNetworkStream:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(_seconds(timeout)):
                 transport = await loop.start_tls(
                     self._transport, self._connection, ssl_context, server_hostname=server_hostname
                 )
@@ -206,6 +207,29 @@ async def _resolve(host: str, port: int) -> list[str]:
     return await found
 
 
+class ConnectLimit(float):
+    """The connect timeout of one request, which remembers what it led to.
+
+    httpcore2 forgets a connection whose proxy refuses it or hangs: somebody has to close it.
+    """
+
+    __slots__ = ("transport",)
+    transport: asyncio.Transport | None
+
+    def __new__(cls, seconds: float | None) -> Self:
+        self = super().__new__(cls, math.inf if seconds is None else seconds)
+        self.transport = None
+        return self
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+def _seconds(timeout: float | None) -> float | None:
+    return None if timeout == math.inf else timeout
+
+
 class AioBackend(httpcore2.AsyncNetworkBackend):
     """Connects with the running loop."""
 
@@ -220,12 +244,14 @@ class AioBackend(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         source = None if local_address is None else (local_address, 0)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(_seconds(timeout)):
                 transport, connection = await _connect(host, port, source)
         except TimeoutError as error:
             raise httpcore2.ConnectTimeout(f"connecting to {host} took too long") from error
         except (OSError, UnicodeError) as error:
             raise httpcore2.ConnectError(f"{host} cannot be reached: {error}") from error
+        if isinstance(timeout, ConnectLimit):
+            timeout.transport = transport
         for option in socket_options or ():
             transport.get_extra_info("socket").setsockopt(*option)
         return AioStream(connection, transport)

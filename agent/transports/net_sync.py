@@ -11,7 +11,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import httpcore2
 from typing_extensions import override
@@ -96,20 +96,40 @@ class LiveStream(httpcore2.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.NetworkStream:
-        nested = isinstance(self._socket, ssl.SSLSocket)
         if not isinstance(timeout, Live):
-            return LiveStream(self._stream.start_tls(ssl_context, server_hostname, timeout), nested=nested)
+            return self._upgraded(self._stream.start_tls(ssl_context, server_hostname, timeout))
         run = timeout.run
         run.wake = self._interrupt
         try:
-            stream = self._stream.start_tls(ssl_context, server_hostname, timeout.seconds())
-            return LiveStream(stream, nested=nested)
+            return self._upgraded(self._stream.start_tls(ssl_context, server_hostname, timeout.seconds()))
         finally:
             run.wake = None
+
+    def _upgraded(self, stream: httpcore2.NetworkStream) -> LiveStream:
+        return LiveStream(stream, nested=isinstance(self._socket, ssl.SSLSocket))
 
     @override
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
+
+
+class ConnectLimit(Live):
+    """The connect timeout of one request, which remembers what it led to.
+
+    httpcore2 forgets a connection whose proxy refuses it or hangs: somebody has to close it.
+    """
+
+    __slots__ = ("stream",)
+    stream: LiveStream | None
+
+    def __new__(cls, run: BlockingRun, limit: float | None = None) -> Self:
+        self = super().__new__(cls, run, limit)
+        self.stream = None
+        return self
+
+    def close(self) -> None:
+        if self.stream is not None:
+            self.stream.close()
 
 
 class LiveBackend(httpcore2.SyncBackend):
@@ -139,7 +159,10 @@ class LiveBackend(httpcore2.SyncBackend):
                 raise Cancelled
             if not in_time:
                 raise httpcore2.ConnectTimeout(f"connecting to {host} took too long")
-            return LiveStream(attempt.stream())
+            stream = LiveStream(attempt.stream())
+            if isinstance(timeout, ConnectLimit):
+                timeout.stream = stream
+            return stream
         except BaseException:
             attempt.abandon()
             raise

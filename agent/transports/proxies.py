@@ -58,7 +58,7 @@ def _excluded(url: SplitResult, entry: str) -> bool:
     if network is not None:
         address = _address(host)
         return address is not None and address.version == network.version and address in network
-    name, _, port = entry.partition(":")
+    name, port = _host_and_port(entry)
     if port and (not port.isdigit() or int(port) != (url.port or _default_port(url.scheme))):
         return False
     if name == "localhost":
@@ -66,6 +66,15 @@ def _excluded(url: SplitResult, entry: str) -> bool:
     if name.startswith("."):
         return host.endswith(name)
     return host == name or host.endswith(f".{name}")
+
+
+def _host_and_port(entry: str) -> tuple[str, str]:
+    """`example.com:80`, and `[::1]:80`, whose brackets the URL's hostname does not have."""
+    if entry.startswith("["):
+        name, _, rest = entry[1:].partition("]")
+        return name, rest.removeprefix(":")
+    name, _, port = entry.partition(":")
+    return name, port
 
 
 def _default_port(scheme: str) -> int:

@@ -1,0 +1,185 @@
+"""TLS: what is trusted, what is not, and that limits and aborts reach through the encryption."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from agent import Agent, errors
+from agent.testing import Answer, LoopbackServer
+from agent.transports.http import HttpTransport
+from agent.wire import WireRequest
+from tests.drive import Driver, run_and_leave_nothing
+from tests.drivers.play import agent_at, endless, hung_up, pings, streamed_or_whole
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def ca_file(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ca") / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return path
+
+
+def network(request: WireRequest) -> Answer:
+    if "pings" in request.url:
+        return pings()
+    return endless() if "endless" in request.url else streamed_or_whole(request)
+
+
+Serve = Callable[..., LoopbackServer]
+
+
+@pytest.fixture
+def serve(authority: trustme.CA) -> Iterator[Serve]:
+    servers: list[LoopbackServer] = []
+
+    def start(name: str = "127.0.0.1", **options: Any) -> LoopbackServer:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(name, **options).configure_cert(context)
+        servers.append(LoopbackServer(network, ssl_context=context))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def call(drive: Driver, agent: Agent, *, streaming: bool = False) -> Any:
+    async def main() -> Any:
+        return await (agent.astream("hi").collect() if streaming else agent.acomplete("hi"))
+
+    if drive.name == "aio":
+        return run_and_leave_nothing(main())
+    return agent.stream("hi").collect() if streaming else agent.complete("hi")
+
+
+def test_a_ca_file_makes_its_servers_trusted(drive_real: Driver, serve: Serve, ca_file: Path) -> None:
+    server = serve()
+    transport = HttpTransport(ca_file=ca_file, proxy=False)
+    agent = agent_at(server, transport=transport)
+    assert call(drive_real, agent).text == "hello"
+    assert call(drive_real, agent, streaming=True).text == "t0 t1 t2 "
+    transport.close()
+
+
+def test_an_ssl_context_can_be_brought(drive_real: Driver, serve: Serve, authority: trustme.CA) -> None:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    transport = HttpTransport(ssl_context=context, proxy=False)
+    assert call(drive_real, agent_at(serve(), transport=transport)).text == "hello"
+    transport.close()
+
+
+def test_ssl_cert_file_is_respected(
+    drive_real: Driver, serve: Serve, ca_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca_file))
+    transport = HttpTransport(proxy=False)
+    assert call(drive_real, agent_at(serve(), transport=transport)).text == "hello"
+    transport.close()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("fault", ["unknown authority", "wrong host", "expired"])
+def test_a_certificate_that_does_not_verify_is_final(
+    drive_real: Driver, serve: Serve, ca_file: Path, fault: str, streaming: bool
+) -> None:
+    """Never sent, never tried again, never without verification."""
+    past = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    server = {
+        "unknown authority": lambda: serve(),
+        "wrong host": lambda: serve("elsewhere.example"),
+        "expired": lambda: serve(not_after=past),
+    }[fault]()
+    transport = (
+        HttpTransport(proxy=False) if fault == "unknown authority" else HttpTransport(ca_file=ca_file, proxy=False)
+    )
+    agent = agent_at(server, transport=transport, max_retries=2)
+    with pytest.raises(errors.ConnectionError) as caught:
+        call(drive_real, agent, streaming=streaming)
+    assert not caught.value.retryable
+    assert "certificate" in str(caught.value).lower()
+    assert server.requests == []
+    assert len(caught.value.attempts) == 1
+    transport.close()
+
+
+def test_tls_on_a_plain_port_is_a_connection_error(drive_real: Driver, serve: Serve) -> None:
+    url = serve().url.replace("https:", "http:")
+    agent = Agent("openai-chat:m", api_key="sk-test", base_url=f"{url}/v1", max_retries=0)
+    with pytest.raises(errors.ConnectionError):
+        call(drive_real, agent)
+
+
+@pytest.mark.parametrize("mode", ["pings", "endless"])
+def test_the_deadline_holds_under_tls(drive_real: Driver, serve: Serve, ca_file: Path, mode: str) -> None:
+    server = serve()
+    transport = HttpTransport(ca_file=ca_file, proxy=False)
+    started = time.monotonic()
+    with pytest.raises(errors.StreamInterrupted) as caught:
+        call(drive_real, agent_at(server, mode, transport=transport, deadline=0.5), streaming=True)
+    took = time.monotonic() - started
+    assert isinstance(caught.value.__cause__, errors.TimeoutError)
+    assert 0.49 < took < 0.6
+    assert hung_up(server, mode)
+
+
+def test_a_handshake_that_hangs_ends_at_the_deadline(drive_real: Driver) -> None:
+    """A server that accepts, and says nothing."""
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(5)
+        port = listener.getsockname()[1]
+        agent = Agent(
+            "openai-chat:m", api_key="sk-test", base_url=f"https://127.0.0.1:{port}/v1", max_retries=0, deadline=0.3
+        )
+        started = time.monotonic()
+        with pytest.raises(errors.TimeoutError) as caught:
+            call(drive_real, agent)
+        assert caught.value.deadline
+        assert 0.29 < time.monotonic() - started < 0.4
+
+
+def test_abort_wakes_a_reader_under_tls(serve: Serve, ca_file: Path) -> None:
+    server = serve()
+    transport = HttpTransport(ca_file=ca_file, proxy=False)
+    stream = agent_at(server, "pings", transport=transport).stream("hi")
+    threading.Timer(0.2, stream.abort).start()
+    started = time.monotonic()
+    with pytest.raises(errors.Aborted):
+        stream.collect()
+    assert time.monotonic() - started < 0.5
+    assert hung_up(server, "pings")
+
+
+def test_leaving_a_stream_under_tls_closes_its_socket(drive_real: Driver, serve: Serve, ca_file: Path) -> None:
+    server = serve()
+    agent = agent_at(server, "endless", transport=HttpTransport(ca_file=ca_file, proxy=False))
+
+    async def main() -> None:
+        async for _ in agent.astream("hi"):
+            break
+
+    if drive_real.name == "aio":
+        import asyncio
+
+        asyncio.run(main())
+    else:
+        for _ in agent.stream("hi"):
+            break
+    assert server.wait_until(lambda: server.open_connections == 0)
