@@ -42,6 +42,7 @@ class LoopbackServer:
         self._ssl_context = ssl_context
         self._loop = asyncio.new_event_loop()
         self._stop: asyncio.Event | None = None
+        self._connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
         self._port = 0
         self._failed: BaseException | None = None
         ready = threading.Event()
@@ -92,7 +93,7 @@ class LoopbackServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, ssl=self._ssl_context, backlog=1024)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._ssl_context, backlog=1024)
         self._port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stop.wait()
@@ -101,6 +102,11 @@ class LoopbackServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in list(self._connections):
+            writer.close()  # one that was accepted just now, whose task has not begun
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections[writer] = self._loop.create_task(self._connection(reader, writer))
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open_connections += 1
@@ -112,6 +118,7 @@ class LoopbackServer:
             pass  # the client has left, or the server is closing
         finally:
             self.open_connections -= 1
+            self._connections.pop(writer, None)
             writer.close()
             with suppress(Exception, asyncio.CancelledError):  # the server is closing, and need not wait
                 await writer.wait_closed()

@@ -213,7 +213,7 @@ class HttpTransport:
             )
         return {
             "ssl_context": self._ssl_context,
-            "proxy": None if proxy is None else httpcore_proxy(proxy),
+            "proxy": None if proxy is None else httpcore_proxy(proxy, self._ssl_context),
             "max_connections": REQUESTS_PER_SHARD + 20,  # a little room: closing connections still count
             "max_keepalive_connections": 20,
             "keepalive_expiry": KEEPALIVE_SECONDS,

@@ -6,6 +6,7 @@ httpcore2 leaves this to the client above it, and there is none: we use its pool
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies
@@ -95,8 +96,8 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def httpcore_proxy(proxy: str) -> httpcore2.Proxy:
-    """The proxy as httpcore2 wants it, its user and password taken out of the URL."""
+def httpcore_proxy(proxy: str, ssl_context: ssl.SSLContext) -> httpcore2.Proxy:
+    """The proxy as httpcore2 wants it, its user and password taken out of the URL; trusted as vendors are."""
     parts = urlsplit(proxy)
     if parts.scheme not in _SCHEMES or not parts.hostname:
         raise errors.ConfigurationError(
@@ -109,7 +110,8 @@ def httpcore_proxy(proxy: str) -> httpcore2.Proxy:
     auth = None
     if parts.username is not None:
         auth = (unquote(parts.username), unquote(parts.password or ""))
-    return httpcore2.Proxy(f"{parts.scheme}://{host}{port}/", auth=auth)
+    trusted = ssl_context if parts.scheme == "https" else None
+    return httpcore2.Proxy(f"{parts.scheme}://{host}{port}/", auth=auth, ssl_context=trusted)
 
 
 def _require_socks() -> None:

@@ -27,7 +27,15 @@ from tests.drivers.play import agent_at, streamed_or_whole
 class TinyProxy:
     """Speaks CONNECT, plain forwarding and SOCKS5, on one port."""
 
-    def __init__(self, *, demand: str | None = None, silent: bool = False, garbage: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        demand: str | None = None,
+        silent: bool = False,
+        garbage: bool = False,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._ssl_context = ssl_context
         self.seen: list[str] = []
         self.credentials: list[str] = []
         self._demand = demand
@@ -35,6 +43,7 @@ class TinyProxy:
         self._garbage = garbage
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
+        self._connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._main(ready)), daemon=True)
         self._thread.start()
@@ -46,7 +55,7 @@ class TinyProxy:
         self._loop.close()
 
     async def _main(self, ready: threading.Event) -> None:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._ssl_context)
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stop.wait()
@@ -55,6 +64,11 @@ class TinyProxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in self._connections:
+            await _close(writer)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections[writer] = self._loop.create_task(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -128,6 +142,7 @@ class TinyProxy:
         try:
             await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            onward.close()  # first of all: the awaits below may be cancelled
             for copy in copies:
                 copy.cancel()
             await asyncio.gather(*copies, return_exceptions=True)
@@ -225,6 +240,22 @@ def test_secure_requests_go_through_a_tunnel(
     if variable != "argument":
         monkeypatch.setenv(variable, url)
     transport = HttpTransport(ca_file=ca_file, proxy=url if variable == "argument" else None)
+    assert both(drive_real, agent_at(server, transport=transport)) == GOOD
+    assert set(proxy.seen) == {f"CONNECT {server.url.removeprefix('https://')}"}
+    transport.close()
+
+
+def test_a_proxy_may_be_reached_over_tls_itself(
+    drive_real: Driver,
+    proxies: Callable[..., TinyProxy],
+    secure: tuple[LoopbackServer, Path],
+    authority: trustme.CA,
+) -> None:
+    server, ca_file = secure
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    proxy = proxies(ssl_context=context)
+    transport = HttpTransport(ca_file=ca_file, proxy=f"https://127.0.0.1:{proxy.port}")
     assert both(drive_real, agent_at(server, transport=transport)) == GOOD
     assert set(proxy.seen) == {f"CONNECT {server.url.removeprefix('https://')}"}
     transport.close()
@@ -348,12 +379,12 @@ def test_a_proxy_that_is_not_there_is_a_connection_error(drive_real: Driver) -> 
 @pytest.mark.parametrize("url", ["ftp://proxy:1", "gopher://user:canary@proxy", "http://"])
 def test_a_proxy_of_an_unknown_kind_is_refused(url: str) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
-        httpcore_proxy(url)
+        httpcore_proxy(url, ssl.create_default_context())
     assert "canary" not in str(caught.value)
 
 
 def test_a_password_with_special_characters_is_decoded() -> None:
-    proxy = httpcore_proxy("http://us%40er:p%3Ass@[::1]:3128")
+    proxy = httpcore_proxy("http://us%40er:p%3Ass@[::1]:3128", ssl.create_default_context())
     assert proxy.auth == (b"us@er", b"p:ss")
     assert (proxy.url.host, proxy.url.port) == (b"::1", 3128)
 
