@@ -45,6 +45,7 @@ from ..flow import (
 from ..types import StreamEvent
 from ..wire import AsyncBody, AsyncTransport, Limits
 from .limits import GRACE, SLACK, deadline_passed, exchange_end, read_expired, reply_expired, until_reply
+from .news import fatal, take_news
 from .user_code import is_async
 
 T = TypeVar("T")
@@ -454,7 +455,9 @@ class AioRun:
     async def _wait(self, branches: Sequence[Branch], timeout: float | None) -> News | None:
         until = self.deadline if timeout is None else min(self.deadline, self.loop.time() + timeout)
         while True:
-            news = self._take_news(branches)
+            news = take_news(self._news, branches, self._children)
+            if (death := fatal(news)) is not None:
+                raise death
             if news is not None:
                 return news
             self._waker = self.loop.create_future()
@@ -466,18 +469,6 @@ class AioRun:
                 return None
             finally:
                 self._waker = None
-
-    def _take_news(self, branches: Sequence[Branch]) -> News | None:
-        for news in self._news:
-            if news.branch in branches:
-                self._news.remove(news)
-                if isinstance(news, Finished | Failed):
-                    news.branch.done = True
-                    self._children.remove(news.branch.run)
-                if isinstance(news, Failed) and not isinstance(news.error, Exception):
-                    raise news.error
-                return news
-        return None
 
     async def _stop(self, runs: Sequence[AioRun]) -> None:
         """Cancel branches and wait for them; one that swallows its cancellation is left behind."""

@@ -44,6 +44,7 @@ from ..flow import (
 from ..types import StreamEvent
 from ..wire import Body, Limits, Reply, WireRequest
 from .limits import deadline_passed, exchange_end, read_expired, reply_expired, until_reply
+from .news import fatal, take_news
 
 
 @dataclass(slots=True)
@@ -427,19 +428,15 @@ class Simulation:
 
     def _deliver(self, run: _Run) -> bool:
         assert run.waiting is not None
-        for news in run.news:
-            if news.branch in run.waiting.branches:
-                run.news.remove(news)
-                run.waiting = None
-                if isinstance(news, Finished | Failed):
-                    news.branch.done = True
-                    run.children.remove(news.branch.run)
-                if isinstance(news, Failed) and not isinstance(news.error, Exception):
-                    self._end(run, Failed(run.branch, news.error))
-                else:
-                    self._resume(run, news)
-                return True
-        return False
+        news = take_news(run.news, run.waiting.branches, run.children)
+        if news is None:
+            return False
+        run.waiting = None
+        if (death := fatal(news)) is not None:
+            self._end(run, Failed(run.branch, death))
+        else:
+            self._resume(run, news)
+        return True
 
     def _end(self, run: _Run, news: Finished | Failed) -> None:
         if isinstance(news, Finished):

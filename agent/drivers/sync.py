@@ -44,6 +44,7 @@ from ..flow import (
 from ..types import StreamEvent
 from ..wire import Cancelled, Limits, Live, SyncBody, SyncTransport
 from .limits import GRACE, SLACK, deadline_passed, exchange_end, read_expired, reply_expired, until_reply
+from .news import fatal, take_news
 
 T = TypeVar("T")
 _RUNNING = inspect.GEN_RUNNING
@@ -398,7 +399,9 @@ class SyncRun:
         until = self.deadline if timeout is None else min(self.deadline, monotonic() + timeout)
         with changed:
             while True:
-                news = self._take_news(branches)
+                news = take_news(self._news, branches, self._children)
+                if (death := fatal(news)) is not None:
+                    raise death
                 if news is not None:
                     return news
                 if self.cancelled:
@@ -409,18 +412,6 @@ class SyncRun:
                         raise deadline_passed("waiting for branches")
                     return None
                 changed.wait(None if until == math.inf else until - now)
-
-    def _take_news(self, branches: Sequence[Branch]) -> News | None:
-        for news in self._news:
-            if news.branch in branches:
-                self._news.remove(news)
-                if isinstance(news, Finished | Failed):
-                    news.branch.done = True
-                    self._children.remove(news.branch.run)
-                if isinstance(news, Failed) and not isinstance(news.error, Exception):
-                    raise news.error
-                return news
-        return None
 
     def _stop(self, runs: Sequence[SyncRun]) -> None:
         """Cancel branches and wait for them; a thread inside user code cannot be stopped and is left behind."""
