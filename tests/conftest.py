@@ -26,6 +26,13 @@ def pytest_report_header() -> list[str]:
     return [f"seed: AGENT_TEST_SEED={SEED}", f"recordings: {corpus}"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A busy machine can make any one measurement of time too long. What is wrong is too long every time."""
+    for item in items:
+        if item.get_closest_marker("timing") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=0.5))
+
+
 @pytest.fixture(autouse=True)
 def _only_loopback() -> Iterator[None]:
     real = socket.socket.connect

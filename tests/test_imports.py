@@ -59,6 +59,7 @@ assert not events, events
     loaded_by(code)
 
 
+@pytest.mark.timing
 def test_an_import_costs_little_more_than_pydantic_itself() -> None:
     ratio, floor, ours = import_ratio(rounds=9)
     assert ratio <= LIMIT, f"{ours:.0f} ms against {floor:.0f} ms"

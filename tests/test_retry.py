@@ -76,6 +76,7 @@ def test_the_vendors_hint_is_honoured(drive: Driver) -> None:
     assert [attempt.waited is not None and attempt.waited >= 0.3 for attempt in outcome.ok.route] == [False, True]
 
 
+@pytest.mark.timing
 def test_a_vendor_that_asks_for_hours_is_not_waited_for(drive: Driver) -> None:
     outcome = drive.complete(Script(errors.RateLimitError("tomorrow", retry_after=7200.0), "never"), retry=QUICK)
     assert isinstance(outcome.failed, errors.RateLimitError)
@@ -88,6 +89,7 @@ def test_retries_can_be_changed_without_losing_their_other_settings() -> None:
     assert (agent.retry.max_retries, agent.retry.initial_delay) == (4, QUICK.initial_delay)
 
 
+@pytest.mark.timing
 def test_a_wait_that_does_not_fit_the_deadline_is_not_begun(drive: Driver) -> None:
     script = Script(errors.RateLimitError("slow down", retry_after=60.0), "never")
     outcome = drive.complete(script, retry=QUICK, deadline=2.0)

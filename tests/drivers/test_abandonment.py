@@ -182,6 +182,7 @@ def test_a_stream_closed_by_another_task_ends_for_its_reader(server: LoopbackSer
     assert hung_up(server)
 
 
+@pytest.mark.timing
 def test_a_stream_closed_by_another_thread_ends_for_its_reader(server: LoopbackServer) -> None:
     stream = agent_at(server, "stall").stream("hi")
     threading.Timer(0.1, stream.close).start()

@@ -121,6 +121,7 @@ def async_naps(seconds: float, value: str) -> Callable[[], Any]:
 # Tools
 
 
+@pytest.mark.timing
 def test_tools_run_at_the_same_time_and_results_keep_their_order(stage: Stage) -> None:
     def broken() -> None:
         raise ValueError("no")
@@ -136,6 +137,7 @@ def test_tools_run_at_the_same_time_and_results_keep_their_order(stage: Stage) -
     assert played.seconds < 0.58, "one after the other it would take 0.6 s"
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_hanging_tool_is_left_when_its_time_is_up(stage: Stage, kind: str) -> None:
     ended = threading.Event()
@@ -234,6 +236,7 @@ def test_branches_end_with_the_run_that_spawned_them(stage: Stage) -> None:
     assert not branch_threads()
 
 
+@pytest.mark.timing
 def test_a_branch_of_a_branch_ends_too(stage: Stage) -> None:
     def child() -> Flow[None]:
         branch = yield from Spawn(fetch(stage, "never"))
@@ -262,6 +265,7 @@ def test_a_branch_that_is_cancelled_before_it_began_does_nothing(stage: Stage) -
     assert stage.play(flow(), never=never).value == "done"
 
 
+@pytest.mark.timing
 def test_waiting_for_branches_ends_at_the_deadline(stage: Stage) -> None:
     def flow() -> Flow[None]:
         branch = yield from Spawn(fetch(stage, "never"))
@@ -274,6 +278,7 @@ def test_waiting_for_branches_ends_at_the_deadline(stage: Stage) -> None:
     assert stage.left("never")
 
 
+@pytest.mark.timing
 def test_a_tool_that_runs_into_the_deadline_ends_the_run(stage: Stage) -> None:
     ended = threading.Event()
     hanging: Callable[..., Any] = (lambda: ended.wait(5)) if stage.real else SimulatedTool("late", 1)
@@ -288,6 +293,7 @@ def test_a_tool_that_runs_into_the_deadline_ends_the_run(stage: Stage) -> None:
 # Races
 
 
+@pytest.mark.timing
 def test_the_fastest_answer_wins_and_the_others_are_hung_up_on(stage: Stage) -> None:
     contestants = [fetch(stage, mode) for mode in ("never", "slow", "failing")]
     played = stage.play(race(contestants, pause=False), never=never, slow=lambda: whole("slow", 0.15), failing=failing)
@@ -307,6 +313,7 @@ def test_a_stream_wins_with_its_first_token_and_the_parent_reads_on(stage: Stage
     assert stage.nothing_open()
 
 
+@pytest.mark.timing
 def test_the_deadline_holds_for_a_stream_won_in_a_race(stage: Stage) -> None:
     contestants = [listen(stage, mode) for mode in ("never", "stall")]
     played = stage.play(race(contestants, pause=True), deadline=0.4, never=never, stall=stall)
@@ -317,6 +324,7 @@ def test_the_deadline_holds_for_a_stream_won_in_a_race(stage: Stage) -> None:
     assert stage.left("stall")
 
 
+@pytest.mark.timing
 def test_the_idle_limit_holds_for_a_stream_won_in_a_race(stage: Stage) -> None:
     contestants = [listen(stage, "never"), listen(stage, "stall", idle=0.2)]
     played = stage.play(race(contestants, pause=True), never=never, stall=stall)
@@ -334,6 +342,7 @@ def test_a_stream_won_in_a_race_is_read_on_the_parents_time(stage: Stage) -> Non
     assert played.seconds > 0.5
 
 
+@pytest.mark.timing
 def test_a_stream_won_in_a_race_can_be_cancelled() -> None:
     with SyncStage() as stage:
         stage.answers = {"never": never, "stall": stall}

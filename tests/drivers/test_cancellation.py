@@ -99,6 +99,7 @@ def test_cancelling_at_every_await_leaves_nothing(work: Callable[[Agent, str], C
         assert server.wait_until(lambda: server.open_connections == 0)
 
 
+@pytest.mark.timing
 def test_a_cancelled_call_does_not_try_again() -> None:
     with LoopbackServer(lambda request: never()) as server:
 
@@ -329,6 +330,7 @@ def test_a_stream_that_was_aborted_before_it_began_sends_nothing(stalling: Loopb
     assert stalling.connections_made == 0
 
 
+@pytest.mark.timing
 def test_an_async_stream_can_be_aborted_from_any_thread(stalling: LoopbackServer) -> None:
     async def main() -> None:
         astream = agent_at(stalling).astream("hi")

@@ -181,6 +181,7 @@ def test_user_code_can_be_given_a_context_of_its_own(stage: Stage) -> None:
     assert stage.play(flow()).value == ("red", "red")
 
 
+@pytest.mark.timing
 def test_user_code_sees_the_deadline_and_nobody_else_does(real_stage: Stage) -> None:
     def flow() -> Flow[tuple[float, float]]:
         inside: float = yield from Invoke(ambient_deadline.get)
@@ -192,6 +193,7 @@ def test_user_code_sees_the_deadline_and_nobody_else_does(real_stage: Stage) -> 
     assert outside == math.inf
 
 
+@pytest.mark.timing
 def test_async_user_code_ends_at_the_deadline(real_stage: Stage) -> None:
     cleaned: list[str] = []
 
@@ -211,6 +213,7 @@ def test_async_user_code_ends_at_the_deadline(real_stage: Stage) -> None:
     assert 0.19 < played.seconds < 0.6
 
 
+@pytest.mark.timing
 def test_user_code_that_swallows_its_cancellation_is_left_after_the_grace(real_stage: Stage) -> None:
     gate: list[Any] = []
 

@@ -153,6 +153,7 @@ def interrupts() -> Iterator[Callable[[float], threading.Thread]]:
         thread.join()
 
 
+@pytest.mark.timing
 def test_an_interrupt_while_waiting_for_bytes_closes_the_socket(
     interrupts: Callable[[float], threading.Thread],
 ) -> None:

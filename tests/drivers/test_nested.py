@@ -80,6 +80,7 @@ def test_a_tool_may_call_agents_in_any_manner(real_stage: Stage, inner: Agent) -
     assert played.value == ["hello", "t0 t1 t2 ", "hello", "hello", "hello"]
 
 
+@pytest.mark.timing
 def test_sync_in_async_in_sync_three_deep_does_not_deadlock(real_stage: Stage, inner: Agent) -> None:
     async def innermost() -> str | None:
         return (await inner.acomplete("hi")).text
@@ -95,6 +96,7 @@ def test_sync_in_async_in_sync_three_deep_does_not_deadlock(real_stage: Stage, i
     assert played.seconds < 5
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("manner", ["blocking", "async", "streaming"])
 def test_a_sub_agent_inherits_the_deadline(real_stage: Stage, silent: Agent, manner: str) -> None:
     seen: list[tuple[float, errors.AgentError]] = []
@@ -136,6 +138,7 @@ def test_a_sub_agent_inherits_the_deadline(real_stage: Stage, silent: Agent, man
         assert error.deadline
 
 
+@pytest.mark.timing
 def test_a_sub_agent_may_have_less_time_but_not_more(real_stage: Stage, silent: Agent) -> None:
     def impatient() -> str:
         with pytest.raises(errors.TimeoutError):

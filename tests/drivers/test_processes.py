@@ -218,6 +218,7 @@ asyncio.run(main())""",
 }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", EXITS)
 def test_a_program_ends_quickly_and_quietly_with(name: str) -> None:
     with LoopbackServer(lambda request: stall()) as server:

@@ -32,6 +32,8 @@ from tests.drivers.play import (
     whole,
 )
 
+pytestmark = pytest.mark.timing
+
 MARGIN = 0.1
 
 

@@ -270,6 +270,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.parametrize("streaming", [False, True])
 def test_what_is_not_http_is_a_typed_error(drive_real: Driver, name: str, streaming: bool) -> None:

@@ -345,6 +345,7 @@ def test_a_proxy_that_refuses_us_is_final(
     transport.close()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 def test_a_proxy_that_hangs_does_not_outlast_the_deadline(
     drive_real: Driver, proxies: Callable[..., TinyProxy], secure: tuple[LoopbackServer, Path], scheme: str

@@ -41,6 +41,7 @@ def test_scripted_failures_are_retried_as_real_ones() -> None:
     assert [attempt.error for attempt in response.route] == ["OverloadedError", "RateLimitError", None]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("answer", [never, stall, endless], ids=lambda made: made.__name__)
 def test_limits_hold_without_a_socket(answer: object) -> None:
     agent = make_agent(
@@ -58,6 +59,7 @@ def test_limits_hold_without_a_socket(answer: object) -> None:
         assert 0.19 < time.monotonic() - started < 0.3
 
 
+@pytest.mark.timing
 def test_an_abort_reaches_a_script_that_waits() -> None:
     import threading
 
@@ -110,6 +112,7 @@ def test_the_server_plays_raw_bytes_as_they_are() -> None:
         assert server.requests[0].body == b"{}"
 
 
+@pytest.mark.timing
 def test_the_server_closes_at_once_with_answers_under_way() -> None:
     server = LoopbackServer(lambda request: sse(token("a"), Piece(b"", FOREVER)))
     stream = agent_at(server).stream("hi")
@@ -123,6 +126,7 @@ def test_the_server_closes_at_once_with_answers_under_way() -> None:
         list(iterator)
 
 
+@pytest.mark.timing
 def test_wait_until_says_whether_it_came_true() -> None:
     with LoopbackServer(lambda request: tokens(1)) as server:
         assert server.wait_until(lambda: True)

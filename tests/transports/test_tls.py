@@ -124,6 +124,7 @@ def test_tls_on_a_plain_port_is_a_connection_error(drive_real: Driver, serve: Se
         call(drive_real, agent)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", ["pings", "endless"])
 def test_the_deadline_holds_under_tls(drive_real: Driver, serve: Serve, ca_file: Path, mode: str) -> None:
     server = serve()
@@ -137,6 +138,7 @@ def test_the_deadline_holds_under_tls(drive_real: Driver, serve: Serve, ca_file:
     assert hung_up(server, mode)
 
 
+@pytest.mark.timing
 def test_a_handshake_that_hangs_ends_at_the_deadline(drive_real: Driver) -> None:
     """A server that accepts, and says nothing."""
     import socket
@@ -155,6 +157,7 @@ def test_a_handshake_that_hangs_ends_at_the_deadline(drive_real: Driver) -> None
         assert 0.29 < time.monotonic() - started < 0.4
 
 
+@pytest.mark.timing
 def test_abort_wakes_a_reader_under_tls(serve: Serve, ca_file: Path) -> None:
     server = serve()
     transport = HttpTransport(ca_file=ca_file, proxy=False)
