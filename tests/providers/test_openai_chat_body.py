@@ -263,6 +263,11 @@ def test_extra_may_not_replace_what_the_request_says(key: str) -> None:
         body_of(AgentRequest(input="x", extra={key: 1}))
 
 
+def test_a_strict_tool_says_so() -> None:
+    (tool,) = body_of(AgentRequest(input="x", tools=[WEATHER.model_copy(update={"strict": True})]))["tools"]
+    assert tool["function"]["strict"] is True
+
+
 def test_a_tool_of_the_vendors_own_is_passed_through() -> None:
     custom = {"type": "custom", "custom": {"name": "math", "format": {"type": "text"}}}
     assert body_of(AgentRequest(input="x", tools=[custom]))["tools"] == [custom]

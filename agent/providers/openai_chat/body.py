@@ -55,7 +55,7 @@ def encode_body(request: AgentRequest, dialect: Dialect, *, stream: bool) -> tup
 def _settings(request: AgentRequest, dialect: Dialect, *, stream: bool) -> dict[str, Any]:
     body: dict[str, Any] = {}
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        body["tools"] = [tool.to_openai_schema() if isinstance(tool, ToolSpec) else tool for tool in request.tools]
     if request.tool_choice is not None:
         body["tool_choice"] = _tool_choice(request.tool_choice)
     if request.parallel_tool_calls is not None:
@@ -80,15 +80,6 @@ def _settings(request: AgentRequest, dialect: Dialect, *, stream: bool) -> dict[
         if dialect.stream_usage:
             body["stream_options"] = {"include_usage": True}
     return body
-
-
-def _tool(tool: ToolSpec | dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(tool, ToolSpec):
-        return tool
-    schema = tool.to_openai_schema()
-    if tool.strict is not None:
-        schema["function"]["strict"] = tool.strict
-    return schema
 
 
 def _tool_choice(choice: str) -> Any:
