@@ -6,6 +6,8 @@ It runs in a thread of its own on a free port. It is for tests and demonstration
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import ssl
 import threading
 import time
@@ -42,7 +44,7 @@ class LoopbackServer:
         self._ssl_context = ssl_context
         self._loop = asyncio.new_event_loop()
         self._stop: asyncio.Event | None = None
-        self._connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
+        self._connections: set[asyncio.Task[None]] = set()
         self._port = 0
         self._failed: BaseException | None = None
         ready = threading.Event()
@@ -93,35 +95,50 @@ class LoopbackServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._ssl_context, backlog=1024)
-        self._port = server.sockets[0].getsockname()[1]
-        ready.set()
-        await self._stop.wait()
-        server.close()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in list(self._connections):
-            writer.close()  # one that was accepted just now, whose task has not begun
+        # Not asyncio's own server: closed when it has just accepted a connection, that one loses the socket.
+        with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+            listener.setblocking(False)
+            self._port = listener.getsockname()[1]
+            self._loop.add_reader(listener, self._accept, listener)
+            ready.set()
+            await self._stop.wait()
+            self._loop.remove_reader(listener)
+        # Again and again: a task that is just cancelling another takes the news for that one's.
+        while self._connections:
+            for task in self._connections:
+                task.cancel()
+            await asyncio.wait(self._connections, timeout=0.05)
+        for _ in range(4):
+            await asyncio.sleep(0)  # sockets are closed in a later step of the loop
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections[writer] = self._loop.create_task(self._connection(reader, writer))
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(BlockingIOError, ConnectionAbortedError):  # the client has thought better of it
+            accepted, _ = listener.accept()
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._connection(accepted))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+            task.add_done_callback(lambda _: accepted.close())  # a task that is cancelled early never begins
 
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.open_connections += 1
-        self.connections_made += 1
+    async def _connection(self, accepted: socket.socket) -> None:
+        writer: asyncio.StreamWriter | None = None
         try:
+            reader = asyncio.StreamReader(loop=self._loop)
+            protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
+            transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self._ssl_context)
+            writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+            self.open_connections += 1
+            self.connections_made += 1
             while await self._exchange(reader, writer):
                 pass
+            writer.close()
+            await writer.wait_closed()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
             pass  # the client has left, or the server is closing
         finally:
-            self.open_connections -= 1
-            self._connections.pop(writer, None)
-            writer.close()
-            with suppress(Exception, asyncio.CancelledError):  # the server is closing, and need not wait
-                await writer.wait_closed()
+            if writer is not None:
+                self.open_connections -= 1
+                writer.transport.abort()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """One request and its answer; whether the connection stays."""
@@ -140,7 +157,7 @@ class LoopbackServer:
             await _cancel(leaving)
 
     async def _play(self, request: WireRequest, writer: asyncio.StreamWriter) -> bool:
-        answer = self.network(request)
+        answer = _asked(self.network, request)
         if answer.after:
             await asyncio.sleep(answer.after)
         if answer.failure is not None:
@@ -165,6 +182,15 @@ class LoopbackServer:
             writer.write(b"0\r\n\r\n")
         await writer.drain()
         return not raw
+
+
+def _asked(network: Network, request: WireRequest) -> Answer:
+    """What raises in a script or in a function is said to the client, who would otherwise see a lost connection."""
+    try:
+        return network(request)
+    except Exception as error:
+        said = {"message": f"{type(error).__name__}: {error}", "type": "the_script_failed"}
+        return Answer([json.dumps({"error": said}).encode()], status=400, headers={"content-type": "application/json"})
 
 
 async def _read_request(reader: asyncio.StreamReader) -> WireRequest:
