@@ -6,6 +6,7 @@ They know no vendor and do no I/O. One thing has one class; other vocabularies' 
 from __future__ import annotations
 
 from ._base import FrozenDict, FrozenList, JsonObject, Value, freeze, thaw
+from .citation import Citation
 from .config import AgentConfig, ProviderCapabilities, RetryConfig, ToolLoopConfig
 from .guards import (
     is_audio_content,
@@ -18,6 +19,7 @@ from .guards import (
     is_thinking_content,
     is_tool_call_content,
     is_tool_result_content,
+    is_vendor_content,
 )
 from .messages import AgentRequest, Message, MessageRole, Role, ThinkingLevel
 from .nodes import NodeData, StopReason, SystemPrompt, ToolDefinitions, ToolExecution, read_node_data
@@ -41,6 +43,7 @@ from .parts import (
     ToolResult,
     ToolResultContent,
     ToolUseContent,
+    VendorContent,
 )
 from .response import AgentResponse, FinishReason, Response
 from .router import Attempt, RouteResult, RoutingStrategy
@@ -56,6 +59,7 @@ __all__ = [
     "AgentResponse",
     "Attempt",
     "AudioContent",
+    "Citation",
     "CodeContent",
     "ContentBlock",
     "ContentPart",
@@ -104,6 +108,7 @@ __all__ = [
     "ToolUseContent",
     "Usage",
     "Value",
+    "VendorContent",
     "compute_session_stats",
     "fold",
     "freeze",
@@ -117,6 +122,7 @@ __all__ = [
     "is_thinking_content",
     "is_tool_call_content",
     "is_tool_result_content",
+    "is_vendor_content",
     "read_node_data",
     "redact",
     "thaw",

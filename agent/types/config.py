@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
@@ -19,6 +19,7 @@ from agent import errors
 
 from ._base import NOTHING, JsonObject, Many, Value
 from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
+from .parts import CacheHint
 from .secret import REDACTED, Secret, SecretField
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -94,6 +95,9 @@ class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True)
     top_p: TopP | None = None
     default_system: str | None = None
     thinking: ThinkingField = Field(default=_UNSET)
+    cache: CacheHint | None = None
+    foreign_thinking: Literal["drop", "text"] = "drop"
+    """What becomes of reasoning that another model wrote: left out, or told as text. Either way with a warning."""
     headers: Annotated[JsonObject, AfterValidator(_check_headers)] = Field(default=NOTHING, repr=False)
     """Sent with every request. Not printed: they may carry credentials."""
     extra: JsonObject = NOTHING
@@ -137,6 +141,10 @@ class ProviderCapabilities(Value, frozen=True):
     batch: bool = False
     native_schema_output: bool = False
     thinking: bool = False
+    documents: bool = False
+    audio: bool = False
+    token_counting: bool = False
+    """Has an endpoint that counts tokens exactly."""
     max_context_tokens: int | None = Field(default=None, ge=0)
     max_output_tokens: int | None = Field(default=None, ge=0)
 

@@ -16,6 +16,7 @@ from .parts import (
     ThinkingContent,
     ToolCall,
     ToolResult,
+    VendorContent,
 )
 
 
@@ -57,3 +58,7 @@ def is_audio_content(part: ContentPart) -> TypeIs[AudioContent]:
 
 def is_refusal_content(part: ContentPart) -> TypeIs[RefusalContent]:
     return isinstance(part, RefusalContent)
+
+
+def is_vendor_content(part: ContentPart) -> TypeIs[VendorContent]:
+    return isinstance(part, VendorContent)

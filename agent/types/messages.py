@@ -9,13 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, PlainSerializer, TypeAdapter, model_validator
 from typing_extensions import override
 
 from ._base import NOTHING, FrozenDict, JsonObject, Many, Reads, Utc, Value, freeze
-from .parts import ContentPart, Part, TextContent, ToolCall, ToolResult, class_of_tag
+from .parts import (
+    CacheHint,
+    CodeContent,
+    ContentPart,
+    DiffContent,
+    Part,
+    RefusalContent,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResult,
+    VendorContent,
+    class_of_tag,
+)
 from .tools import HasSpec, OfferedTool, ToolSpec
 from .usage import Usage
 
@@ -50,10 +64,12 @@ class ThinkingLevel(StrEnum):
 
 
 ThinkingName = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
+OutputMode = Literal["native", "tool", "prompted"]
 ThinkingField = Reads[ThinkingLevel | None, ThinkingLevel | ThinkingName | None]
 
 _RESULT_KEYS = ("tool_call_id", "tool_use_id", "name", "tool_name", "details", "is_error", "result")
 _ONLY_RESULTS_HAVE = frozenset(("details", "is_error", "result"))
+_NEVER_IN_RESULTS = (CodeContent, DiffContent, ThinkingContent, ToolCall, RefusalContent, VendorContent)
 _NOT_GIVEN: Any = object()
 
 
@@ -182,6 +198,8 @@ def _read_message(given: dict[str, Any]) -> dict[str, Any]:
         if (role == "tool_result" or not _ONLY_RESULTS_HAVE.isdisjoint(data)) and not _is_result(content):
             result = {key: data[key] for key in _RESULT_KEYS if key in data}
             content = (ToolResult.model_validate({**result, "content": content}),)
+        if data.get("tool_call_id") is not None:
+            _check_result(content)
         content = _name_the_result(data, content)
     data["content"] = content
     return data
@@ -223,6 +241,16 @@ def _with_calls(content: str | tuple[Any, ...], calls: Any) -> tuple[Any, ...]:
 def _is_result(content: str | tuple[Any, ...]) -> bool:
     """Whether the content of a tool's message is a lone result already."""
     return not isinstance(content, str) and len(content) == 1 and _is_tagged(content[0], ToolResult)
+
+
+def _check_result(content: str | tuple[Any, ...]) -> None:
+    """A message that is one tool's result holds what a result may hold."""
+    for part in () if isinstance(content, str) else content:
+        for kind in _NEVER_IN_RESULTS:
+            if _is_tagged(part, kind):
+                raise ValueError(
+                    f"a tool's result holds text, images, documents and audio, not {kind.__name__}; write it as text"
+                )
 
 
 def _is_tagged(part: Any, kind: type[ContentPart]) -> bool:
@@ -275,8 +303,16 @@ def _schema_of(value: Any) -> dict[str, Any]:
     """The JSON schema of a type, or a JSON schema as it is."""
     if isinstance(value, FrozenDict):
         return value
+    if isinstance(value, type):
+        return _schema_of_class(value)
     adapter: TypeAdapter[Any] = value if isinstance(value, TypeAdapter) else TypeAdapter(value)
     return FrozenDict(freeze(adapter.json_schema()))
+
+
+@lru_cache(maxsize=256)
+def _schema_of_class(value: type) -> dict[str, Any]:
+    """Worked out once for each class, not once for each request."""
+    return FrozenDict(freeze(TypeAdapter(value).json_schema()))
 
 
 Stop = Annotated[tuple[Annotated[str, Field(min_length=1)], ...] | None, BeforeValidator(_read_stop)]
@@ -311,6 +347,10 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     seed: int | None = None
     logprobs: Reads[Logprobs, int | bool | None] = Field(default=_UNSET)
     """How many alternatives to report per token; 0 reports the chosen ones alone."""
+    cache: CacheHint | None = None
+    """Have the vendor keep the conversation so far, where it must be told to; parts can be marked one by one, too."""
+    output_mode: OutputMode | None = None
+    """How a schema is enforced: by the vendor, through a tool, or by asking. None: the best that the model can do."""
     deadline: Seconds | None = None
     """Seconds from the start of the call until it must be over, retries and fallbacks included."""
     metadata: JsonObject = NOTHING

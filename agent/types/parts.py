@@ -27,6 +27,7 @@ from typing_extensions import override
 
 from ._base import NOTHING, Base64, FrozenDict, Json, JsonObject, Many, Value, read_json
 from ._media import read_document, read_image
+from .citation import Citation
 
 
 class Origin(Value, frozen=True):
@@ -35,6 +36,17 @@ class Origin(Value, frozen=True):
     provider: str = ""
     api: str = ""
     model: str = ""
+
+
+def _read_cache_hint(value: Any) -> Any:
+    """`{"type": "ephemeral", "ttl": "1h"}` is a hint, too."""
+    if isinstance(value, Mapping):
+        return "long" if value.get("ttl") == "1h" else "short"
+    return value
+
+
+CacheHint = Annotated[Literal["short", "long"], BeforeValidator(_read_cache_hint)]
+"""Keep the conversation up to here in the vendor's cache: for minutes, or for an hour and more."""
 
 
 class _Absent:
@@ -54,6 +66,8 @@ class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
     provider_data: JsonObject | None = None
     """Opaque data of the vendor that made this part, kept verbatim."""
     origin: Origin | None = None
+    cache: CacheHint | None = Field(default=None, validation_alias=AliasChoices("cache", "cache_control"))
+    """Vendors that let the caller choose what to cache are told to keep everything up to this part."""
 
     if TYPE_CHECKING:
         type: str
@@ -103,6 +117,7 @@ if TYPE_CHECKING:
     class _AnyFields(TypedDict, total=False):
         provider_data: Mapping[str, Any] | None
         origin: Origin | None
+        cache: Literal["short", "long"] | None
 
     class _ThinkingFields(_AnyFields, total=False):
         type: Literal["thinking", "reasoning"]
@@ -139,12 +154,13 @@ def _none_to_empty(value: Any) -> Any:
 
 
 class TextContent(ContentPart, frozen=True):
-    """Text, with the signature some vendors put on it."""
+    """Text, with its sources, and the signature some vendors put on it."""
 
     __match_args__ = ("text",)
     type: Literal["text"] = "text"
     text: str
     signature: str | None = Field(default=None, validation_alias=AliasChoices("signature", "text_signature"))
+    citations: Many[Citation] = Field(default=(), exclude_if=lambda citations: not citations)
 
 
 Text = Annotated[str, BeforeValidator(_none_to_empty)]
@@ -341,7 +357,21 @@ class AudioContent(ContentPart, frozen=True):
     media_type: str | None = Field(default=None, validation_alias=AliasChoices("media_type", "mediaType", "mime_type"))
 
 
-ResultPart: TypeAlias = Annotated[TextContent | ImageContent, Field(discriminator="type")]
+class VendorContent(ContentPart, frozen=True):
+    """A block that only its vendor understands, such as a search it ran: `provider_data` is the block as it came.
+
+    It goes back to the vendor that made it, and is left out, with a warning, everywhere else.
+    """
+
+    __match_args__ = ("kind",)
+    type: Literal["vendor"] = "vendor"
+    kind: str
+    """The vendor's own name for this type of block."""
+
+
+ResultPart: TypeAlias = Annotated[
+    TextContent | ImageContent | DocumentContent | AudioContent, Field(discriminator="type")
+]
 
 
 class ToolResult(ContentPart, frozen=True):
@@ -352,7 +382,7 @@ class ToolResult(ContentPart, frozen=True):
         type: Literal["tool_result"] = "tool_result"
         tool_call_id: str
         name: str | None = None
-        content: str | Sequence[TextContent | ImageContent]
+        content: str | Sequence[TextContent | ImageContent | DocumentContent | AudioContent]
         result: Any = None
 
         @overload
@@ -421,7 +451,8 @@ Part: TypeAlias = Annotated[
     | DiffContent
     | DocumentContent
     | AudioContent
-    | RefusalContent,
+    | RefusalContent
+    | VendorContent,
     Field(discriminator="type"),
 ]
 ContentBlock: TypeAlias = Part

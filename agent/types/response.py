@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 from pydantic import Field, computed_field, model_validator
 from typing_extensions import override
 
-from ._base import Json, Many, Reads, Value
+from ._base import Json, JsonObject, Many, Reads, Value
 from .messages import Message, Role
 from .parts import ContentPart, Part, RefusalContent, TextContent, ThinkingContent, ToolCall
 from .router import Attempt
@@ -52,11 +52,15 @@ class AgentResponse(Value, frozen=True):
     """The vendor's own word for it."""
     latency_ms: float | None = None
     cost_estimate: float | None = None
+    cost_source: str | None = None
+    """Who worked out the cost: the vendor, or a table of prices and its version."""
     request_id: str | None = None
     id: str | None = None
     """The vendor's name for this response."""
     warnings: Many[str] = ()
     """What was asked for and left out."""
+    logprobs: Many[JsonObject] = ()
+    """Probabilities of the tokens of the text, if asked for: `token`, `logprob`, and `top` with the alternatives."""
     route: Many[Attempt] = ()
     """Every attempt made on the way here, in order."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from pydantic import AliasChoices, Field, WrapValidator, model_validator
 
 from ._base import NOTHING, JsonObject, Value, freeze, thaw
-from .parts import ToolCall, ToolResult
+from .parts import CacheHint, ToolCall, ToolResult
 
 __all__ = ["HasSpec", "OfferedTool", "ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 
@@ -28,8 +28,11 @@ class ToolSpec(Value, frozen=True):
     """JSON schema of the arguments."""
     function: Any = Field(default=None, exclude=True, repr=False)
     is_async: bool = False
+    cache: CacheHint | None = Field(default=None, validation_alias=AliasChoices("cache", "cache_control"))
     strict: bool | None = None
     """Whether the vendor shall force the arguments to fit the schema; None leaves it to the vendor."""
+    extra: JsonObject = Field(default=NOTHING, exclude_if=lambda extra: not extra)
+    """Settings of one vendor, written beside the others as they are. A dict's keys that we do not know go here."""
 
     if TYPE_CHECKING:
         input_schema: JsonObject = NOTHING
@@ -55,16 +58,16 @@ class ToolSpec(Value, frozen=True):
         function: dict[str, Any] = {"name": self.name, "description": self.description, "parameters": self._schema()}
         if self.strict is not None:
             function["strict"] = self.strict
-        return {"type": "function", "function": function}
+        return {"type": "function", "function": function, **self.extra}
 
     def to_anthropic_schema(self) -> dict[str, Any]:
         tool: dict[str, Any] = {"name": self.name, "description": self.description, "input_schema": self._schema()}
         if self.strict is not None:
             tool["strict"] = self.strict
-        return tool
+        return {**tool, **self.extra}
 
     def to_gemini_schema(self) -> dict[str, Any]:
-        return {"name": self.name, "description": self.description, "parameters": self._schema()}
+        return {"name": self.name, "description": self.description, "parameters": self._schema(), **self.extra}
 
     def _schema(self) -> dict[str, Any]:
         """A fresh, mutable schema. No parameters still are an object, which every vendor insists on."""
@@ -80,6 +83,9 @@ class HasSpec(Protocol):
 
     @property
     def spec(self) -> ToolSpec: ...
+
+
+_KEYS = frozenset((*ToolSpec.model_fields, "input_schema", "inputSchema", "cache_control", "type"))
 
 
 def _describes_a_function(tool: Mapping[str, Any]) -> bool:
@@ -99,7 +105,17 @@ def _read_tool(value: Any, check: Any) -> Any:
         kind = type(value).__name__
         raise ValueError(f"expected a ToolSpec, an object with a spec, or a dict that describes a tool; got {kind}")
     plain = dict(value)
-    return ToolSpec.model_validate(plain) if _describes_a_function(plain) else freeze(plain)
+    return ToolSpec.model_validate(_sorted(plain)) if _describes_a_function(plain) else freeze(plain)
+
+
+def _sorted(tool: dict[str, Any]) -> dict[str, Any]:
+    """What a dict says about a tool beyond what every vendor knows is kept apart, not dropped."""
+    nested = tool.get("function")
+    flat = {**tool, **nested, "function": None} if isinstance(nested, Mapping) else tool
+    if flat.keys() <= _KEYS:
+        return flat
+    extra = {key: value for key, value in flat.items() if key not in _KEYS}
+    return {**{key: value for key, value in flat.items() if key in _KEYS}, "extra": {**extra, **flat.get("extra", {})}}
 
 
 OfferedTool = Annotated[ToolSpec | JsonObject, WrapValidator(_read_tool)]

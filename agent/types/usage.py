@@ -7,13 +7,14 @@ translate into the names below.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from typing_extensions import override
 
-from ._base import Value
+from ._base import NOTHING, JsonObject, Value
 
 _PROMPT = ("prompt_tokens",)
 _UNCACHED = ("input_tokens", "input")
@@ -29,6 +30,8 @@ _OWN_NAMES = frozenset(
         "cache_write_tokens",
         "reasoning_tokens",
         "estimated",
+        "details",
+        "billed",
     )
 )
 
@@ -61,6 +64,10 @@ class Usage(Value, frozen=True):
     reasoning_tokens: Count = 0
     """How many of `completion_tokens` the model spent on thinking."""
     total_tokens: Count = Field(default_factory=_sum_of_both)
+    details: JsonObject = NOTHING
+    """What else is counted and billed, by name: `cache_write_1h_tokens`, `input_audio_tokens`, `web_searches`."""
+    billed: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """US dollars, where the vendor says what it charged."""
     estimated: bool = False
     """The vendor did not say; these numbers are ours."""
 
@@ -115,6 +122,8 @@ class Usage(Value, frozen=True):
         cache_write: int | None = 0,
         reasoning: int | None = 0,
         total: int | None = None,
+        details: Mapping[str, Any] | None = None,
+        billed: Any = None,
     ) -> Self:
         """For codecs: vendors' counts may be missing or contradictory, and a paid answer must not fail for that.
 
@@ -128,6 +137,11 @@ class Usage(Value, frozen=True):
         if reasoning and (reasoning > completion or total == prompt + completion + reasoning):
             completion += reasoning
         read = min(_at_least_zero(cache_read), prompt)
+        more: dict[str, Any] = {}
+        if details:
+            more["details"] = {name: count for name, count in details.items() if _is_count(count) and count}
+        if _is_count(billed):
+            more["billed"] = billed
         return cls(
             prompt_tokens=prompt,
             completion_tokens=completion,
@@ -135,6 +149,7 @@ class Usage(Value, frozen=True):
             cache_write_tokens=min(_at_least_zero(cache_write), prompt - read),
             reasoning_tokens=reasoning,
             total_tokens=max(total, prompt + completion),
+            **more,  # no None: what is left out needs no reading
         )
 
     @override
@@ -155,6 +170,10 @@ class Usage(Value, frozen=True):
             "reasoning_tokens": self.reasoning_tokens,
             "total_tokens": self.total_tokens,
         }
+        if self.details:
+            counts["details"] = dict(self.details)
+        if self.billed is not None:
+            counts["billed"] = self.billed
         if self.estimated:
             counts["estimated"] = True
         return counts
@@ -169,11 +188,23 @@ class Usage(Value, frozen=True):
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             total_tokens=self.total_tokens + other.total_tokens,
+            details=_summed(self.details, other.details),
+            billed=self.billed if other.billed is None else (self.billed or 0) + other.billed,
             estimated=self.estimated or other.estimated,
         )
 
 
 TokenUsage = Usage
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _summed(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    if not other:
+        return dict(one)
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 def _at_least_zero(count: int | None) -> int:
@@ -199,6 +230,8 @@ def _translate(data: Mapping[str, Any]) -> dict[str, Any]:
         "reasoning_tokens": data.get("reasoning_tokens"),
         "total_tokens": data.get("total_tokens"),
         "estimated": data.get("estimated"),
+        "details": data.get("details"),
+        "billed": data.get("billed"),
     }
     return {name: value for name, value in counts.items() if value is not None}
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,6 +20,7 @@ from agent.types import (
     AgentResponse,
     Attempt,
     AudioContent,
+    Citation,
     CodeContent,
     ContentPart,
     DiffContent,
@@ -48,17 +49,13 @@ from agent.types import (
     ToolSpec,
     Usage,
     Value,
+    VendorContent,
     fold,
     freeze,
     read_node_data,
     redact,
     thaw,
 )
-
-settings.register_profile(
-    "types", deadline=None, print_blob=True, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("types")
 
 # --- strategies -------------------------------------------------------------------------------------------------------
 
@@ -76,9 +73,18 @@ json_values = st.recursive(
 json_objects = st.dictionaries(texts, json_values, max_size=3)
 maybe_text = st.none() | texts
 origins = st.builds(Origin, provider=texts, api=texts, model=texts)
-opaque = {"provider_data": st.none() | json_objects, "origin": st.none() | origins}
+opaque = {
+    "provider_data": st.none() | json_objects,
+    "origin": st.none() | origins,
+    "cache": st.sampled_from((None, "short", "long")),
+}
+citations = st.builds(
+    Citation, url=maybe_text, title=maybe_text, quote=maybe_text, start=st.none() | counts, provider_data=json_objects
+)
 
-text_parts = st.builds(TextContent, text=texts, signature=maybe_text, **opaque)
+text_parts = st.builds(
+    TextContent, text=texts, signature=maybe_text, citations=st.lists(citations, max_size=2), **opaque
+)
 thinking_parts = st.builds(
     ThinkingContent,
     thinking=texts,
@@ -105,18 +111,19 @@ documents = (
     | st.builds(DocumentContent, text=texts, title=maybe_text, **opaque)
 )
 sounds = st.builds(AudioContent, data=st.binary(max_size=20), media_type=maybe_text, **opaque)
+blocks = st.builds(VendorContent, kind=texts, **opaque)
 results = st.builds(
     ToolResult,
     tool_call_id=texts,
     name=maybe_text,
-    content=texts | st.lists(text_parts | images, max_size=3),
+    content=texts | st.lists(text_parts | images | documents | sounds, max_size=3),
     result=json_values,
     is_error=st.booleans(),
     details=json_values,
     **opaque,
 )
 parts: st.SearchStrategy[Any] = st.one_of(
-    text_parts, thinking_parts, calls, results, images, codes, diffs, documents, sounds, refusals
+    text_parts, thinking_parts, calls, results, images, codes, diffs, documents, sounds, refusals, blocks
 )
 
 
@@ -131,19 +138,26 @@ def usages(draw: st.DrawFn) -> Usage:
         reasoning_tokens=draw(st.integers(0, output)),
         total_tokens=draw(st.just(uncached + read + written + output) | counts),
         estimated=draw(st.booleans()),
+        details=draw(st.dictionaries(words, st.integers(1, 10**6), max_size=2)),
+        billed=draw(st.none() | st.integers(0, 10**6).map(lambda cents: cents / 128)),
     )
 
 
+message_fields = {
+    "name": maybe_text,
+    "id": maybe_text,
+    "timestamp": st.none() | times,
+    "parent_id": maybe_text,
+    "usage": st.none() | usages(),
+}
 messages = st.builds(
+    Message, role=st.sampled_from(Role), content=texts | st.lists(parts, max_size=3), **message_fields
+) | st.builds(
     Message,
-    role=st.sampled_from(Role),
-    content=texts | st.lists(parts, max_size=3),
-    name=maybe_text,
-    tool_call_id=maybe_text,
-    id=maybe_text,
-    timestamp=st.none() | times,
-    parent_id=maybe_text,
-    usage=st.none() | usages(),
+    role=st.just(Role.TOOL),
+    content=texts | st.lists(text_parts | images | documents, max_size=3),
+    tool_call_id=texts,
+    **message_fields,
 )
 specs = st.builds(
     ToolSpec,

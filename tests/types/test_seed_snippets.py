@@ -58,6 +58,7 @@ from agent.types import (
     is_thinking_content,
     is_tool_call_content,
     is_tool_result_content,
+    is_vendor_content,
 )
 
 # --- the public type system -------------------------------------------------------------------------------------------
@@ -775,6 +776,8 @@ def render(content: MessageContent) -> Any:
         return content.data
     if is_refusal_content(content):
         return content.refusal
+    if is_vendor_content(content):
+        return content.kind
     assert_never(content)
 
 

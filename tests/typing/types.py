@@ -46,6 +46,7 @@ from agent.types import (
     ToolSpec,
     ToolUseContent,
     Usage,
+    VendorContent,
     fold,
     is_audio_content,
     is_code_content,
@@ -57,6 +58,7 @@ from agent.types import (
     is_thinking_content,
     is_tool_call_content,
     is_tool_result_content,
+    is_vendor_content,
 )
 
 
@@ -82,6 +84,8 @@ def every_part_is_matched(part: Part) -> str:
             return "audio"
         case RefusalContent(refusal=refusal):
             return refusal
+        case VendorContent(kind=kind):
+            return kind
         case _:
             assert_never(part)
 
@@ -107,6 +111,8 @@ def every_part_is_guarded(content: MessageContent) -> str | None:
         return content.media_type
     if is_refusal_content(content):
         return content.refusal
+    if is_vendor_content(content):
+        return content.kind
     assert_never(content)
 
 
