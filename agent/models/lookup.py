@@ -1,0 +1,217 @@
+"""Finding a model under the many names it goes by.
+
+The same model is `claude-sonnet-4-5` at its maker, `us.anthropic.claude-sonnet-4-5-20250929-v1:0` at one cloud,
+`claude-sonnet-4-5@20250929` at another and `anthropic/claude-sonnet-4.5` at an aggregator. All of that is data here;
+which table answers for a provider, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any
+
+from .values import ModelFacts
+
+TABLES: dict[str, tuple[str, ...]] = {
+    "openai": ("openai",),
+    "openai-chat": ("openai",),
+    "openai-responses": ("openai",),
+    "azure": ("openai",),
+    "gemini": ("gemini",),
+    "gemini-chat": ("gemini",),
+    "vertex": ("gemini", "anthropic"),
+    "bedrock": ("anthropic", "nova"),
+    "moonshotai": ("moonshot",),
+    "kimi": ("moonshot",),
+    "z.ai": ("zai",),
+    "z-ai": ("zai",),
+    "zhipu": ("zai",),
+    "dashscope": ("alibaba",),
+    "qwen": ("alibaba",),
+    "x-ai": ("xai",),
+    "grok": ("xai",),
+}
+"""Provider → tables that answer for it. A provider that is not named here has a table of its own name, or none."""
+
+MAKERS: dict[str, str] = {
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "google": "gemini",
+    "gemini": "gemini",
+    "vertex_ai": "gemini",
+    "deepseek": "deepseek",
+    "deepseek-ai": "deepseek",
+    "mistral": "mistral",
+    "mistralai": "mistral",
+    "x-ai": "xai",
+    "xai": "xai",
+    "moonshotai": "moonshot",
+    "moonshot": "moonshot",
+    "z-ai": "zai",
+    "zai": "zai",
+    "zai-org": "zai",
+    "qwen": "alibaba",
+    "alibaba": "alibaba",
+    "cohere": "cohere",
+    "minimax": "minimax",
+    "perplexity": "perplexity",
+    "amazon": "nova",
+}
+"""How a maker is named in front of a model, by aggregators and clouds → its table."""
+
+RESELLERS = frozenset(
+    (
+        "azure",
+        "bedrock",
+        "databricks",
+        "github-models",
+        "litellm",
+        "openrouter",
+        "perplexity",
+        "snowflake",
+        "vercel",
+        "vertex",
+    )
+)
+"""Providers that serve other makers' models, and name the maker."""
+
+_PREFIX = re.compile(r"^(publishers/[^/]+/models/|accounts/[^/]+/models/|models/|tunedmodels/|~)")
+_REGION = re.compile(r"^(us-gov|us|eu|apac|au|jp|ca|sa|me|global)\.(?=\w+\.)")
+_FINE_TUNED = re.compile(r"^ft:([^:]+):.*$")
+_SUFFIXES = (
+    re.compile(r":(free|nitro|floor|online|extended|beta|exacto|thinking)$"),
+    re.compile(r"-v\d+(:\d+)?(:\d+k)?$"),
+    re.compile(r"@[\w.-]+$"),
+    re.compile(r"-latest$"),
+    re.compile(r"-20\d\d-?[01]\d-?[0-3]\d$"),
+    re.compile(r"-00\d$"),
+)
+_SPELLINGS = (("gpt-35-", "gpt-3.5-"), (".", "-"))
+
+_registered: dict[tuple[str, str], ModelFacts] = {}
+_looking_up = threading.Lock()
+"""Held while tables are read: of many threads that ask at once, the first reads for all of them."""
+
+
+def facts(provider: str, model: str) -> ModelFacts:
+    """What is known about a model; everything None for an unknown one.
+
+    Versions and aliases are found under their family's name, and models behind an aggregator under their maker's.
+    """
+    return _facts(provider, model)
+
+
+def known_models(provider: str | None = None) -> list[str]:
+    """The names of all models in the tables: of one provider, or of all of them as `table:model`."""
+    if provider is not None:
+        tables = TABLES.get(provider, (provider,))
+        names = {name for table in tables for name in _table(table)}
+        return sorted(names | {model for owner, model in _registered if owner in (provider, *tables)})
+    everywhere = {f"{table}:{name}" for table in _tables() for name in _table(table)}
+    return sorted(everywhere | {f"{owner}:{model}" for owner, model in _registered})
+
+
+def register_model(model: ModelFacts) -> None:
+    """Add a model, or facts about a known one: what is given here wins over the table, the rest stays."""
+    _registered[model.provider, model.model.lower()] = model
+    _facts.cache_clear()
+
+
+@lru_cache(maxsize=4096)
+def _facts(provider: str, model: str) -> ModelFacts:
+    with _looking_up:
+        found = _in_tables(provider, model)
+    own = _own(provider, model)
+    if own is not None:
+        given = {name: getattr(own, name) for name in own.model_fields_set}
+        found = {**found, **given}
+    return ModelFacts(**{**found, "provider": provider, "model": model})
+
+
+def _own(provider: str, model: str) -> ModelFacts | None:
+    for owner in (provider, *TABLES.get(provider, ())):
+        for name in _spellings(model):
+            if (own := _registered.get((owner, name))) is not None:
+                return own
+    return None
+
+
+def _in_tables(provider: str, model: str) -> dict[str, Any]:
+    names = list(_spellings(model))
+    tables = TABLES.get(provider, (provider,))
+    for table in tables:
+        rows = _index(table)
+        for name in names:
+            if name in rows:
+                return rows[name]
+    row = _at_its_maker(names, None if provider in RESELLERS else tables)
+    return _in_one_table(names) if row is None and provider in RESELLERS else row or {}
+
+
+def _at_its_maker(names: list[str], tables: tuple[str, ...] | None) -> dict[str, Any] | None:
+    """The row of a model whose name begins with its maker's; among these tables only, if any are given."""
+    for name in names:
+        maker, mark, rest = name.partition("/")
+        if not mark:
+            maker, mark, rest = name.partition(".")
+        table = MAKERS.get(maker) if mark else None
+        if table is not None and (tables is None or table in tables):
+            rows = _index(table)
+            if (row := next((rows[other] for other in _spellings(rest) if other in rows), None)) is not None:
+                return row
+    return None
+
+
+def _in_one_table(names: list[str]) -> dict[str, Any]:
+    """A name without a maker's is believed if only one table knows it."""
+    for name in names:
+        found = [rows[name] for table in dict.fromkeys(MAKERS.values()) if name in (rows := _index(table))]
+        if len(found) == 1:
+            return found[0]
+    return {}
+
+
+def _spellings(model: str) -> Iterator[str]:
+    """A model's name, and then with one thing after the other taken off that vendors add to names."""
+    name = _REGION.sub("", _PREFIX.sub("", model.strip().lower()))
+    seen: dict[str, None] = {name: None}
+    if (tuned := _FINE_TUNED.match(name)) is not None:
+        seen[f"ft:{tuned[1]}"] = None
+        seen[tuned[1]] = None
+    for suffix in _SUFFIXES:
+        for known in list(seen):
+            seen[suffix.sub("", known)] = None
+    for ours, theirs in _SPELLINGS:
+        for known in list(seen):
+            seen[known.replace(ours, theirs)] = None
+    return iter(seen)
+
+
+@cache
+def _tables() -> dict[str, dict[str, dict[str, Any]]]:
+    """The file, read when somebody first asks."""
+    data = json.loads((files(__package__) / "models.json").read_text("utf-8"))
+    tables: dict[str, dict[str, dict[str, Any]]] = data["models"]
+    return tables
+
+
+def _table(name: str) -> dict[str, dict[str, Any]]:
+    return _tables().get(name, {})
+
+
+@cache
+def _index(table: str) -> dict[str, dict[str, Any]]:
+    """A table's rows as the fields of ModelFacts, by name in small letters."""
+    return {name.lower(): _fields(row) for name, row in _table(table).items()}
+
+
+def _fields(row: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: value for name, value in row.items() if name not in ("yes", "no")}
+    for word, answer in (("yes", True), ("no", False)):
+        fields.update(dict.fromkeys(str(row.get(word, "")).split(), answer))
+    return fields
