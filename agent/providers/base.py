@@ -61,6 +61,11 @@ class Provider(Protocol):
     @property
     def capabilities(self) -> ProviderCapabilities: ...
 
+    @property
+    def schema_dialect(self) -> str | None:
+        """The subset of JSON schema this API takes, as `agent.schemas` calls it; None if it takes any or none."""
+        ...
+
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest: ...
 
     def decode(self, reply: Reply, request: AgentRequest) -> AgentResponse: ...
@@ -68,6 +73,20 @@ class Provider(Protocol):
     def decode_error(self, reply: Reply, request: AgentRequest) -> AgentError: ...
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder: ...
+
+
+class LimitsSchemas(Protocol):
+    """A provider of which some models take no output schema beside tools; without this, all are taken to."""
+
+    def schema_with_tools(self, model: str) -> bool: ...
+
+
+class CountsTokens(Protocol):
+    """A provider whose vendor counts the tokens of a request exactly, without answering it."""
+
+    def encode_count(self, request: AgentRequest) -> WireRequest: ...
+
+    def decode_count(self, reply: Reply, request: AgentRequest) -> int: ...
 
 
 ProviderFactory: TypeAlias = Callable[[AgentConfig], Provider]

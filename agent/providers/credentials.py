@@ -20,6 +20,10 @@ class Address:
     key: Secret | None
 
 
+NOWHERE = Address("", None)
+"""Of a codec whose requests a client completes, with an address and a key of its own."""
+
+
 def resolve(
     config: AgentConfig,
     *,

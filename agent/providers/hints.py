@@ -1,14 +1,13 @@
 """How long a vendor asks us to wait, in all the ways vendors say it.
 
 The order is by trustworthiness: what is meant for this request before what describes a quota. Nothing negative,
-infinite or unreadable is believed.
+infinite or unreadable is believed; the next way of saying it is looked at instead.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -16,31 +15,41 @@ from typing import Any
 MAX_HINT = 24 * 3600.0
 """A longer hint is treated as this; who waits decides how much of it to honour."""
 
-_IN_MESSAGE = re.compile(
-    r"(?:retry|try again) (?:in|after) (\d+(?:\.\d+)?) ?(ms|s|m|(?:millisecond|second|minute)s?)\b", re.I
-)
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "millisecond": 0.001, "second": 1.0, "minute": 60.0}
+_NUMBER = re.compile(r"\s*(?:\d{1,300}(?:\.\d*)?|\.\d+)\s*", re.A)
+_UNIT = r"(?:milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)"
+_DURATION = rf"(?:\d+(?:\.\d+)?\s?{_UNIT}\b[\s,]*(?:and )?|\d+(?:\.\d+)?{_UNIT})+"
+_IN_MESSAGE = re.compile(rf"\b(?:retry|retrying|try again|wait)\b[^.\d\n]{{0,40}}?({_DURATION})", re.I)
+_IN_JSON_TEXT = re.compile(r'\\?"retryDelay\\?"\s*:\s*\\?"(\d+(?:\.\d+)?s)')
+"""Google's RetryInfo, as a gateway quotes it."""
+_PIECE = re.compile(rf"(\d+(?:\.\d+)?)\s?({_UNIT})", re.I)
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+_FIRST_EPOCH = 1e9
+"""Numbers from here on are no durations but times: seconds since 1970, or milliseconds."""
+_FIRST_EPOCH_IN_MILLISECONDS = 1e11
 
 
 def retry_after(headers: Mapping[str, str], body: Any = None, message: str = "") -> float | None:
     """Seconds to wait, or None if the vendor did not say."""
-    hints = (
-        _milliseconds(headers.get("retry-after-ms")),
-        _seconds_or_date(headers.get("retry-after"), headers.get("date")),
-        _retry_info(body),
-        _in_message(message),
-        _reset(headers),
-    )
-    return next((min(hint, MAX_HINT) for hint in hints if hint is not None), None)
+    hint = next((hint for hint in _hints(headers, body, message) if hint is not None), None)
+    return None if hint is None else min(hint, MAX_HINT)
+
+
+def _hints(headers: Mapping[str, str], body: Any, message: str) -> Iterator[float | None]:
+    """In order of trust; later ones are worked out only if they are needed."""
+    yield _milliseconds(headers.get("retry-after-ms"))
+    yield _wait(headers.get("retry-after"), headers.get("date"))
+    error = _error_in(body)
+    yield _retry_info(error)
+    yield _in_message(message)
+    yield _reset(headers, headers.get("date"))
+    yield _reset(_quoted_headers(error), headers.get("date"))
 
 
 def _number(text: str | None) -> float | None:
-    try:
-        value = float(text) if text else math.nan
-    except ValueError:
+    if not text or not _NUMBER.fullmatch(text):
         return None
-    return value if math.isfinite(value) and value >= 0 else None
+    return float(text)
 
 
 def _milliseconds(text: str | None) -> float | None:
@@ -49,16 +58,29 @@ def _milliseconds(text: str | None) -> float | None:
     return value / 1000 if value else None
 
 
-def _seconds_or_date(text: str | None, sent_at: str | None) -> float | None:
-    value = _number(text)
-    if value is not None or not text:
-        return value
-    when = _date(text)
-    if when is None:
+def _wait(text: str | None, sent_at: str | None) -> float | None:
+    """Seconds until what a header names: a number of seconds, a duration, or a time."""
+    if not text:
         return None
+    value = duration(text)
+    if value is None:
+        when = _date(text)
+    elif value < _FIRST_EPOCH:
+        return value
+    else:
+        when = _since_1970(value)
+    if when is None:
+        return value
     now = _date(sent_at) or datetime.now(UTC)  # the server's own clock, if it told us
     seconds = (when - now).total_seconds()
     return seconds if seconds >= 0 else None
+
+
+def _since_1970(value: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(value / 1000 if value >= _FIRST_EPOCH_IN_MILLISECONDS else value, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _date(text: str | None) -> datetime | None:
@@ -73,10 +95,16 @@ def _date(text: str | None) -> datetime | None:
     return None
 
 
-def _retry_info(body: Any) -> float | None:
-    """Google's RetryInfo: {"error": {"details": [{"retryDelay": "36.4s"}]}}."""
+def _error_in(body: Any) -> Mapping[str, Any]:
+    if isinstance(body, list) and body:
+        body = body[0]  # how Google fails a stream that was not asked for as events
     error = body.get("error") if isinstance(body, dict) else None
-    details = error.get("details") if isinstance(error, dict) else None
+    return error if isinstance(error, dict) else {}
+
+
+def _retry_info(error: Mapping[str, Any]) -> float | None:
+    """Google's RetryInfo: {"error": {"details": [{"retryDelay": "36.4s"}]}}."""
+    details = error.get("details")
     for detail in details if isinstance(details, list) else ():
         if isinstance(detail, dict) and isinstance(delay := detail.get("retryDelay"), str):
             return duration(delay)
@@ -85,27 +113,34 @@ def _retry_info(body: Any) -> float | None:
 
 def _in_message(message: str) -> float | None:
     found = _IN_MESSAGE.search(message)
-    if found is None:
-        return None
-    unit = found[2].lower()
-    return float(found[1]) * _UNITS[unit if unit in _UNITS else unit.removesuffix("s")]
+    if found is not None:
+        return _added_up(found[1])
+    quoted = _IN_JSON_TEXT.search(message)
+    return None if quoted is None else duration(quoted[1])
 
 
-def _reset(headers: Mapping[str, str]) -> float | None:
+def _reset(headers: Mapping[str, str], sent_at: str | None) -> float | None:
     """The latest reset among the limits that are used up."""
     waits: list[float] = []
     for name, value in headers.items():
-        if name.startswith("x-ratelimit-reset"):
-            remaining = headers.get(name.replace("reset", "remaining"))
-            wait = duration(value)
-        elif name.startswith("anthropic-ratelimit-") and name.endswith("-reset"):
-            remaining = headers.get(name.replace("-reset", "-remaining"))
-            wait = _seconds_or_date(value, headers.get("date"))
-        else:
+        if not ("ratelimit" in name and "reset" in name):
             continue
-        if wait is not None and remaining is not None and _number(remaining) == 0:
+        remaining = headers.get(name.replace("reset", "remaining"))
+        if remaining is not None and _number(remaining) != 0:
+            continue
+        wait = _wait(value, sent_at)
+        if wait is not None:
             waits.append(wait)
     return max(waits, default=None)
+
+
+def _quoted_headers(error: Mapping[str, Any]) -> Mapping[str, str]:
+    """The headers of the vendor behind a gateway, which some quote in the body."""
+    metadata = error.get("metadata")
+    quoted = metadata.get("headers") if isinstance(metadata, dict) else None
+    if not isinstance(quoted, dict):
+        return {}
+    return {str(name).lower(): str(value) for name, value in quoted.items()}
 
 
 def duration(text: str) -> float | None:
@@ -113,7 +148,19 @@ def duration(text: str) -> float | None:
     plain = _number(text)
     if plain is not None:
         return plain
-    pieces = _DURATION.findall(text)
-    if not pieces or "".join(number + unit for number, unit in pieces) != text.strip():
+    if _PIECE.sub("", text).strip():
         return None
-    return sum(float(number) * _UNITS[unit] for number, unit in pieces)
+    return _added_up(text)
+
+
+def _added_up(text: str) -> float | None:
+    pieces = _PIECE.findall(text)
+    if not pieces:
+        return None
+    return sum(float(number) * _seconds_in(unit.lower()) for number, unit in pieces)
+
+
+def _seconds_in(unit: str) -> float:
+    if unit.startswith(("ms", "milli")):
+        return 0.001
+    return _SECONDS[unit[0]]

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from agent import errors
+from agent.providers.credentials import Address
 from agent.providers.failures import read_complaint, reply_failure
-from agent.providers.hints import MAX_HINT, duration, retry_after
+from agent.providers.hints import retry_after
+from agent.providers.openai_chat import OPENAI, ChatCodec
+from agent.types import AgentRequest
 from agent.wire import Reply
 
 
@@ -126,60 +129,6 @@ def test_what_is_no_complaint_is_not_read_as_one(body: Any) -> None:
     assert read_complaint(body) is None
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"retry-after-ms": "300"}, 0.3),
-        ({"retry-after-ms": "300", "retry-after": "9"}, 0.3),
-        ({"retry-after-ms": "0", "retry-after": "1"}, 1.0),
-        ({"retry-after": "1"}, 1.0),
-        ({"retry-after": "1.5"}, 1.5),
-        ({"retry-after": "0"}, 0.0),
-        ({"retry-after": "Wed, 21 Oct 2026 07:28:10 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 10.0),
-        ({"retry-after": "Wed, 21 Oct 2026 07:27:00 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
-        ({"retry-after": "2026-10-21T07:28:05+00:00", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 5.0),
-        ({"retry-after": "99999999999"}, MAX_HINT),
-        ({"retry-after": "-5"}, None),
-        ({"retry-after": "nan"}, None),
-        ({"retry-after": "inf"}, None),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after": ""}, None),
-        ({}, None),
-        ({"x-ratelimit-reset-requests": "6m0s", "x-ratelimit-remaining-requests": "0"}, 360.0),
-        ({"x-ratelimit-reset-tokens": "120ms", "x-ratelimit-remaining-tokens": "0"}, 0.12),
-        ({"x-ratelimit-reset-tokens": "6m0s", "x-ratelimit-remaining-tokens": "100"}, None),
-        (
-            {
-                "anthropic-ratelimit-tokens-reset": "2026-10-21T07:28:30Z",
-                "anthropic-ratelimit-tokens-remaining": "0",
-                "date": "Wed, 21 Oct 2026 07:28:00 GMT",
-            },
-            30.0,
-        ),
-    ],
-    ids=str,
-)
-def test_hints_in_headers_are_understood(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(headers) == seconds
-
-
-@pytest.mark.parametrize(
-    ("message", "seconds"),
-    [
-        ("Please try again in 20s.", 20.0),
-        ("Please retry in 36.4s.", 36.4),
-        ("Rate limited. Try again in 250ms", 0.25),
-        ("try again in 2 minutes", 120.0),
-        ("retry after 5 seconds", 5.0),
-        ("try again in 300 milliseconds", 0.3),
-        ("Please try again later", None),
-        ("20s", None),
-    ],
-)
-def test_hints_in_messages_are_understood(message: str, seconds: float | None) -> None:
-    assert retry_after({}, None, message) == seconds
-
-
 def test_a_detail_that_says_how_long_counts_before_the_message() -> None:
     body = {"error": {"details": [{"@type": "x"}, {"@type": "RetryInfo", "retryDelay": "36.43s"}]}}
     assert retry_after({}, body, "Please retry in 1s") == 36.43
@@ -191,7 +140,68 @@ def test_an_empty_purse_has_no_waiting_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("1h2m3s", 3723.0), ("1.5", 1.5), ("7ms", 0.007), ("x", None), ("", None), ("3s later", None)]
+    ("body", "kind", "message"),
+    [
+        ({"error": {"error": {"message": "gone", "code": "model_not_found"}}}, "ModelNotFound", "gone"),
+        ({"error": {"message": {"message": "gone", "code": "model_not_found"}}}, "ModelNotFound", "gone"),
+        ({"error": [{"message": "gone", "code": "model_not_found"}]}, "ModelNotFound", "gone"),
+        (
+            {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}},
+            "QuotaExceeded",
+            "insufficient balance",
+        ),
+        ({"Message": "no", "__type": "ThrottlingException"}, "RateLimit", "no"),
+        ({"error": ["no"]}, "BadRequest", "no"),
+        ({"error": {}}, "BadRequest", "the vendor reports an error"),
+        ([], "BadRequest", "[]"),
+        ("no", "BadRequest", '"no"'),
+        (b"\xff\xfe", "BadRequest", "\ufffd\ufffd"),
+        (
+            b"<html><style>p {color: red}</style><script>var a = 1 < 2</script><p>Bad <b>luck</b></p></html>",
+            "BadRequest",
+            "Bad luck",
+        ),
+    ],
 )
-def test_durations_are_read(text: str, seconds: float | None) -> None:
-    assert duration(text) == seconds
+def test_a_failure_is_read_in_whatever_shape_it_comes(body: Any, kind: str, message: str) -> None:
+    error = failed(400, body)
+    assert (type(error).__name__, error.message) == (f"{kind}Error", message)
+
+
+def test_a_code_that_is_no_status_is_only_a_code() -> None:
+    for code in ("²", "9" * 5000, "٤٠٠", 10**40, "4000", -1, True):
+        error = failed(200, {"error": {"message": "no", "code": code}})
+        assert type(error) is errors.ProviderError
+        assert error.code is not None
+        assert len(error.code) <= 200
+    assert isinstance(failed(200, {"error": {"message": "no", "code": "503"}}), errors.OverloadedError)
+
+
+def test_a_failure_of_megabytes_is_not_kept_whole() -> None:
+    error = failed(400, {"error": {"message": "word " * 1_000_000}})
+    assert len(error.message) <= 4096
+    assert len(error.body or "") <= 2048
+
+
+def test_a_key_is_quoted_nowhere() -> None:
+    error = failed(401, {"error": {"message": "wrong: sk-secret", "code": "key sk-secret", "type": "sk-secret"}})
+    assert "sk-secret" not in f"{error} {error!r} {vars(error)}"
+    error = failed(401, {"error": {"message": "wrong", "type": "sk-secret"}})
+    assert "sk-secret" not in f"{error} {error!r} {vars(error)}"
+
+
+def test_keys_that_callers_pass_as_headers_are_quoted_nowhere() -> None:
+    headers = {"Helicone-Auth": "Bearer hc-secret-1", "X-Api-Key": "xk-secret-2", "x-team": "blue-team"}
+    codec = ChatCodec(OPENAI, Address("https://example.com", None), headers)
+    body = json.dumps({"error": {"message": "no: hc-secret-1 xk-secret-2 blue-team"}}).encode()
+    error = codec.decode_error(Reply(400, {}, body), AgentRequest(input="hi", model="m"))
+    assert error.message == "no: *** *** blue-team"
+    assert "secret" not in str(vars(error))
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "retryable"),
+    [(400, "true", True), (400, "TRUE", True), (429, "false", False), (500, " False ", False), (500, "maybe", True)],
+)
+def test_the_vendors_word_on_retrying_counts_more_than_the_status(status: int, told: str, retryable: bool) -> None:
+    assert failed(status, {"error": {"message": "no"}}, {"x-should-retry": told}).retryable is retryable

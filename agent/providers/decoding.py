@@ -1,0 +1,219 @@
+"""What every codec shares in reading answers: the frame of a codec, and the frame of a stream's decoder.
+
+A vendor's file says what its answers mean. That nothing broken passes for an answer, that no cause of an error holds
+the vendor's words (they may quote the key), and that events are folded exactly once is seen to here.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from .. import errors
+from ..sse import SseDecoder
+from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
+from ..wire import Reply, parse_json
+from .failures import failure, read_complaint, reply_failure, request_id, shown
+
+USER_AGENT = "agent-llm-router"
+SHAPE_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+_HOLDS_A_KEY = re.compile(r"auth|key|token|secret|cookie|password|credential")
+_SHORTEST_KEY = 8
+_PIECES_UNREAD = 256
+"""Of an answer that is no stream of events; a failure is not longer."""
+
+
+class CodecBase(ABC):
+    """The part of a codec that is the same for every vendor: `decode` and `decode_error` around `_read_answer`."""
+
+    api: ClassVar[str]
+    answer_kind: ClassVar[str]
+    """What the vendor calls an answer; for error messages."""
+    transport = "http"
+    schema_dialect: ClassVar[str | None] = None
+    """How this API's schemas are restricted; a name that `agent.schemas.compile_schema` knows."""
+
+    def __init__(
+        self, name: str, capabilities: ProviderCapabilities, headers: Mapping[str, str], secrets: tuple[str, ...]
+    ) -> None:
+        self.name = name
+        self.capabilities = capabilities
+        sent = {"content-type": "application/json", "accept": "*/*", "user-agent": USER_AGENT}
+        sent.update({header.lower(): value for header, value in headers.items()})
+        self._headers = tuple((header.encode("ascii"), value.encode("latin-1")) for header, value in sent.items())
+        # A caller may pass keys as headers, too. Only the key itself is looked for, without `Bearer` before it.
+        keys = (value.rpartition(" ")[2] for header, value in sent.items() if _HOLDS_A_KEY.search(header))
+        self._secrets = tuple(dict.fromkeys((*secrets, *(key for key in keys if len(key) >= _SHORTEST_KEY))))
+
+    @override
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def decode(self, reply: Reply, request: AgentRequest) -> AgentResponse:
+        # Causes are cut off here: their frames hold the vendor's words, which may quote the key.
+        try:
+            body = parse_json(reply.body)
+        except ValueError as error:
+            raise self._broken(f"the answer is not JSON: {error}", reply, request) from None
+        complaint = read_complaint(self._failed_part(body))
+        if complaint is None:
+            try:
+                return self._read_answer(body, reply.headers, request)
+            except SHAPE_ERRORS as error:
+                complaint = read_complaint(body)
+                if complaint is None:
+                    reason = f"the answer is not a {self.answer_kind} ({type(error).__name__})"
+                    raise self._broken(reason, reply, request) from None
+        raise failure(
+            complaint,
+            status=reply.status,
+            headers=reply.headers,
+            body=body,
+            data=reply.body,
+            provider=self.name,
+            model=request.model,
+            secrets=self._secrets,
+        )
+
+    def _failed_part(self, body: Any) -> Any:
+        """What of a successful reply says that it has failed all the same, if anything does."""
+        return body if isinstance(body, dict) and body.get("error") else None
+
+    def carried_by(self, client: Any, headers: Mapping[str, str]) -> CodecBase:
+        """The same codec for a client of an SDK, which has an address and a key of its own."""
+        raise errors.ConfigurationError(
+            f"The provider {self.name!r} cannot do without an address of its own.",
+            field="client",
+            fix="Use one of the built-in providers with a client.",
+        )
+
+    @abstractmethod
+    def _read_answer(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
+        """The answer in a successful reply. May raise our errors, and any of SHAPE_ERRORS for a wrong shape."""
+
+    def decode_error(self, reply: Reply, request: AgentRequest) -> errors.AgentError:
+        return reply_failure(reply, provider=self.name, model=request.model, secrets=self._secrets)
+
+    def _broken(self, message: str, reply: Reply, request: AgentRequest) -> errors.ProtocolError:
+        return errors.ProtocolError(
+            f"{self.name}: {message}",
+            provider=self.name,
+            model=request.model,
+            request_id=request_id(reply.headers),
+            body=shown(reply.body, self._secrets),
+        )
+
+
+class DecoderBase(ABC):
+    """Pushed bytes, events out; see `StreamDecoder` for the contract. Subclasses read the payload of one SSE event.
+
+    A subclass sets `done` when the stream's terminal event has come, calls `_start` when it knows who answers, and
+    `_fail` or `_complain` when something is wrong.
+    """
+
+    __slots__ = ("_fold", "_headers", "_name", "_opening", "_request", "_secrets", "_sse", "_unread", "done", "failure")
+
+    def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
+        self.done = False
+        self.failure: errors.AgentError | None = None
+        self._name = name
+        self._headers = headers
+        self._request = request
+        self._secrets = secrets
+        self._sse = SseDecoder()
+        self._fold = Fold()
+        self._opening: StreamEvent | None = None
+        self._unread: list[bytes] | None = []
+        """What has come before the first event: all of it, where the vendor answers with something else than events."""
+
+    @abstractmethod
+    def _take(self, payload: bytes, events: list[StreamEvent]) -> None:
+        """Read one event's data. May raise any of SHAPE_ERRORS."""
+
+    def _take_end(self, events: list[StreamEvent]) -> None:  # noqa: B027  # most vendors have nothing to add here
+        """The bytes have ended. For vendors whose terminal event is the end itself."""
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        events: list[StreamEvent] = []
+        try:
+            payloads = self._sse.feed(chunk)
+            if self._unread is not None:
+                self._unread.append(chunk)
+                if payloads or len(self._unread) > _PIECES_UNREAD:
+                    self._unread = None
+            for payload in payloads:
+                self._take(payload, events)
+        except SHAPE_ERRORS as error:
+            self._fail(f"an event of the stream cannot be read ({type(error).__name__})")
+        return self._emitted(events)
+
+    def end(self) -> list[StreamEvent]:
+        events: list[StreamEvent] = []
+        if not self.done and self.failure is None:
+            try:
+                if self._unread:
+                    self._take_whole(b"".join(self._unread))
+                self._take_end(events)
+            except SHAPE_ERRORS as error:
+                self._fail(f"the end of the stream cannot be read ({type(error).__name__})")
+        return self._emitted(events)
+
+    def _take_whole(self, body: bytes) -> None:
+        """No event has come: a failure may have, as the JSON that it would be with a failing status."""
+        try:
+            complaint = parse_json(body)
+        except ValueError:
+            return
+        if read_complaint(complaint) is not None:
+            self._complain(complaint)
+
+    def response(self) -> AgentResponse:
+        return self._fold.response()
+
+    def partial(self) -> AgentResponse:
+        return self._fold.partial()
+
+    def _start(self, facts: AgentResponse, raw: Any) -> None:
+        """Who answers. The event waits for content: before that, a failed call can still be repeated."""
+        self._opening = StreamEvent.message_start(response=facts, raw=raw)
+
+    def _emitted(self, events: list[StreamEvent]) -> list[StreamEvent]:
+        if events and self._opening is not None:
+            events.insert(0, self._opening)
+            self._opening = None
+        add = self._fold.add
+        try:
+            for event in events:
+                add(event)
+        except ValueError:
+            self._fail("the events of the stream do not fit together")
+        return events
+
+    def _complain(self, body: Any) -> None:
+        """The vendor reports an error inside its stream."""
+        complaint = read_complaint(body)
+        if complaint is None:
+            self._fail("the vendor reports an error")
+            return
+        self.failure = failure(
+            complaint,
+            status=200,
+            headers=self._headers,
+            body=body,
+            provider=self._name,
+            model=self._request.model,
+            secrets=self._secrets,
+        )
+
+    def _fail(self, message: str) -> None:
+        if self.failure is None:
+            self.failure = errors.ProtocolError(
+                f"{self._name}: {message}",
+                provider=self._name,
+                model=self._request.model,
+                request_id=request_id(self._headers),
+            )

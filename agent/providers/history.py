@@ -1,0 +1,394 @@
+"""A conversation made fit for any vendor, whoever wrote its turns.
+
+Every vendor refuses a call without its result, a result without its call, and sealed reasoning that it did not make.
+Conversations get that way: by a crash between call and result, by an edit, by a change of vendor. `repair` mends them
+the same way each time, so that a prompt cache still finds its prefix, and says what it had to change. A conversation
+that is in order comes back as the very same messages, whose encoded bytes can be reused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Literal
+
+from ..types import (
+    DocumentContent,
+    ImageContent,
+    Message,
+    Origin,
+    Part,
+    Role,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResult,
+    VendorContent,
+)
+
+NO_RESULT = "There is no result: the call was interrupted before it was answered."
+"""What a model is told about a call that nobody answered. Constant, so that repaired prompts stay the same."""
+
+UNANSWERED = "a tool call without a result was answered with an error"
+STRAY_RESULT = "a tool result without its call was told as text"
+MOVED_RESULT = "a tool result was moved to its call"
+REPEATED_RESULT = "a tool call had several results; the first was kept"
+REPEATED_CALL = "a tool call's id was used before; the call was renamed"
+ONLY_THINKING = "a turn of reasoning alone was left out of the conversation"
+MOVED_MEDIA = "what an assistant showed was moved to a user's message"
+FOREIGN_THINKING_DROPPED = "reasoning made elsewhere was left out of the conversation"
+FOREIGN_THINKING_TOLD = "reasoning made elsewhere was told as text"
+FOREIGN_BLOCK_DROPPED = "a block that only its vendor understands was left out of the conversation"
+
+
+SHOWN = "(The assistant showed this.)"
+"""What stands before pictures and documents that an assistant made, where assistants cannot show any."""
+
+
+def is_home(part: Part, home: Origin) -> bool:
+    """Whether a part's opaque data was made by the very model that it would be sent to."""
+    return part.origin == home
+
+
+@dataclass(slots=True)
+class _Repair:
+    """One pass over one conversation."""
+
+    home: Origin
+    foreign_thinking: Literal["drop", "text"]
+    shows: bool
+    """Whether assistants' messages may hold pictures and documents that were made elsewhere."""
+    out: list[Message] = field(default_factory=list)
+    warnings: dict[str, None] = field(default_factory=dict)
+    open: dict[str, list[ToolCall]] = field(default_factory=dict)
+    """Calls of the latest assistant's turn that have no result yet, by the id that their results name."""
+    known: dict[str, int] = field(default_factory=dict)
+    """Ids of all calls so far, and how many calls came under each."""
+    said: list[Part] = field(default_factory=list)
+    """What was said among results, while other results were still to come."""
+    late: dict[tuple[str, int], ToolResult] | None = None
+    """Results that come too late, by the call's id and which of the calls under that id it is; looked for when a call
+    is found to lack its own."""
+    moved: dict[str, ToolResult] = field(default_factory=dict)
+    """Late results that have been moved to their calls, by the calls' ids."""
+
+    def warn(self, warning: str) -> None:
+        self.warnings[warning] = None
+
+
+def repair(
+    messages: Sequence[Message],
+    home: Origin,
+    foreign_thinking: Literal["drop", "text"] = "drop",
+    *,
+    assistants_show: bool = False,
+) -> tuple[list[Message], tuple[str, ...]]:
+    """The conversation as `home` can take it, and warnings about what had to be changed.
+
+    Afterwards every call has exactly one result, in the tool messages that directly follow it; reasoning and vendor's
+    blocks are `home`'s own; and no message is empty. Unless `assistants_show`, pictures and documents made
+    elsewhere stand in users' messages only.
+    """
+    state = _Repair(home, foreign_thinking, assistants_show)
+    marks = _Marks(home, assistants_show)
+    assistant, tool = Role.ASSISTANT, Role.TOOL  # looked up once: that would cost more than a turn that is in order
+    for message in messages:
+        role = message.role
+        if type(message.content) is str and role is not assistant and role is not tool:
+            if state.open or state.said:
+                _close(state, messages)
+            if message.content:
+                state.out.append(message)
+            continue
+        calls = marks.calls(message) if role is assistant else None
+        if calls is not None:
+            if state.open or state.said:
+                _close(state, messages)
+            if calls and not state.known.keys().isdisjoint([call.id for call in calls]):
+                _take_assistant(message, state)
+                continue
+            for call in calls:
+                state.known[call.id] = 1
+                state.open[call.id] = [call]
+            state.out.append(message)
+        elif role is assistant and _has(message, ToolResult):
+            return repair(_results_apart(messages), home, foreign_thinking, assistants_show=assistants_show)
+        elif role is tool or _has(message, ToolResult):
+            if _in_order(marks.results(message), state):
+                state.out.append(message)
+            else:
+                _take_results(message, state)
+        else:
+            _close(state, messages)
+            if role is assistant:
+                _take_assistant(message, state)
+            elif (said := _said(message, state)) is not None:
+                state.out.append(said)
+    _close(state, messages)
+    return state.out, tuple(state.warnings)
+
+
+class _Marks:
+    """What was found out about a message before, kept with it: a long conversation is looked into only once."""
+
+    __slots__ = ("_calls_key", "_home", "_shows")
+    _RESULTS_KEY = "history/results"
+
+    def __init__(self, home: Origin, shows: bool) -> None:
+        self._home = home
+        self._shows = shows
+        self._calls_key = f"history/{home.provider}/{home.api}/{home.model}/{shows}"
+
+    def calls(self, message: Message) -> tuple[ToolCall, ...] | None:
+        """The calls of an assistant's message in which nothing has to be changed; None if something has to."""
+        if isinstance(message.content, str):
+            return () if message.content else None
+        kept = _notes_on(message)
+        if self._calls_key not in kept:
+            calls = tuple(part for part in message.content if isinstance(part, ToolCall))
+            distinct = len({call.id for call in calls}) == len(calls)
+            kept[self._calls_key] = calls if distinct and self._is_clean(message.content) else None
+        found: tuple[ToolCall, ...] | None = kept[self._calls_key]
+        return found
+
+    def results(self, message: Message) -> tuple[tuple[str, str | None], ...] | None:
+        """Ids and names of the results in a message that holds nothing else; None if it does."""
+        kept = _notes_on(message)
+        if self._RESULTS_KEY not in kept:
+            parts = message.parts
+            only = tuple((part.tool_call_id, part.name) for part in parts if isinstance(part, ToolResult))
+            kept[self._RESULTS_KEY] = only if len(only) == len(parts) and message.role is Role.TOOL else None
+        found: tuple[tuple[str, str | None], ...] | None = kept[self._RESULTS_KEY]
+        return found
+
+    def _is_clean(self, parts: Sequence[Part]) -> bool:
+        speaks = False
+        for part in parts:
+            if isinstance(part, ToolResult):
+                return False
+            if isinstance(part, ThinkingContent | VendorContent) and not is_home(part, self._home):
+                return False
+            if isinstance(part, TextContent) and not part.text and not (part.signature and is_home(part, self._home)):
+                return False
+            if not self._shows and _is_shown(part, self._home):
+                return False
+            speaks = speaks or not isinstance(part, ThinkingContent)
+        return speaks
+
+
+def _is_shown(part: Part, home: Origin) -> bool:
+    """Whether a part is something to look at that another model made, or nobody knows who."""
+    return isinstance(part, ImageContent | DocumentContent) and not is_home(part, home)
+
+
+def _notes_on(message: Message) -> dict[str, Any]:
+    """The cache of a message, which codecs use for its bytes."""
+    kept: dict[str, Any] | None = getattr(message, "_encoded", None)
+    if kept is None:
+        kept = {}
+        object.__setattr__(message, "_encoded", kept)
+    return kept
+
+
+def _in_order(results: tuple[tuple[str, str | None], ...] | None, state: _Repair) -> bool:
+    """Take results that each answer one open call under its own id and name; False, and none taken, if not all do."""
+    if not results:
+        return False
+    for id, name in results:
+        waiting = state.open.get(id)
+        if waiting is None or len(waiting) != 1 or waiting[0].id != id or name not in (None, waiting[0].name):
+            return False
+    if len(results) > 1 and len({id for id, _ in results}) != len(results):
+        return False
+    for id, _ in results:
+        del state.open[id]
+    return True
+
+
+def _has(message: Message, kind: type[Part]) -> bool:
+    content = message.content
+    return not isinstance(content, str) and any(isinstance(part, kind) for part in content)
+
+
+def _said(message: Message, state: _Repair) -> Message | None:
+    """What somebody other than the model said; None if nothing is left of it."""
+    if isinstance(message.content, str):
+        return message if message.content else None
+    parts = tuple(part for part in message.content if _says_something(part, state))
+    if len(parts) == len(message.content):
+        return message if parts else None
+    return message.model_copy(update={"content": parts}) if parts else None
+
+
+def _says_something(part: Part, state: _Repair) -> bool:
+    if isinstance(part, VendorContent) and not is_home(part, state.home):
+        state.warn(FOREIGN_BLOCK_DROPPED)
+        return False
+    return not isinstance(part, TextContent) or bool(part.text)
+
+
+def _results_out_of_place(messages: Sequence[Message]) -> dict[tuple[str, int], ToolResult]:
+    """Results that come after something else has been said since their call: each belongs to the latest of its id."""
+    waiting: dict[str, int] = {}
+    seen: dict[str, int] = {}
+    late: dict[tuple[str, int], ToolResult] = {}
+    for message in messages:
+        if message.role is Role.ASSISTANT:
+            waiting = {}
+            for call in message.tool_calls or ():
+                seen[call.id] = seen.get(call.id, 0) + 1
+                waiting[call.id] = waiting.get(call.id, 0) + 1
+        if message.role is Role.TOOL or _has(message, ToolResult):
+            for part in message.parts:
+                if isinstance(part, ToolResult) and (id := part.tool_call_id) in seen:
+                    if waiting.get(id):
+                        waiting[id] -= 1
+                    else:
+                        late.setdefault((id, seen[id]), part)
+        elif message.role is not Role.ASSISTANT:
+            waiting = {}
+    return late
+
+
+def _results_apart(messages: Sequence[Message]) -> list[Message]:
+    """The conversation with the results that stand in assistants' messages in messages of their own."""
+    apart: list[Message] = []
+    for message in messages:
+        if message.role is not Role.ASSISTANT or not _has(message, ToolResult):
+            apart.append(message)
+            continue
+        for results, parts in groupby(message.parts, key=lambda part: isinstance(part, ToolResult)):
+            apart.append(Message(Role.TOOL if results else Role.ASSISTANT, tuple(parts)))
+    return apart
+
+
+def _take_assistant(message: Message, state: _Repair) -> None:
+    if isinstance(message.content, str):
+        if message.content:
+            state.out.append(message)
+        return
+    parts: list[Part] = []
+    changed = False
+    shown: list[Part] = []
+    for part in message.content:
+        if not state.shows and _is_shown(part, state.home):
+            shown.append(part)
+            changed = True
+            continue
+        taken = _taken(part, state)
+        changed = changed or taken is not part
+        if taken is not None:
+            parts.append(taken)
+    if shown:
+        state.warn(MOVED_MEDIA)
+        state.said.extend((TextContent(text=SHOWN), *shown))
+    if all(isinstance(part, ThinkingContent) for part in parts):
+        if parts:  # a turn in which nothing follows the thinking says nothing
+            state.warn(ONLY_THINKING)
+        return
+    state.out.append(message.model_copy(update={"content": tuple(parts)}) if changed else message)
+
+
+def _taken(part: Part, state: _Repair) -> Part | None:
+    match part:
+        case TextContent():
+            return part if part.text or (part.signature and is_home(part, state.home)) else None
+        case ThinkingContent() if not is_home(part, state.home):
+            if state.foreign_thinking == "text" and part.thinking.strip():
+                state.warn(FOREIGN_THINKING_TOLD)
+                return TextContent(text=f"<thinking>\n{part.thinking}\n</thinking>\n")
+            state.warn(FOREIGN_THINKING_DROPPED)
+            return None
+        case VendorContent() if not is_home(part, state.home):
+            state.warn(FOREIGN_BLOCK_DROPPED)
+            return None
+        case ToolCall():
+            return _taken_call(part, state)
+        case _:
+            return part
+
+
+def _taken_call(call: ToolCall, state: _Repair) -> ToolCall:
+    number = state.known[call.id] = state.known.get(call.id, 0) + 1
+    taken = call
+    if number > 1:
+        state.warn(REPEATED_CALL)
+        while f"{call.id}#{number}" in state.known:
+            number += 1
+        taken = call.model_copy(update={"id": f"{call.id}#{number}"})
+        state.known[taken.id] = 1
+    state.open.setdefault(call.id, []).append(taken)  # its result still says the old id
+    return taken
+
+
+def _take_results(message: Message, state: _Repair) -> None:
+    """A message with results in it. Results answer calls; everything else is said after the last of them."""
+    parts: list[Part] = []
+    said: list[Part] = []
+    changed = False
+    for part in message.parts:
+        if not isinstance(part, ToolResult):
+            if _says_something(part, state):
+                said.append(part)
+            continue
+        waiting = state.open.get(part.tool_call_id)
+        if waiting:
+            call = waiting.pop(0)
+            fitted = _fitted(part, call)
+            changed = changed or fitted is not part
+            parts.append(fitted)
+        elif part.tool_call_id in state.known:
+            changed = True
+            if state.moved.get(part.tool_call_id) != part:
+                state.warn(REPEATED_RESULT)
+        else:
+            changed = True
+            state.warn(STRAY_RESULT)
+            told = f"Result of the tool {part.name or 'call'} ({part.tool_call_id}):\n{part.text}"
+            said.append(TextContent(text=told))
+            if not isinstance(part.content, str):
+                said.extend(inner for inner in part.content if not isinstance(inner, TextContent))
+    if parts and not changed and not said and message.role is Role.TOOL:
+        state.out.append(message)
+        return
+    if parts:
+        state.out.append(Message(Role.TOOL, parts))
+    state.said.extend(said)
+
+
+def _fitted(result: ToolResult, call: ToolCall) -> ToolResult:
+    """A result under its call's id, with the call's name, which some vendors ask for."""
+    if result.tool_call_id == call.id and result.name == call.name:
+        return result
+    if result.tool_call_id == call.id and result.name is None:
+        return result  # codecs that need the name look it up themselves; the message stays the same object
+    return result.model_copy(update={"tool_call_id": call.id, "name": call.name})
+
+
+def _close(state: _Repair, messages: Sequence[Message]) -> None:
+    """Before something else is said, every open call gets its result: the one that comes too late, or an error."""
+    answers = [
+        _late_answer(id, number, call, state, messages)
+        for id, calls in state.open.items()
+        for number, call in enumerate(calls, start=state.known[id] - len(calls) + 1)
+    ]
+    state.open.clear()
+    if answers:
+        state.out.append(Message(Role.TOOL, answers))
+    if state.said:
+        state.out.append(Message(Role.USER, state.said))
+        state.said = []
+
+
+def _late_answer(id: str, number: int, call: ToolCall, state: _Repair, messages: Sequence[Message]) -> ToolResult:
+    """The result of a call that came as the given one under that id."""
+    if state.late is None:
+        state.late = _results_out_of_place(messages)
+    result = state.late.get((id, number))
+    if result is None:
+        state.warn(UNANSWERED)
+        return ToolResult(tool_call_id=call.id, name=call.name, content=NO_RESULT, is_error=True)
+    state.warn(MOVED_RESULT)
+    state.moved[id] = result
+    return result.model_copy(update={"tool_call_id": call.id, "name": call.name})
