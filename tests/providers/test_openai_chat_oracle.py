@@ -1,22 +1,39 @@
-"""The official SDK as judge: the same requests go out, and the same answers are found in what comes back."""
+"""The official SDK as judge: it accepts what we send, and finds in answers what we find.
+
+The SDK's types do not say everything that the API demands. What they leave out is written down here as rules, each of
+which is a refusal that real requests have met.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import openai
 import pytest
 import respx
+from hypothesis import HealthCheck, given, settings
+from openai.types.chat.completion_create_params import (
+    CompletionCreateParamsNonStreaming,
+    CompletionCreateParamsStreaming,
+)
 
-from agent import Agent
-from agent.answers import Answer
+from agent import Agent, errors
+from agent.providers.compatible import ROWS
+from agent.providers.credentials import Address
+from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.testing import LoopbackServer, Script
-from agent.types import AgentResponse
+from agent.types import AgentRequest, AgentResponse, ThinkingContent
 from tests.conftest import WIRE
 from tests.corpus import Exchange, chat_codec, exchanges
+from tests.providers.reading_openai_chat import read_request
+from tests.providers.sdk_judges import Replay, is_closed, replayed, sdk_types
+from tests.strategies import agent_requests
 
 RECORDED = [
     exchange
@@ -25,20 +42,167 @@ RECORDED = [
 ]
 
 
-class Replay:
-    """A server that answers whatever it is asked with the recording it was given last."""
+REQUESTS = [
+    exchange for exchange in (exchanges("openai.chat") if WIRE.exists() else ()) if exchange.request is not None
+]
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+REASONING_KEYS = ("reasoning_content", "reasoning", "reasoning_details", "extra_content", "thought_signature")
+MANY = settings(max_examples=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+SOME = settings(MANY, max_examples=50)
 
-    def __init__(self) -> None:
-        self.answer = Answer()
-
-    def __call__(self, request: object) -> Answer:
-        return self.answer
+needs_recordings = pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
 
 
-def replayed(exchange: Exchange) -> Answer:
-    if exchange.stream is not None:
-        return Answer([exchange.stream], headers={"content-type": "text/event-stream"})
-    return Answer([exchange.reply.body], headers={"content-type": "application/json"})
+def broken_rules(body: dict[str, Any], request: AgentRequest, dialect: Dialect) -> Iterator[str]:
+    """What the API would refuse although the SDK's types allow it."""
+    messages: list[dict[str, Any]] = body["messages"]
+    yield from _rules_of_calls(messages, dialect)
+    yield from _rules_of_content(messages)
+    ours = {
+        part.thinking
+        for message in request.messages
+        for part in message.parts
+        if isinstance(part, ThinkingContent)
+        and part.origin is not None
+        and (part.origin.provider, part.origin.model) == (dialect.name, request.model)
+    }
+    if not ours and any(message.get(key, "").strip() for message in messages for key in REASONING_KEYS):
+        yield "reasoning that was made elsewhere"
+    for tool in body.get("tools") or ():
+        function = tool.get("function")
+        if function is None:
+            continue
+        if not NAME.fullmatch(function["name"]):
+            yield f"the name {function['name']!r} of a tool"
+        if function["parameters"].get("type") != "object":
+            yield "parameters that are no object"
+        if function.get("strict") and not is_closed(function["parameters"]):
+            yield f"the strict tool {function['name']!r} has an open schema"
+    form = (body.get("response_format") or {}).get("json_schema") or {}
+    if form.get("strict") and not is_closed(form["schema"]):
+        yield "the strict output has an open schema"
+
+
+def _rules_of_calls(messages: list[dict[str, Any]], dialect: Dialect) -> Iterator[str]:
+    open_ids: list[str] = []
+    seen: set[str] = set()
+    before = None
+    for message in messages:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in open_ids:
+                yield "a result without its call, or a second one"
+            else:
+                open_ids.remove(message["tool_call_id"])
+        elif open_ids:
+            yield "a call was not answered before the conversation went on"
+        for call in message.get("tool_calls") or ():
+            open_ids.append(call["id"])
+            if call["id"] in seen:
+                yield "a call's id occurs twice"
+            seen.add(call["id"])
+            if not dialect.call_ids.form.fullmatch(call["id"]):
+                yield f"the call's id {call['id']!r}"
+            if not NAME.fullmatch((call.get("function") or call.get("custom"))["name"]):
+                yield "the name of a called tool"
+        if message["role"] == "user" and before == "tool" and not dialect.user_after_tool:
+            yield "a user right after a tool"
+        before = message["role"]
+    if open_ids:
+        yield "a call without a result"
+
+
+def _rules_of_content(messages: list[dict[str, Any]]) -> Iterator[str]:
+    for message in messages:
+        content = message["content"]
+        if message["role"] == "tool":
+            continue  # a tool may have nothing to say
+        if content is None and not {"tool_calls", "refusal", "audio"} & message.keys():
+            yield "a message without content"
+        if content == "" or content == []:
+            yield "an empty message"
+        for block in content if isinstance(content, list) else ():
+            if block.get("text") == "":
+                yield "an empty block"
+
+
+def codec_of(dialect: Dialect) -> ChatCodec:
+    return ChatCodec(dialect, Address("http://127.0.0.1", None))
+
+
+CODEC = codec_of(OPENAI)
+
+
+def judge(request: AgentRequest, dialect: Dialect = OPENAI) -> dict[str, Any]:
+    """The body, after everybody has had a look at it."""
+    codec = codec_of(dialect)
+    body: dict[str, Any] = json.loads(codec.encode(request, stream=False).body)
+    streamed = json.loads(codec.encode(request, stream=True).body)
+    added = {"stream": True, **({"stream_options": {"include_usage": True}} if dialect.stream_usage else {})}
+    assert streamed == {**body, **added}
+    if dialect.name == OPENAI.name:
+        sdk_types(CompletionCreateParamsNonStreaming).validate_python(body)
+        sdk_types(CompletionCreateParamsStreaming).validate_python(streamed)
+    assert list(broken_rules(body, request, dialect)) == []
+    return body
+
+
+@MANY
+@given(agent_requests("gpt-5"))
+def test_whatever_a_caller_asks_for_is_a_body_that_the_sdk_would_send(request: AgentRequest) -> None:
+    judge(request)
+    # And, by turns, one that keeps to the rules of every other vendor; to generate a request costs most here.
+    dialect = ROWS[sum(map(ord, request.input or "")) % len(ROWS)]
+    if not dialect.capabilities.tools:
+        request = request.model_copy(update={"tools": (), "tool_choice": None})
+    judge(request, dialect)
+
+
+@SOME
+@given(agent_requests("gpt-5.6"))
+def test_marks_for_the_cache_are_where_the_sdk_has_them(request: AgentRequest) -> None:
+    judge(request)
+
+
+@needs_recordings
+@pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
+def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_send(exchange: Exchange) -> None:
+    body = exchange.request or {}
+    request = read_request(body, exchange.provider)
+    # Gateways take more than OpenAI: their own keys are no business of OpenAI's types.
+    known = CompletionCreateParamsNonStreaming.__annotations__.keys() - {"reasoning_effort"}
+    ours = {key: value for key, value in request.extra.items() if key in known and key != "cache_control"}
+    tools = [tool for tool in request.tools if not isinstance(tool, dict) or tool.get("type") == "custom"]
+    try:
+        judge(request.model_copy(update={"extra": ours, "tools": tools}), OPENAI)
+    except errors.UnsupportedFeatureError:
+        assert b'"file_data": "https://' in json.dumps(body).encode(), "only documents by address cannot be sent"
+
+
+@needs_recordings
+@pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
+def test_a_recorded_request_read_and_written_again_says_the_same_to_its_own_vendor(exchange: Exchange) -> None:
+    body = exchange.request or {}
+    dialect = chat_codec(exchange.provider).dialect
+    request = read_request(body, exchange.provider)
+    written = judge(request, replace(dialect, name=exchange.provider) if dialect.name != OPENAI.name else dialect)
+    assert said(written) == said(body)
+
+
+def said(body: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Texts, calls and results of a body in their order, whichever way they are written."""
+    found: list[tuple[str, Any]] = []
+    for message in body["messages"]:
+        role = "system" if message["role"] == "developer" else message["role"]
+        content = message.get("content")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
+        for block in blocks:
+            found.append((role, block["text"] if block["type"] == "text" else block["type"]))
+        for call in message.get("tool_calls") or ():
+            function = call.get("function") or {}
+            found.append((function.get("name", "custom"), json.loads(function.get("arguments") or "{}")))
+        if message.get("refusal"):
+            found.append((role, message["refusal"]))
+    return [entry for entry in found if entry != ("assistant", "OK") and entry[1] != ""]
 
 
 def by_sdk(client: openai.OpenAI, *, streaming: bool) -> tuple[str, list[tuple[str, str]], int | None]:

@@ -1,39 +1,164 @@
 """Reading a chat completion: one message, in every spelling vendors have for it.
 
-Generous where vendors differ, so that whatever was paid for is found.
+Generous where vendors differ, so that whatever was paid for is found. The parts of an answer stand in one order,
+however it came: reasoning, text, refusal, calls, and then what else there is.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...types import FinishReason, Origin, Part, RefusalContent, TextContent, ThinkingContent, ToolCall, Usage
+from ...schemas import compile_schema
+from ...types import (
+    AgentRequest,
+    AudioContent,
+    Citation,
+    FinishReason,
+    ImageContent,
+    Part,
+    RefusalContent,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolSpec,
+    VendorContent,
+)
 from ...wire import parse_json
-from .dialect import OPAQUE_KEYS
+from ..writing import home_of, original_names
+from .dialect import API, LONGEST_NAME, OPAQUE_KEYS, Dialect
+from .settings import SCHEMA_DIALECT, parameters_of
+
+VENDOR_KEYS = ("executed_tools",)
+"""Parts of a message that tell what the vendor did on its own side."""
 
 
-def read_message(message: Mapping[str, Any], origin: Origin, response_id: str) -> tuple[Part, ...]:
-    """A whole message as parts: reasoning, text, refusal, calls."""
-    text, thinking = split_content(message.get("content"))
-    thinking = thinking or reasoning_text(message)
-    opaque = {key: message[key] for key in OPAQUE_KEYS if message.get(key)}
-    parts: list[Part] = []
-    if thinking or opaque:
-        parts.append(thinking_part(thinking, opaque, origin))
-    if text:
-        parts.append(TextContent(text=text))
-    if message.get("refusal"):
-        parts.append(RefusalContent(refusal=message["refusal"]))
-    for position, call in enumerate(_calls_in(message)):
-        function = function_in(call)
-        opaque = {key: call[key] for key in OPAQUE_KEYS if call.get(key)}
-        if "custom" in call and call.get("type") == "custom":
-            opaque["type"] = "custom"
-        id = call_id(call.get("id"), response_id, position)
-        parts.append(finished_call(id, function.get("name") or "", function.get("arguments"), opaque, origin))
-    return tuple(parts)
+_PADDED = re.compile(r"[^=]+=*")
+"""A stream's sound is several pieces of base64, each with its own end."""
+
+
+class Reader:
+    """Reads the answer to one request: knows who answers, and what the tools were called before they had to fit."""
+
+    __slots__ = ("_names", "_origin", "_request", "_strict")
+
+    def __init__(self, dialect: Dialect, request: AgentRequest, model: str) -> None:
+        self._origin = home_of(dialect.name, API, request.model or model)
+        self._request = request
+        self._names = original_names(request, LONGEST_NAME) if request.tools else {}
+        strict = request.tools if dialect.strict else ()
+        self._strict = {tool.name: tool for tool in strict if isinstance(tool, ToolSpec) and tool.strict}
+
+    def message(self, message: Mapping[str, Any], body: Mapping[str, Any]) -> tuple[Part, ...]:
+        """A whole message as parts. Sources stand beside the message, in the body."""
+        text, thinking, blocks = split_content(message.get("content"))
+        thinking = thinking or reasoning_text(message)
+        opaque = {key: message[key] for key in OPAQUE_KEYS if message.get(key)}
+        annotations = message.get("annotations") or ()
+        audio = message.get("audio")
+        parts: list[Part] = []
+        if thinking or opaque:
+            parts.append(self.thinking(thinking, opaque))
+        if not text and isinstance(audio, dict):
+            text = audio.get("transcript") or ""
+        if text:
+            parts.append(text_part(text, read_citations(annotations, body)))
+        if message.get("refusal"):
+            parts.append(RefusalContent(refusal=message["refusal"]))
+        for position, call in enumerate(_calls_in(message)):
+            function = function_in(call)
+            sealed = {key: call[key] for key in OPAQUE_KEYS if call.get(key)}
+            if "custom" in call and call.get("type") == "custom":
+                sealed["type"] = "custom"
+            id = call_id(call.get("id"), body.get("id") or "", position)
+            parts.append(self.call(id, function.get("name") or "", function.get("arguments"), sealed))
+        ran = {key: message[key] for key in VENDOR_KEYS if message.get(key)}
+        parts += self.others(audio, message.get("images") or (), annotations, ran, blocks)
+        return tuple(parts)
+
+    def thinking(self, thinking: str, opaque: Mapping[str, Any]) -> ThinkingContent:
+        if not opaque:
+            return ThinkingContent(thinking=thinking, origin=self._origin)
+        return ThinkingContent(thinking=thinking, origin=self._origin, provider_data=opaque)
+
+    def name(self, sent: str) -> str:
+        return self._names.get(sent, sent)
+
+    def call(self, id: str, sent_name: str, arguments: Any, opaque: Mapping[str, Any]) -> ToolCall:
+        """A call whose arguments have come whole. What is not a JSON object is kept as text, for the model to see."""
+        name = self.name(sent_name)
+        values: Any = {}
+        invalid: str | None = None
+        if opaque.get("type") == "custom":
+            values = {"input": arguments or ""}
+        elif isinstance(arguments, str) and arguments.strip():
+            try:
+                values = parse_json(arguments)
+            except ValueError:
+                values = None
+            if not isinstance(values, dict):
+                values, invalid = {}, arguments
+        elif isinstance(arguments, dict):
+            values = arguments
+        if values:
+            values = self._restored(name, values)
+        if opaque:
+            return ToolCall(
+                id=id, name=name, arguments=values, invalid_arguments=invalid, provider_data=opaque, origin=self._origin
+            )
+        return ToolCall(id=id, name=name, arguments=values, invalid_arguments=invalid)
+
+    def _restored(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as the tool's own schema wants them; a strict tool's schema was sent in another form."""
+        tool = self._strict.get(name)
+        if tool is None:
+            return arguments
+        restored = compile_schema(parameters_of(tool), SCHEMA_DIALECT).restore(arguments)
+        return restored if isinstance(restored, dict) else arguments
+
+    def others(
+        self,
+        audio: Any,
+        images: Iterable[Mapping[str, Any]],
+        annotations: Iterable[Mapping[str, Any]],
+        ran: Mapping[str, Any],
+        blocks: Iterable[Mapping[str, Any]],
+    ) -> list[Part]:
+        """What an answer may hold besides words and calls."""
+        parts: list[Part] = []
+        if isinstance(audio, dict) and audio.get("data"):
+            parts.append(self._audio(audio))
+        for image in images:
+            url = (image.get("image_url") or {}).get("url")
+            if url:
+                parts.append(ImageContent(image_url=url, origin=self._origin))
+        unread = [note for note in annotations if note.get("type") != "url_citation"]
+        if unread:
+            parts.append(self._vendor("annotations", {"annotations": unread}))
+        parts += [self._vendor(key, {key: value}) for key, value in ran.items()]
+        parts += [self._vendor(str(block.get("type")), block) for block in blocks]
+        return parts
+
+    def _audio(self, audio: Mapping[str, Any]) -> AudioContent:
+        wanted = self._request.extra.get("audio")
+        format = wanted.get("format") if isinstance(wanted, Mapping) else None
+        kept = {key: audio[key] for key in ("id", "transcript", "expires_at") if audio.get(key)}
+        return AudioContent(
+            data=b"".join(map(base64.b64decode, _PADDED.findall(audio["data"]))),
+            media_type=f"audio/{format}" if format else None,
+            provider_data=kept,
+            origin=self._origin,
+        )
+
+    def _vendor(self, kind: str, data: Mapping[str, Any]) -> VendorContent:
+        return VendorContent(kind=kind, provider_data=dict(data), origin=self._origin)
+
+
+def text_part(text: str, citations: Sequence[Citation]) -> TextContent:
+    return TextContent(text=text, citations=citations) if citations else TextContent(text=text)
 
 
 def _calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -52,23 +177,31 @@ def function_in(call: Mapping[str, Any]) -> Mapping[str, Any]:
     return call.get("function") or {}
 
 
-def split_content(content: Any) -> tuple[str, str]:
-    """Text and thinking of a message's content, which some vendors write as a list of blocks."""
+def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]]]:
+    """Text, thinking and other blocks of a message's content, which some vendors write as a list of blocks."""
     if not content:
-        return "", ""
+        return "", "", []
     if isinstance(content, str):
-        return content, ""
+        return content, "", []
     text: list[str] = []
     thinking: list[str] = []
+    others: list[dict[str, Any]] = []
     for block in content:
-        if block.get("type") == "thinking":
+        kind = block.get("type")
+        if kind == "thinking":
             inner = block.get("thinking")
-            thinking.append(
-                inner if isinstance(inner, str) else "".join(piece.get("text") or "" for piece in inner or ())
-            )
+            thinking.append(inner if isinstance(inner, str) else _joined(inner))
+        elif kind == "reasoning":
+            thinking.append(_joined(block.get("summary")))
         elif isinstance(block.get("text"), str):
             text.append(block["text"])
-    return "".join(text), "".join(thinking)
+        elif kind:
+            others.append(block)
+    return "".join(text), "".join(thinking), others
+
+
+def _joined(pieces: Any) -> str:
+    return "".join(piece.get("text") or "" for piece in pieces or ())
 
 
 def reasoning_text(message: Mapping[str, Any]) -> str:
@@ -80,34 +213,6 @@ def reasoning_text(message: Mapping[str, Any]) -> str:
     return "".join(detail.get("text") or detail.get("summary") or "" for detail in details if isinstance(detail, dict))
 
 
-def thinking_part(thinking: str, opaque: Mapping[str, Any], origin: Origin) -> ThinkingContent:
-    if not opaque:
-        return ThinkingContent(thinking=thinking, origin=origin)
-    return ThinkingContent(thinking=thinking, origin=origin, provider_data=opaque)
-
-
-def finished_call(id: str, name: str, arguments: Any, opaque: Mapping[str, Any], origin: Origin) -> ToolCall:
-    """A call whose arguments have arrived whole. What is not a JSON object is kept as text, for the model to see."""
-    values: Any = {}
-    invalid: str | None = None
-    if opaque.get("type") == "custom":
-        values = {"input": arguments or ""}
-    elif isinstance(arguments, str) and arguments.strip():
-        try:
-            values = parse_json(arguments)
-        except ValueError:
-            values = None
-        if not isinstance(values, dict):
-            values, invalid = {}, arguments
-    elif isinstance(arguments, dict):
-        values = arguments
-    if opaque:
-        return ToolCall(
-            id=id, name=name, arguments=values, invalid_arguments=invalid, provider_data=opaque, origin=origin
-        )
-    return ToolCall(id=id, name=name, arguments=values, invalid_arguments=invalid)
-
-
 def call_id(given: Any, response_id: str, position: int) -> str:
     """The vendor's id; where it gives none, one that is the same each time this answer is read."""
     if given:
@@ -115,50 +220,82 @@ def call_id(given: Any, response_id: str, position: int) -> str:
     return "call_" + hashlib.sha256(f"{response_id}/{position}".encode()).hexdigest()[:20]
 
 
-def read_usage(usage: Any) -> Usage | None:
-    if not isinstance(usage, dict) or not usage:
-        return None
-    prompt_details = usage.get("prompt_tokens_details") or {}
-    completion_details = usage.get("completion_tokens_details") or {}
-    return Usage.from_counts(
-        usage.get("prompt_tokens"),
-        usage.get("completion_tokens"),
-        total=usage.get("total_tokens"),
-        cache_read=_first_number(
-            prompt_details.get("cached_tokens"),
-            usage.get("prompt_cache_hit_tokens"),
-            usage.get("cached_tokens"),
-            usage.get("num_cached_tokens"),
-            usage.get("cache_read_input_tokens"),
-        ),
-        cache_write=_first_number(
-            prompt_details.get("cache_write_tokens"),
-            prompt_details.get("cache_creation_tokens"),
-            usage.get("cache_creation_input_tokens"),
-        ),
-        reasoning=_first_number(completion_details.get("reasoning_tokens"), usage.get("reasoning_tokens")),
-    )
+def read_citations(annotations: Iterable[Mapping[str, Any]], body: Mapping[str, Any]) -> tuple[Citation, ...]:
+    """Sources of the text: noted on the message, or told beside it as results of a search or plain addresses."""
+    noted = [(note, note.get("url_citation") or {}) for note in annotations if note.get("type") == "url_citation"]
+    if noted:
+        return tuple(
+            Citation(
+                url=source.get("url"),
+                title=source.get("title"),
+                quote=source.get("content") or None,
+                start=source.get("start_index"),
+                end=source.get("end_index"),
+                provider_data=dict(note),
+            )
+            for note, source in noted
+        )
+    if found := body.get("search_results"):
+        return tuple(
+            Citation(
+                url=result.get("url"),
+                title=result.get("title"),
+                quote=result.get("snippet") or None,
+                provider_data=result,
+            )
+            for result in found
+        )
+    return tuple(Citation(url=url) for url in body.get("citations") or () if isinstance(url, str))
 
 
-def _first_number(*values: Any) -> int:
-    return next((int(value) for value in values if isinstance(value, int | float)), 0)
+def read_logprobs(logprobs: Any) -> list[dict[str, Any]]:
+    """Token by token, in today's form and the one before it."""
+    if not isinstance(logprobs, dict):
+        return []
+    if logprobs.get("content"):
+        return [
+            {
+                "token": entry.get("token"),
+                "logprob": entry.get("logprob"),
+                "top": [
+                    {"token": top.get("token"), "logprob": top.get("logprob")}
+                    for top in entry.get("top_logprobs") or ()
+                ],
+            }
+            for entry in logprobs["content"]
+        ]
+    pairs = zip(logprobs.get("tokens") or (), logprobs.get("token_logprobs") or (), strict=False)
+    return [{"token": token, "logprob": logprob, "top": []} for token, logprob in pairs]
 
 
 _REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "eos": "stop",
     "stop_sequence": "stop",
+    "end_turn": "stop",
     "length": "length",
     "max_tokens": "length",
     "model_length": "length",
+    "model_context_window_exceeded": "length",
     "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
     "function_call": "tool_calls",
     "content_filter": "content_filter",
+    "sensitive": "content_filter",
+    "refusal": "refusal",
     "error": "error",
+    "network_error": "error",
 }
 
 
-def stop_reason(raw: str | None, *, called: bool, refused: bool) -> FinishReason | None:
+def finish_reason(choice: Mapping[str, Any]) -> str | None:
+    """The vendor's word for why it stopped; some have had other places for it."""
+    details = choice.get("finish_details")
+    reason = choice.get("finish_reason") or choice.get("native_finish_reason")
+    return reason or (details.get("type") if isinstance(details, dict) else None)
+
+
+def stop_reason(raw: str | None, *, called: bool, refused: bool) -> FinishReason:
     """Why the answer ended. Vendors say `stop` beside tool calls and refusals, too; what is there counts more."""
     known = _REASONS.get(raw, "other") if raw else None
     if known in (None, "stop"):
@@ -166,4 +303,4 @@ def stop_reason(raw: str | None, *, called: bool, refused: bool) -> FinishReason
             return "tool_calls"
         if refused:
             return "refusal"
-    return known
+    return known or "other"

@@ -6,11 +6,8 @@ is new in it. What the API cannot take raises before anything is sent; a mere se
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping, Sequence
-from typing import Any, assert_never
-
-from pydantic_core import to_json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, assert_never
 
 from ... import errors
 from ...types import (
@@ -21,208 +18,297 @@ from ...types import (
     DocumentContent,
     ImageContent,
     Message,
+    Origin,
     Part,
     RefusalContent,
     Role,
     TextContent,
     ThinkingContent,
-    ThinkingLevel,
     ToolCall,
     ToolResult,
-    ToolSpec,
+    VendorContent,
 )
-from .dialect import API, Dialect
+from ..history import is_home, repair
+from ..writing import (
+    LARGE,
+    as_json,
+    as_markdown,
+    as_text,
+    base64_text,
+    cannot_take,
+    check_extra,
+    data_url,
+    fitting_id,
+    fitting_name,
+    home_of,
+    json_text,
+)
+from .dialect import API, LONGEST_NAME, Dialect, Fragment, fits
+from .settings import write_settings
 
-_LARGE = 64 * 1024
-"""Encoded messages beyond this are not kept: they hold images, and would double the memory of the conversation."""
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 _OWN_KEYS = ("messages", "model", "stream")
+_OK = b'{"role":"assistant","content":"OK"}'
+"""Said by the assistant where a vendor insists on its turn between a tool's message and a user's."""
+ATTACHED = "The result is attached to the next message."
+SOUND_LEFT_OUT = "the sound of an assistant's answer was left out of the conversation; its words were told"
+MARKS_LEFT_OUT = "more parts are marked for the prompt cache than the vendor takes; the first marks were left out"
 
 
-def encode_body(request: AgentRequest, dialect: Dialect, *, stream: bool) -> tuple[bytes, tuple[str, ...]]:
+def encode_body(
+    request: AgentRequest, dialect: Dialect, *, stream: bool, foreign_thinking: Literal["drop", "text"] = "drop"
+) -> tuple[bytes, tuple[str, ...]]:
     """The body, and what had to be left out of it."""
-    for key in _OWN_KEYS:
-        if key in request.extra:
-            raise errors.ConfigurationError(
-                f"extra may not contain {key!r}.", field="extra", fix=f"Set {key} through the request itself."
-            )
-    writer = _Writer(dialect, request.model or "")
-    messages = b",".join([encoded for message in request.to_messages() if (encoded := writer.message(message))])
-    settings = to_json({"model": request.model, **_settings(request, dialect, stream=stream), **request.extra})
-    return settings[:-1] + b',"messages":[' + messages + b"]}", tuple(writer.warnings)
+    check_extra(request.extra, _OWN_KEYS)
+    home = home_of(dialect.name, API, request.model or "")
+    messages, repairs = repair(request.to_messages(), home, foreign_thinking)
+    warnings = [*repairs]
+    body = write_settings(request, dialect, stream=stream, warn=warnings)
+    body.update(request.extra)
+    written = Conversation(dialect, home, messages, request.cache, warnings).write()
+    return as_json(body)[:-1] + b',"messages":[' + written + b"]}", tuple(dict.fromkeys(warnings))
 
 
-def _settings(request: AgentRequest, dialect: Dialect, *, stream: bool) -> dict[str, Any]:
-    body: dict[str, Any] = {}
-    if request.tools:
-        body["tools"] = [tool.to_openai_schema() if isinstance(tool, ToolSpec) else tool for tool in request.tools]
-    if request.tool_choice is not None:
-        body["tool_choice"] = _tool_choice(request.tool_choice)
-    if request.parallel_tool_calls is not None:
-        body["parallel_tool_calls"] = request.parallel_tool_calls
-    if request.max_tokens is not None:
-        body[dialect.max_tokens_key] = request.max_tokens
-    for key in ("temperature", "top_p", "seed"):
-        if (value := getattr(request, key)) is not None:
-            body[key] = value
-    if request.stop:
-        body["stop"] = list(request.stop)
-    if request.logprobs is not None:
-        body["logprobs"] = True
-        if request.logprobs:
-            body["top_logprobs"] = request.logprobs
-    if request.thinking is not None and request.thinking is not ThinkingLevel.OFF:
-        body["reasoning_effort"] = request.thinking.value
-    if (schema := request.output_json_schema) is not None:
-        body["response_format"] = {"type": "json_schema", "json_schema": _named_schema(schema)}
-    if stream:
-        body["stream"] = True
-        if dialect.stream_usage:
-            body["stream_options"] = {"include_usage": True}
-    return body
+class Conversation:
+    """The messages of one request; collects what is left out on the way."""
 
-
-def _tool_choice(choice: str) -> Any:
-    if choice in ("auto", "none", "required"):
-        return choice
-    return {"type": "function", "function": {"name": choice}}
-
-
-def _named_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    title = str(schema.get("title") or "answer")
-    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in title)
-    named: dict[str, Any] = {"name": name[:64] or "answer", "schema": schema}
-    if _is_closed(schema):
-        named["strict"] = True
-    return named
-
-
-def _is_closed(schema: Any) -> bool:
-    """Whether the vendor's strict mode takes this schema: objects without optional or unknown properties."""
-    if isinstance(schema, list):
-        return all(map(_is_closed, schema))
-    if not isinstance(schema, dict):
-        return True
-    if schema.get("type") == "object" or "properties" in schema:
-        properties = schema.get("properties") or {}
-        if schema.get("additionalProperties") is not False or set(schema.get("required") or ()) != set(properties):
-            return False
-        if "default" in schema:
-            return False
-    return all(map(_is_closed, schema.values()))
-
-
-class _Writer:
-    """Messages of one request; collects what is left out on the way."""
-
-    def __init__(self, dialect: Dialect, model: str) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        home: Origin,
+        messages: Sequence[Message],
+        cache: Literal["short", "long"] | None,
+        warnings: list[str],
+    ) -> None:
         self._dialect = dialect
-        self._model = model
-        self._key = f"{API}/{dialect.name}/{model}"
-        self.warnings: list[str] = []
+        self._home = home
+        self._messages = messages
+        self._key = f"{API}/{dialect.name}/{dialect.ways}/{home.model}"
+        self._warnings = warnings
+        self._attached: list[dict[str, Any]] = []
+        """What results hold besides text, to follow them in a user's message."""
+        models = dialect.developer_models
+        self._system_role = "developer" if models and fits(models, home.model) else "system"
+        marks = dialect.cache_marks
+        self._marks = marks if marks is not None and fits(marks.models, home.model) else None
+        self._marked: dict[int, Literal["short", "long"]] = {}
+        """Messages that the request as a whole marks, by position."""
+        self._unmarked: frozenset[int] = frozenset()
+        """Parts whose marks are too many, by identity."""
+        if self._marks is not None:
+            self._choose_marks(cache, self._marks.most, self._marks.whole_requests)
 
-    def message(self, message: Message) -> bytes:
+    def write(self) -> bytes:
+        pieces: list[bytes] = []
+        tool = Role.TOOL  # looked up once: a member of an enum costs more than the rest of a turn that is known
+        after_tool = False
+        key, marked, plain = self._key, self._marked, not self._unmarked
+        for position, message in enumerate(self._messages):
+            if message.role is tool:
+                after_tool = True
+            elif after_tool:
+                after_tool = False
+                self._write_attached(pieces, message.role)
+            kept: dict[str, bytes] | None = getattr(message, "_encoded", None)
+            encoded = kept.get(key) if kept is not None and plain and position not in marked else None
+            if encoded is None:
+                encoded = self._encoded(message, marked.get(position), kept)
+            if encoded:
+                pieces.append(encoded)
+        if after_tool:
+            self._write_attached(pieces, None)
+        return b",".join(pieces)
+
+    def _write_attached(self, pieces: list[bytes], next_role: Role | None) -> None:
+        """After the last of a turn's results: what they hold besides text."""
+        if not self._dialect.user_after_tool and (self._attached or next_role is Role.USER):
+            pieces.append(_OK)
+        if self._attached:
+            pieces.append(as_json({"role": "user", "content": self._attached}))
+            self._attached = []
+
+    def _choose_marks(self, cache: Literal["short", "long"] | None, most: int, whole_requests: bool) -> None:
+        """A vendor takes a few marks only. Those of parts come first, and of these the last."""
+        marked = [id(part) for message in self._messages for part in _parts_within(message) if part.cache is not None]
+        if len(marked) > most:
+            self._unmarked = frozenset(marked[:-most])
+            self._warnings.append(MARKS_LEFT_OUT)
+        if cache is None or not whole_requests:
+            return
+        places = [len(self._messages) - 1]
+        places += [at for at, message in enumerate(self._messages) if message.role is Role.SYSTEM][-1:]
+        for place in places[: max(0, most - len(marked))]:
+            self._marked[place] = cache
+
+    def _encoded(self, message: Message, mark: Literal["short", "long"] | None, kept: dict[str, bytes] | None) -> bytes:
         """The message as JSON; several, joined by commas, where the API wants it in pieces; none for an empty one."""
-        kept: dict[str, bytes] | None = getattr(message, "_encoded", None)
-        if kept is not None and (known := kept.get(self._key)) is not None:
+        key = self._key if mark is None else f"{self._key}/{mark}"
+        if kept is not None and (known := kept.get(key)) is not None and not self._unmarked:
             return known
-        warned = len(self.warnings)
-        encoded = b",".join(map(to_json, self._write(message)))
+        before = len(self._warnings), len(self._attached)
+        encoded = b",".join(map(as_json, self._write_message(message, mark)))
         # A warning must come again with the next request, so a message that causes one is not kept.
-        if len(self.warnings) == warned and len(encoded) <= _LARGE:
+        unchanged = before == (len(self._warnings), len(self._attached))
+        if unchanged and len(encoded) <= LARGE and not self._unmarked:
             if kept is None:
                 kept = {}
                 object.__setattr__(message, "_encoded", kept)
-            kept[self._key] = encoded
+            kept[key] = encoded
         return encoded
 
-    def _write(self, message: Message) -> list[dict[str, Any]]:
-        if message.role is Role.ASSISTANT:
-            return self._assistant(message)
-        written: list[dict[str, Any]] = []
-        content: list[Part] = []
-        for part in message.parts:
-            if isinstance(part, ToolResult):
-                written.append(self._result(part))
-            else:
-                content.append(part)
-        if content:
-            said = {"role": message.role.value, "content": self._content(content)}
-            if message.name is not None and message.role is not Role.TOOL:
-                said["name"] = message.name
-            written.append(said)
+    def _write_message(self, message: Message, mark: Literal["short", "long"] | None) -> list[dict[str, Any]]:
+        match message.role:
+            case Role.ASSISTANT:
+                written = self._assistant(message)
+            case Role.TOOL:
+                written = [self._result(part) for part in message.parts if isinstance(part, ToolResult)]
+            case Role.USER | Role.SYSTEM:
+                system = message.role is Role.SYSTEM
+                content = self._content(
+                    message.parts, "in a system message" if system else "in a user's message", system
+                )
+                written = [{"role": self._system_role if system else "user", "content": content}]
+                self._sign(written[0], message)
+            case _:
+                assert_never(message.role)
+        if mark is not None and written:
+            _mark_end(written[-1], self._fragment(mark))
         return written
+
+    def _sign(self, said: dict[str, Any], message: Message) -> None:
+        if message.name is None:
+            return
+        if self._dialect.refuses("name", self._home.model):
+            self._warnings.append(f"the name of a message was left out: {self._dialect.name} does not take it")
+        else:
+            said["name"] = message.name
 
     def _assistant(self, message: Message) -> list[dict[str, Any]]:
         said: dict[str, Any] = {"role": "assistant"}
         text: list[str] = []
+        thinking: list[str] = []
         calls: list[dict[str, Any]] = []
+        mark: Fragment = {}
+        spoken = False
         for part in message.parts:
             match part:
                 case TextContent():
                     text.append(part.text)
                 case ThinkingContent():
-                    self._reasoning(said, part)
+                    thinking.append(part.thinking)
+                    self._replay(said, part)
                 case ToolCall():
                     calls.append(self._call(part))
                 case RefusalContent():
-                    said["refusal"] = part.refusal
+                    if self._dialect.refusals:
+                        said["refusal"] = said.get("refusal", "") + part.refusal
+                    else:
+                        text.append(part.refusal)
                 case CodeContent() | DiffContent():
-                    text.append(_as_markdown(part))
-                case ToolResult() | ImageContent() | DocumentContent() | AudioContent():
+                    text.append(as_markdown(part))
+                case VendorContent():
+                    self._replay(said, part)
+                case AudioContent():
+                    spoken = self._say(said, part) or spoken
+                case ImageContent() if is_home(part, self._home) and "images" in self._dialect.replayed:
+                    said.setdefault("images", []).append(_image(part))
+                case ToolResult() | ImageContent() | DocumentContent():
                     raise self._cannot(part, "in an assistant's message")
                 case _:
                     assert_never(part)
-        if text:
-            said["content"] = "".join(text)
-        elif calls or "refusal" in said:
-            said["content"] = None
-        else:
+            mark = self._mark(part) or mark
+        self._fill(said, [] if spoken else text, thinking, calls)
+        if len(said) == 1:
             return []
-        if calls:
-            said["tool_calls"] = calls
-        if message.name is not None:
-            said["name"] = message.name
+        self._sign(said, message)
+        if mark:
+            _mark_end(said, mark)
         return [said]
 
-    def _reasoning(self, said: dict[str, Any], part: ThinkingContent) -> None:
-        """What only its maker understands goes back to its maker; other reasoning is not sent at all."""
-        mine = part.origin is not None and part.origin.provider == self._dialect.name and part.origin.api == API
-        if mine:
-            for key, value in (part.provider_data or {}).items():
-                if key in self._dialect.replayed:
-                    said[key] = value
-        else:
-            self.warnings.append("reasoning made elsewhere was left out of the conversation")
+    def _fill(self, said: dict[str, Any], text: list[str], thinking: list[str], calls: list[dict[str, Any]]) -> None:
+        """Content, calls and reasoning, once all of them are known; nothing if the turn says nothing."""
+        words = "".join(text)
+        if not words and not calls and said.keys() <= {"role", *self._dialect.replayed} and "images" not in said:
+            said.clear()
+            said["role"] = "assistant"
+            return
+        key = self._dialect.reasoning_key
+        reasoning = "".join(thinking)
+        said["content"] = words or None
+        if key == "content" and reasoning:
+            block = {"type": "thinking", "thinking": [{"type": "text", "text": reasoning}]}
+            said["content"] = [block, {"type": "text", "text": words}] if words else [block]
+        elif key is not None and key != "content":
+            if reasoning:
+                said[key] = reasoning
+            elif calls and self._dialect.reasoning_filler is not None:
+                said[key] = self._dialect.reasoning_filler
+        if calls:
+            said["tool_calls"] = calls
+
+    def _replay(self, said: dict[str, Any], part: Part) -> None:
+        """What only this vendor understands goes back to it; the conversation holds no other's by now."""
+        for key, value in (part.provider_data or {}).items():
+            if key in self._dialect.replayed:
+                earlier = said.get(key)
+                said[key] = [*earlier, *value] if isinstance(earlier, list | tuple) else value
+
+    def _say(self, said: dict[str, Any], part: AudioContent) -> bool:
+        """An answer in sound is known to its vendor by its id. Elsewhere only its words are told."""
+        data = part.provider_data or {}
+        if is_home(part, self._home) and data.get("id"):
+            said["audio"] = {"id": data["id"]}
+            return True
+        self._warnings.append(SOUND_LEFT_OUT)
+        return False
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        mine = call.origin is not None and call.origin.provider == self._dialect.name and call.origin.api == API
-        opaque: Mapping[str, Any] = (call.provider_data or {}) if mine else {}
+        opaque: Mapping[str, Any] = (call.provider_data or {}) if is_home(call, self._home) else {}
+        id, name = self._id(call.id), fitting_name(call.name, LONGEST_NAME)
         if opaque.get("type") == "custom":
-            text = call.arguments.get("input", "")
-            return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": text}}
-        arguments = call.invalid_arguments if call.invalid_arguments is not None else to_json(call.arguments).decode()
-        written: dict[str, Any] = {
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": arguments},
-        }
+            return {"id": id, "type": "custom", "custom": {"name": name, "input": call.arguments.get("input", "")}}
+        arguments = call.invalid_arguments if call.invalid_arguments is not None else json_text(call.arguments)
+        written: dict[str, Any] = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
         written.update({key: value for key, value in opaque.items() if key in self._dialect.replayed})
         return written
 
+    def _id(self, id: str) -> str:
+        return fitting_id(id, self._dialect.call_ids.form, self._dialect.call_ids.length)
+
     def _result(self, result: ToolResult) -> dict[str, Any]:
-        if not isinstance(result.content, str):
-            for part in result.content:
-                if not isinstance(part, TextContent):
-                    raise self._cannot(part, "in a tool's result")
-        return {"role": "tool", "tool_call_id": result.tool_call_id, "content": result.text}
+        id = self._id(result.tool_call_id)
+        text, others = result.text, _besides_text(result)
+        if others and not (self._dialect.result_images and all(isinstance(part, ImageContent) for part in others)):
+            self._attached.append(
+                {"type": "text", "text": f"Attached to the result of {result.name or 'the call'} ({id}):"}
+            )
+            self._attached += [self._block(part, "in a tool's result") for part in others]
+            text, others = text or ATTACHED, []
+        if result.is_error:
+            text = f"Error: {text}"
+        content: Any = text
+        if others:
+            content = [*([{"type": "text", "text": text}] if text else []), *map(_image, others)]
+        written = {"role": "tool", "tool_call_id": id, "content": content}
+        for part in reversed((*_inside(result), result)):
+            if mark := self._mark(part):
+                _mark_end(written, mark)
+                break
+        return written
 
-    def _content(self, parts: Sequence[Part]) -> Any:
-        if len(parts) == 1 and isinstance(parts[0], TextContent):
+    def _content(self, parts: Sequence[Part], where: str, only_text: bool) -> Any:
+        if len(parts) == 1 and isinstance(parts[0], TextContent) and not self._mark(parts[0]):
             return parts[0].text
-        return [self._block(part) for part in parts]
+        blocks = []
+        for part in parts:
+            if isinstance(part, TextContent) and not part.text:
+                continue
+            if only_text and isinstance(part, ImageContent | AudioContent):
+                raise self._cannot(part, where)
+            blocks.append({**self._block(part, where), **self._mark(part)})
+        return blocks
 
-    def _block(self, part: Part) -> dict[str, Any]:
+    def _block(self, part: Part, where: str) -> dict[str, Any]:
         match part:
             case TextContent():
                 return {"type": "text", "text": part.text}
@@ -233,9 +319,9 @@ class _Writer:
             case DocumentContent():
                 return self._document(part)
             case CodeContent() | DiffContent():
-                return {"type": "text", "text": _as_markdown(part)}
-            case ThinkingContent() | ToolCall() | ToolResult() | RefusalContent():
-                raise self._cannot(part, "in a user's message")
+                return {"type": "text", "text": as_markdown(part)}
+            case ThinkingContent() | ToolCall() | ToolResult() | RefusalContent() | VendorContent():
+                raise self._cannot(part, where)
             case _:
                 assert_never(part)
 
@@ -243,47 +329,62 @@ class _Writer:
         format = _AUDIO_FORMATS.get(part.media_type or "audio/wav")
         if format is None:
             raise self._cannot(part, f"as {part.media_type}; it takes wav and mp3")
-        return {"type": "input_audio", "input_audio": {"data": _base64(part.data), "format": format}}
+        return {"type": "input_audio", "input_audio": {"data": base64_text(part.data), "format": format}}
 
     def _document(self, part: DocumentContent) -> dict[str, Any]:
         if part.text is not None:
-            return {"type": "text", "text": part.text}
-        if part.data is None:
+            return {"type": "text", "text": as_text(part) or "(an empty document)"}
+        if part.data is not None:
+            data = data_url(part.data, part.media_type or "application/pdf")
+        elif part.url is not None and self._dialect.document_urls:
+            data = part.url
+        else:
             raise self._cannot(part, "by URL; pass its bytes as data")
-        file = {"file_data": _data_url(part.data, part.media_type or "application/pdf")}
-        return {"type": "file", "file": {"filename": part.title or "document", **file}}
+        return {"type": "file", "file": {"filename": part.title or "document", "file_data": data}}
+
+    def _mark(self, part: Part) -> Fragment:
+        if part.cache is None or self._marks is None or id(part) in self._unmarked:
+            return {}
+        return self._fragment(part.cache)
+
+    def _fragment(self, mark: Literal["short", "long"]) -> Fragment:
+        assert self._marks is not None
+        return self._marks.short if mark == "short" else self._marks.long
 
     def _cannot(self, part: Part, where: str) -> errors.UnsupportedFeatureError:
-        return errors.UnsupportedFeatureError(
-            f"{self._dialect.name} does not take a part of type {part.type!r} {where}.",
-            field="messages",
-            fix="Leave it out, or use a provider that takes it.",
-            provider=self._dialect.name,
-            model=self._model or None,
-        )
+        return cannot_take(part, where, provider=self._dialect.name, model=self._home.model)
 
 
-def _image(part: ImageContent) -> dict[str, Any]:
+def _parts_within(message: Message) -> Iterator[Part]:
+    for part in () if isinstance(message.content, str) else message.content:
+        if isinstance(part, ToolResult):
+            yield from _inside(part)
+        yield part
+
+
+def _inside(result: ToolResult) -> Sequence[Part]:
+    return () if isinstance(result.content, str) else result.content
+
+
+def _besides_text(result: ToolResult) -> list[Part]:
+    return [part for part in _inside(result) if not isinstance(part, TextContent)]
+
+
+def _mark_end(written: dict[str, Any], mark: Fragment) -> None:
+    """The mark stands on a message's last content block; a message that only calls has none."""
+    content = written.get("content")
+    if isinstance(content, str) and content:
+        written["content"] = [{"type": "text", "text": content, **mark}]
+    elif isinstance(content, list) and content:
+        content[-1] = {**content[-1], **mark}
+
+
+def _image(part: Part) -> dict[str, Any]:
+    assert isinstance(part, ImageContent)
     url = part.image_url
     if url is None:
-        url = _data_url(part.image_data or b"", part.media_type or "image/png")
+        url = data_url(part.image_data or b"", part.media_type or "image/png")
     image: dict[str, Any] = {"url": url}
     if part.detail is not None:
         image["detail"] = part.detail
     return {"type": "image_url", "image_url": image}
-
-
-def _as_markdown(part: CodeContent | DiffContent) -> str:
-    if isinstance(part, CodeContent):
-        return f"```{part.language or ''}\n{part.code}\n```"
-    before = "".join(f"-{line}\n" for line in part.old_code.splitlines())
-    after = "".join(f"+{line}\n" for line in part.new_code.splitlines())
-    return f"```diff\n{before}{after}```"
-
-
-def _data_url(data: bytes, media_type: str) -> str:
-    return f"data:{media_type};base64,{_base64(data)}"
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")

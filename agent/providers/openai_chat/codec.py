@@ -7,118 +7,93 @@ is never a response.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from typing_extensions import override
 
-from ... import errors
-from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, RefusalContent, ToolCall
-from ...wire import Reply, WireRequest, parse_json
+from ...types import AgentConfig, AgentRequest, AgentResponse, RefusalContent, ToolCall
+from ...wire import WireRequest
 from ..base import StreamDecoder
-from ..credentials import Address, resolve
-from ..failures import failure, read_complaint, reply_failure, request_id, shown
-from .answer import read_message, read_usage, stop_reason
+from ..credentials import NOWHERE, Address
+from ..decoding import CodecBase
+from ..failures import request_id
+from .address import endpoint_of, find_address
+from .answer import Reader, finish_reason, read_logprobs, stop_reason
 from .body import encode_body
 from .dialect import API, Dialect
+from .settings import SCHEMA_DIALECT
 from .stream import ChatDecoder
+from .usage import read_usage
 
 
-class ChatCodec:
+class ChatCodec(CodecBase):
     """One vendor that speaks Chat Completions, at one address."""
 
     api = API
-    transport = "http"
+    answer_kind = "chat completion"
+    schema_dialect = SCHEMA_DIALECT
 
-    def __init__(self, dialect: Dialect, address: Address, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        address: Address,
+        headers: Mapping[str, str] | None = None,
+        *,
+        url: str | None = None,
+        foreign_thinking: Literal["drop", "text"] = "drop",
+    ) -> None:
+        key = None if address.key is None else address.key.get_secret_value()
+        sent = {} if key is None else {dialect.key_header: dialect.key_prefix + key}
+        super().__init__(dialect.name, dialect.capabilities, {**sent, **(headers or {})}, () if key is None else (key,))
         self.dialect = dialect
-        self.name = dialect.name
-        self.capabilities = dialect.capabilities
-        self._url = f"{address.base_url}/chat/completions"
-        self._secrets = () if address.key is None else (address.key.get_secret_value(),)
-        sent = {"content-type": "application/json", "accept": "*/*", "user-agent": "agent-llm-router"}
-        if address.key is not None:
-            sent["authorization"] = f"Bearer {address.key.get_secret_value()}"
-        sent.update({name.lower(): value for name, value in (headers or {}).items()})
-        self._headers = tuple((name.encode("ascii"), value.encode("latin-1")) for name, value in sent.items())
+        self._url = url or f"{address.base_url}/chat/completions"
+        self._foreign_thinking = foreign_thinking
 
     @classmethod
     def from_config(cls, config: AgentConfig, dialect: Dialect) -> ChatCodec:
-        address = resolve(
-            config,
-            default_base_url=dialect.base_url,
-            key_variables=dialect.key_variables,
-            base_url_variables=dialect.base_url_variables,
-            key_required=dialect.key_required,
-        )
-        return cls(dialect, address, config.headers)
+        address, url = find_address(config, dialect)
+        return cls(dialect, address, config.headers, url=url, foreign_thinking=config.foreign_thinking)
 
     @override
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
+    def carried_by(self, client: Any, headers: Mapping[str, str]) -> ChatCodec:
+        return ChatCodec(self.dialect, NOWHERE, headers, foreign_thinking=self._foreign_thinking)
 
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
-        body, warnings = encode_body(request, self.dialect, stream=stream)
-        return WireRequest(self._url, self._headers, body, self.name, warnings)
+        body, warnings = encode_body(request, self.dialect, stream=stream, foreign_thinking=self._foreign_thinking)
+        return WireRequest(endpoint_of(self._url, request.model or ""), self._headers, body, self.name, warnings)
 
-    def decode(self, reply: Reply, request: AgentRequest) -> AgentResponse:
-        # Causes are cut off here: their frames hold the vendor's words, which may quote the key.
-        try:
-            body = parse_json(reply.body)
-        except ValueError as error:
-            raise self._broken(f"the answer is not JSON: {error}", reply, request) from None
-        complaint = read_complaint(body) if isinstance(body, dict) and body.get("error") else None
-        if complaint is not None:
-            raise failure(
-                complaint,
-                status=reply.status,
-                headers=reply.headers,
-                body=body,
-                data=reply.body,
-                provider=self.name,
-                model=request.model,
-                secrets=self._secrets,
-            )
-        try:
-            return self._read_answer(body, reply.headers, request)
-        except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-            reason = f"the answer is not a chat completion ({type(error).__name__})"
-            raise self._broken(reason, reply, request) from None
+    @override
+    def _failed_part(self, body: Any) -> Any:
+        """A gateway's vendor may have failed: it says so in the place of the answer."""
+        found = super()._failed_part(body)
+        choices = body.get("choices") if found is None and isinstance(body, dict) else None
+        first = choices[0] if isinstance(choices, list) and choices else None
+        return first if isinstance(first, dict) and first.get("error") else found
 
+    @override
     def _read_answer(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         choice = body["choices"][0]
         model = body.get("model") or request.model or ""
         message = choice["message"]
         if message is None and "finish_reason" not in choice:
             raise TypeError("a choice without a message")
-        content = read_message(message or {}, Origin(provider=self.name, api=API, model=model), body.get("id") or "")
-        reason = choice.get("finish_reason")
+        content = Reader(self.dialect, request, model).message(message or {}, body)
         return AgentResponse(
             provider=self.name,
             model=model,
             content=content,
             usage=read_usage(body.get("usage")),
             stop_reason=stop_reason(
-                reason,
+                finish_reason(choice),
                 called=any(isinstance(part, ToolCall) for part in content),
                 refused=any(isinstance(part, RefusalContent) for part in content),
             ),
-            raw_stop_reason=reason,
+            raw_stop_reason=choice.get("finish_reason"),
             id=body.get("id") or None,
             request_id=request_id(headers),
+            logprobs=read_logprobs(choice.get("logprobs")),
             raw=body,
         )
 
-    def decode_error(self, reply: Reply, request: AgentRequest) -> errors.AgentError:
-        return reply_failure(reply, provider=self.name, model=request.model, secrets=self._secrets)
-
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
         return ChatDecoder(self.dialect, headers, request, self._secrets)
-
-    def _broken(self, message: str, reply: Reply, request: AgentRequest) -> errors.ProtocolError:
-        return errors.ProtocolError(
-            f"{self.name}: {message}",
-            provider=self.name,
-            model=request.model,
-            request_id=request_id(reply.headers),
-            body=shown(reply.body, self._secrets),
-        )

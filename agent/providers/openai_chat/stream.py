@@ -10,27 +10,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import to_json
+from typing_extensions import override
 
-from ... import errors
-from ...sse import SseDecoder
-from ...types import AgentRequest, AgentResponse, Fold, Origin, StreamEvent, ToolCall, Usage
+from ...types import AgentRequest, AgentResponse, StreamEvent, ToolCall
 from ...wire import parse_json
-from ..failures import failure, read_complaint, request_id
+from ..decoding import DecoderBase
+from ..failures import read_complaint, request_id
 from .answer import (
+    VENDOR_KEYS,
+    Reader,
     call_id,
-    finished_call,
+    finish_reason,
     function_in,
-    read_usage,
+    read_citations,
+    read_logprobs,
     reasoning_text,
     split_content,
     stop_reason,
-    thinking_part,
+    text_part,
 )
-from .dialect import API, OPAQUE_KEYS, Dialect
+from .dialect import OPAQUE_KEYS, Dialect
+from .usage import read_usage
 
-# Where the blocks of an answer stand, so that a streamed answer has the order of an unstreamed one.
+# Where the blocks of an answer stand, so that a streamed answer has the order of an unstreamed one. What else it may
+# hold comes after the last call.
 _THINKING, _TEXT, _REFUSAL, _FIRST_CALL = 0, 1, 2, 3
-_SHAPE_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 
 
 class _GrowingCall:
@@ -49,87 +53,75 @@ class _GrowingCall:
         self.started = False
 
 
-class ChatDecoder:
-    """Pushed bytes, events out. See `StreamDecoder` for the contract."""
+class _Gathered:
+    """What comes beside words and calls, until the end says that it is whole."""
 
     __slots__ = (
+        "annotations", "audio", "blocks", "details", "images", "logprobs", "opaque", "ran", "sound", "sources",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.opaque: dict[str, Any] = {}
+        self.details: list[dict[str, Any]] = []
+        self.sources: dict[str, Any] = {}
+        """Sources that stand beside the message; each chunk repeats them."""
+        self.annotations: list[dict[str, Any]] = []
+        self.images: list[dict[str, Any]] = []
+        self.blocks: list[dict[str, Any]] = []
+        self.ran: dict[str, list[Any]] = {}
+        self.audio: dict[str, Any] = {}
+        self.sound: dict[str, list[str]] = {}
+        """Pieces of the audio's data and transcript."""
+        self.logprobs: list[dict[str, Any]] = []
+
+
+class ChatDecoder(DecoderBase):
+    """The decoder of a chat completion's stream."""
+
+    __slots__ = (
+        "_beside",
         "_calls",
-        "_details",
+        "_counts",
         "_dialect",
         "_finish_reason",
-        "_fold",
-        "_headers",
         "_id",
         "_model",
-        "_opaque",
-        "_opening",
+        "_reader",
         "_refused",
-        "_request",
-        "_secrets",
-        "_sse",
         "_started",
+        "_stop_word",
+        "_text",
         "_thinking",
-        "_usage",
-        "done",
-        "failure",
     )
 
     def __init__(
         self, dialect: Dialect, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]
     ) -> None:
-        self.done = False
-        self.failure: errors.AgentError | None = None
+        super().__init__(dialect.name, headers, request, secrets)
         self._dialect = dialect
-        self._headers = headers
-        self._request = request
-        self._secrets = secrets
-        self._sse = SseDecoder()
-        self._fold = Fold()
         self._started = False
-        self._opening: StreamEvent | None = None
         self._model = ""
         self._id = ""
         self._finish_reason: str | None = None
-        self._usage: Usage | None = None
+        self._stop_word: str | None = None
+        """Why the answer ended, where the vendor says it in another place."""
+        self._counts: dict[str, Any] = {}
+        """The latest that was said about usage; some vendors say it with every chunk."""
         self._calls: list[_GrowingCall] = []
+        self._text: list[str] = []
         self._thinking: list[str] = []
         self._refused = False
-        self._details: list[dict[str, Any]] = []
-        self._opaque: dict[str, Any] = {}
+        self._beside = _Gathered()
+        self._reader = Reader(dialect, request, "")
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        events: list[StreamEvent] = []
-        try:
-            for payload in self._sse.feed(chunk):
-                self._take(payload, events)
-        except _SHAPE_ERRORS as error:
-            self._fail(f"an event of the stream cannot be read ({type(error).__name__})")
-        return self._emitted(events)
-
-    def end(self) -> list[StreamEvent]:
-        events: list[StreamEvent] = []
-        counted = self._usage is not None or not self._dialect.stream_usage
+    @override
+    def _take_end(self, events: list[StreamEvent]) -> None:
+        counted = bool(self._counts) or not self._dialect.stream_usage
         complete = self._finish_reason is not None and counted and not self._sse.pending
-        if not self.done and self.failure is None and complete and not self._dialect.done_sentinel:
+        if complete and not self._dialect.done_sentinel:
             self._finish(events)
-        return self._emitted(events)
 
-    def _emitted(self, events: list[StreamEvent]) -> list[StreamEvent]:
-        """Fold what is handed out. The opening waits for content: before that, a failed call can still be repeated."""
-        if events and self._opening is not None:
-            events.insert(0, self._opening)
-            self._opening = None
-        add = self._fold.add
-        for event in events:
-            add(event)
-        return events
-
-    def response(self) -> AgentResponse:
-        return self._fold.response()
-
-    def partial(self) -> AgentResponse:
-        return self._fold.partial()
-
+    @override
     def _take(self, payload: bytes, events: list[StreamEvent]) -> None:
         if self.done:
             return  # whatever follows the end is not part of the answer
@@ -148,56 +140,86 @@ class ChatDecoder:
         choices = chunk.get("choices")
         if choices:
             if not self._started:  # not at the very first chunk: some vendors send one without model and id before it
-                self._start(chunk)
-            self._take_choice(choices[0], chunk, events)
+                self._open(chunk)
+            for choice in choices:
+                self._take_choice(choice, chunk, events)
+            for key in ("search_results", "citations"):
+                if chunk.get(key):
+                    self._beside.sources[key] = chunk[key]
         elif choices is None and "usage" not in chunk and chunk.get("object") != "chat.completion.chunk":
-            raise ValueError("it is not a chat completion chunk")
+            if read_complaint(chunk) is None:
+                raise ValueError("it is not a chat completion chunk")
+            self._complain(chunk)
+            return
         if chunk.get("usage"):
             self._take_usage(chunk)
 
-    def _start(self, chunk: dict[str, Any]) -> None:
+    def _open(self, chunk: dict[str, Any]) -> None:
         self._started = True
         self._model = chunk.get("model") or self._request.model or ""
         self._id = chunk.get("id") or ""
+        if not self._request.model:
+            self._reader = Reader(self._dialect, self._request, self._model)
         facts = AgentResponse(
             provider=self._dialect.name,
             model=self._model,
             id=self._id or None,
             request_id=request_id(self._headers),
         )
-        self._opening = StreamEvent.message_start(response=facts, raw=chunk)
+        self._start(facts, chunk)
+
+    @override
+    def partial(self) -> AgentResponse:
+        if not self.done and (usage := read_usage(self._counts)) is not None:
+            self._fold.add(StreamEvent.usage_event(usage))  # what was told of the cost before it broke off
+        return super().partial()
 
     def _take_usage(self, chunk: dict[str, Any]) -> None:
-        usage = read_usage(chunk.get("usage"))
-        if usage is not None and usage != self._usage:
-            self._usage = usage
-            if self.failure is not None:
-                self._fold.add(StreamEvent.usage_event(usage))
+        told = chunk.get("usage")
+        if told and isinstance(told, dict):
+            self._counts = told
 
     def _take_choice(self, choice: dict[str, Any], chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         if choice.get("index"):
             return  # only the first of several answers is ours
+        if choice.get("error"):
+            self._complain(choice)
+            return
         delta = choice.get("delta")
         if delta:
             content = delta.get("content")
             if content and type(content) is str:
-                events.append(StreamEvent(type="text_delta", text=content, index=_TEXT, raw=chunk))
+                self._say(content, chunk, events)
                 if len(delta) > 1:
                     self._take_rest(delta, chunk, events)
             else:
                 self._take_rest(delta, chunk, events)
                 if content:
                     self._take_blocks(content, chunk, events)
+        if choice.get("logprobs"):
+            self._beside.logprobs += read_logprobs(choice["logprobs"])
         reason = choice.get("finish_reason")
         if reason:
             self._finish_reason = reason
+            self._stop_word = finish_reason(choice)
+            self._take_groq_usage(chunk)
+
+    def _take_groq_usage(self, chunk: dict[str, Any]) -> None:
+        """Groq counts in a place of its own, unless it is asked for usage."""
+        if not chunk.get("usage") and isinstance(own := chunk.get("x_groq"), dict) and own.get("usage"):
+            self._take_usage(own)
+
+    def _say(self, text: str, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
+        self._text.append(text)
+        events.append(StreamEvent(type="text_delta", text=text, index=_TEXT, raw=chunk))
 
     def _take_blocks(self, content: Any, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
-        text, thinking = split_content(content)
+        text, thinking, others = split_content(content)
         if thinking:
             self._think(thinking, chunk, events)
         if text:
-            events.append(StreamEvent(type="text_delta", text=text, index=_TEXT, raw=chunk))
+            self._say(text, chunk, events)
+        self._beside.blocks += others
 
     def _take_rest(self, delta: dict[str, Any], chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         """Everything a delta may hold besides text."""
@@ -208,10 +230,18 @@ class ChatDecoder:
             self._refused = True
             events.append(StreamEvent.refusal_delta(delta["refusal"], index=_REFUSAL, raw=chunk))
         for detail in delta.get("reasoning_details") or ():
-            self._take_detail(detail)
+            if isinstance(detail, dict):
+                self._take_detail(detail)
         for key in OPAQUE_KEYS:
             if key != "reasoning_details" and delta.get(key):
-                self._opaque[key] = delta[key]
+                self._beside.opaque[key] = delta[key]
+        self._beside.annotations += delta.get("annotations") or ()
+        self._beside.images += delta.get("images") or ()
+        for key in VENDOR_KEYS:
+            if delta.get(key):
+                self._beside.ran.setdefault(key, []).extend(delta[key])
+        if delta.get("audio"):
+            self._take_audio(delta["audio"], chunk, events)
         for call in delta.get("tool_calls") or ():
             self._take_call(call, chunk, events)
         legacy = delta.get("function_call")
@@ -224,7 +254,7 @@ class ChatDecoder:
 
     def _take_detail(self, detail: dict[str, Any]) -> None:
         """Pieces of one detail carry the same type and index; together they are what must be sent back."""
-        for known in self._details:
+        for known in self._beside.details:
             if known.get("type") == detail.get("type") and known.get("index") == detail.get("index"):
                 for key, value in detail.items():
                     if (
@@ -236,7 +266,17 @@ class ChatDecoder:
                     elif value is not None:
                         known[key] = value
                 return
-        self._details.append(dict(detail))
+        self._beside.details.append(dict(detail))
+
+    def _take_audio(self, piece: dict[str, Any], chunk: dict[str, Any], events: list[StreamEvent]) -> None:
+        """Sound comes in pieces of base64, and its words with it."""
+        for key, value in piece.items():
+            if key not in ("data", "transcript"):
+                self._beside.audio[key] = value
+            elif value:
+                self._beside.sound.setdefault(key, []).append(value)
+        if piece.get("transcript"):
+            self._say(piece["transcript"], chunk, events)
 
     def _take_call(self, piece: dict[str, Any], chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         function = function_in(piece)
@@ -250,13 +290,20 @@ class ChatDecoder:
         if not call.started and call.name:
             call.started = True
             call.id = call_id(call.id, self._id, call.position)
-            started = ToolCall(id=call.id, name=call.name)
+            started = ToolCall(id=call.id, name=self._reader.name(call.name))
             events.append(StreamEvent.tool_call_start(started, index=index, raw=chunk))
+            if call.arguments:  # they came before the name
+                self._tell_arguments(call, "".join(call.arguments), chunk, events)
         arguments = function.get("arguments")
         if arguments:
             text = arguments if isinstance(arguments, str) else to_json(arguments).decode()
             call.arguments.append(text)
-            events.append(StreamEvent.tool_call_delta_event(text, id=call.id, name=call.name, index=index, raw=chunk))
+            if call.started:
+                self._tell_arguments(call, text, chunk, events)
+
+    def _tell_arguments(self, call: _GrowingCall, text: str, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
+        name, index = self._reader.name(call.name), _FIRST_CALL + call.position
+        events.append(StreamEvent.tool_call_delta_event(text, id=call.id, name=name, index=index, raw=chunk))
 
     def _call_for(self, piece: dict[str, Any], function: Mapping[str, Any]) -> _GrowingCall:
         """Which call a piece belongs to: by index; a new id with a name is a new call, whatever its index says."""
@@ -279,45 +326,28 @@ class ChatDecoder:
         if self._finish_reason is None:
             self._fail("the stream ended without a finish reason")
             return
-        origin = Origin(provider=self._dialect.name, api=API, model=self._model)
-        opaque = {"reasoning_details": self._details, **self._opaque} if self._details else self._opaque
+        beside, reader = self._beside, self._reader
+        opaque = {"reasoning_details": beside.details, **beside.opaque} if beside.details else beside.opaque
         if opaque or self._thinking:
-            part = thinking_part("".join(self._thinking), opaque, origin)
+            part = reader.thinking("".join(self._thinking), opaque)
             events.append(StreamEvent.content_part_event(part, index=_THINKING))
+        if self._text and (citations := read_citations(beside.annotations, beside.sources)):
+            events.append(StreamEvent.content_part_event(text_part("".join(self._text), citations), index=_TEXT))
         for call in self._calls:
-            finished = finished_call(
-                call_id(call.id, self._id, call.position), call.name, "".join(call.arguments), call.opaque, origin
-            )
+            id = call_id(call.id, self._id, call.position)
+            finished = reader.call(id, call.name, "".join(call.arguments), call.opaque)
             events.append(StreamEvent.tool_call_end(finished, index=_FIRST_CALL + call.position))
+        sound = {key: "".join(pieces) for key, pieces in beside.sound.items()}
+        others = reader.others({**beside.audio, **sound}, beside.images, beside.annotations, beside.ran, beside.blocks)
+        for index, other in enumerate(others, _FIRST_CALL + len(self._calls)):
+            events.append(StreamEvent.content_part_event(other, index=index))
         self.done = True
+        usage = read_usage(self._counts)
         facts = AgentResponse(
             model=self._model,
-            usage=self._usage,
-            stop_reason=stop_reason(self._finish_reason, called=bool(self._calls), refused=self._refused),
+            usage=usage,
+            stop_reason=stop_reason(self._stop_word, called=bool(self._calls), refused=self._refused),
             raw_stop_reason=self._finish_reason,
+            logprobs=beside.logprobs,
         )
-        events.append(StreamEvent.message_end(usage=self._usage, response=facts))
-
-    def _complain(self, chunk: dict[str, Any]) -> None:
-        complaint = read_complaint(chunk)
-        if complaint is None:
-            self._fail("the vendor reports an error")
-            return
-        self.failure = failure(
-            complaint,
-            status=200,
-            headers=self._headers,
-            body=chunk,
-            provider=self._dialect.name,
-            model=self._request.model,
-            secrets=self._secrets,
-        )
-
-    def _fail(self, message: str) -> None:
-        if self.failure is None:
-            self.failure = errors.ProtocolError(
-                f"{self._dialect.name}: {message}",
-                provider=self._dialect.name,
-                model=self._request.model,
-                request_id=request_id(self._headers),
-            )
+        events.append(StreamEvent.message_end(usage=usage, response=facts))

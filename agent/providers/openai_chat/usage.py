@@ -1,0 +1,89 @@
+"""What an answer cost, in every spelling vendors have for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...types import Usage
+
+_TICKS_PER_DOLLAR = 1e10
+"""xAI counts dollars in these: the figures of its recorded answers are its prices times the tokens at this rate."""
+
+_BESIDE = {
+    "citation_tokens": "output_citation_tokens",
+    "num_search_queries": "web_searches",
+    "num_sources_used": "web_sources",
+}
+_READ = {
+    "audio_tokens": "input_audio_tokens",
+    "image_tokens": "input_image_tokens",
+    "video_tokens": "input_video_tokens",
+}
+_WRITTEN = {"audio_tokens": "output_audio_tokens", "image_tokens": "output_image_tokens"}
+
+
+def read_usage(usage: Any) -> Usage | None:
+    if not isinstance(usage, dict) or not usage:
+        return None
+    prompt = _group(usage.get("prompt_tokens_details"))
+    completion = _group(usage.get("completion_tokens_details"))
+    return Usage.from_counts(
+        _first_number(usage.get("prompt_tokens")),
+        _first_number(usage.get("completion_tokens")),
+        total=_first_number(usage.get("total_tokens")),
+        cache_read=_first_number(
+            prompt.get("cached_tokens"),
+            usage.get("prompt_cache_hit_tokens"),
+            usage.get("cached_tokens"),
+            usage.get("num_cached_tokens"),
+            usage.get("cache_read_input_tokens"),
+        ),
+        cache_write=_first_number(
+            prompt.get("cache_write_tokens"),
+            prompt.get("cache_creation_tokens"),
+            prompt.get("cache_creation_input_tokens"),
+            usage.get("cache_creation_input_tokens"),
+        ),
+        reasoning=_first_number(completion.get("reasoning_tokens"), usage.get("reasoning_tokens")),
+        details=_details(usage, prompt, completion),
+        billed=_billed(usage),
+    )
+
+
+def _details(usage: Mapping[str, Any], prompt: Mapping[str, Any], completion: Mapping[str, Any]) -> dict[str, Any]:
+    """What else is counted; most answers have none of it."""
+    found = {
+        name: counts[key]
+        for counts, names in ((usage, _BESIDE), (prompt, _READ), (completion, _WRITTEN))
+        for key, name in names.items()
+        if counts.get(key)
+    }
+    if "web_searches" not in found and (run := _group(usage.get("server_tool_use"))):
+        found["web_searches"] = run.get("web_search_requests")
+    return found
+
+
+def _group(counts: Any) -> Mapping[str, Any]:
+    return counts if isinstance(counts, dict) else {}
+
+
+def _billed(usage: dict[str, Any]) -> Any:
+    """US dollars, if the vendor says. Who uses a key of their own at a gateway pays the vendor behind it as well."""
+    cost = usage.get("cost")
+    if isinstance(cost, dict):
+        return cost.get("total_cost")
+    # Zero ticks are said where the vendor is not the one who bills, as on Azure.
+    if cost is None and isinstance(ticks := usage.get("cost_in_usd_ticks"), int | float) and ticks:
+        return ticks / _TICKS_PER_DOLLAR
+    if usage.get("is_byok") and isinstance(cost, int | float):
+        upstream = _group(usage.get("cost_details")).get("upstream_inference_cost")
+        return cost + upstream if isinstance(upstream, int | float) else cost
+    return cost
+
+
+def _first_number(*values: Any) -> int:
+    for value in values:
+        if isinstance(value, int | float):
+            return int(value)
+    return 0

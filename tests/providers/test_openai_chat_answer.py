@@ -1,0 +1,89 @@
+"""What the codec reads: everything that was paid for, the same whether it comes whole or as a stream."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from agent.providers.openai_chat import Dialect
+from agent.types import AgentRequest, AudioContent, Origin, TextContent, VendorContent
+from agent.wire import Reply
+from tests.providers.speaking_chat import answers, codec_of, encoded
+
+HOME = Origin(provider="openai-chat", api="openai-chat", model="m")
+
+
+def test_an_answer_in_sound_is_named_at_home_and_told_elsewhere() -> None:
+    audio = {"id": "audio_1", "data": base64.b64encode(b"RIFF").decode(), "transcript": "Hello.", "expires_at": 9}
+    request = AgentRequest(input="hi", model="m", extra={"audio": {"format": "wav", "voice": "x"}})
+    whole, streamed = answers({"content": None, "audio": audio}, request)
+    assert whole == streamed
+    assert whole.text == "Hello."
+    sound = whole.content[1]
+    assert isinstance(sound, AudioContent)
+    assert (sound.data, sound.media_type, sound.origin) == (b"RIFF", "audio/wav", HOME)
+    again = request.with_messages(whole.message)
+    assert encoded(again)[0]["messages"][1] == {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
+    abroad, warnings = encoded(again, Dialect(name="other"))
+    assert abroad["messages"][1] == {"role": "assistant", "content": "Hello."}
+    assert "sound" in warnings[0]
+
+
+def test_sources_are_citations_wherever_they_stand() -> None:
+    note = {
+        "type": "url_citation",
+        "url_citation": {"url": "https://a.example", "title": "A", "start_index": 0, "end_index": 2},
+    }
+    request = AgentRequest(input="x", model="m")
+    for response in answers({"content": "Hi", "annotations": [note]}, request):
+        (part,) = response.content
+        assert isinstance(part, TextContent)
+        (citation,) = part.citations
+        assert (citation.url, citation.title, citation.start, citation.end) == ("https://a.example", "A", 0, 2)
+        assert citation.provider_data == note
+    found = [{"url": "https://b.example", "title": "B", "snippet": "words"}]
+    for response in answers({"content": "Hi"}, request, search_results=found, citations=["https://b.example"]):
+        (part,) = response.content
+        assert isinstance(part, TextContent)
+        assert [(source.url, source.quote) for source in part.citations] == [("https://b.example", "words")]
+    for response in answers({"content": "Hi"}, request, citations=["https://c.example"]):
+        (part,) = response.content
+        assert isinstance(part, TextContent)
+        assert [source.url for source in part.citations] == ["https://c.example"]
+
+
+def test_what_the_vendor_did_on_its_own_side_is_kept_as_it_came() -> None:
+    ran = [{"type": "search", "index": 0, "output": "found"}]
+    note = {"type": "file", "file": {"hash": "h"}}
+    message = {"content": "Hi", "executed_tools": ran, "annotations": [note]}
+    whole, streamed = answers(message, AgentRequest(input="x", model="m"))
+    assert whole == streamed
+    assert [(part.kind, part.provider_data) for part in whole.content if isinstance(part, VendorContent)] == [
+        ("annotations", {"annotations": [note]}),
+        ("executed_tools", {"executed_tools": ran}),
+    ]
+    written, _ = encoded(AgentRequest(input="x", model="m", messages=[whole.message]))
+    assert written["messages"][0] == {"role": "assistant", "content": "Hi"}, "it has no place in a request"
+
+
+def test_probabilities_are_reported_token_by_token() -> None:
+    codec = codec_of()
+    request = AgentRequest(input="x", model="m", logprobs=1)
+    top = [{"token": "Hi", "logprob": -0.1, "bytes": [72]}, {"token": "Yo", "logprob": -2.0, "bytes": None}]
+    content = [{"token": "Hi", "logprob": -0.1, "bytes": [72], "top_logprobs": top}]
+    choice = {"index": 0, "logprobs": {"content": content, "refusal": None}, "finish_reason": "stop"}
+    whole = {"id": "r", "choices": [{**choice, "message": {"content": "Hi"}}]}
+    response = codec.decode(Reply(200, {}, json.dumps(whole).encode()), request)
+    wanted = {
+        "token": "Hi",
+        "logprob": -0.1,
+        "top": [{"token": "Hi", "logprob": -0.1}, {"token": "Yo", "logprob": -2.0}],
+    }
+    assert response.logprobs == (wanted,)
+    decoder = codec.decoder({}, request)
+    chunk = {"id": "r", "choices": [{**choice, "delta": {"content": "Hi"}}]}
+    decoder.feed(b"data: " + json.dumps(chunk).encode() + b"\n\ndata: [DONE]\n\n")
+    assert decoder.response() == response
+    older = {"choices": [{"message": {"content": "Hi"}, "logprobs": {"tokens": ["Hi"], "token_logprobs": [-0.1]}}]}
+    response = codec.decode(Reply(200, {}, json.dumps(older).encode()), request)
+    assert response.logprobs == ({"token": "Hi", "logprob": -0.1, "top": []},)
