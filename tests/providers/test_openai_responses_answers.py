@@ -1,0 +1,528 @@
+"""What the Responses codec makes of answers, streamed and not: the same, whatever a vendor leaves out or repeats."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agent import errors
+from agent.providers.credentials import Address
+from agent.providers.openai_responses import ResponsesCodec
+from agent.providers.openai_responses.stream import ResponsesDecoder
+from agent.types import (
+    AgentRequest,
+    AgentResponse,
+    Origin,
+    Part,
+    TextContent,
+    ThinkingContent,
+    ToolSpec,
+    VendorContent,
+)
+from agent.wire import Reply
+from tests.conftest import WIRE
+from tests.corpus import Exchange, codec_for, exchanges
+from tests.judging import decoded
+
+CODEC = ResponsesCodec(Address("", None), name="openai")
+REQUEST = AgentRequest(input="?", model="gpt-5")
+HOME = Origin(provider="openai", api="openai-responses", model="gpt-5")
+USAGE = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8}
+
+MESSAGE = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": "Hello", "annotations": []}],
+}
+CALL = {
+    "type": "function_call",
+    "id": "fc_1",
+    "call_id": "call_1",
+    "name": "get_weather",
+    "arguments": '{"city":"Paris"}',
+    "status": "completed",
+}
+SUMMARY = [{"type": "summary_text", "text": "hm"}]
+REASONING = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": SUMMARY,
+    "encrypted_content": "SEALED",
+}
+SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}}
+
+
+def answer(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "resp_1", "model": "gpt-5-x", "status": "completed", "output": items, "usage": USAGE, **more}
+
+
+def read(*items: dict[str, Any], request: AgentRequest = REQUEST, **more: Any) -> AgentResponse:
+    return CODEC.decode(Reply(200, {}, json.dumps(answer(*items, **more)).encode()), request)
+
+
+def event(kind: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind if kind in ("error", "keepalive") else f"response.{kind}", **more}
+
+
+def fed(*events: dict[str, Any], request: AgentRequest = REQUEST) -> ResponsesDecoder:
+    decoder = CODEC.decoder({}, request)
+    assert isinstance(decoder, ResponsesDecoder)
+    for one in events:
+        decoder.feed(b"data: " + json.dumps(one).encode() + b"\n\n")
+    decoder.end()
+    return decoder
+
+
+def streamed(*events: dict[str, Any], request: AgentRequest = REQUEST) -> AgentResponse:
+    decoder = fed(*events, request=request)
+    assert decoder.failure is None, decoder.failure
+    assert decoder.done
+    return decoder.response()
+
+
+CREATED = event("created", response={"id": "resp_1", "model": "gpt-5-x", "output": []})
+
+
+def completed(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return event("completed", response=answer(*items, **more))
+
+
+# Whole answers.
+
+
+def test_reasoning_text_and_calls_keep_what_must_go_back() -> None:
+    response = read(REASONING, {**MESSAGE, "phase": "commentary"}, CALL)
+    thinking, text, call = response.content
+    assert thinking == ThinkingContent(
+        thinking="hm", id="rs_1", encrypted_content="SEALED", summary=SUMMARY, origin=HOME
+    )
+    assert text == TextContent(text="Hello", provider_data={"id": "msg_1", "phase": "commentary"}, origin=HOME)
+    assert (call.id, call.item_id, call.arguments, call.origin) == ("call_1", "fc_1", {"city": "Paris"}, HOME)  # type: ignore[union-attr]
+    assert (response.stop_reason, response.raw_stop_reason) == ("tool_calls", "completed")
+    assert (response.id, response.model) == ("resp_1", "gpt-5-x")
+
+
+def test_sources_are_citations_with_the_vendors_own_form_inside() -> None:
+    page = {"type": "url_citation", "url": "https://a", "title": "A", "start_index": 1, "end_index": 3}
+    file = {"type": "file_citation", "file_id": "f", "filename": "a.pdf", "index": 4}
+    block = {"type": "output_text", "text": "Hello", "annotations": [page, file]}
+    text = read({**MESSAGE, "content": [block]}).content[0]
+    assert isinstance(text, TextContent)
+    first, second = text.citations
+    assert (first.url, first.title, first.start, first.end, first.provider_data) == ("https://a", "A", 1, 3, page)
+    assert (second.url, second.title, second.start, second.provider_data) == (None, "a.pdf", 4, file)
+
+
+def test_a_refusal_is_no_text() -> None:
+    response = read({**MESSAGE, "content": [{"type": "refusal", "refusal": "No."}]})
+    assert (response.text, response.refusal, response.stop_reason) == (None, "No.", "refusal")
+
+
+@pytest.mark.parametrize(
+    ("details", "reason", "raw"),
+    [
+        ({"reason": "max_output_tokens"}, "length", "max_output_tokens"),
+        ({"reason": "content_filter"}, "content_filter", "content_filter"),
+        ({"reason": "steered"}, "other", "steered"),
+        (None, "other", "incomplete"),
+    ],
+)
+def test_an_incomplete_answer_says_why(details: Any, reason: str, raw: str) -> None:
+    response = read(MESSAGE, status="incomplete", incomplete_details=details)
+    assert (response.stop_reason, response.raw_stop_reason) == (reason, raw)
+    assert response == streamed(
+        CREATED, event("incomplete", response=answer(MESSAGE, status="incomplete", incomplete_details=details))
+    )
+
+
+def test_a_call_that_was_cut_off_has_no_arguments_even_if_they_can_be_read() -> None:
+    for text in ('{"city": "Par', "{}"):
+        (call,) = read({**CALL, "arguments": text, "status": "incomplete"}, status="incomplete").tool_calls
+        assert (call.arguments, call.invalid_arguments) == ({}, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "invalid"),
+    [("", {}, None), ("[1]", {}, "[1]"), ("{oops", {}, "{oops"), ('{"a": 1}', {"a": 1}, None)],
+)
+def test_arguments_that_are_no_object_are_kept_as_text(text: str, arguments: Any, invalid: str | None) -> None:
+    (call,) = read({**CALL, "arguments": text}).tool_calls
+    assert (call.arguments, call.invalid_arguments) == (arguments, invalid)
+
+
+def test_a_call_without_an_id_gets_one_that_stays_the_same() -> None:
+    bare = {key: value for key, value in CALL.items() if key not in ("id", "call_id")}
+    first, second = read(bare, bare).tool_calls
+    assert first.id != second.id
+    assert [call.id for call in read(bare, bare).tool_calls] == [first.id, second.id]
+    assert streamed(CREATED, completed(bare, bare)) == read(bare, bare)
+
+
+def test_spellings_of_the_same_thing() -> None:
+    assert read({**CALL, "arguments": {"city": "Paris"}}).content == read(CALL).content
+    assert read({**MESSAGE, "content": "Hello"}).content == read(MESSAGE).content
+    assert read({**MESSAGE, "content": [{"type": "refusal", "refusal": ""}]}).content == ()
+    assert read({**MESSAGE, "status": "incomplete"}).content[0].provider_data == {"id": "msg_1", "status": "incomplete"}
+
+
+def test_a_custom_tool_is_given_text() -> None:
+    custom = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "run", "input": "1+1"}
+    (call,) = read(custom).tool_calls
+    assert (call.arguments, call.provider_data) == ({"input": "1+1"}, {"type": "custom"})
+
+
+def test_names_and_optional_arguments_come_back_as_the_caller_knows_them() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a"]}
+    tool = ToolSpec(name="search.web", parameters=schema, strict=True)
+    request = AgentRequest(input="?", model="gpt-5", tools=[tool])
+    sent = json.loads(CODEC.encode(request, stream=False).body)["tools"][0]["name"]
+    item = {**CALL, "name": sent, "arguments": '{"a": "x", "b": null}'}
+    response = read(item, request=request)
+    assert [(call.name, call.arguments) for call in response.tool_calls] == [("search.web", {"a": "x"})]
+    started = event("output_item.added", output_index=0, item={**item, "arguments": ""})
+    finished = event("output_item.done", output_index=0, item=item)
+    assert streamed(CREATED, started, finished, completed(item), request=request) == response
+
+
+def test_what_only_the_vendor_understands_is_kept_as_it_came() -> None:
+    odd = {"type": "brand_new_call", "id": "x", "anything": [1, {"a": None}]}
+    block = {**MESSAGE, "content": [{"type": "output_hologram", "data": "x"}]}
+    response = read(SEARCH, odd, block)
+    assert [(part.kind, part.provider_data, part.origin) for part in response.content if part.type == "vendor"] == [
+        ("web_search_call", SEARCH, HOME),
+        ("brand_new_call", odd, HOME),
+        ("output_hologram", block, HOME),
+    ]
+
+
+def test_probabilities_of_tokens() -> None:
+    token = {"token": "Hi", "logprob": -0.1, "bytes": [1], "top_logprobs": [{"token": "Ho", "logprob": -2.0}]}
+    message = {**MESSAGE, "content": [{"type": "output_text", "text": "Hi", "logprobs": [token]}]}
+    expected = ({"token": "Hi", "logprob": -0.1, "top": [{"token": "Ho", "logprob": -2.0}]},)
+    assert read(message).logprobs == expected
+    bare = {**MESSAGE, "content": [{"type": "output_text", "text": "Hi"}]}
+    delta = event("output_text.delta", output_index=0, content_index=0, delta="Hi", logprobs=[token])
+    assert (
+        streamed(CREATED, delta, event("output_item.done", output_index=0, item=bare), completed()).logprobs == expected
+    )
+
+
+def test_usage_in_all_spellings() -> None:
+    counts = {
+        "input_tokens": 100,
+        "input_tokens_details": {"cached_tokens": 40, "cache_write_tokens": 10},
+        "output_tokens": 20,
+        "output_tokens_details": {"reasoning_tokens": 5},
+        "total_tokens": 120,
+    }
+    usage = read(MESSAGE, usage=counts).usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (100, 20, 120)
+    assert (usage.cache_read_tokens, usage.cache_write_tokens, usage.reasoning_tokens) == (40, 10, 5)
+    assert (usage.billed, dict(usage.details)) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("usage", "more", "billed", "details"),
+    [
+        ({"cost": 0.0025}, {}, 0.0025, {}),
+        ({"cost_in_usd_ticks": 9243500}, {}, 0.00092435, {}),
+        ({}, {"tool_usage": {"web_search": {"num_requests": 3}}}, None, {"web_searches": 3}),
+        (
+            {"server_side_tool_usage_details": {"web_search_calls": 2, "code_interpreter_calls": 1}},
+            {},
+            None,
+            {"web_searches": 2, "code_executions": 1},
+        ),
+        ({}, {"output": [SEARCH, MESSAGE]}, None, {"web_searches": 1}),
+    ],
+    ids=["OpenRouter's cost", "xAI's ticks", "tool usage", "xAI's tools", "searches counted"],
+)
+def test_what_else_was_billed(usage: Any, more: Any, billed: float | None, details: dict[str, int]) -> None:
+    found = read(MESSAGE, **{"usage": {**USAGE, **usage}, **more}).usage
+    assert found is not None
+    assert (found.billed, dict(found.details)) == (billed, details)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (answer(status="failed", error={"code": "rate_limit_exceeded", "message": "slow"}), errors.RateLimitError),
+        (answer(status="failed", error={"code": "server_error", "message": "oops"}), errors.ProviderError),
+        (answer(status="failed", error=None), errors.ProtocolError),
+        (answer(status="in_progress"), errors.ProtocolError),
+        ({"id": "resp_1"}, errors.ProtocolError),
+        ([], errors.ProtocolError),
+    ],
+    ids=["rate limit", "server error", "failed without a reason", "not finished", "no output", "no object"],
+)
+def test_a_response_that_failed_or_is_not_finished_is_never_an_answer(body: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind) as caught:
+        CODEC.decode(Reply(200, {}, json.dumps(body).encode()), REQUEST)
+    assert type(caught.value) is kind
+
+
+# Streams.
+
+
+def test_nothing_is_emitted_before_content() -> None:
+    decoder = CODEC.decoder({}, REQUEST)
+    for one in (
+        CREATED,
+        event("in_progress", response={"id": "resp_1"}),
+        event("keepalive"),
+        event("output_item.added", output_index=0, item={**MESSAGE, "content": []}),
+        event("content_part.added", output_index=0, content_index=0, part={"type": "output_text", "text": ""}),
+    ):
+        assert decoder.feed(b": comment\n\ndata: " + json.dumps(one).encode() + b"\n\n") == []
+    delta = event("output_text.delta", output_index=0, content_index=0, delta="Hi")
+    events = decoder.feed(b"data: " + json.dumps(delta).encode() + b"\n\n")
+    assert [one.type for one in events] == ["message_start", "text_delta"]
+    assert events[0].response is not None
+    assert (events[0].response.id, events[0].response.model) == ("resp_1", "gpt-5-x")
+
+
+WHOLE = read(REASONING, MESSAGE, CALL)
+ADDED = [
+    event("output_item.added", output_index=0, item={**REASONING, "summary": [], "encrypted_content": "early"}),
+    event("output_item.added", output_index=1, item={**MESSAGE, "content": []}),
+    event("output_item.added", output_index=2, item={**CALL, "arguments": ""}),
+]
+DELTAS = [
+    event("reasoning_summary_text.delta", output_index=0, summary_index=0, delta="hm"),
+    event("output_text.delta", output_index=1, content_index=0, delta="Hel"),
+    event("output_text.delta", output_index=1, content_index=0, delta="lo"),
+    event("function_call_arguments.delta", output_index=2, delta='{"city":'),
+    event("function_call_arguments.delta", output_index=2, delta='"Paris"}'),
+]
+DONE = [
+    event("output_item.done", output_index=place, item=item) for place, item in enumerate((REASONING, MESSAGE, CALL))
+]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [CREATED, *ADDED, *DELTAS, *DONE, completed(REASONING, MESSAGE, CALL)],
+        [CREATED, *ADDED, *DELTAS, *DONE, completed()],
+        [CREATED, *DONE, completed()],
+        [CREATED, *reversed(DONE), completed()],
+        [CREATED, completed(REASONING, MESSAGE, CALL)],
+        [CREATED, *ADDED[::-1], DELTAS[3], *DELTAS[1:3], DELTAS[0], DELTAS[4], *DONE[::-1], completed()],
+        [CREATED, *ADDED, *DELTAS, completed(REASONING, MESSAGE, CALL)],
+        [CREATED, *DELTAS[1:3], completed(REASONING, MESSAGE, CALL)],
+        [*DONE, completed(REASONING, MESSAGE, CALL)],
+        [CREATED, DONE[0], DONE[2], completed(REASONING, MESSAGE, CALL)],
+        [CREATED, *ADDED, *DELTAS, *DONE, *DONE, completed(REASONING, MESSAGE, CALL), completed(MESSAGE)],
+        [
+            CREATED,
+            *ADDED,
+            *DELTAS,
+            event("output_item.done", output_index=0, item={**REASONING, "encrypted_content": None}),
+            *DONE[1:],
+            completed(REASONING, MESSAGE, CALL),
+        ],
+        [CREATED, *ADDED, *DELTAS, *DONE, completed({**REASONING, "id": "rs_new"}, MESSAGE, CALL)],
+    ],
+    ids=[
+        "everything",
+        "nothing in the closing event",
+        "no deltas",
+        "items in reverse",
+        "only the closing event",
+        "interleaved",
+        "no ends of items",
+        "deltas of some items only",
+        "no opening",
+        "an item that only the closing event knows",
+        "everything twice",
+        "sealed only in the closing event",
+        "a new id in the closing event",
+    ],
+)
+def test_a_stream_adds_up_to_the_unstreamed_answer(events: list[dict[str, Any]]) -> None:
+    assert streamed(*events) == WHOLE
+
+
+def test_deltas_are_the_answer_where_nothing_else_repeats_them() -> None:
+    bare_items = [
+        event("output_item.done", output_index=0, item={"type": "reasoning", "id": "rs_1"}),
+        event("output_item.done", output_index=1, item={"type": "message", "id": "msg_1"}),
+        event("output_item.done", output_index=2, item={key: CALL[key] for key in CALL if key != "arguments"}),
+    ]
+    response = streamed(CREATED, *ADDED, *DELTAS, *bare_items, completed())
+    assert (response.thinking, response.text) == ("hm", "Hello")
+    assert [call.arguments for call in response.tool_calls] == [{"city": "Paris"}]
+
+
+def test_blocks_whose_numbers_do_not_begin_at_zero_stand_in_their_order() -> None:
+    blocks = [{"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
+    events = [
+        event("output_text.delta", output_index=0, content_index=1, delta="a"),
+        event("refusal.delta", output_index=0, content_index=2, delta="b"),
+        event("output_item.done", output_index=0, item={**MESSAGE, "content": blocks}),
+    ]
+    response = streamed(CREATED, *events, completed())
+    assert response == read({**MESSAGE, "content": blocks})
+    assert (response.text, response.refusal) == ("a", "b")
+
+
+def test_events_without_a_place_go_by_the_items_id() -> None:
+    events = [
+        event("output_item.added", item={**MESSAGE, "content": []}),
+        event("output_item.added", item={**CALL, "arguments": ""}),
+        event("output_text.delta", item_id="msg_1", content_index=0, delta="Hello"),
+        event("function_call_arguments.delta", item_id="fc_1", delta=CALL["arguments"]),
+        event("output_item.done", item=CALL),
+        event("output_item.done", item=MESSAGE),
+    ]
+    assert streamed(CREATED, *events, completed()) == read(MESSAGE, CALL)
+
+
+def test_a_thought_and_its_summary_are_not_told_twice() -> None:
+    item = {**REASONING, "content": [{"type": "reasoning_text", "text": "hm, hm"}]}
+    events = [
+        event("reasoning_summary_text.delta", output_index=0, delta="hm"),
+        event("reasoning_text.delta", output_index=0, delta="hm, hm"),
+        event("output_item.done", output_index=0, item=item),
+    ]
+    assert streamed(CREATED, *events, DONE[1], completed()).thinking == "hm"
+    assert read(item, MESSAGE).thinking == "hm"
+
+
+def test_sources_that_come_one_by_one_are_kept() -> None:
+    page = {"type": "url_citation", "url": "https://a", "title": "A", "start_index": 1, "end_index": 3}
+    events = [
+        event("output_text.delta", output_index=0, content_index=0, delta="Hello"),
+        event("output_text.annotation.added", output_index=0, content_index=0, annotation=page),
+        event("output_item.done", output_index=0, item=MESSAGE),
+    ]
+    text = streamed(CREATED, *events, completed()).content[0]
+    assert isinstance(text, TextContent)
+    assert [citation.url for citation in text.citations] == ["https://a"]
+
+
+def test_a_custom_tools_text_may_come_in_deltas_alone() -> None:
+    custom = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "run"}
+    events = [
+        event("output_item.added", output_index=0, item={**custom, "input": ""}),
+        event("custom_tool_call_input.delta", output_index=0, delta="1+"),
+        event("custom_tool_call_input.delta", output_index=0, delta=""),
+        event("custom_tool_call_input.delta", output_index=0, delta="1"),
+        event("output_item.done", output_index=0, item=custom),
+    ]
+    assert streamed(CREATED, *events, completed()) == read({**custom, "input": "1+1"})
+
+
+def test_items_that_nobody_announced_are_found() -> None:
+    events = [
+        event("output_text.delta", output_index=0, content_index=0, delta=""),
+        event("output_text.delta", output_index=0, content_index=0, delta="Hello"),
+        event("function_call_arguments.delta", output_index=1, delta=CALL["arguments"]),
+    ]
+    assert streamed(*events, completed(MESSAGE, CALL)) == read(MESSAGE, CALL)
+    assert streamed(*ADDED[1:2], *events[:2], completed(MESSAGE, CALL)) == read(MESSAGE, CALL)
+    assert streamed(completed(MESSAGE, CALL)) == read(MESSAGE, CALL)
+
+
+def test_calls_are_ended_when_the_vendor_ends_them_and_not_before() -> None:
+    decoder = fed(CREATED, ADDED[2], *DELTAS[3:])
+    assert decoder.partial().tool_calls == []
+    decoder = fed(CREATED, ADDED[2], *DELTAS[3:], DONE[2])
+    assert [call.arguments for call in decoder.partial().tool_calls] == [{"city": "Paris"}]
+    assert not decoder.done
+
+
+def test_a_picture_may_be_larger_than_other_events() -> None:
+    picture = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "A" * 3_000_000}
+    response = streamed(CREATED, event("output_item.done", output_index=0, item=picture), completed(picture))
+    assert response.content[0].provider_data == picture
+
+
+@pytest.mark.parametrize(
+    ("last", "kind", "message"),
+    [
+        (event("error", code="rate_limit_exceeded", message="slow"), errors.RateLimitError, "slow"),
+        (
+            event("error", error={"type": "insufficient_quota", "code": "insufficient_quota", "message": "pay"}),
+            errors.QuotaExceededError,
+            "pay",
+        ),
+        (
+            event("failed", response=answer(status="failed", error={"code": "server_error", "message": "oops"})),
+            errors.ProviderError,
+            "oops",
+        ),
+        (
+            event("failed", response=answer(status="failed", error={"code": "request_too_large", "message": "x"})),
+            errors.ContextLengthError,
+            "x",
+        ),
+        (event("failed", response=answer(status="failed", error=None)), errors.ProviderError, "failed"),
+        (event("completed", response=answer(status="failed", error={"message": "oops"})), errors.ProviderError, "oops"),
+        ({"error": {"message": "too many requests", "code": 429}}, errors.RateLimitError, "too many"),
+        (event("output_text.delta", output_index=0), errors.ProtocolError, "cannot be read"),
+    ],
+    ids=["flat", "nested", "failed", "too long", "no reason", "completed as failed", "a gateway's", "no sense"],
+)  # fmt: skip
+def test_a_failure_in_the_stream_has_its_real_class_and_keeps_what_had_come(
+    last: dict[str, Any], kind: type[errors.AgentError], message: str
+) -> None:
+    decoder = fed(CREATED, ADDED[1], *DELTAS[1:3], last)
+    assert not decoder.done
+    assert type(decoder.failure) is kind
+    assert message in decoder.failure.message
+    assert decoder.partial().text == "Hello"
+
+
+def test_what_a_failed_answer_cost_is_kept_even_if_said_afterwards() -> None:
+    failed = event("failed", response=answer(status="failed", error={"message": "oops"}))
+    decoder = fed(CREATED, *DELTAS[1:3], event("error", message="oops"), failed)
+    usage = decoder.partial().usage
+    assert usage is not None
+    assert usage.total_tokens == 8
+
+
+def test_a_stream_that_just_stops_is_not_done() -> None:
+    decoder = fed(CREATED, *ADDED, *DELTAS, *DONE)
+    assert not decoder.done
+    decoder.feed(b"data: [DONE]\n\n")
+    assert not decoder.done
+
+
+# Recordings.
+
+
+@pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        exchange
+        for exchange in (exchanges("openai.responses") if WIRE.exists() else ())
+        if exchange.stream is not None and exchange.expected["kind"] == "message"
+    ],
+    ids=lambda exchange: exchange.name,
+)
+def test_a_recorded_stream_adds_up_to_its_closing_event(exchange: Exchange) -> None:
+    lines = (exchange.stream or b"").decode().splitlines()
+    closing = next(line for line in reversed(lines) if '"response.completed"' in line and line.startswith("data:"))
+    body = json.dumps(json.loads(closing[5:])["response"]).encode()
+    whole = codec_for(exchange).decode(Reply(200, exchange.response.get("headers") or {}, body), exchange.agent_request)
+    assert without_seals(decoded(exchange)) == without_seals(whole)
+
+
+def without_seals(response: AgentResponse) -> AgentResponse:
+    """Vendors seal the same thing anew each time they write it, and one gives it a new id as well."""
+
+    def opened(part: Part) -> Part:
+        if isinstance(part, ThinkingContent):
+            return part.model_copy(update={"encrypted_content": "", "id": ""})
+        if isinstance(part, VendorContent) and "fingerprint" in (part.provider_data or {}):
+            return part.model_copy(update={"provider_data": {**(part.provider_data or {}), "fingerprint": ""}})
+        return part
+
+    return response.model_copy(update={"content": list(map(opened, response.content))})

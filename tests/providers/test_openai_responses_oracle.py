@@ -1,0 +1,305 @@
+"""The official SDK as judge of the Responses codec: it accepts what we send, and finds in answers what we find.
+
+The SDK's types do not say everything that the API demands. What they leave out is written down here as rules, each of
+which is a refusal that real requests have met.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openai.types.responses.input_token_count_params import InputTokenCountParams
+from openai.types.responses.response_create_params import (
+    ResponseCreateParamsNonStreaming,
+    ResponseCreateParamsStreaming,
+)
+
+from agent import Agent
+from agent.providers.credentials import Address
+from agent.providers.openai_responses import ResponsesCodec
+from agent.testing import LoopbackServer
+from agent.types import (
+    AgentRequest,
+    Message,
+    Origin,
+    Part,
+    RefusalContent,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    VendorContent,
+)
+from tests.conftest import WIRE
+from tests.corpus import Exchange, exchanges
+from tests.judging import decoded
+from tests.providers.reading_openai_responses import read_request
+from tests.providers.sdk_judges import Replay, is_closed, replayed, sdk_types
+from tests.strategies import agent_requests
+
+RECORDED = exchanges("openai.responses") if WIRE.exists() else ()
+REQUESTS = [
+    exchange
+    for exchange in RECORDED
+    if exchange.request is not None and exchange.request.get("temperature") != -1  # our types refuse that one, too
+]
+ANSWERS = [exchange for exchange in RECORDED if exchange.expected["kind"] == "message"]
+CODEC = ResponsesCodec(Address("", None), name="openai")
+
+needs_recordings = pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
+
+
+def broken_rules(body: dict[str, Any], request: AgentRequest) -> Iterator[str]:
+    """What the API would refuse although the SDK's types allow it."""
+    items: list[dict[str, Any]] = body.get("input") or []
+    if not body.get("previous_response_id"):
+        yield from _rules_of_calls(items)
+    yield from _rules_of_reasoning(items, request)
+    for item in items:
+        content = item.get("content")
+        if content in ("", []):
+            yield "an empty message"
+        for block in content if isinstance(content, list) else ():
+            if "" in (block.get("text"), block.get("refusal")):
+                yield "an empty block"
+        if item.get("type") == "function_call" and not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", item["name"]):
+            yield f"the name {item['name']!r} of a called tool"
+    ids = [item["id"] for item in items if item.get("id") and item.get("type") != "reasoning"]
+    if len(ids) != len(set(ids)):
+        yield "an item's id occurs twice"
+    for tool in body.get("tools") or ():
+        if tool.get("type") != "function" or "tools" in request.extra:
+            continue
+        if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool["name"]):
+            yield f"the name {tool['name']!r} of a tool"
+        if tool["parameters"].get("type") != "object":
+            yield "parameters that are no object"
+        if tool["strict"] and not is_closed(tool["parameters"]):
+            yield f"the strict tool {tool['name']!r} has an open schema"
+    form = (body.get("text") or {}).get("format") or {}
+    if form.get("strict") and not is_closed(form["schema"]):
+        yield "the strict output has an open schema"
+
+
+def _rules_of_calls(items: list[dict[str, Any]]) -> Iterator[str]:
+    open_calls: dict[str, str] = {}
+    for item in items:
+        match item.get("type"):
+            case "function_call" | "custom_tool_call" as kind:
+                if item["call_id"] in open_calls:
+                    yield "a call's id occurs twice"
+                open_calls[item["call_id"]] = kind
+            case "function_call_output" | "custom_tool_call_output" as kind:
+                if open_calls.pop(item["call_id"], None) != kind.removesuffix("_output"):
+                    yield "an output without its call"
+            case _:
+                if open_calls and item.get("role") in ("user", "system"):
+                    yield "a call was not answered before the conversation went on"
+        if "call_id" in item and not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", item["call_id"] or "server"):
+            yield f"the call's id {item['call_id']!r}"
+    if open_calls:
+        yield "a call without an output"
+
+
+def _rules_of_reasoning(items: list[dict[str, Any]], request: AgentRequest) -> Iterator[str]:
+    home = Origin(provider="openai", api="openai-responses", model=request.model or "")
+    ours = {
+        (part.id, part.encrypted_content)
+        for message in request.messages
+        for part in message.parts
+        if isinstance(part, ThinkingContent) and part.origin == home
+    }
+    for position, item in enumerate(items):
+        if item.get("type") != "reasoning":
+            continue
+        if (item.get("id", ""), item.get("encrypted_content", "")) not in ours:
+            yield "reasoning that was made elsewhere"
+        led_to = next((later for later in items[position + 1 :] if later.get("type") != "reasoning"), None)
+        made_by_model = led_to is not None and (
+            led_to.get("role") == "assistant" or not str(led_to.get("type", "message")).endswith(("message", "output"))
+        )
+        if not made_by_model:
+            yield "reasoning without what it led to"
+        elif item.get("id") and led_to is not None and led_to.get("role") == "assistant" and not led_to.get("id"):
+            yield "reasoning before other words than it led to"
+
+
+def judge(request: AgentRequest) -> dict[str, Any]:
+    """The body, after everybody has had a look at it."""
+    body: dict[str, Any] = json.loads(CODEC.encode(request, stream=False).body)
+    # The API takes sealed reasoning without its id, as recordings show; the SDK's types do not.
+    named = [{"id": "rs_"} | item if item.get("type") == "reasoning" else item for item in body.get("input") or ()]
+    sdk_types(ResponseCreateParamsNonStreaming).validate_python({**body, "input": named})
+    streamed = json.loads(CODEC.encode(request, stream=True).body)
+    assert streamed == {**body, "stream": True}
+    assert list(broken_rules(body, request)) == []
+    return body
+
+
+@settings(max_examples=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(agent_requests("gpt-5"))
+def test_whatever_a_caller_asks_for_is_a_body_that_the_sdk_would_send(request: AgentRequest) -> None:
+    judge(request)
+
+
+HOME = Origin(provider="openai", api="openai-responses", model="gpt-5")
+PROGRAM = {"type": "program", "call_id": "p", "code": "", "fingerprint": ""}
+CUSTOM: dict[str, Any] = {"arguments": {"input": "x"}, "provider_data": {"type": "custom"}}
+
+
+def made_at_home(kind: str, n: int) -> Part:
+    match kind:
+        case "sealed" | "unsealed":
+            return ThinkingContent(
+                thinking="", id=f"rs_{n}", encrypted_content="S" if kind == "sealed" else "", origin=HOME
+            )
+        case "text":
+            return TextContent(text="a", provider_data={"id": f"msg_{n}"}, origin=HOME)
+        case "refusal":
+            return RefusalContent(refusal="r", provider_data={"id": f"msg_{n}"}, origin=HOME)
+        case "call" | "custom":
+            facts = CUSTOM if kind == "custom" else {}
+            return ToolCall(id=f"call_{n}", name="f", item_id=f"fc_{n}", origin=HOME, **facts)
+        case "block":
+            return VendorContent(kind="program", provider_data={**PROGRAM, "id": f"cm_{n}"}, origin=HOME)
+        case _:
+            return TextContent(text=kind)
+
+
+kinds = st.sampled_from(("sealed", "unsealed", "text", "refusal", "call", "custom", "block", "edited", ""))
+turns_at_home = st.builds(
+    lambda kinds, start: Message.assistant([made_at_home(kind, start + n) for n, kind in enumerate(kinds)]),
+    st.lists(kinds, max_size=6),
+    st.sampled_from((0, 10)),
+)
+
+
+@settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(turns_at_home, max_size=3))
+def test_turns_of_the_model_itself_go_back_in_order_however_they_were_edited(turns: list[Message]) -> None:
+    body = judge(AgentRequest(model="gpt-5", messages=turns, input="go on"))
+    ids = [item["id"] for item in body["input"] if item.get("type") == "reasoning"]
+    made = iter([part.id for turn in turns for part in turn.parts if isinstance(part, ThinkingContent)])
+    assert all(id in made for id in ids), "in the order in which they were made"
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(agent_requests("gpt-5.6"))
+def test_marks_for_the_cache_are_where_the_sdk_has_them(request: AgentRequest) -> None:
+    judge(request)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(agent_requests("gpt-5"))
+def test_streams_and_counts_are_asked_for_in_the_sdks_words(request: AgentRequest) -> None:
+    streamed = json.loads(CODEC.encode(request, stream=True).body)
+    sdk_types(ResponseCreateParamsStreaming).validate_python(streamed)
+    sdk_types(InputTokenCountParams).validate_python(json.loads(CODEC.encode_count(request).body))
+
+
+@needs_recordings
+@pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
+def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_send(exchange: Exchange) -> None:
+    body = exchange.request or {}
+    request = read_request(body)
+    # Gateways take more than OpenAI: their own keys are no business of OpenAI's types.
+    known = ResponseCreateParamsNonStreaming.__annotations__.keys()
+    ours = {key: value for key, value in request.extra.items() if key in known}
+    written = judge(request.model_copy(update={"extra": ours}))
+    assert said(written) == said(body)
+
+
+def said(body: dict[str, Any]) -> tuple[list[str], list[tuple[str, Any]], list[Any]]:
+    """Texts, calls and outputs of a body, whichever way they are written."""
+    given = body.get("input") or []
+    items = given if isinstance(given, list) else [{"content": given}]
+    texts = [body["instructions"]] if body.get("instructions") else []
+    calls: list[tuple[str, Any]] = []
+    outputs: list[Any] = []
+    for item in items:
+        content = item.get("content") if item.get("type") != "reasoning" else None
+        blocks = [{"text": content}] if isinstance(content, str) else content or ()
+        texts.extend(block["text"] for block in blocks if block.get("text"))
+        if item.get("type") == "function_call":
+            calls.append((item["name"], json.loads(item["arguments"])))
+        if item.get("type") == "function_call_output":
+            output = item["output"]
+            outputs.append(output if isinstance(output, str) else [block["type"] for block in output])
+    return texts, calls, outputs
+
+
+def by_sdk(client: openai.OpenAI, *, streaming: bool) -> tuple[str, Any]:
+    """The text, pieced together from deltas where there are any, and the response as the SDK sees them."""
+    if not streaming:
+        response = client.responses.create(model="m", input="hi")
+        return response.output_text, response
+    text, last = "", None
+    for event in client.responses.create(model="m", input="hi", stream=True):
+        if event.type == "response.output_text.delta":
+            text += event.delta
+        elif event.type in ("response.completed", "response.incomplete"):
+            last = event.response
+    return text, last
+
+
+@needs_recordings
+def test_every_recorded_answer_holds_what_the_sdk_finds_in_it() -> None:
+    replay = Replay()
+    with (
+        LoopbackServer(replay) as server,
+        openai.OpenAI(base_url=server.url, api_key="sk-test", max_retries=0) as client,
+    ):
+        for exchange in ANSWERS:
+            replay.answer = replayed(exchange)
+            text, theirs = by_sdk(client, streaming=exchange.stream is not None)
+            ours = decoded(exchange)
+            assert (ours.text or "") == text, exchange.name
+            assert [(call.name, call.arguments, call.id, call.item_id) for call in ours.tool_calls] == [
+                (
+                    item.name,
+                    json.loads(item.arguments or "{}") if item.type == "function_call" else {"input": item.input},
+                    item.call_id,
+                    item.id,
+                )
+                for item in theirs.output
+                if item.type in ("function_call", "custom_tool_call")
+            ], exchange.name
+            assert theirs.status == ("incomplete" if ours.stop_reason == "length" else "completed"), exchange.name
+            assert (ours.id, ours.model) == (theirs.id, theirs.model), exchange.name
+            assert ours.usage is not None
+            assert theirs.usage is not None
+            assert ours.usage.prompt_tokens == theirs.usage.input_tokens, exchange.name
+            assert ours.usage.total_tokens == theirs.usage.total_tokens, exchange.name
+            assert ours.usage.completion_tokens == theirs.usage.output_tokens, exchange.name
+            kinds = [item.type for item in theirs.output if item.type not in KNOWN]
+            assert [part.kind for part in ours.content if part.type == "vendor"] == kinds, exchange.name
+    assert len(ANSWERS) == 127
+
+
+@needs_recordings
+def test_the_sdk_and_the_agent_send_the_same_to_the_same_place_and_read_the_same() -> None:
+    replay = Replay()
+    with (
+        LoopbackServer(replay) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="sk-test", max_retries=0) as client,
+    ):
+        agent = Agent("openai-responses:m", base_url=f"{server.url}/v1", api_key="sk-test", temperature=0.5)
+        for exchange in (ANSWERS[0], next(found for found in ANSWERS if found.stream is None)):
+            replay.answer = replayed(exchange)
+            streaming = exchange.stream is not None
+            text, _ = by_sdk(client, streaming=streaming)
+            ours = agent.stream("hi").collect() if streaming else agent.complete("hi")
+            assert ours.text == text
+            theirs, own = server.requests[-2:]
+            assert own.url == theirs.url
+            for name in (b"authorization", b"content-type", b"host"):
+                assert dict(own.headers)[name] == dict(theirs.headers)[name]
+
+
+KNOWN = ("message", "reasoning", "function_call", "custom_tool_call")
