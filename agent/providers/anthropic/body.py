@@ -1,0 +1,149 @@
+"""A whole request as the JSON that the Messages API takes.
+
+Brings together the conversation in turns, the bytes of each message, and the settings. The bytes of messages are
+joined as they are, so that a turn of a long conversation costs what is new in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ... import errors
+from ...types import AgentRequest, Origin, TextContent, ToolSpec, VendorContent
+from ..history import repair
+from ..writing import as_json, check_extra
+from .blocks import BlockWriter, cache_control
+from .family import API, BETA_OF_BLOCK, BETA_OF_KEY, BETA_OF_TOOL, family_of
+from .settings import Settings
+from .turns import Marks, Turns, ends_with_prefill, place_marks, take_turns
+
+_OWN_KEYS = ("messages", "model", "stream")
+_COUNTED = frozenset(
+    (
+        "cache_control",
+        "compaction",
+        "context_management",
+        "mcp_servers",
+        "output_config",
+        "speed",
+        "system",
+        "thinking",
+        "tool_choice",
+        "tools",
+    )
+)
+"""Keys that counting tokens takes, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A body, what had to be left out of it, and the betas it may need, the most telling first."""
+
+    body: bytes
+    warnings: tuple[str, ...]
+    betas: tuple[str, ...]
+
+
+def encode_body(
+    request: AgentRequest, name: str, foreign_thinking: Literal["drop", "text"], *, stream: bool
+) -> Encoded:
+    """The body of a request for an answer."""
+    return _encode(request, name, foreign_thinking, stream=stream)
+
+
+def encode_count_body(request: AgentRequest, name: str, foreign_thinking: Literal["drop", "text"]) -> Encoded:
+    """The body of a request to count the tokens of the same prompt."""
+    return _encode(request, name, foreign_thinking, stream=None)
+
+
+def _encode(
+    request: AgentRequest, name: str, foreign_thinking: Literal["drop", "text"], *, stream: bool | None
+) -> Encoded:
+    check_extra(request.extra, _OWN_KEYS)
+    model = request.model or ""
+    home = Origin(provider=name, api=API, model=model)
+    messages, repairs = repair(request.to_messages(), home, foreign_thinking)
+    turns = take_turns(messages, home)
+    family = family_of(model)
+    _check(turns, prefill=family.prefill, name=name, model=model)
+    marks = place_marks(request, turns)
+    writer = BlockWriter(home)
+    writer.warnings = dict.fromkeys((*repairs, *turns.warnings, *marks.warnings))
+    conversation = _conversation(turns, marks, writer)
+    settings = Settings(request, turns, family, writer.warnings)
+    keys: dict[str, Any] = {"model": model}
+    extra: Mapping[str, Any] = request.extra
+    if stream is None:
+        keys.update(settings.for_counting(marks))
+        extra = {key: value for key, value in extra.items() if key in _COUNTED}
+    else:
+        keys.update(settings.write(marks, stream=stream))
+    if turns.system:
+        keys["system"] = _system(turns.system, marks.system)
+    if "output_config" in keys and isinstance(given := extra.get("output_config"), Mapping):
+        extra = {**extra, "output_config": {**keys["output_config"], **given}}  # two settings share this key
+    keys.update(extra)
+    body = as_json(keys)[:-1] + b',"messages":[' + conversation + b"]}"
+    return Encoded(body, tuple(writer.warnings), tuple(_betas(request, turns)))
+
+
+def _check(turns: Turns, *, prefill: bool, name: str, model: str) -> None:
+    if not turns.messages:
+        raise errors.ConfigurationError(
+            "There is nothing to send: the conversation is empty.", field="messages", fix="Pass input= or messages."
+        )
+    if not prefill and ends_with_prefill(turns):
+        raise errors.UnsupportedFeatureError(
+            f"{model} does not go on from an assistant's message that stands last.",
+            field="messages",
+            fix="End the conversation with a user's message.",
+            provider=name,
+            model=model,
+        )
+
+
+def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
+    last = len(turns.messages) - 1
+    written: list[bytes] = []
+    for assistant, positions in turns.merged():
+        blocks: list[bytes] = []
+        for position in positions:
+            message = turns.messages[position]
+            if position in marks.messages or (assistant and position == last):
+                pieces = writer.blocks(message, marks.messages.get(position))
+                if assistant and position == last:
+                    _trim(pieces)
+                blocks.extend(map(as_json, pieces))
+            elif encoded := writer.message(message):
+                blocks.append(encoded)
+        role = b"assistant" if assistant else b"user"
+        written.append(b'{"role":"' + role + b'","content":[' + b",".join(blocks) + b"]}")
+    return b",".join(written)
+
+
+def _trim(blocks: list[dict[str, Any]]) -> None:
+    """The API refuses white space at the end of words that the model is to go on from."""
+    if blocks and blocks[-1].get("type") == "text":
+        blocks[-1]["text"] = blocks[-1]["text"].rstrip()
+
+
+def _system(texts: list[TextContent], marks: Mapping[int, str]) -> Any:
+    if len(texts) == 1 and not marks:
+        return texts[0].text
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": text.text} for text in texts]
+    for number, hint in marks.items():
+        blocks[number]["cache_control"] = cache_control(hint)
+    return blocks
+
+
+def _betas(request: AgentRequest, turns: Turns) -> Iterator[str]:
+    for tool in request.tools:
+        if not isinstance(tool, ToolSpec):
+            kind = str(tool.get("type", ""))
+            yield from (beta for start, beta in BETA_OF_TOOL.items() if kind.startswith(start))
+    yield from (beta for key, beta in BETA_OF_KEY.items() if key in request.extra)
+    for _, _, part in turns.notable:
+        if isinstance(part, VendorContent) and part.kind in BETA_OF_BLOCK:
+            yield BETA_OF_BLOCK[part.kind]

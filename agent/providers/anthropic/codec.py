@@ -1,0 +1,125 @@
+"""The codec: requests to bytes, answers to responses, failures to errors, and counts of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from typing_extensions import override
+
+from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, ProviderCapabilities
+from ...wire import Reply, WireRequest, parse_json
+from ..base import StreamDecoder
+from ..credentials import NOWHERE, Address, resolve
+from ..decoding import CodecBase
+from ..failures import request_id
+from ..writing import original_names
+from .answer import read_block, read_usage, refusal_in, stop_reason
+from .blocks import LONGEST_NAME
+from .body import Encoded, encode_body, encode_count_body
+from .family import API, VERSION, with_betas
+from .settings import SCHEMA_DIALECT
+from .stream import MessagesDecoder
+
+BASE_URL = "https://api.anthropic.com"
+_BETA = b"anthropic-beta"
+_CAPABILITIES = ProviderCapabilities(
+    streaming=True,
+    tools=True,
+    structured_output=True,
+    vision=True,
+    system_messages=True,
+    native_schema_output=True,
+    thinking=True,
+    documents=True,
+    token_counting=True,
+)
+
+
+class AnthropicCodec(CodecBase):
+    """The Messages API at one address: Anthropic's own, or that of a vendor who speaks it."""
+
+    api = API
+    answer_kind = "message"
+    schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
+
+    def __init__(
+        self,
+        address: Address,
+        headers: Mapping[str, str] | None = None,
+        *,
+        name: str = API,
+        foreign_thinking: Literal["drop", "text"] = "drop",
+    ) -> None:
+        key = None if address.key is None else address.key.get_secret_value()
+        sent = {"anthropic-version": VERSION}
+        if key is not None:
+            sent["x-api-key"] = key
+        given = {header.lower(): value for header, value in (headers or {}).items()}
+        super().__init__(name, _CAPABILITIES, {**sent, **given}, () if key is None else (key,))
+        self._foreign_thinking = foreign_thinking
+        self._given_betas = given.get(_BETA.decode(), "")
+        self._url = address.base_url.rstrip("/").removesuffix("/v1") + "/v1/messages"
+
+    @classmethod
+    def from_config(cls, config: AgentConfig, name: str = API) -> AnthropicCodec:
+        given = {header.lower() for header in config.headers}
+        address = resolve(
+            config,
+            default_base_url=BASE_URL,
+            key_variables=("ANTHROPIC_API_KEY",),
+            base_url_variables=("ANTHROPIC_BASE_URL",),
+            key_required=given.isdisjoint(("authorization", "x-api-key")),
+        )
+        return cls(address, config.headers, name=name, foreign_thinking=config.foreign_thinking)
+
+    @override
+    def carried_by(self, client: Any, headers: Mapping[str, str]) -> AnthropicCodec:
+        return AnthropicCodec(NOWHERE, headers, name=self.name, foreign_thinking=self._foreign_thinking)
+
+    def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
+        return self._wire(self._url, encode_body(request, self.name, self._foreign_thinking, stream=stream))
+
+    def encode_count(self, request: AgentRequest) -> WireRequest:
+        return self._wire(f"{self._url}/count_tokens", encode_count_body(request, self.name, self._foreign_thinking))
+
+    def _wire(self, url: str, encoded: Encoded) -> WireRequest:
+        headers = self._headers
+        if encoded.betas:
+            value = with_betas(self._given_betas, encoded.betas).encode("latin-1")
+            headers = (*(pair for pair in headers if pair[0] != _BETA), (_BETA, value))
+        return WireRequest(url, headers, encoded.body, self.name, encoded.warnings)
+
+    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
+        try:
+            count = parse_json(reply.body)["input_tokens"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._broken(f"the count of tokens cannot be read ({type(error).__name__})", reply, request) from None
+        if not isinstance(count, int):
+            raise self._broken("the count of tokens is not a number", reply, request)
+        return count
+
+    @override
+    def _read_answer(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
+        model = body.get("model") or request.model or ""
+        origin = Origin(provider=self.name, api=API, model=request.model or model)
+        names = original_names(request, LONGEST_NAME)
+        parts = [read_block(block, origin, names) for block in body["content"]]
+        parts.append(refusal_in(body))
+        reason = body.get("stop_reason")
+        if not reason:
+            raise ValueError("it does not say how it ended")
+        return AgentResponse(
+            provider=self.name,
+            model=model,
+            content=[part for part in parts if part is not None],
+            usage=read_usage(body.get("usage")),
+            stop_reason=stop_reason(reason),
+            raw_stop_reason=reason,
+            id=body.get("id") or None,
+            request_id=request_id(headers),
+            raw=body,
+        )
+
+    def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
+        return MessagesDecoder(self.name, headers, request, self._secrets)

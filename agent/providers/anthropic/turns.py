@@ -1,0 +1,291 @@
+"""The conversation in the shape that the Messages API asks for, and where its cache breakpoints stand.
+
+Turns of user and assistant, the user first; instructions apart from them; no turn that says nothing; reasoning never
+last in its turn. How a part is written down is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ...types import (
+    AgentRequest,
+    CodeContent,
+    DiffContent,
+    Message,
+    Origin,
+    Part,
+    Role,
+    TextContent,
+    ThinkingContent,
+    ToolResult,
+    ToolSpec,
+    VendorContent,
+)
+from ..history import FOREIGN_BLOCK_DROPPED
+from ..writing import as_markdown, cannot_take
+from .blocks import says_nothing, why_left_out
+from .family import MOST_MARKS
+
+NOTHING_SAID = "(nothing was said)"
+"""Stands for a user's turn without words where the API needs one. Constant, so that prompts stay the same."""
+
+LATE_SYSTEM = "anthropic takes instructions only at the start; a later system message was told as the user's"
+STOOD_IN = f"the API needs a user's turn where nothing was said; it was sent as {NOTHING_SAID!r}"
+LAST_THINKING = "reasoning that nothing follows was left out of the conversation"
+TOO_MANY_MARKS = f"anthropic takes {MOST_MARKS} cache marks; the first of them were left out"
+MARK_ON_NOTHING = "a cache mark on a part that cannot hold one was left out"
+SHORTER_MARK = "a cache mark for an hour cannot follow one for minutes; it was shortened"
+
+_STAND_IN = Message(Role.USER, NOTHING_SAID)
+
+
+@dataclass(slots=True)
+class Turns:
+    """A conversation, its instructions apart."""
+
+    system: list[TextContent] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    notable: list[tuple[int, int, Part]] = field(default_factory=list)
+    """Parts that may hold a cache hint and blocks of the vendor's, each with its message's and its own number."""
+    warnings: list[str] = field(default_factory=list)
+
+    def merged(self) -> Iterator[tuple[bool, list[int]]]:
+        """Turns: whether the assistant speaks, and the positions of the messages that make up the turn."""
+        speaking: bool | None = None
+        positions: list[int] = []
+        for position, message in enumerate(self.messages):
+            assistant = message.role is Role.ASSISTANT
+            if assistant is not speaking and speaking is not None:
+                yield speaking, positions
+                positions = []
+            speaking = assistant
+            positions.append(position)
+        if speaking is not None:
+            yield speaking, positions
+
+
+def take_turns(messages: Sequence[Message], home: Origin) -> Turns:
+    """A repaired conversation as turns. Without any message at all, `messages` is empty."""
+    turns = Turns()
+    leading = 0
+    while leading < len(messages) and messages[leading].role is Role.SYSTEM:
+        turns.system.extend(_instructions(messages[leading], turns, home))
+        leading += 1
+    rest = messages[leading:]
+    if any(message.role is Role.SYSTEM for message in rest):
+        turns.warnings.append(LATE_SYSTEM)
+        rest = [_told_by_the_user(message, turns, home) for message in rest]
+    kept = list(_with_something_to_say(rest, turns))
+    kept.reverse()
+    if rest and (not kept or (kept[-1].role is Role.ASSISTANT and rest[-1].role is not Role.ASSISTANT)):
+        kept.append(_STAND_IN)
+        turns.warnings.append(STOOD_IN)
+    if kept and kept[0].role is Role.ASSISTANT:
+        kept.insert(0, _STAND_IN)
+        turns.warnings.append(STOOD_IN)
+    turns.messages = kept
+    turns.notable = [
+        (number, position, part)
+        for number, message in enumerate(kept)
+        if not isinstance(message.content, str)
+        for position, part in enumerate(message.parts if message.role is Role.TOOL else message.content)
+        if part.cache is not None
+        or isinstance(part, VendorContent)
+        or (isinstance(part, ToolResult) and not isinstance(part.content, str))
+    ]
+    return turns
+
+
+def _told_by_the_user(message: Message, turns: Turns, home: Origin) -> Message:
+    if message.role is not Role.SYSTEM or isinstance(message.content, str):
+        return message
+    return Message(Role.USER, tuple(_instructions(message, turns, home)))
+
+
+def _instructions(message: Message, turns: Turns, home: Origin) -> Iterator[TextContent]:
+    for part in message.parts:
+        match part:
+            case TextContent():
+                text = part
+            case CodeContent() | DiffContent():
+                text = TextContent(text=as_markdown(part), cache=part.cache)
+            case VendorContent():
+                turns.warnings.append(FOREIGN_BLOCK_DROPPED)
+                continue
+            case _:
+                raise cannot_take(part, "in a system message", provider=home.provider, model=home.model)
+        if text.text.strip():
+            yield text
+
+
+def _with_something_to_say(messages: Sequence[Message], turns: Turns) -> Iterator[Message]:
+    """The messages from last to first, without those that say nothing and without reasoning that nothing follows."""
+    assistant_follows = False
+    for message in reversed(messages):
+        content = message.content
+        if message.role is Role.TOOL:
+            pass  # a call needs its result, whatever that says
+        elif isinstance(content, str):
+            if not content.strip():
+                continue
+        elif message.role is Role.ASSISTANT and not assistant_follows and _is_silent(content[-1]):
+            length = len(content)
+            while length and _is_silent(content[length - 1]):
+                length -= 1
+            if any(isinstance(part, ThinkingContent) for part in content[length:]):
+                turns.warnings.append(LAST_THINKING)
+            if not length:
+                continue
+            message = message.model_copy(update={"content": content[:length]})
+        elif all(map(says_nothing, content)):
+            turns.warnings.extend(why for part in content if (why := why_left_out(part)) is not None)
+            continue
+        assistant_follows = message.role is Role.ASSISTANT
+        yield message
+
+
+def _is_silent(part: Part) -> bool:
+    return isinstance(part, ThinkingContent) or says_nothing(part)
+
+
+def begins_with_thinking(turns: Turns) -> bool:
+    """Whether the turn that the model is to go on with begins with its reasoning; True if it begins a new one.
+
+    A turn goes on after tool results, and where an assistant's message stands last.
+    """
+    begins: Message | None = None
+    said, answered = False, False  # whether the user speaks after that message, and whether that brings results
+    for message in reversed(turns.messages):
+        if message.role is not Role.ASSISTANT:
+            said, answered = True, answered or any(isinstance(part, ToolResult) for part in message.parts)
+        elif said and not answered:
+            break
+        else:
+            begins, said, answered = message, False, False
+    if begins is None:
+        return True
+    return isinstance(next((part for part in begins.parts if not says_nothing(part)), None), ThinkingContent)
+
+
+def ends_with_prefill(turns: Turns) -> bool:
+    """Whether the model is to go on from words put into its mouth. A turn that it paused itself does not count."""
+    last = turns.messages[-1]
+    return last.role is Role.ASSISTANT and not any(isinstance(part, VendorContent) for part in last.parts)
+
+
+Place: TypeAlias = tuple[int, int, int]
+"""Section (tools, system, messages), number there, number of the part: in the order in which the API reads."""
+_TOOLS, _SYSTEM, _MESSAGES, _END = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Cache breakpoints: hints by tool, by part of the instructions, and by message and part."""
+
+    tools: Mapping[int, str]
+    system: Mapping[int, str]
+    messages: Mapping[int, Mapping[int, str]]
+    warnings: tuple[str, ...] = ()
+
+
+_NO_MARKS = Marks({}, {}, {})
+
+
+def place_marks(request: AgentRequest, turns: Turns) -> Marks:
+    """Where breakpoints go: where parts and tools ask for them, and with `request.cache` at the end of each section."""
+    warnings: list[str] = []
+    wanted = dict(_asked_for(request, turns, warnings))
+    if request.cache is not None:
+        for place in _ends(request, turns):
+            wanted.setdefault(place, request.cache)
+    if not wanted:
+        return Marks({}, {}, {}, tuple(warnings)) if warnings else _NO_MARKS
+    fixed = dict(_fixed(request, turns))
+    room = max(0, MOST_MARKS - len(fixed))
+    places = sorted(wanted)
+    if len(places) > room:
+        warnings.append(TOO_MANY_MARKS)
+        places = places[len(places) - room :]
+    hints = _in_order({place: wanted[place] for place in places}, fixed, warnings)
+    messages: dict[int, dict[int, str]] = {}
+    for (section, number, part), hint in hints.items():
+        if section == _MESSAGES:
+            messages.setdefault(number, {})[part] = hint
+    tools = {number: hint for (section, number, _), hint in hints.items() if section == _TOOLS}
+    system = {number: hint for (section, number, _), hint in hints.items() if section == _SYSTEM}
+    return Marks(tools, system, messages, tuple(warnings))
+
+
+def _asked_for(request: AgentRequest, turns: Turns, warnings: list[str]) -> Iterator[tuple[Place, str]]:
+    for number, tool in enumerate(request.tools):
+        if isinstance(tool, ToolSpec) and tool.cache is not None:
+            yield (_TOOLS, number, 0), tool.cache
+    for number, text in enumerate(turns.system):
+        if text.cache is not None:
+            yield (_SYSTEM, number, 0), text.cache
+    for number, position, part in turns.notable:
+        hint = part.cache
+        if hint is None and isinstance(part, ToolResult) and not isinstance(part.content, str):
+            # Only whole results can be marked.
+            hint = next((inner.cache for inner in reversed(part.content) if inner.cache is not None), None)
+        if hint is None:
+            continue
+        if _can_be_marked(part):
+            yield (_MESSAGES, number, position), hint
+        else:
+            warnings.append(MARK_ON_NOTHING)
+
+
+def _can_be_marked(part: Part) -> bool:
+    return not isinstance(part, ThinkingContent | VendorContent) and not says_nothing(part)
+
+
+def _ends(request: AgentRequest, turns: Turns) -> Iterator[Place]:
+    own = [number for number, tool in enumerate(request.tools) if isinstance(tool, ToolSpec)]
+    if own:
+        yield (_TOOLS, own[-1], 0)
+    if turns.system:
+        yield (_SYSTEM, len(turns.system) - 1, 0)
+    for number in reversed(range(len(turns.messages))):
+        parts = turns.messages[number].parts
+        for position in reversed(range(len(parts))):
+            if _can_be_marked(parts[position]):
+                yield (_MESSAGES, number, position)
+                return
+
+
+def _fixed(request: AgentRequest, turns: Turns) -> Iterator[tuple[Place, str]]:
+    """Breakpoints that the caller wrote in the vendor's own form; they are sent as they are, and count."""
+    for number, tool in enumerate(request.tools):
+        if not isinstance(tool, ToolSpec) and (control := tool.get("cache_control")):
+            yield (_TOOLS, number, 0), _hint(control)
+    for number, position, part in turns.notable:
+        if isinstance(part, VendorContent) and (control := (part.provider_data or {}).get("cache_control")):
+            yield (_MESSAGES, number, position), _hint(control)
+    if control := request.extra.get("cache_control"):
+        yield (_END, 0, 0), _hint(control)
+
+
+def _hint(control: Mapping[str, Any]) -> str:
+    return "long" if control.get("ttl") == "1h" else "short"
+
+
+def _in_order(wanted: Mapping[Place, str], fixed: Mapping[Place, str], warnings: list[str]) -> dict[Place, str]:
+    """No mark for an hour may follow one for minutes: the earlier become longer, as the later ask for them, too."""
+    short_from = min((place for place, hint in fixed.items() if hint == "short"), default=(_END, 1, 0))
+    hints: dict[Place, str] = {}
+    long_follows = False
+    for place in sorted({**fixed, **wanted}, reverse=True):
+        if place in fixed:
+            long_follows = long_follows or (fixed[place] == "long" and place < short_from)
+            continue
+        hint = "long" if long_follows else wanted[place]
+        if hint == "long" and place > short_from:
+            warnings.append(SHORTER_MARK)
+            hint = "short"
+        hints[place] = hint
+        long_follows = long_follows or hint == "long"
+    return hints

@@ -1,0 +1,451 @@
+"""What the codec reads in messages, whole and streamed: the same, whatever they hold and however they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agent import errors
+from agent.types import (
+    AgentRequest,
+    AgentResponse,
+    Citation,
+    Message,
+    RefusalContent,
+    StreamEvent,
+    TextContent,
+    ThinkingContent,
+    ToolSpec,
+    VendorContent,
+)
+from agent.wire import Reply
+from tests.conftest import WIRE
+from tests.corpus import Exchange, codec_for, exchanges
+from tests.providers.asking_anthropic import CODEC, HOME, SONNET, body_of
+
+REQUEST = AgentRequest(input="Hi", model=SONNET)
+WHOLE = [
+    exchange
+    for exchange in (exchanges("anthropic.messages") if WIRE.exists() else ())
+    if exchange.stream is None and exchange.expected["kind"] == "message"
+]
+USAGE = {"input_tokens": 5, "output_tokens": 7}
+
+
+def message(*blocks: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    kept = {"id": "msg_1", "type": "message", "role": "assistant", "model": SONNET, "content": list(blocks)}
+    return {**kept, "stop_reason": "end_turn", "stop_sequence": None, "usage": USAGE, **fields}
+
+
+def read(body: dict[str, Any], request: AgentRequest = REQUEST) -> AgentResponse:
+    return CODEC.decode(Reply(200, {"request-id": "req_1"}, json.dumps(body).encode()), request)
+
+
+def sse(*events: dict[str, Any]) -> bytes:
+    return b"".join(
+        f"event: {event.get('type')}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n".encode() for event in events
+    )
+
+
+def start(index: int, block: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def delta(index: int, kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **fields}}
+
+
+def stop(index: int) -> dict[str, Any]:
+    return {"type": "content_block_stop", "index": index}
+
+
+def opening(**fields: Any) -> dict[str, Any]:
+    return {"type": "message_start", "message": message(stop_reason=None, **fields)}
+
+
+def ending(reason: str = "end_turn", **fields: Any) -> list[dict[str, Any]]:
+    told = {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": USAGE, **fields}
+    return [told, {"type": "message_stop"}]
+
+
+def events_of(*events: dict[str, Any], request: AgentRequest = REQUEST) -> tuple[list[StreamEvent], Any]:
+    decoder = CODEC.decoder({"request-id": "req_1"}, request)
+    seen = decoder.feed(sse(*events)) + decoder.end()
+    return seen, decoder
+
+
+def streamed(*events: dict[str, Any], request: AgentRequest = REQUEST) -> AgentResponse:
+    _, decoder = events_of(*events, request=request)
+    assert decoder.failure is None, decoder.failure
+    assert decoder.done
+    response: AgentResponse = decoder.response()
+    return response
+
+
+def as_stream(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A whole message cut into the events that it would have been streamed as."""
+    counts = body["usage"]
+    yield {"type": "message_start", "message": {**body, "content": [], "stop_reason": None, "stop_details": None}}
+    yield {"type": "ping"}
+    for index, block in enumerate(body["content"]):
+        yield from block_events(index, block)
+    kept = {key: body.get(key) for key in ("stop_reason", "stop_sequence", "stop_details", "container")}
+    yield {"type": "message_delta", "delta": kept, "usage": {"output_tokens": counts["output_tokens"]}}
+    yield {"type": "message_stop"}
+
+
+def block_events(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    match block["type"]:
+        case "text":
+            yield start(index, {**block, "text": "", **({"citations": []} if block.get("citations") else {})})
+            for at in range(0, len(block["text"]), 9):
+                yield delta(index, "text_delta", text=block["text"][at : at + 9])
+            for citation in block.get("citations") or ():
+                yield delta(index, "citations_delta", citation=citation)
+        case "thinking":
+            yield start(index, {**block, "thinking": "", "signature": ""})
+            yield delta(index, "thinking_delta", thinking=block["thinking"])
+            yield delta(index, "signature_delta", signature=block["signature"])
+        case "tool_use" | "server_tool_use" | "mcp_tool_use":
+            yield start(index, {**block, "input": {}})
+            text = json.dumps(block["input"])
+            for piece in ("", text[:3], text[3:]):
+                yield delta(index, "input_json_delta", partial_json=piece)
+        case "compaction":
+            yield start(index, {**block, "content": None})
+            yield delta(index, "compaction_delta", content=block["content"])
+        case _:
+            yield start(index, block)
+    yield stop(index)
+
+
+@pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
+@pytest.mark.parametrize("exchange", WHOLE, ids=lambda exchange: exchange.name)
+def test_a_message_is_the_same_whole_and_streamed(exchange: Exchange) -> None:
+    body, codec = exchange.response["body"], codec_for(exchange)
+    whole = codec.decode(Reply(200, {}, json.dumps(body).encode()), exchange.agent_request)
+    decoder = codec.decoder({}, exchange.agent_request)
+    decoder.feed(sse(*as_stream(body)))
+    assert decoder.failure is None
+    assert decoder.response() == whole
+    assert decoder.response().raw["content"] == body["content"]
+
+
+def test_text_with_its_sources() -> None:
+    source = {"type": "web_search_result_location", "url": "https://x.test", "title": "T", "cited_text": "q"}
+    body = message({"type": "text", "text": "So.", "citations": [source]}, {"type": "text", "text": " Yes."})
+    cited, plain = read(body).content
+    assert cited == TextContent(
+        text="So.",
+        citations=[Citation(url="https://x.test", title="T", quote="q", provider_data=source)],
+        origin=HOME,
+    )
+    assert plain == TextContent(text=" Yes.")
+    assert streamed(*as_stream(body)).content == (cited, plain)
+
+
+def test_reasoning_shown_and_sealed() -> None:
+    body = message(
+        {"type": "thinking", "thinking": "Hm.", "signature": "sig"},
+        {"type": "thinking", "thinking": "", "signature": "only a seal"},
+        {"type": "redacted_thinking", "data": "sealed"},
+    )
+    assert read(body).content == (
+        ThinkingContent(thinking="Hm.", signature="sig", origin=HOME),
+        ThinkingContent(thinking="", signature="only a seal", origin=HOME),
+        ThinkingContent(thinking="", redacted=True, encrypted_content="sealed", origin=HOME),
+    )
+    assert streamed(*as_stream(body)) == read(body)
+
+
+def test_blocks_that_nobody_knows_yet_are_kept_and_go_back_verbatim() -> None:
+    block = {"type": "hologram", "id": "h1", "frames": [1, 2], "caption": "look", "input": {"a": 1}}
+    answer = streamed(
+        opening(),
+        start(0, {"type": "hologram", "id": "h1", "frames": [1], "caption": None, "input": {}}),
+        delta(0, "frames_delta", frames=[2]),
+        delta(0, "caption_delta", caption="lo"),
+        delta(0, "caption_delta", caption="ok"),
+        delta(0, "input_json_delta", partial_json='{"a"'),
+        delta(0, "input_json_delta", partial_json=": 1}"),
+        stop(0),
+        {"type": "an event that is yet to be invented"},
+        *ending(),
+    )
+    assert answer.content == (VendorContent(kind="hologram", provider_data=block, origin=HOME),)
+    assert answer == read(message(block)).model_copy(update={"request_id": "req_1"})
+    sent = body_of(Message.user("Hi"), answer.message, Message.user("Go on"))["messages"][1]["content"]
+    assert sent == [block]
+
+
+def test_a_call_keeps_its_place_its_name_and_what_only_the_vendor_knows_of_it() -> None:
+    request = REQUEST.model_copy(update={"tools": [ToolSpec(name="ns:run")]})
+    name = body_of(Message.user("Hi"), tools=request.tools)["tools"][0]["name"]
+    assert name != "ns:run"
+    caller = {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}
+    body = message(
+        {"type": "tool_use", "id": "toolu_1", "name": name, "input": {"a": 1}, "caller": caller},
+        {"type": "text", "text": "Done."},
+        stop_reason="tool_use",
+    )
+    answer = read(body, request)
+    (call,) = answer.tool_calls
+    assert (call.name, call.arguments, call.provider_data, call.origin) == (
+        "ns:run",
+        {"a": 1},
+        {"caller": caller},
+        HOME,
+    )
+    assert streamed(*as_stream(body), request=request) == answer
+
+
+def test_arguments_may_be_given_whole_at_the_start() -> None:
+    block = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
+    events, decoder = events_of(opening(), start(0, block), stop(0), *ending("tool_use"))
+    assert decoder.response().tool_calls[0].arguments == {"a": 1}
+    assert [event.type for event in events] == [
+        "message_start", "tool_call_start", "tool_call_delta", "tool_call_end", "usage", "message_end",
+    ]  # fmt: skip
+
+
+def test_a_call_that_broke_off_ends_only_with_the_message_and_keeps_what_was_written() -> None:
+    begun = [
+        opening(),
+        start(0, {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}),
+        delta(0, "input_json_delta", partial_json='{"a": '),
+        stop(0),
+    ]
+    events, decoder = events_of(*begun)
+    assert "tool_call_end" not in [event.type for event in events]
+    assert decoder.partial().tool_calls == []
+    (call,) = streamed(*begun, *ending("max_tokens")).tool_calls
+    assert (call.arguments, call.invalid_arguments) == ({}, '{"a": ')
+
+
+def test_nothing_is_handed_out_before_there_is_content() -> None:
+    decoder = CODEC.decoder({}, REQUEST)
+    assert decoder.feed(sse(opening(), {"type": "ping"}, start(0, {"type": "text", "text": ""}))) == []
+    first, second = decoder.feed(sse(delta(0, "text_delta", text="Hi")))
+    assert (first.type, second.type) == ("message_start", "text_delta")
+    assert first.response is not None
+    assert first.response.usage is not None
+    events, _ = events_of(opening(), *ending())
+    assert [event.type for event in events] == ["message_start", "message_end"]
+
+
+def test_counts_at_the_end_replace_those_from_the_start_and_the_others_stay() -> None:
+    begun = {"input_tokens": 3, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20, "output_tokens": 1}
+    final = {"input_tokens": 4, "cache_read_input_tokens": None, "output_tokens": 50}
+    usage = streamed(opening(usage=begun), *ending(usage=final)).usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (4, 100, 20)
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (124, 50, 174)
+
+
+def test_everything_that_is_billed_is_counted() -> None:
+    usage = read(
+        message(
+            usage={
+                "input_tokens": 10,
+                "cache_creation_input_tokens": 30,
+                "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20},
+                "output_tokens": 9,
+                "output_tokens_details": {"thinking_tokens": 4},
+                "server_tool_use": {"web_search_requests": 2, "web_fetch_requests": 0},
+                "iterations": [
+                    {"type": "message", "input_tokens": 10, "output_tokens": 9},
+                    {"type": "compaction", "input_tokens": 600, "cache_read_input_tokens": 1, "output_tokens": 60},
+                    {"type": "advisor_message", "input_tokens": 7, "output_tokens": 8},
+                ],
+            }
+        )
+    ).usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.cache_write_tokens, usage.reasoning_tokens) == (40, 30, 4)
+    assert usage.details == {
+        "cache_write_5m_tokens": 10,
+        "cache_write_1h_tokens": 20,
+        "web_searches": 2,
+        "compaction_input_tokens": 601,
+        "compaction_output_tokens": 60,
+        "advisor_input_tokens": 7,
+        "advisor_output_tokens": 8,
+    }
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("tool_use", "tool_calls"),
+        ("pause_turn", "pause"),
+        ("compaction", "pause"),
+        ("refusal", "refusal"),
+        ("bored", "other"),
+    ],
+)
+def test_reasons_for_stopping(raw: str, reason: str) -> None:
+    answer = read(message(stop_reason=raw))
+    assert (answer.stop_reason, answer.raw_stop_reason) == (reason, raw)
+    assert streamed(opening(), *ending(raw)) == answer
+
+
+def test_a_refusal_is_explained_where_the_vendor_explains_it() -> None:
+    details = {"type": "refusal", "category": "cyber", "explanation": "This could enable harm."}
+    body = message({"type": "text", "text": "I"}, stop_reason="refusal", stop_details=details)
+    answer = read(body)
+    assert answer.refusal == "This could enable harm."
+    assert answer.content[-1] == RefusalContent(refusal="This could enable harm.")
+    assert answer.raw["stop_details"]["category"] == "cyber"
+    assert streamed(*as_stream(body)) == answer
+
+
+def test_what_has_no_place_of_its_own_stays_in_raw() -> None:
+    container = {"id": "container_1", "expires_at": "2026-01-01T00:00:00Z"}
+    answer = streamed(opening(), {
+        "type": "message_delta", "delta": {"stop_reason": "end_turn", "container": container}, "usage": USAGE,
+    }, {"type": "message_stop"})  # fmt: skip
+    assert answer.raw["container"] == container
+    assert read(message(container=container)).raw["container"] == container
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "retryable"),
+    [
+        ("overloaded_error", errors.OverloadedError, True),
+        ("rate_limit_error", errors.RateLimitError, True),
+        ("api_error", errors.ProviderError, True),
+        ("authentication_error", errors.AuthenticationError, False),
+        ("invalid_request_error", errors.BadRequestError, False),
+    ],
+)
+def test_an_error_in_the_stream_is_of_its_real_kind_and_what_came_before_is_kept(
+    kind: str, expected: type[errors.AgentError], retryable: bool
+) -> None:
+    events, decoder = events_of(
+        opening(),
+        start(0, {"type": "text", "text": ""}),
+        delta(0, "text_delta", text="So far"),
+        {"type": "error", "error": {"type": kind, "message": "Sorry"}},
+        *ending(),
+    )
+    assert type(decoder.failure) is expected
+    assert decoder.failure.retryable is retryable
+    assert not decoder.done
+    assert events[-1].text == decoder.partial().text == "So far"
+    assert decoder.partial().usage is not None
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [opening(), {"type": "message_stop"}],
+        [opening(), delta(3, "text_delta", text="for no block")],
+        [opening(), {"no type": 1}],
+        [opening(), start(0, {"type": "tool_use", "id": "x"})],
+    ],
+)
+def test_a_stream_that_makes_no_sense_is_an_error(events: list[dict[str, Any]]) -> None:
+    _, decoder = events_of(*events)
+    assert isinstance(decoder.failure, errors.ProtocolError)
+    assert not decoder.done
+
+
+TEXT = {"type": "text", "text": ""}
+
+
+def test_blocks_that_all_have_the_same_index_each_keep_their_place() -> None:
+    """Seen from servers that translate other APIs into this one."""
+    search = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}}
+    answer = streamed(
+        opening(),
+        *(start(0, TEXT), delta(0, "text_delta", text="Let me see."), stop(0)),
+        *(start(0, search), stop(0)),
+        *(start(0, TEXT), delta(0, "text_delta", text="Yes."), stop(0)),
+        *(start(0, CALLED), delta(0, "input_json_delta", partial_json='{"a": 1}'), stop(0)),
+        *ending("tool_use"),
+    )
+    assert [part.type for part in answer.content] == ["text", "vendor", "text", "tool_call"]
+    assert answer.text == "Let me see.Yes."
+    assert answer.tool_calls[0].arguments == {"a": 1}
+    assert [block["type"] for block in answer.raw["content"]] == ["text", "server_tool_use", "text", "tool_use"]
+
+
+CALLED = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+
+
+def test_a_block_that_begins_where_another_still_grows_ends_that_one() -> None:
+    answer = streamed(
+        opening(),
+        *(start(0, CALLED), delta(0, "input_json_delta", partial_json='{"half')),
+        *(start(0, {**CALLED, "id": "toolu_2"}), delta(0, "input_json_delta", partial_json='{"a": 1}'), stop(0)),
+        *ending("tool_use"),
+    )
+    broken, whole = answer.tool_calls
+    assert (broken.id, broken.invalid_arguments) == ("toolu_1", '{"half')
+    assert (whole.id, whole.arguments) == ("toolu_2", {"a": 1})
+
+
+def test_an_end_that_comes_twice_and_a_piece_that_is_null_do_no_harm() -> None:
+    pieces = (delta(0, "input_json_delta", partial_json=piece) for piece in (None, '{"a"', ": 1}"))
+    answer = streamed(opening(), start(0, CALLED), *pieces, stop(0), stop(0), *ending("tool_use"))
+    assert answer.tool_calls[0].arguments == {"a": 1}
+
+
+def test_a_stream_that_does_not_say_who_answers_is_still_an_answer_of_the_vendors() -> None:
+    answer = streamed(start(0, TEXT), delta(0, "text_delta", text="Hi"), stop(0), *ending())
+    assert (answer.provider, answer.model, answer.text) == ("anthropic", SONNET, "Hi")
+
+
+@pytest.mark.parametrize(("given", "kept"), [([None, True], "[null,true]"), (7, "7"), ("{", "{")])
+def test_arguments_that_are_no_object_are_kept_as_they_were_written(given: Any, kept: str) -> None:
+    whole = read(message({**CALLED, "input": given}, stop_reason="tool_use")).tool_calls[0]
+    text = given if isinstance(given, str) else json.dumps(given)
+    pieces = delta(0, "input_json_delta", partial_json=text)
+    grown = streamed(opening(), start(0, CALLED), pieces, stop(0), *ending("tool_use")).tool_calls[0]
+    assert whole == grown
+    assert whole.invalid_arguments == kept
+
+
+@pytest.mark.parametrize("count", ["7", None, [], -1, 1e400])
+def test_an_answer_does_not_fail_for_a_count_that_is_none(count: Any) -> None:
+    body = message({"type": "text", "text": "Hi"}, usage={"input_tokens": 5, "output_tokens": count})
+    whole = CODEC.decode(Reply(200, {}, json.dumps(body).replace("Infinity", "1e400").encode()), REQUEST)
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (5, 0)
+
+
+def test_a_stream_whose_end_cannot_be_read_is_not_done() -> None:
+    told = {"type": "message_delta", "delta": {"stop_reason": ["odd"]}}
+    _, decoder = events_of(opening(), told, {"type": "message_stop"})
+    assert isinstance(decoder.failure, errors.ProtocolError)
+    assert not decoder.done
+
+
+def test_blocks_that_were_never_ended_end_with_the_message() -> None:
+    begun = start(0, {"type": "thinking", "thinking": "Hm.", "signature": "sig"})
+    answer = streamed(opening(), begun, start(1, {"type": "text", "text": "So."}), *ending())
+    assert answer.content == (
+        ThinkingContent(thinking="Hm.", signature="sig", origin=HOME),
+        TextContent(text="So."),
+    )
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b"{}", b"?", b'{"content": [{"text": "no type"}]}', b'{"content": [1]}', b'{"content": []}']
+)
+def test_what_is_no_message_is_an_error(body: bytes) -> None:
+    with pytest.raises(errors.ProtocolError):
+        CODEC.decode(Reply(200, {}, body), REQUEST)
+
+
+def test_an_error_inside_a_success_is_an_error() -> None:
+    body = json.dumps({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}).encode()
+    with pytest.raises(errors.OverloadedError):
+        CODEC.decode(Reply(200, {}, body), REQUEST)

@@ -1,0 +1,374 @@
+"""The official SDK as judge: bodies satisfy its types, and it finds in answers what we find."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from typing import IO, Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin
+
+import anthropic
+import pytest
+from anthropic.types import message_count_tokens_params, message_create_params
+from anthropic.types.beta import message_create_params as beta_message_create_params
+from hypothesis import given, settings
+from pydantic import BaseModel, TypeAdapter
+from typing_extensions import TypedDict, get_type_hints, is_typeddict
+
+from agent import Agent
+from agent.answers import Answer
+from agent.providers.anthropic import AnthropicCodec
+from agent.providers.anthropic.family import family_of
+from agent.providers.credentials import Address
+from agent.testing import LoopbackServer
+from agent.types import AgentRequest, AgentResponse
+from tests.conftest import WIRE
+from tests.corpus import Exchange, exchanges
+from tests.judging import decoded
+from tests.providers.reading_anthropic import read_request
+from tests.providers.sdk_judges import Replay
+from tests.strategies import agent_requests
+
+RECORDED = exchanges("anthropic.messages") if WIRE.exists() else ()
+REQUESTS = [exchange for exchange in RECORDED if exchange.request is not None]
+ANSWERS = [exchange for exchange in RECORDED if exchange.expected["kind"] == "message"]
+CODEC = AnthropicCodec(Address("http://127.0.0.1", None))
+
+OLDER_KEYS = frozenset(("temperature", "top_p", "top_k", "output_format"))
+"""Keys of the API's version 2023-06-01, which we send, that the SDK has given up with the version it sends."""
+
+needs_recordings = pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
+
+
+class Strict:
+    """The SDK's types as they read: no unknown keys, lists checked through, and no models in place of dicts."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Any] = {}
+
+    def of(self, kind: Any) -> Any:
+        if is_typeddict(kind):
+            if kind not in self._made:
+                self._made[kind] = self._typed_dict(kind)
+            return self._made[kind]
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin in (Required, NotRequired):
+            return origin[self.of(arguments[0])]
+        if origin is Annotated:
+            return self.of(arguments[0])
+        if origin is Union:
+            return Union[tuple(self.of(one) for one in arguments if not _is_no_json(one))]  # noqa: UP007
+        if origin is not None and origin not in (Literal, dict) and len(arguments) == 1:
+            return list[self.of(arguments[0])]  # type: ignore[misc]  # Iterable, List, Sequence
+        return kind
+
+    def _typed_dict(self, kind: Any) -> Any:
+        if getattr(kind, "__pydantic_config__", {}).get("extra") == "allow":
+            return kind
+        fields = {name: self.of(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+        optional = {
+            name: hint if get_origin(hint) is Required or name in kind.__required_keys__ else NotRequired[hint]
+            for name, hint in fields.items()
+        }
+        made: Any = TypedDict(kind.__name__, optional)  # type: ignore[misc]
+        setattr(made, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010  # the checker sees a class without it
+        return made
+
+
+def _is_no_json(kind: Any) -> bool:
+    """The SDK's own objects, and open files."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _is_no_json(arguments[0])
+    if origin is Union:
+        return all(map(_is_no_json, arguments))
+    return origin in (IO, os.PathLike) or (isinstance(kind, type) and issubclass(kind, BaseModel))
+
+
+def accepted(*kinds: Any) -> TypeAdapter[Any]:
+    strict: Any = Union[tuple(Strict().of(kind) for kind in kinds)]  # noqa: UP007
+    return TypeAdapter(strict)
+
+
+PLAIN = accepted(
+    message_create_params.MessageCreateParamsNonStreaming, message_create_params.MessageCreateParamsStreaming
+)
+BETA = accepted(
+    beta_message_create_params.MessageCreateParamsNonStreaming, beta_message_create_params.MessageCreateParamsStreaming
+)
+COUNTING = accepted(message_count_tokens_params.MessageCountTokensParams)
+
+
+def checked(request: AgentRequest, *, stream: bool = False, beta: bool = False) -> dict[str, Any]:
+    """The body of a request, which satisfies the SDK's types and the API's rules."""
+    wire = CODEC.encode(request, stream=stream)
+    body: dict[str, Any] = json.loads(wire.body)
+    known = {key: value for key, value in body.items() if key not in OLDER_KEYS}
+    beta = beta or any(name == b"anthropic-beta" for name, _ in wire.headers)
+    (BETA if beta else PLAIN).validate_python(known)
+    check_rules(body)
+    return body
+
+
+def check_rules(body: dict[str, Any]) -> None:
+    """What the API refuses although its types allow it."""
+    messages = body["messages"]
+    assert messages
+    assert [message["role"] for message in messages] == [("user", "assistant")[n % 2] for n in range(len(messages))]
+    waiting: list[str] = []
+    known: set[str] = set()
+    for message in messages:
+        blocks = message["content"]
+        assert blocks
+        results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        assert sorted(results) == sorted(waiting), "every call is answered right after it"
+        assert all(block["type"] == "tool_result" for block in blocks[: len(results)]), "results come first"
+        waiting = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        assert len({*waiting, *known}) == len(waiting) + len(known), "every id is used once"
+        known.update(waiting)
+        for block in blocks:
+            check_block(block)
+        if message["role"] == "assistant":
+            assert blocks[-1]["type"] not in ("thinking", "redacted_thinking")
+    assert not waiting
+    if messages[-1]["role"] == "assistant" and messages[-1]["content"][-1]["type"] == "text":
+        text = messages[-1]["content"][-1]["text"]
+        assert text == text.rstrip()
+    for tool in body.get("tools") or ():
+        if "input_schema" in tool:
+            assert re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", tool["name"])
+            assert tool["input_schema"]["type"] == "object"
+    check_marks(body)
+    check_thinking(body)
+
+
+def check_block(block: dict[str, Any]) -> None:
+    match block["type"]:
+        case "text":
+            assert block["text"].strip()
+        case "tool_use":
+            assert re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"])
+            assert re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", block["name"])
+            assert isinstance(block["input"], dict)
+        case "thinking":
+            assert block["signature"]
+            assert "cache_control" not in block
+        case "redacted_thinking":
+            assert block["data"]
+            assert "cache_control" not in block
+        case "tool_result":
+            content = block.get("content")
+            assert content not in ([], "")
+            inner = content if isinstance(content, list) else []
+            for piece in inner:
+                check_block(piece)
+                assert "cache_control" not in piece
+            if block.get("is_error"):
+                assert content
+                assert all(piece["type"] == "text" for piece in inner)
+        case _:
+            pass
+
+
+def check_marks(body: dict[str, Any]) -> None:
+    marks = list(marks_in([body.get("tools"), body.get("system"), body["messages"], {"content": body}]))
+    assert len(marks) <= 4
+    lifetimes = [mark.get("ttl", "5m") for mark in marks]
+    assert lifetimes == sorted(lifetimes), "an hour comes before five minutes"
+
+
+def marks_in(value: Any) -> Iterable[dict[str, Any]]:
+    if isinstance(value, list):
+        for inner in value:
+            yield from marks_in(inner)
+    elif isinstance(value, dict):
+        if "cache_control" in value:
+            yield value["cache_control"]
+        content = value.get("content")
+        if isinstance(content, list):
+            yield from marks_in(content)
+        elif isinstance(content, dict) and content.get("cache_control"):
+            yield content["cache_control"]
+
+
+def check_thinking(body: dict[str, Any]) -> None:
+    thinking = body.get("thinking") or {}
+    choice = (body.get("tool_choice") or {}).get("type")
+    if thinking.get("type") not in ("enabled", "adaptive"):
+        return
+    assert choice not in ("any", "tool")
+    assert body.get("temperature", 1) == 1
+    assert body.get("top_p", 1) >= 0.95
+    if thinking["type"] == "enabled":
+        assert 1024 <= thinking["budget_tokens"] < body["max_tokens"]
+        assert first_type_of_the_open_turn(body["messages"]) in (None, "thinking", "redacted_thinking")
+
+
+def first_type_of_the_open_turn(messages: list[dict[str, Any]]) -> str | None:
+    found = None
+    for message in reversed(messages):
+        if message["role"] == "assistant":
+            found = message["content"][0]["type"]
+        elif message["content"][0]["type"] != "tool_result":
+            break
+    return found
+
+
+@settings(max_examples=2_000)
+@given(agent_requests("claude-sonnet-4-5"))
+def test_any_request_is_one_that_the_sdk_and_the_api_accept(request: AgentRequest) -> None:
+    body = checked(request)
+    again = CODEC.encode(request, stream=False)
+    assert json.loads(again.body) == body, "the same request is written the same way twice, from kept bytes, too"
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["claude-3-haiku-20240307", "claude-opus-4-6", "claude-opus-4-8", "claude-sonnet-5", "claude-opus-5-5", "glm-4.6"],
+)
+def test_so_it_is_for_every_family_of_models(model: str) -> None:
+    family = family_of(model)
+
+    @settings(max_examples=60)
+    @given(agent_requests(model))
+    def check(request: AgentRequest) -> None:
+        body = checked(request, stream=True)
+        kind = (body.get("thinking") or {}).get("type")
+        assert kind in (None, "disabled", "enabled" if family.thinking == "budget" else "adaptive")
+        assert family.thinking != "none" or kind is None
+        assert (body.get("output_config") or {}).get("effort") in (None, *family.efforts)
+        if not family.forced_calls:
+            assert (body.get("tool_choice") or {}).get("type") in (None, "auto", "none")
+
+    check()
+
+
+@settings(max_examples=100)
+@given(agent_requests("claude-sonnet-4-5"))
+def test_any_request_can_be_counted(request: AgentRequest) -> None:
+    COUNTING.validate_python(json.loads(CODEC.encode_count(request).body))
+
+
+@needs_recordings
+@pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
+def test_a_recorded_request_is_written_again_as_it_was(exchange: Exchange) -> None:
+    assert exchange.request is not None
+    recorded = exchange.request
+    request = read_request(recorded)
+    written = checked(request, stream=bool(recorded.get("stream")), beta=True)
+    if not any(message["role"] == "system" for message in recorded["messages"]):
+        assert canonical(written["messages"]) == canonical(recorded["messages"])
+    assert [_plain(block) for block in _blocks(written.get("system") or [])] == [
+        _plain(block) for block in _blocks(recorded.get("system") or [])
+    ]
+    assert written["max_tokens"] == recorded["max_tokens"]
+    assert len(written.get("tools") or ()) == len(recorded.get("tools") or ())
+    assert (written.get("thinking") or {}).get("type") == kept_type_of_thinking(recorded)
+
+
+def kept_type_of_thinking(recorded: dict[str, Any]) -> str | None:
+    """Newer models are asked in the newer manner; turning off what is off by itself needs no words."""
+    kind = (recorded.get("thinking") or {}).get("type")
+    if kind == "disabled" and family_of(recorded["model"]).off == "omit":
+        return None
+    if kind == "enabled" and family_of(recorded["model"]).thinking == "adaptive":
+        return "adaptive"
+    return kind
+
+
+def canonical(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages in the longest of the forms that mean the same."""
+    written: list[dict[str, Any]] = []
+    for message in messages:
+        blocks = [_plain(block) for block in _blocks(message["content"])]
+        if written and written[-1]["role"] == message["role"]:
+            written[-1]["content"] += blocks
+        else:
+            written.append({"role": message["role"], "content": blocks})
+    return written
+
+
+def _blocks(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _plain(block: dict[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in block.items() if value not in (None, False, [], "")}
+    if control := plain.get("cache_control"):
+        plain["cache_control"] = {"ttl": "5m", **control}
+    if plain["type"] == "tool_result":
+        plain["content"] = _blocks(plain.get("content", []))
+    if plain["type"] == "image" and plain["source"]["type"] == "base64":
+        plain["source"] = plain["source"]["data"]  # the label is corrected where it is wrong
+    return plain
+
+
+def by_sdk(client: anthropic.Anthropic, exchange: Exchange) -> Any:
+    """The message that the SDK makes of a recording."""
+    asked: dict[str, Any] = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": "hi"}]}
+    if exchange.stream is None:
+        return client.beta.messages.create(**asked)
+    with client.beta.messages.stream(**asked) as stream:
+        return stream.get_final_message()
+
+
+def compare(ours: AgentResponse, theirs: Any) -> None:
+    assert (ours.text or "") == "".join(block.text for block in theirs.content if block.type == "text")
+    assert ours.thinking == "".join(block.thinking for block in theirs.content if block.type == "thinking")
+    assert [(call.id, call.name, call.arguments) for call in ours.tool_calls] == [
+        (block.id, block.name, block.input) for block in theirs.content if block.type == "tool_use"
+    ]
+    assert [part.type for part in ours.content] == [_TYPE.get(block.type, "vendor") for block in theirs.content]
+    assert ours.raw_stop_reason == theirs.stop_reason
+    assert ours.usage is not None
+    assert ours.usage.input_tokens == theirs.usage.input_tokens
+    assert ours.usage.output_tokens == theirs.usage.output_tokens
+    assert ours.usage.cache_read_tokens == (theirs.usage.cache_read_input_tokens or 0)
+    assert ours.usage.cache_write_tokens == (theirs.usage.cache_creation_input_tokens or 0)
+
+
+_TYPE = {"text": "text", "thinking": "thinking", "redacted_thinking": "thinking", "tool_use": "tool_call"}
+
+
+@needs_recordings
+def test_every_recorded_answer_holds_what_the_sdk_finds_in_it() -> None:
+    replay = Replay()
+    with (
+        LoopbackServer(replay) as server,
+        anthropic.Anthropic(base_url=server.url, api_key="sk-test", max_retries=0) as client,
+    ):
+        for exchange in ANSWERS:
+            kind = "application/json" if exchange.stream is None else "text/event-stream"
+            data = exchange.reply.body if exchange.stream is None else exchange.stream
+            replay.answer = Answer([data], headers={"content-type": kind})
+            compare(decoded(exchange), by_sdk(client, exchange))
+    assert len(ANSWERS) == 108
+
+
+def test_the_sdk_and_the_agent_send_the_same_to_the_same_place() -> None:
+    answer = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": {}}
+    replay = Replay()
+    replay.answer = Answer([json.dumps({**answer, "stop_reason": "end_turn"}).encode()])
+    with (
+        LoopbackServer(replay) as server,
+        anthropic.Anthropic(base_url=server.url, api_key="sk-test", max_retries=0) as client,
+    ):
+        client.messages.create(
+            model="claude-opus-4-8",
+            max_tokens=99,
+            system="Be brief.",
+            messages=[{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        )
+        Agent("anthropic:claude-opus-4-8", base_url=server.url, api_key="sk-test", max_tokens=99).complete(
+            "hi", system="Be brief."
+        )
+        theirs, ours = server.requests
+    assert ours.url == theirs.url
+    assert json.loads(ours.body) == json.loads(theirs.body)
+    sent, expected = dict(ours.headers), dict(theirs.headers)
+    for name in (b"content-type", b"host"):
+        assert sent[name] == expected[name]
+    # The SDK sends the key in the other of the two headers that the API takes, and the API's latest version.
+    assert b"Bearer " + sent[b"x-api-key"] == expected[b"authorization"]
+    assert sent[b"anthropic-version"] == b"2023-06-01"
