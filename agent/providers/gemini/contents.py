@@ -1,0 +1,329 @@
+"""Writing a conversation as Gemini's contents: turns of `user` and `model`, each a list of parts.
+
+A message's parts are encoded once and kept with the message, so a turn of a long conversation costs what is new in it.
+Neighbours of one role become one turn. What was sealed by this very model goes back on the part it came with; a call
+made elsewhere carries the documented stand-in where a signature is demanded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeGuard, assert_never
+from urllib.parse import urlsplit
+
+from ... import errors
+from ...types import (
+    AudioContent,
+    CodeContent,
+    DiffContent,
+    DocumentContent,
+    ImageContent,
+    Message,
+    Origin,
+    Part,
+    RefusalContent,
+    Role,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResult,
+    VendorContent,
+)
+from ..history import is_home
+from ..writing import LARGE, as_json, as_markdown, as_text, base64_text, cannot_take
+from .family import SKIP_SIGNATURE, Family
+from .names import sent_id, sent_name
+
+Media = ImageContent | AudioContent | DocumentContent
+
+METADATA_KIND = "metadata"
+"""The kind of a block that holds what a candidate says about itself. It is no part, and is not sent back."""
+
+LATE_SYSTEM = "a system message in the middle of the conversation was told as a user's"
+NO_USER_FIRST = "the conversation began with the assistant; a user's turn was put before it"
+NO_AUTHOR = "the name of a message's author was left out: the API has no place for it"
+NO_TITLE = "the title of a file was left out: the API has no place for it"
+NO_DETAIL = "how closely to look at an image was left to the model"
+
+_OPENING = as_json({"text": "(The conversation begins with your answer.)"})
+_IN_RESULTS = frozenset(("image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"))
+_KNOWN_TO_VENDOR = ("https://generativelanguage.googleapis.com/", "gs://")
+_BY_EXTENSION = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "webp": "image/webp",
+    "gif": "image/gif",
+    "heic": "image/heic",
+    "heif": "image/heif",
+    "pdf": "application/pdf",
+    "txt": "text/plain",
+    "md": "text/markdown",
+    "csv": "text/csv",
+    "html": "text/html",
+    "json": "application/json",
+    "xml": "text/xml",
+    "mp3": "audio/mp3",
+    "wav": "audio/wav",
+    "mp4": "video/mp4",
+}
+
+
+class ContentsWriter:
+    """The conversation of one request; collects what had to be changed on the way."""
+
+    def __init__(self, home: Origin, family: Family, *, any_ids: bool) -> None:
+        self._home = home
+        self._family = family
+        self._any_ids = any_ids
+        self._key = f"{home.api}/{home.provider}/{home.model}/{'' if any_ids else 'own ids'}"
+        self.warnings: dict[str, None] = {}
+
+    def system(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """The leading system messages as the parts of the system instruction, which is text only."""
+        return [{"text": text} for message in messages for part in message.parts if (text := self._system_text(part))]
+
+    def contents(self, messages: Sequence[Message]) -> bytes:
+        """All turns, joined by commas."""
+        turns: list[tuple[str, list[bytes]]] = []
+        results: list[Message] = []
+        calls: dict[str, ToolCall] = {}
+        for message in messages:
+            if message.role is Role.TOOL:
+                results.append(message)
+                continue
+            if results:
+                _say(turns, "user", self._results(results, calls))
+                results = []
+            if message.role is Role.ASSISTANT:
+                calls = {call.id: call for call in message.tool_calls or ()}
+                _say(turns, "model", [self._kept(message, "", self._model_parts)])
+            else:
+                _say(turns, "user", [self._kept(message, "", self._user_parts)])
+        if results:
+            _say(turns, "user", self._results(results, calls))
+        if turns and turns[0][0] == "model":
+            self._warn(NO_USER_FIRST)
+            turns.insert(0, ("user", [_OPENING]))
+        return b",".join(
+            b'{"role":"' + role.encode() + b'","parts":[' + b",".join(parts) + b"]}" for role, parts in turns
+        )
+
+    def _warn(self, warning: str) -> None:
+        self.warnings[warning] = None
+
+    def _kept(self, message: Message, suffix: str, write: Callable[[Message], Iterable[Any]]) -> bytes:
+        """The message's parts, from the last time or anew."""
+        key = self._key + suffix
+        kept: dict[str, bytes] | None = getattr(message, "_encoded", None)
+        if kept is not None and (known := kept.get(key)) is not None:
+            return known
+        before, self.warnings = self.warnings, {}
+        if message.name is not None and message.role is not Role.TOOL:
+            self._warn(NO_AUTHOR)
+        encoded = b",".join(map(as_json, write(message)))
+        # A warning must come again with the next request, so a message that causes one is not kept.
+        if not self.warnings and len(encoded) <= LARGE:
+            if kept is None:
+                kept = {}
+                object.__setattr__(message, "_encoded", kept)
+            kept[key] = encoded
+        self.warnings = {**before, **self.warnings}
+        return encoded
+
+    def _system_text(self, part: Part) -> str:
+        match part:
+            case TextContent():
+                return part.text
+            case CodeContent() | DiffContent():
+                return as_markdown(part)
+            case DocumentContent() if part.text is not None:
+                return as_text(part)
+            case _:
+                raise self._cannot(part, "in a system message; it takes text there")
+
+    def _user_parts(self, message: Message) -> list[dict[str, Any]]:
+        if message.role is Role.SYSTEM:
+            self._warn(LATE_SYSTEM)
+            return self.system([message])
+        return [written for part in message.parts if (written := self._user_part(part)) is not None]
+
+    def _user_part(self, part: Part) -> dict[str, Any] | None:
+        match part:
+            case TextContent():
+                return {"text": part.text} if part.text else None
+            case CodeContent() | DiffContent():
+                return {"text": as_markdown(part)}
+            case ImageContent() | AudioContent() | DocumentContent():
+                return self._media(part)
+            case VendorContent():
+                return dict(part.provider_data or {})
+            case ThinkingContent() | ToolCall() | ToolResult() | RefusalContent():
+                raise self._cannot(part, "in a user's message")
+            case _:
+                assert_never(part)
+
+    def _model_parts(self, message: Message) -> list[dict[str, Any]]:
+        written: list[dict[str, Any]] = []
+        called = False
+        for part in message.parts:
+            wire = self._model_part(part)
+            if wire is None:
+                continue
+            if "functionCall" in wire and isinstance(part, ToolCall):
+                if not called and self._family.signed_calls:
+                    wire.setdefault("thoughtSignature", SKIP_SIGNATURE)
+                called = True
+            written.append(wire)
+        return written
+
+    def _model_part(self, part: Part) -> dict[str, Any] | None:
+        match part:
+            case TextContent():
+                return self._signed({"text": part.text}, part, part.signature)
+            case ThinkingContent():
+                if not part.thinking and not part.signature:
+                    return None
+                return self._signed({"text": part.thinking, "thought": True}, part, part.signature)
+            case ToolCall():
+                return self._signed({"functionCall": self._call(part)}, part, part.signature)
+            case RefusalContent():
+                return {"text": part.refusal}
+            case CodeContent() | DiffContent():
+                return {"text": as_markdown(part)}
+            case ImageContent() | AudioContent() | DocumentContent():
+                return self._signed(self._media(part), part, (part.provider_data or {}).get("thoughtSignature"))
+            case VendorContent():
+                return None if part.kind == METADATA_KIND else dict(part.provider_data or {})
+            case ToolResult():
+                raise self._cannot(part, "in an assistant's message")
+            case _:
+                assert_never(part)
+
+    def _signed(self, wire: dict[str, Any], part: Part, signature: str | None) -> dict[str, Any]:
+        if signature and is_home(part, self._home):
+            wire["thoughtSignature"] = signature
+        return wire
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        arguments: Mapping[str, Any] = call.arguments
+        if call.invalid_arguments is not None:
+            arguments = {
+                "invalid_arguments": call.invalid_arguments
+            }  # it must be an object; the model sees its mistake
+        return {**self._named(call), "args": arguments}
+
+    def _named(self, call: ToolCall) -> dict[str, Any]:
+        """What a call and its response have in common: the id, if the vendor takes it, and the name."""
+        id = sent_id(call.id) if self._takes_id(call) else None
+        return {"name": sent_name(call.name)} if id is None else {"id": id, "name": sent_name(call.name)}
+
+    def _takes_id(self, call: ToolCall) -> bool:
+        return self._any_ids or is_home(call, self._home)
+
+    def _results(self, messages: Sequence[Message], calls: Mapping[str, ToolCall]) -> list[bytes]:
+        """Responses in the order of their calls, since they may have no ids; then whatever cannot stand inside them."""
+        by_message = [(message, _results_in(message)) for message in messages]
+        results = [result for _, own in by_message for result in own]
+        following = [part for result in results for part in self._following(result, calls)]
+        if [result.tool_call_id for result in results] == list(calls):
+            responses = []
+            for message, own in by_message:
+                # What may stand in the calls alone, name and maker, is part of what the bytes depend on.
+                answered = [calls[result.tool_call_id] for result in own]
+                suffix = "".join(f"/{call.name}{'' if self._takes_id(call) else '?'}" for call in answered)
+                responses.append(self._kept(message, suffix, lambda own: self._responses(_results_in(own), calls)))
+        else:
+            order = {id: position for position, id in enumerate(calls)}
+            results.sort(key=lambda result: order[result.tool_call_id])
+            responses = [as_json(response) for response in self._responses(results, calls)]
+        return [*responses, *map(as_json, following)]
+
+    def _following(self, result: ToolResult, calls: Mapping[str, ToolCall]) -> list[dict[str, Any]]:
+        """What a result holds that must follow it, and whose it is."""
+        if isinstance(result.content, str):
+            return []
+        media = [part for part in result.content if _is_media(part) and not self._fits_inside(part)]
+        if not media:
+            return []
+        return [{"text": f"Returned by {sent_name(calls[result.tool_call_id].name)}:"}, *map(self._media, media)]
+
+    def _fits_inside(self, part: Media) -> bool:
+        return self._family.media_in_results and _media_type(part) in _IN_RESULTS
+
+    def _responses(self, results: Iterable[ToolResult], calls: Mapping[str, ToolCall]) -> list[dict[str, Any]]:
+        return [{"functionResponse": self._response(result, calls)} for result in results]
+
+    def _response(self, result: ToolResult, calls: Mapping[str, ToolCall]) -> dict[str, Any]:
+        text: list[str] = []
+        inside: list[dict[str, Any]] = []
+        if isinstance(result.content, str):
+            text.append(result.content)
+        else:
+            for part in result.content:
+                if isinstance(part, TextContent):
+                    text.append(part.text)
+                elif isinstance(part, DocumentContent) and part.text is not None:
+                    text.append(as_text(part))
+                elif self._fits_inside(part):
+                    inside.append(self._media(part))
+        written: dict[str, Any] = {
+            **self._named(calls[result.tool_call_id]),
+            "response": {"error" if result.is_error else "result": "".join(text)},
+        }
+        if inside:
+            written["parts"] = inside
+        return written
+
+    def _media(self, part: Media) -> dict[str, Any]:
+        if isinstance(part, ImageContent) and part.detail not in (None, "auto"):
+            self._warn(NO_DETAIL)
+        if isinstance(part, DocumentContent) and part.text is not None:
+            return {"text": as_text(part)}
+        if isinstance(part, DocumentContent) and part.title is not None:
+            self._warn(NO_TITLE)
+        media_type = _media_type(part)
+        if isinstance(part, AudioContent) or part.data is not None:
+            return {"inlineData": {"mimeType": media_type, "data": base64_text(part.data or b"")}}
+        return {
+            "fileData": {"fileUri": part.url} if media_type is None else {"fileUri": part.url, "mimeType": media_type}
+        }
+
+    def _cannot(self, part: Part, where: str) -> errors.UnsupportedFeatureError:
+        return cannot_take(part, where, provider=self._home.provider, model=self._home.model)
+
+
+def _say(turns: list[tuple[str, list[bytes]]], role: str, parts: Iterable[bytes]) -> None:
+    """Parts join the turn before if it is of the same role."""
+    said = [part for part in parts if part]
+    if not said:
+        return
+    if turns and turns[-1][0] == role:
+        turns[-1][1].extend(said)
+    else:
+        turns.append((role, said))
+
+
+def _results_in(message: Message) -> list[ToolResult]:
+    return [part for part in message.parts if isinstance(part, ToolResult)]
+
+
+def _is_media(part: Part) -> TypeGuard[Media]:
+    return isinstance(part, ImageContent | AudioContent) or (isinstance(part, DocumentContent) and part.text is None)
+
+
+def _media_type(part: Media) -> str | None:
+    """What it was said to be, else what its address looks like, else the usual. The vendor knows its own files."""
+    if part.media_type is not None:
+        return part.media_type
+    url = None if isinstance(part, AudioContent) else part.url
+    guessed = None if url is None else _BY_EXTENSION.get(urlsplit(url).path.rpartition(".")[2].lower())
+    if guessed is not None or (url is not None and url.startswith(_KNOWN_TO_VENDOR)):
+        return guessed
+    match part:
+        case ImageContent():
+            return "image/jpeg" if url is not None else "image/png"
+        case AudioContent():
+            return "audio/wav"
+        case DocumentContent():
+            return "application/pdf"

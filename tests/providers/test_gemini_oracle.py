@@ -1,0 +1,352 @@
+"""The official SDK as judge: bodies satisfy its types, and it finds in answers what we find."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google import genai
+from google.genai import types
+from google.oauth2.credentials import Credentials
+from hypothesis import HealthCheck, given, settings
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from agent import Agent, errors
+from agent.answers import Answer
+from agent.providers.credentials import Address
+from agent.providers.gemini import VERTEX, GeminiCodec
+from agent.providers.gemini.family import SKIP_SIGNATURE, family_of
+from agent.testing import LoopbackServer
+from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, ToolCall, ToolResult
+from agent.wire import Reply
+from tests.conftest import WIRE
+from tests.corpus import Exchange, exchanges
+from tests.judging import decoded, strings_in
+from tests.providers.reading_gemini import camel, read_request
+from tests.providers.sdk_judges import Replay, replayed
+from tests.strategies import agent_requests
+
+RECORDED = exchanges("gemini.generate") if WIRE.exists() else ()
+REQUESTS = [exchange for exchange in RECORDED if exchange.request is not None]
+ANSWERS = [exchange for exchange in RECORDED if exchange.expected["kind"] == "message"]
+CODEC = GeminiCodec(Address("http://127.0.0.1", None))
+NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
+
+needs_recordings = pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
+
+
+class Body(BaseModel):
+    """The REST body, made of the SDK's own types, which forbid unknown keys and read base64."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", val_json_bytes="base64")
+
+    contents: list[types.Content]
+    system_instruction: types.Content | None = None
+    tools: list[types.Tool] | None = None
+    tool_config: types.ToolConfig | None = None
+    generation_config: types.GenerationConfig | None = None
+    safety_settings: list[types.SafetySetting] | None = None
+    cached_content: str | None = None
+    labels: dict[str, str] | None = None
+    model_armor_config: types.ModelArmorConfig | None = None
+
+
+def checked(request: AgentRequest, codec: GeminiCodec = CODEC) -> dict[str, Any]:
+    """The body of a request, which satisfies the SDK's types and the API's rules."""
+    body: dict[str, Any] = json.loads(codec.encode(request, stream=False).body)
+    Body.model_validate_json(json.dumps(with_valid_signatures(body)))
+    check_rules(body, request, codec.name)
+    return body
+
+
+def with_valid_signatures(value: Any) -> Any:
+    """Generated signatures are no base64, which real ones are."""
+    if isinstance(value, list):
+        return [with_valid_signatures(item) for item in value]
+    if isinstance(value, dict):
+        return {
+            key: "c2ln" if key == "thoughtSignature" else with_valid_signatures(item) for key, item in value.items()
+        }
+    return value
+
+
+def check_rules(body: dict[str, Any], request: AgentRequest, provider: str) -> None:
+    """What the API refuses although its types allow it."""
+    contents = body["contents"]
+    assert [content["role"] for content in contents] == [("user", "model")[n % 2] for n in range(len(contents))]
+    model = request.model or ""
+    signatures = set(own_signatures(request, Origin(provider=provider, api="gemini", model=model)))
+    waiting: list[tuple[str | None, str]] = []
+    for content in contents:
+        parts = content["parts"]
+        assert parts
+        responses = [part["functionResponse"] for part in parts if "functionResponse" in part]
+        assert [(response.get("id"), response["name"]) for response in responses] == waiting
+        assert all("functionResponse" in part for part in parts[: len(responses)]), "responses come first"
+        calls = [part for part in parts if "functionCall" in part]
+        waiting = [(part["functionCall"].get("id"), part["functionCall"]["name"]) for part in calls]
+        if calls and family_of(model).signed_calls:
+            assert "thoughtSignature" in calls[0]
+        for part in parts:
+            check_part(part, signatures)
+    assert not waiting
+    for name in function_names(body):
+        assert NAME.fullmatch(name)
+    allowed = (body.get("toolConfig") or {}).get("functionCallingConfig", {}).get("allowedFunctionNames") or ()
+    assert set(allowed) <= set(function_names(body))
+    assert all(part["text"] for part in (body.get("systemInstruction") or {}).get("parts", ()))
+
+
+def check_part(part: dict[str, Any], signatures: set[str]) -> None:
+    signature = part.get("thoughtSignature")
+    kinds = part.keys() - {"thought", "thoughtSignature"}
+    assert len(kinds) == 1
+    if "text" in part:
+        assert part["text"] or signature, "text is empty only where it carries a signature"
+    if "functionCall" in part:
+        assert NAME.fullmatch(part["functionCall"]["name"])
+        assert isinstance(part["functionCall"]["args"], dict)
+    if "functionResponse" in part:
+        assert isinstance(part["functionResponse"]["response"], dict)
+    if signature is not None:
+        assert signature in signatures or (signature == SKIP_SIGNATURE and "functionCall" in part)
+
+
+def own_signatures(request: AgentRequest, home: Origin) -> Iterator[str]:
+    for message in request.to_messages():
+        for part in message.parts:
+            if part.origin == home:
+                yield from strings_in(part.model_dump(mode="json"))
+
+
+def function_names(body: dict[str, Any]) -> list[str]:
+    return [function["name"] for tool in body.get("tools") or () for function in tool.get("functionDeclarations") or ()]
+
+
+@needs_recordings
+@pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
+def test_a_recorded_request_goes_out_again_and_says_the_same(exchange: Exchange) -> None:
+    recorded = exchange.request or {}
+    request = read_request(recorded, exchange.model)
+    sent, meant = checked(request), camel(recorded)
+    assert texts_in(sent["contents"]) == texts_in(meant["contents"])
+    for key in ("functionCall", "thoughtSignature"):
+        assert values_of(sent["contents"], key) == values_of(meant["contents"], key)
+    responses = values_of(sent["contents"], "functionResponse"), values_of(meant["contents"], "functionResponse")
+    assert [(one["name"], one.get("id")) for one in responses[0]] == [
+        (one["name"], one.get("id")) for one in responses[1]
+    ]
+    assert function_names(sent) == function_names(meant)
+    for key in ("safetySettings", "cachedContent", "modelArmorConfig"):
+        assert sent.get(key) == meant.get(key)
+    settings = meant.get("generationConfig") or {}
+    for key in ("temperature", "maxOutputTokens", "stopSequences", "seed", "responseModalities", "responseMimeType"):
+        if key != "temperature" or "temperature" in (sent.get("generationConfig") or {}):
+            assert (sent.get("generationConfig") or {}).get(key) == settings.get(key)
+
+
+def texts_in(contents: list[dict[str, Any]]) -> list[str]:
+    return [part["text"] for content in contents for part in content["parts"] if part.get("text")]
+
+
+def values_of(contents: list[dict[str, Any]], key: str) -> list[Any]:
+    found = [part[key] for content in contents for part in content["parts"] if key in part]
+    return [{"args": {}, **value} if key == "functionCall" else value for value in found]
+
+
+@settings(max_examples=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(agent_requests("gemini-2.5-pro"))
+def test_whatever_is_asked_becomes_a_body_that_the_sdks_types_allow(request: AgentRequest) -> None:
+    if request.tools and request.output_schema is not None:
+        with pytest.raises(errors.UnsupportedFeatureError, match="takes none beside tools"):
+            checked(request)
+        request = request.model_copy(update={"output_schema": None})
+    checked(request)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(agent_requests("gemini-3-pro-preview"))
+def test_gemini_3_takes_everything_that_can_be_asked(request: AgentRequest) -> None:
+    checked(request)
+    vertex = GeminiCodec(Address("http://127.0.0.1", None), name="vertex", platform=VERTEX)
+    body = checked(request, vertex)
+    assert set(body.get("labels") or {}) <= set(request.metadata)
+
+
+FORGETFUL = {"google-test-native-output-with-builtin-tools-stream-f4b559"}
+"""A stream whose last chunk leaves out counts that earlier ones had. We keep those; the SDK sees the last alone."""
+
+
+def sdk_client(url: str, *, vertex: bool) -> genai.Client:
+    options = types.HttpOptions(base_url=url, api_version="v1" if vertex else "v1beta")
+    if vertex:
+        return genai.Client(
+            vertexai=True,
+            project="p",
+            location="us-central1",
+            credentials=Credentials(token="ya29.test"),  # type: ignore[no-untyped-call]
+            http_options=options,
+        )
+    return genai.Client(api_key="x", http_options=options)
+
+
+def by_sdk(client: genai.Client, *, streaming: bool) -> dict[str, Any]:
+    """Text, thoughts, calls, finish reason and total as the SDK sees them."""
+    if streaming:
+        chunks = list(client.models.generate_content_stream(model="m", contents="hi"))
+    else:
+        chunks = [client.models.generate_content(model="m", contents="hi")]
+    parts = [
+        part
+        for chunk in chunks
+        for candidate in (chunk.candidates or ())[:1]
+        for part in (candidate.content and candidate.content.parts) or ()
+    ]
+    reasons = [
+        candidate.finish_reason.value
+        for chunk in chunks
+        for candidate in chunk.candidates or ()
+        if candidate.finish_reason is not None
+    ]
+    usage = chunks[-1].usage_metadata
+    return {
+        "text": "".join(part.text or "" for part in parts if not part.thought),
+        "thinking": "".join(part.text or "" for part in parts if part.thought),
+        "calls": [(part.function_call.name, part.function_call.args or {}) for part in parts if part.function_call],
+        "reason": reasons[-1] if reasons else None,
+        "total": usage.total_token_count if usage else None,
+        "model": chunks[-1].model_version,
+        "id": chunks[-1].response_id,
+    }
+
+
+def by_us(response: AgentResponse) -> dict[str, Any]:
+    return {
+        "text": response.text or "",
+        "thinking": response.thinking,
+        "calls": [(call.name, call.arguments) for call in response.tool_calls],
+        "reason": response.raw_stop_reason,
+        "total": response.usage.total_tokens if response.usage else 0,
+        "model": response.model,
+        "id": response.id,
+    }
+
+
+def known_to_sdk(exchange: Exchange) -> bool:
+    """The SDK asks for events, and cannot read a stream that is a JSON array."""
+    return exchange.stream is not None or not isinstance(exchange.response["body"], list)
+
+
+@needs_recordings
+@pytest.mark.parametrize("vertex", [False, True], ids=["gemini", "vertex"])
+def test_every_recorded_answer_holds_what_the_sdk_finds_in_it(vertex: bool) -> None:
+    replay = Replay()
+    compared = Counter[bool]()
+    with LoopbackServer(replay) as server, sdk_client(server.url, vertex=vertex) as client:
+        for exchange in filter(known_to_sdk, ANSWERS):
+            if (exchange.provider == "vertexai") is not vertex:
+                continue
+            replay.answer = replayed(exchange)
+            streaming = exchange.stream is not None
+            ours, theirs = by_us(decoded(exchange)), by_sdk(client, streaming=streaming)
+            if theirs["total"] is None or exchange.case in FORGETFUL:
+                theirs["total"] = ours["total"]
+            assert ours == theirs, exchange.name
+            compared[streaming] += 1
+    assert compared == ({True: 8, False: 17} if vertex else {True: 29, False: 52})
+
+
+@needs_recordings
+@pytest.mark.parametrize(
+    "exchange", [exchange for exchange in ANSWERS if exchange.stream is not None], ids=lambda exchange: exchange.name
+)
+def test_a_stream_holds_the_same_as_its_chunks_in_one_answer(exchange: Exchange) -> None:
+    lines = (exchange.stream or b"").decode().splitlines()
+    chunks = [json.loads(line.removeprefix("data:")) for line in lines if line.startswith("data:")]
+    codec = GeminiCodec(Address("http://127.0.0.1", None), name=exchange.provider)
+    headers = exchange.response.get("headers") or {}
+    whole = codec.decode(Reply(200, headers, json.dumps(chunks).encode()), exchange.agent_request)
+    assert decoded(exchange) == whole
+
+
+@needs_recordings
+def test_every_recorded_answer_can_be_answered_in_turn() -> None:
+    """What was read goes back: its calls with results, its signatures on their parts, its blocks as they came."""
+    for exchange in ANSWERS:
+        message = read_request_home(decoded(exchange).message, exchange)
+        results = [
+            ToolResult(tool_call_id=call.id, name=call.name, content="done") for call in message.tool_calls or ()
+        ]
+        request = AgentRequest(
+            model=exchange.model,
+            messages=[Message.user("hi"), message, *([Message(Role.TOOL, results)] if results else [])],
+            input="go on",
+        )
+        sent = checked(request, GeminiCodec(Address("http://127.0.0.1", None), name=exchange.provider))
+        for part in (part for content in sent["contents"] for part in content["parts"]):
+            if "functionCall" in part and "id" in part["functionCall"]:
+                assert not part["functionCall"]["id"].startswith("gemini_")
+
+
+def read_request_home(message: Message, exchange: Exchange) -> Message:
+    """The message after storage, as a history would bring it back."""
+    stored = Message.from_dict(json.loads(json.dumps(message.to_dict())))
+    assert stored == message
+    assert all(
+        part.origin is None or part.origin.model == exchange.model
+        for part in stored.parts
+        if isinstance(part, ToolCall)
+    )
+    return stored
+
+
+ANSWER = {"candidates": [{"content": {"parts": [{"text": "hi"}]}, "finishReason": "STOP"}], "usageMetadata": {}}
+
+
+def test_the_sdk_and_the_agent_send_the_same_to_the_same_place() -> None:
+    replay = Replay()
+    replay.answer = Answer([json.dumps(ANSWER).encode()], headers={"content-type": "application/json"})
+    with LoopbackServer(replay) as server, sdk_client(server.url, vertex=False) as client:
+        config = types.GenerateContentConfig(temperature=0.5, system_instruction="Be brief.", stop_sequences=["END"])
+        client.models.generate_content(model="gemini-2.5-flash", contents="hi", config=config)
+        agent = Agent("gemini:gemini-2.5-flash", base_url=server.url, api_key="x", temperature=0.5)
+        agent.complete("hi", system="Be brief.", stop=["END"])
+        theirs, ours = server.requests
+    assert ours.url == theirs.url == "/v1beta/models/gemini-2.5-flash:generateContent"
+    assert dict(ours.headers)[b"x-goog-api-key"] == dict(theirs.headers)[b"x-goog-api-key"] == b"x"
+    sent, meant = json.loads(ours.body), json.loads(theirs.body)
+    meant["systemInstruction"].pop("role", None)
+    assert sent == meant
+
+
+def test_the_sdk_and_the_agent_stream_from_the_same_place() -> None:
+    replay = Replay()
+    data = b"data: " + json.dumps(ANSWER).encode() + b"\n\n"
+    replay.answer = Answer([data], headers={"content-type": "text/event-stream"})
+    with LoopbackServer(replay) as server, sdk_client(server.url, vertex=False) as client:
+        assert "".join(chunk.text or "" for chunk in client.models.generate_content_stream(model="m", contents="hi"))
+        with Agent("gemini:m", base_url=server.url, api_key="x").stream("hi") as stream:
+            assert stream.collect().text == "hi"
+        theirs, ours = server.requests
+    assert ours.url == theirs.url == "/v1beta/models/m:streamGenerateContent?alt=sse"
+    assert json.loads(ours.body) == json.loads(theirs.body)
+
+
+def test_the_sdk_counts_tokens_at_the_same_place() -> None:
+    replay = Replay()
+    replay.answer = Answer([b'{"totalTokens": 7}'], headers={"content-type": "application/json"})
+    with LoopbackServer(replay) as server, sdk_client(server.url, vertex=False) as client:
+        assert client.models.count_tokens(model="m", contents="hi").total_tokens == 7
+        (theirs,) = server.requests
+    request = AgentRequest(model="m", input="hi")
+    ours = CODEC.encode_count(request)
+    assert ours.url.endswith(theirs.url)
+    inner = json.loads(ours.body)["generateContentRequest"]
+    assert inner.pop("model") == "models/m"
+    assert inner == json.loads(theirs.body)
+    assert CODEC.decode_count(Reply(200, {}, b'{"totalTokens": 7}'), request) == 7
