@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from .base import Provider, ProviderFactory, StreamDecoder
@@ -12,13 +13,29 @@ from .base import Provider, ProviderFactory, StreamDecoder
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from ..types import AgentConfig
+    from .function import ModelFunction
+    from .openai_chat import Dialect
+
 __all__ = ["Provider", "ProviderFactory", "StreamDecoder", "known_providers", "load", "register_provider"]
 
 ENTRY_POINTS = "agent.providers"
 
+_COMPATIBLE = (
+    "alibaba avian azure baseten cerebras cloudflare crusoe databricks deepinfra deepseek fireworks gemini-chat "
+    "github-models gpustack groq huggingface hyperbolic llamacpp lmstudio minimax mistral moonshot nebius novita "
+    "nvidia ollama openrouter perplexity sambanova siliconflow snowflake together vercel vllm xai zai"
+)
+"""OpenAI-compatible vendors: a row each in `compatible`."""
+
 _BUILT_IN = {
-    "openai": "openai_chat",
+    **dict.fromkeys(_COMPATIBLE.split(), "compatible"),
+    "openai": "openai",
     "openai-chat": "openai_chat",
+    "openai-responses": "openai_responses",
+    "anthropic": "anthropic",
+    "gemini": "gemini",
+    "vertex": "gemini",
     "scripted": "scripted",
 }
 """Name of a provider → module here that has a `provider(name)` function."""
@@ -26,13 +43,52 @@ _BUILT_IN = {
 _registered: dict[str, ProviderFactory] = {}
 
 
-def register_provider(name: str, factory: ProviderFactory) -> None:
-    """Add a provider under a name, or replace one."""
+def register_provider(
+    name: str, provider: ProviderFactory | Dialect | None = None, *, function: ModelFunction | None = None
+) -> None:
+    """Add a provider under a name, or replace one.
+
+    Args:
+        name: What stands before the colon in `name:model`.
+        provider: A `Dialect`, for a vendor that speaks Chat Completions; or a factory, from a configuration to a codec.
+        function: Instead of a provider, a Python function that is the model. It is given the `AgentRequest`, and
+            returns text, an `AgentResponse`, parts, or a value to write as JSON; or it yields text, parts or events.
+            It may be async.
+    """
     if not name or ":" in name or name != name.strip():
         raise errors.ConfigurationError(
             f"{name!r} cannot name a provider.", field="name", fix="Use a short name without colons or spaces."
         )
-    _registered[name] = factory
+    if (provider is None) is (function is None):
+        raise errors.ConfigurationError(
+            f"The provider {name!r} needs either a provider or a function.",
+            field="function",
+            fix="Pass a Dialect, a factory, or function=.",
+        )
+    _registered[name] = _factory(name, provider) if function is None else _function(name, function)
+
+
+def _factory(name: str, found: Any) -> ProviderFactory:
+    """A factory from whatever stands for a provider: a dialect, a function that is a model, or a factory."""
+    if not callable(found):
+        from .openai_chat import ChatCodec, Dialect
+
+        if isinstance(found, Dialect):
+            dialect = replace(found, name=name)
+            return lambda config: ChatCodec.from_config(config, dialect)
+        raise errors.ConfigurationError(
+            f"The provider {name!r} is a {type(found).__name__}.",
+            field="provider",
+            fix="Use a Dialect, a factory, or a function that takes the request.",
+        )
+    factory: ProviderFactory = found
+    return factory
+
+
+def _function(name: str, function: ModelFunction) -> ProviderFactory:
+    from .function import provider_of
+
+    return provider_of(function, name)
 
 
 def known_providers() -> list[str]:
@@ -49,13 +105,23 @@ def load(name: str) -> ProviderFactory:
         return provider(name)
     for point in _entry_points():
         if point.name == name:
-            factory: ProviderFactory = point.load()
-            return factory
+            from .function import takes_a_request
+
+            found = point.load()
+            return _function(name, found) if callable(found) and takes_a_request(found) else _factory(name, found)
     raise errors.ConfigurationError(
         f"There is no provider named {name!r}.",
         field="provider",
         fix=f"Use one of {', '.join(known_providers())}, or add yours with register_provider().",
     )
+
+
+def for_client(client: Any, make: ProviderFactory, config: AgentConfig) -> Provider:
+    """The provider that a client of the caller's is to carry requests for."""
+    from .brought import kind_of, provider_for
+
+    provider: Provider = provider_for(client, kind_of(client), make, config)
+    return provider
 
 
 def _entry_points() -> list[EntryPoint]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -16,13 +16,24 @@ from pydantic_core import to_json
 
 from .. import errors
 from ..answers import Answer, Piece
-from ..types import AgentConfig, AgentResponse, Part, RefusalContent, TextContent, ThinkingContent, ToolCall, Usage
+from ..types import (
+    AgentConfig,
+    AgentResponse,
+    ContentPart,
+    RefusalContent,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    Usage,
+)
 from ..wire import WireRequest
 from .base import Provider, ProviderFactory
 from .openai_chat import ChatCodec, Dialect
 from .schema_example import example_of
 
-Reply: TypeAlias = "str | AgentResponse | Part | Sequence[Part] | BaseModel | Mapping[str, Any] | Exception | Answer"
+Reply: TypeAlias = (
+    "str | AgentResponse | ContentPart | Sequence[ContentPart] | BaseModel | Mapping[str, Any] | Exception | Answer"
+)
 """What a script may answer: text, a response, parts, a value to be written as JSON, an error, or bytes as they are."""
 Line: TypeAlias = "Reply | Callable[[dict[str, Any]], Reply]"
 """A reply, or a function from the request's body to one."""
@@ -76,33 +87,53 @@ class Script:
         """The bodies that were asked, in order."""
 
     def __call__(self, request: WireRequest) -> Answer:
-        body: dict[str, Any] = json.loads(request.body)
-        with self._lock:
-            self.requests.append(body)
-            self._count += 1
-            number = self._count
-            line: Line = echo if self._echoes else self._lines.popleft() if self._lines else _used_up()
+        body, number = self._asked(request)
+        line = self._echo(request) if self._echoes else self._next_line()
         reply = line(body) if callable(line) else line
         if isinstance(reply, Answer):
             return reply
         if isinstance(reply, errors.ConnectionError | errors.TimeoutError):
             return Answer(failure=reply)
         if isinstance(reply, errors.AgentError):
-            return _failure(reply)
+            return self._fail(reply, request)
         if isinstance(reply, Exception):
             return Answer(failure=errors.ConnectionError(f"{type(reply).__name__}: {reply}"))
-        response = _as_response(reply, body)
+        return self._say(as_response(reply, body), request, body, number)
+
+    def _asked(self, request: WireRequest) -> tuple[dict[str, Any], int]:
+        """The request's body, now on record, and which request it is."""
+        body: dict[str, Any] = json.loads(request.body)
+        with self._lock:
+            self.requests.append(body)
+            self._count += 1
+            return body, self._count
+
+    def _next_line(self) -> Line:
+        try:
+            return self._lines.popleft()
+        except IndexError:
+            return errors.BadRequestError("the script has no more lines")
+
+    def _echo(self, request: WireRequest) -> Line:
+        return echo
+
+    def _say(self, response: AgentResponse, request: WireRequest, body: dict[str, Any], number: int) -> Answer:
+        check_sayable(response)
         if body.get("stream"):
-            pieces = [Piece(chunk, self._delay) for chunk in _stream(response, body, number)]
-            return Answer(pieces, headers={"content-type": "text/event-stream", "x-request-id": f"req_{number}"})
-        return Answer(
-            [to_json(_completion(response, body, number))],
-            headers={"content-type": "application/json", "x-request-id": f"req_{number}"},
-        )
+            return self._streamed(_stream(response, body, number), number)
+        return self._whole(_completion(response, body, number), number)
 
+    def _streamed(self, chunks: Iterable[bytes], number: int) -> Answer:
+        pieces = [Piece(chunk, self._delay) for chunk in chunks]
+        return Answer(pieces, headers={"content-type": "text/event-stream", "x-request-id": f"req_{number}"})
 
-def _used_up() -> errors.AgentError:
-    return errors.BadRequestError("the script has no more lines")
+    def _whole(self, body: dict[str, Any], number: int) -> Answer:
+        headers = {"content-type": "application/json", "x-request-id": f"req_{number}"}
+        return Answer([to_json(body)], headers=headers)
+
+    def _fail(self, error: errors.AgentError, request: WireRequest) -> Answer:
+        complaint = {"message": error.message, "type": type(error).__name__, "code": error.code}
+        return failed(error, {"error": complaint})
 
 
 def echo(body: dict[str, Any]) -> Reply:
@@ -126,12 +157,12 @@ def _last_text(body: dict[str, Any]) -> str:
     return " ".join(block.get("text") or f"[{block['type']}]" for block in content)
 
 
-def _as_response(reply: Any, body: dict[str, Any]) -> AgentResponse:
+def as_response(reply: Any, body: dict[str, Any]) -> AgentResponse:
     if isinstance(reply, AgentResponse):
         response = reply
     elif isinstance(reply, str):
         response = AgentResponse(text=reply)
-    elif isinstance(reply, TextContent | ThinkingContent | ToolCall | RefusalContent):
+    elif isinstance(reply, ContentPart):
         response = AgentResponse(content=(reply,))
     elif isinstance(reply, BaseModel | Mapping):
         response = AgentResponse(text=to_json(reply).decode())
@@ -142,18 +173,41 @@ def _as_response(reply: Any, body: dict[str, Any]) -> AgentResponse:
 
 def _counted(response: AgentResponse, body: dict[str, Any]) -> Usage:
     """Words for tokens: wrong, but the same each time."""
-    said = len(json.dumps(body.get("messages")).split())
     answered = sum(len(piece.split()) for piece in (response.text or "", response.thinking))
-    return Usage(prompt_tokens=said, completion_tokens=answered + 4 * len(response.tool_calls))
+    return Usage(prompt_tokens=words_in(body), completion_tokens=answered + 4 * len(response.tool_calls))
 
 
-def _failure(error: errors.AgentError) -> Answer:
-    status = error.status_code or next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+def words_in(body: Mapping[str, Any]) -> int:
+    """How many words a request has, in whichever API."""
+    asked = body.get("generateContentRequest") or body
+    return len(json.dumps(asked.get("messages") or asked.get("input") or asked.get("contents")).split())
+
+
+def check_sayable(response: AgentResponse, *more: type[ContentPart]) -> None:
+    """Refuse what would not be in the answer: a script that leaves something out proves nothing."""
+    for part in response.content:
+        if not isinstance(part, (TextContent, ThinkingContent, ToolCall, RefusalContent, *more)):
+            raise _unsayable(f"a part of type {part.type!r}")
+        if isinstance(part, TextContent) and part.citations:
+            raise _unsayable("citations")
+
+
+def _unsayable(what: str) -> errors.ConfigurationError:
+    return errors.ConfigurationError(
+        f"A script does not know how to answer with {what} here.", field="lines", fix="Pass an Answer with the bytes."
+    )
+
+
+def status_of(error: errors.AgentError) -> int:
+    return error.status_code or next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+
+
+def failed(error: errors.AgentError, body: dict[str, Any]) -> Answer:
+    """The HTTP answer with which a vendor would report an error."""
     headers = {"content-type": "application/json"}
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)
-    complaint = {"message": error.message, "type": type(error).__name__, "code": error.code}
-    return Answer([to_json({"error": complaint})], status=status, headers=headers)
+    return Answer([to_json(body)], status=status_of(error), headers=headers)
 
 
 def _head(body: dict[str, Any], number: int, kind: str) -> dict[str, Any]:
@@ -167,13 +221,18 @@ def _completion(response: AgentResponse, body: dict[str, Any], number: int) -> d
     if response.refusal:
         message["refusal"] = response.refusal
     if response.tool_calls:
-        message["tool_calls"] = [_call(call, to_json(call.arguments).decode()) for call in response.tool_calls]
+        message["tool_calls"] = [_call(call, arguments_of(call)) for call in response.tool_calls]
     choice = {"index": 0, "message": message, "finish_reason": _finish_reason(response)}
     return {**_head(body, number, "chat.completion"), "choices": [choice], "usage": _usage(response)}
 
 
 def _call(call: ToolCall, arguments: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def arguments_of(call: ToolCall) -> str:
+    """What the model writes as arguments, be it JSON or not."""
+    return to_json(call.arguments).decode() if call.invalid_arguments is None else call.invalid_arguments
 
 
 def _finish_reason(response: AgentResponse) -> str:
@@ -201,15 +260,15 @@ def _stream(response: AgentResponse, body: dict[str, Any], number: int) -> Itera
         return b"data: " + to_json({**head, "choices": [choice]}) + b"\n\n"
 
     yield event({"role": "assistant", "content": ""})
-    for word in _words(response.thinking):
+    for word in words_of(response.thinking):
         yield event({"reasoning_content": word})
-    for word in _words(response.text or ""):
+    for word in words_of(response.text or ""):
         yield event({"content": word})
-    for word in _words(response.refusal or ""):
+    for word in words_of(response.refusal or ""):
         yield event({"refusal": word})
     for index, call in enumerate(response.tool_calls):
         yield event({"tool_calls": [{"index": index, **_call(call, "")}]})
-        text = to_json(call.arguments).decode()
+        text = arguments_of(call)
         for start in range(0, len(text), 12):
             yield event({"tool_calls": [{"index": index, "function": {"arguments": text[start : start + 12]}}]})
     yield event({}, _finish_reason(response))
@@ -218,7 +277,7 @@ def _stream(response: AgentResponse, body: dict[str, Any], number: int) -> Itera
     yield b"data: [DONE]\n\n"
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
     """Words with the space before them, as models stream them; joined they are the text."""
     words = text.split(" ")
     return [word if position == 0 else f" {word}" for position, word in enumerate(words) if word or position]

@@ -1,8 +1,11 @@
-"""Transports carry bytes: `http` over the network, `scripted` in process. They know no vendor and decide nothing."""
+"""Transports carry bytes: `http` over the network, `sdk` through a client that the caller brings, `scripted` and
+`function` in process. They know no vendor and decide nothing.
+"""
 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from .. import errors
 from ..wire import Transport
@@ -25,6 +28,13 @@ def load(name: str) -> Transport:
     return found
 
 
+def through(client: Any) -> Transport:
+    """A transport through a client that the caller brings."""
+    from .sdk import SdkTransport
+
+    return SdkTransport(client)
+
+
 def _make(name: str) -> Transport:
     if name == "http":
         from .http import HttpTransport
@@ -35,6 +45,10 @@ def _make(name: str) -> Transport:
         from .scripted import ScriptedTransport
 
         return ScriptedTransport(Script())
+    if name == "function":
+        from .function import FunctionTransport
+
+        return FunctionTransport()
     raise errors.ConfigurationError(
-        f"There is no transport named {name!r}.", field="transport", fix="Use http or scripted, or pass a transport."
+        f"There is no transport named {name!r}.", field="transport", fix="Use http, scripted or function, or pass one."
     )
