@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -17,15 +17,24 @@ from . import transports
 from .context import Call, Context, ambient_deadline
 from .drivers.sync import SyncRun, drain
 from .errors import ConfigurationError
+from .execution.accounting import settled
 from .execution.call import Target, attempt, complete, stream
+from .execution.counting import counted, counter_of, token_count
 from .execution.outermost import recorded
+from .execution.output_modes import plan_output
 from .execution.retry import retry
 from .execution.structured import structured
-from .providers import Provider, load
+from .json_streams import AsyncJsonStream, JsonStream, Partials
+from .models import facts, narrowed
+from .providers import Provider, for_client, load
 from .requests import RequestLike, prepare, read_config, read_request
-from .streams import AsyncResponseStream, ResponseStream
+from .streams import AsyncResponseStream, ResponseStream, Settle
+from .tokens import TokenCount, estimate_prompt
 from .types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolSpec
 from .wire import Limits, Transport
+
+if TYPE_CHECKING:
+    from .checking import Report
 
 
 class Agent:
@@ -43,6 +52,8 @@ class Agent:
         tools: Offered to the model with every request.
         retry: How failed calls are repeated; by default as often as `config.max_retries` says.
         transport: Carries the requests; by default the provider's usual one, shared by all agents.
+        client: A client of an official SDK (openai, anthropic, google-genai), to send through. Its key, address and
+            proxies stay in use; its retries do not.
         overrides: Any field of AgentConfig.
 
     An agent is immutable and may be shared by threads, event loops and forked processes. Each method that takes a
@@ -56,6 +67,7 @@ class Agent:
         tools: Sequence[Any] = (),
         retry: RetryConfig | None = None,
         transport: Transport | None = None,
+        client: Any = None,
         **overrides: Any,
     ) -> None:
         self.config = read_config(config, overrides)
@@ -67,9 +79,16 @@ class Agent:
                 "retry and max_retries are both given.", field="max_retries", fix="Say it in RetryConfig(max_retries=)."
             )
         self.retry = retry if retry is not None else RetryConfig(max_retries=self.config.max_retries)
-        self._brought_transport = transport
+        if client is not None and transport is not None:
+            raise ConfigurationError(
+                "client and transport are both given.", field="client", fix="Pass the one that shall carry requests."
+            )
+        self._client = client
+        self._brought_transport = transport if client is None else transports.through(client)
         self._provider: Provider | None = None
         self._calls: dict[bool, Call] = {}
+        if client is not None:
+            _ = self.provider  # needs no key, so whatever does not go together is found out now
 
     # One call
 
@@ -100,7 +119,7 @@ class Agent:
             context = Context(deadline=self._deadline(prepared, monotonic()))
             return SyncRun(transport, call(prepared, context), context.deadline)
 
-        return ResponseStream(start)
+        return ResponseStream(start, self._settle(prepared))
 
     def astream(self, request: RequestLike, **overrides: Any) -> AsyncResponseStream:
         """As `stream`, for `async for`. There is nothing to await first."""
@@ -112,7 +131,7 @@ class Agent:
             context = self._loop_context(prepared)
             return AioRun(transport, call(prepared, context), context.deadline)
 
-        return AsyncResponseStream(start)
+        return AsyncResponseStream(start, self._settle(prepared))
 
     # Typed output
 
@@ -124,6 +143,21 @@ class Agent:
         """As `json`, with await."""
         return await self.acomplete(self._with_schema(request, overrides))
 
+    def stream_json(self, request: RequestLike, **overrides: Any) -> JsonStream:
+        """As `json`, with what has come of the value so far while it arrives. The typed value is in `output`."""
+        asked = self._with_schema(request, overrides)
+        return JsonStream(self.stream(asked), self._partials(asked))
+
+    def astream_json(self, request: RequestLike, **overrides: Any) -> AsyncJsonStream:
+        """As `stream_json`, for `async for`. There is nothing to await first."""
+        asked = self._with_schema(request, overrides)
+        return AsyncJsonStream(self.astream(asked), self._partials(asked))
+
+    def _partials(self, asked: AgentRequest) -> Partials:
+        prepared = self._prepare(asked, {})
+        plan = plan_output(self.provider, prepared)
+        return Partials(plan.partial, plan.restored)
+
     def _with_schema(self, request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
         asked = read_request(request, overrides)
         if asked.output_schema is None:
@@ -131,6 +165,49 @@ class Agent:
                 "There is no schema for the output.", field="schema", fix="Pass schema=, such as a pydantic model."
             )
         return asked
+
+    # Before a call
+
+    def check(self, request: RequestLike, **overrides: Any) -> Report:
+        """What would become of a request: problems, losses, size and cost. Nothing is sent, and nothing is raised.
+
+        ```python
+        from agent import Agent
+
+        report = Agent("scripted:echo").check("Hello!", max_tokens=100)
+        assert report.ok
+        print(report)
+        ```
+        """
+        from .checking import check
+
+        return check(self.config, lambda: self.provider, lambda: self._prepare(request, overrides))
+
+    def count_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
+        """How many tokens the request has as a prompt.
+
+        Args:
+            exact: True asks the vendor, and raises if it cannot be asked; False estimates, and sends nothing. By
+                default the vendor is asked where it can be.
+        """
+        prepared = self._prepare(request, overrides)
+        if not self._asks_for_count(exact):
+            return estimate_prompt(prepared)
+        context = Context(deadline=self._deadline(prepared, monotonic()))
+        run = SyncRun(self._transport, self._count()(prepared, context), context.deadline)
+        return token_count(drain(run))
+
+    async def acount_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
+        """As `count_tokens`, with await."""
+        from .drivers.aio import AioRun
+        from .drivers.aio import drain as adrain
+
+        prepared = self._prepare(request, overrides)
+        if not self._asks_for_count(exact):
+            return estimate_prompt(prepared)
+        context = self._loop_context(prepared)
+        run = AioRun(self._transport, self._count()(prepared, context), context.deadline)
+        return token_count(await adrain(run))
 
     # Variants
 
@@ -140,25 +217,36 @@ class Agent:
         retry = self.retry
         if "max_retries" in changes:
             retry = retry.model_copy(update={"max_retries": config.max_retries})
-        return Agent(config, tools=self.tools, retry=retry, transport=self._brought_transport)
+        transport = self._brought_transport if self._client is None else None
+        return Agent(config, tools=self.tools, retry=retry, transport=transport, client=self._client)
 
     @property
     def capabilities(self) -> ProviderCapabilities:
-        return self.provider.capabilities
+        """What the provider can do, as far as this model can, too."""
+        return narrowed(self.provider.capabilities, facts(self.config.provider, self.config.model))
 
     @property
     def provider(self) -> Provider:
         """The codec, made when it is first needed: only then must there be a key."""
         if self._provider is None:
-            self._provider = load(self.config.provider)(self.config)
+            make = load(self.config.provider)
+            self._provider = make(self.config) if self._client is None else for_client(self._client, make, self.config)
         return self._provider
 
     @override
     def __repr__(self) -> str:
         return f"Agent({f'{self.config.provider}:{self.config.model}'!r})"
 
+    def __copy__(self) -> Agent:
+        return self  # it is immutable
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
+        return self
+
     @override
     def __reduce__(self) -> Any:
+        if self._client is not None:
+            raise TypeError("an agent with a client of its own cannot be pickled; make both in the other process")
         # Connections stay behind, and so does the key: the other process finds its own in the environment.
         return _rebuild, (self.config, self.tools, self.retry, self._brought_transport)
 
@@ -180,14 +268,27 @@ class Agent:
             call = self._calls[streaming] = self._compose(streaming=streaming)
         return call
 
-    def _compose(self, *, streaming: bool) -> Call:
-        config, provider = self.config, self.provider
+    def _asks_for_count(self, exact: bool | None) -> bool:
+        return exact is not False and (exact is True or counter_of(self.provider) is not None)
+
+    def _count(self) -> Call:
+        return recorded(retry(counted(self._target()), self.retry), streaming=False)
+
+    def _settle(self, request: AgentRequest) -> Settle:
+        name = self.provider.name
+        return lambda partial, received: settled(partial, request, name, received)
+
+    def _target(self) -> Target:
+        config = self.config
         limits = Limits(config.connect_timeout, config.first_byte_timeout, config.timeout)
-        target = Target(provider, limits, config.idle_timeout)
+        return Target(self.provider, limits, config.idle_timeout)
+
+    def _compose(self, *, streaming: bool) -> Call:
+        config, provider, target = self.config, self.provider, self._target()
         name = f"{provider.name}:{config.model}"
         call = stream(target) if streaming else complete(target)
         call = retry(attempt(call, target=name, provider=provider.name, model=config.model), self.retry)
-        return recorded(structured(call), streaming=streaming)
+        return recorded(structured(call, provider, streaming=streaming), streaming=streaming)
 
     @property
     def _transport(self) -> Transport:

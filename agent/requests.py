@@ -80,7 +80,7 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec
         raise ConfigurationError("The request is empty.", field="input", fix="Pass input= or messages=.")
     changes: dict[str, Any] = {
         name: value
-        for name in ("model", "temperature", "max_tokens", "top_p", "thinking", "deadline")
+        for name in ("model", "temperature", "max_tokens", "top_p", "thinking", "cache", "deadline")
         if getattr(request, name) is None and (value := getattr(config, name)) not in (None, "")
     }
     if request.model is None and not config.model:

@@ -1,17 +1,19 @@
 """What `stream` and `astream` return: events while they arrive, and the response they add up to.
 
 Leaving the loop closes the stream and its connection, whether the loop ended, broke or raised. A closed stream cannot
-be resumed.
+be resumed. What had arrived by then stays: as a response without a stop reason, whose usage is what the vendor had said
+by then, completed by estimates and marked as `estimated`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from . import errors
 from .drivers.sync import SyncRun
+from .tokens import Received
 from .types import AgentResponse, Fold, Part, StreamEvent, ToolCall, Usage
 from .wire import Cancelled
 
@@ -19,26 +21,59 @@ if TYPE_CHECKING:
     from .drivers.aio import AioRun
 
 
+Settle: TypeAlias = Callable[[AgentResponse, Received], AgentResponse]
+"""Works out what a part of an answer cost."""
+
+
 class _Progress:
     """What has been seen of a stream so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle: Settle | None) -> None:
         self._fold = Fold()
+        self._received = Received()
+        self._begun = False
+        self._closed = False
         self._response: AgentResponse | None = None
+        self._settle = settle
+        self._left: AgentResponse | None = None
+
+    def _add(self, event: StreamEvent) -> None:
+        self._fold.add(event)
+        self._received.add(event)
+        if event.type != "error":
+            self._begun = True
 
     def _seen(self) -> AgentResponse:
-        return self._response if self._response is not None else self._fold.partial()
+        if self._response is not None:
+            return self._response
+        return self._settled() or self._fold.partial()
+
+    def _settled(self) -> AgentResponse | None:
+        """What was heard of a stream that was left, or that failed; None if it goes on or nothing had come."""
+        if self._left is None and self._closed and self._begun:
+            partial = self._fold.partial()
+            self._left = partial if self._settle is None else self._settle(partial, self._received)
+        return self._left
 
     @property
     def response(self) -> AgentResponse:
-        """The whole response. Before the end there is none: use `text` and the others, or `collect` first."""
-        if self._response is None:
+        """The whole response; of a stream that was left, what had come by then, without a `stop_reason`.
+
+        While the stream goes on there is none: use `text` and the others, or `collect` first.
+        """
+        response = self._response if self._response is not None else self._settled()
+        if response is None:
             raise errors.ConfigurationError(
                 "The stream has not ended, so there is no response yet.",
                 field="response",
                 fix="Iterate to the end first, or call collect().",
             )
-        return self._response
+        return response
+
+    @property
+    def ended(self) -> bool:
+        """Whether the whole answer has come. One that was left, or that failed, never has."""
+        return self._response is not None
 
     @property
     def text(self) -> str:
@@ -60,6 +95,7 @@ class _Progress:
 
     @property
     def usage(self) -> Usage | None:
+        """What the vendor has said so far; when the stream is over, all of it, estimated where it did not say."""
         return self._seen().usage
 
 
@@ -77,11 +113,10 @@ class ResponseStream(_Progress):
     ```
     """
 
-    def __init__(self, start: Callable[[], SyncRun]) -> None:
-        super().__init__()
+    def __init__(self, start: Callable[[], SyncRun], settle: Settle | None = None) -> None:
+        super().__init__(settle)
         self._start = start
         self._run: SyncRun | None = None
-        self._closed = False
         self._aborted = False
         self._lock = threading.Lock()
 
@@ -90,7 +125,7 @@ class ResponseStream(_Progress):
         try:
             while (events := run.advance()) is not None:
                 for event in events:
-                    self._fold.add(event)
+                    self._add(event)
                     yield event
             self._response = run.result
         except Cancelled:
@@ -150,11 +185,10 @@ class ResponseStream(_Progress):
 class AsyncResponseStream(_Progress):
     """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
 
-    def __init__(self, start: Callable[[], AioRun]) -> None:
-        super().__init__()
+    def __init__(self, start: Callable[[], AioRun], settle: Settle | None = None) -> None:
+        super().__init__(settle)
         self._start = start
         self._run: AioRun | None = None
-        self._closed = False
         self._aborted = False
 
     def __aiter__(self) -> _Iteration:
@@ -218,9 +252,13 @@ class _Iteration:
     async def __anext__(self) -> StreamEvent:
         while True:
             for event in self._ready:
-                self._stream._fold.add(event)
+                self._stream._add(event)
                 return event
-            events = None if self._run.finished else await self._run.advance()
+            try:
+                events = None if self._run.finished else await self._run.advance()
+            except BaseException:
+                self._stream._closed = True
+                raise
             if events is None:
                 self._end()
                 raise StopAsyncIteration
@@ -236,5 +274,7 @@ class _Iteration:
 
     def __del__(self) -> None:
         run = getattr(self, "_run", None)  # as above: it may be half-made
-        if run is not None and not run.finished:
-            run.abandon()
+        if run is not None:
+            self._stream._closed = True
+            if not run.finished:
+                run.abandon()

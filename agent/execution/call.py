@@ -8,8 +8,10 @@ from .. import errors
 from ..context import Call, Context
 from ..flow import Emit, Flow, Now, Open, Read, Send
 from ..providers import Provider, StreamDecoder
-from ..types import AgentRequest, AgentResponse, Attempt, Usage
+from ..tokens import Received
+from ..types import AgentRequest, AgentResponse, Attempt
 from ..wire import MAX_STREAM_BYTES, Body, Limits, Reply
+from .accounting import priced, settled
 
 _AFTER_THE_END = 0.25
 """Seconds to wait for what follows the terminal event, so that the connection can be used again."""
@@ -35,7 +37,7 @@ def complete(target: Target) -> Call:
         reply = yield from Send(wire, limits)
         if reply.status != 200:
             raise provider.decode_error(reply, request)
-        return with_warnings(provider.decode(reply, request), wire.warnings)
+        return with_warnings(priced(provider.decode(reply, request), request, provider.name), wire.warnings)
 
     return call
 
@@ -55,6 +57,7 @@ def stream(target: Target) -> Call:
                 raise provider.decode_error((yield from _read_error(body)), request)
             decoder = provider.decoder(body.headers, request)
             started = False
+            received = Received()
             try:
                 size = 0
                 fresh, stale = Read(body, idle, fresh=True), Read(body, idle, fresh=False)
@@ -71,16 +74,19 @@ def stream(target: Target) -> Call:
                     del chunk  # a vendor's words have no place in a traceback that shows local variables
                     if events:
                         started = True
+                        received.add_all(events)
                         yield Emit(events)
                     read = fresh if events else stale
                     if ended:
                         break
                 if not body.closed:
                     yield from _drain(body, decoder)
-                return with_warnings(_result(decoder, provider, request), wire.warnings)
+                response = priced(_result(decoder, provider, request), request, provider.name, received.first)
+                return with_warnings(response, wire.warnings)
             except errors.AgentError as error:
                 if started:
-                    raise _interrupted(error, decoder) from error
+                    partial = settled(decoder.partial(), request, provider.name, received)
+                    raise _interrupted(error, partial) from error
                 raise
 
     return call
@@ -96,10 +102,10 @@ def _result(decoder: StreamDecoder, provider: Provider, request: AgentRequest) -
     return decoder.response()
 
 
-def _interrupted(error: errors.AgentError, decoder: StreamDecoder) -> errors.StreamInterrupted:
+def _interrupted(error: errors.AgentError, partial: AgentResponse) -> errors.StreamInterrupted:
     return errors.StreamInterrupted(
         f"the stream broke off: {error.message}",
-        partial=decoder.partial(),
+        partial=partial,
         provider=error.provider,
         model=error.model,
         status_code=error.status_code,
@@ -144,7 +150,7 @@ def with_warnings(response: AgentResponse, warnings: tuple[str, ...]) -> AgentRe
 
 
 def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Call:
-    """Note every try in the context, whatever becomes of it."""
+    """Note every try in the context, whatever becomes of it, and what it cost."""
 
     def noted(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         started = yield from Now()
@@ -157,7 +163,7 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
             error.provider = error.provider or provider
             error.model = error.model or request.model
         ended = yield from Now()
-        usage = response.usage if response is not None else _usage_of(error)
+        heard = response if response is not None else _part_of(error)
         context.attempts.append(
             Attempt(
                 target=target,
@@ -170,7 +176,8 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
                 message=None if error is None else error.message,
                 status_code=None if error is None else error.status_code,
                 request_id=response.request_id if response is not None else error.request_id if error else None,
-                usage=usage,
+                usage=None if heard is None else heard.usage,
+                cost=None if heard is None else heard.cost_estimate,
             )
         )
         context.waited = None
@@ -185,7 +192,6 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
     return noted
 
 
-def _usage_of(error: errors.AgentError | None) -> Usage | None:
-    """What a broken stream cost, as far as the vendor said."""
-    partial = error.partial if isinstance(error, errors.StreamInterrupted) else None
-    return None if partial is None else partial.usage
+def _part_of(error: errors.AgentError | None) -> AgentResponse | None:
+    """What had come of a broken stream: it was paid for."""
+    return error.partial if isinstance(error, errors.StreamInterrupted) else None
