@@ -20,6 +20,7 @@ from ..providers.scripted import Line, Script
 from ..transports.scripted import ScriptedTransport
 from .server import LoopbackServer, RawAnswer
 from .simulation import simulate
+from .speaking import VendorScript
 
 __all__ = [
     "Answer",
@@ -32,6 +33,7 @@ __all__ = [
     "SimulatedTool",
     "Simulation",
     "Stopped",
+    "VendorScript",
     "scripted_agent",
     "simulate",
 ]
