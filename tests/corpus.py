@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from agent.providers import Provider
+from agent.providers.compatible import dialect_named
 from agent.providers.credentials import Address
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.types import AgentRequest
 from agent.wire import Reply
 from tests.conftest import WIRE
 
-WITHOUT_SENTINEL = {"gpustack", "huggingface", "perplexity"}
-"""Vendors whose recorded streams end without [DONE]."""
+APIS = ("openai.chat", "openai.responses", "anthropic.messages", "gemini.generate")
+"""The wire formats of the recordings that there are codecs for."""
+
+ROWS = {"google": "gemini-chat", "vercel-gateway": "vercel"}
+"""Recorded vendors whose row of data has another name."""
 
 
 @dataclass(frozen=True)
 class Exchange:
     """One recorded request and answer, and what a correct client reports."""
 
+    api: str
     case: str
     number: int
     provider: str
+    path: str
     request: dict[str, Any] | None
     response: dict[str, Any]
     expected: dict[str, Any]
 
     @property
     def name(self) -> str:
-        return f"{self.case}#{self.number}"
+        return f"{self.api}/{self.case}#{self.number}"
 
     @property
     def stream(self) -> bytes | None:
@@ -44,7 +52,13 @@ class Exchange:
 
     @property
     def agent_request(self) -> AgentRequest:
-        return AgentRequest(input="recorded", model=(self.request or {}).get("model") or "recorded")
+        """A stand-in for what was asked: an answer is read knowing only the model."""
+        return AgentRequest(input="recorded", model=self.model)
+
+    @property
+    def model(self) -> str:
+        in_path = re.search(r"/models/([^/:]+):", self.path)
+        return (self.request or {}).get("model") or (in_path[1] if in_path else "recorded")
 
 
 @cache
@@ -58,9 +72,11 @@ def exchanges(api: str) -> tuple[Exchange, ...]:
         for number, (exchange, wanted) in enumerate(zip(case["exchanges"], expected["exchanges"], strict=True)):
             found.append(
                 Exchange(
+                    api,
                     entry["id"],
                     number,
                     entry["provider"],
+                    exchange["request"].get("path") or "",
                     exchange["request"].get("body"),
                     exchange["response"],
                     wanted,
@@ -70,8 +86,32 @@ def exchanges(api: str) -> tuple[Exchange, ...]:
 
 
 def dialect_of(provider: str) -> Dialect:
-    return replace(OPENAI, name=provider, done_sentinel=provider not in WITHOUT_SENTINEL)
+    """The vendor's own row, under the name that the recording has for it."""
+    row = OPENAI if provider == "openai" else dialect_named(ROWS.get(provider, provider))
+    return replace(row, name=provider)
 
 
 def chat_codec(provider: str) -> ChatCodec:
     return ChatCodec(dialect_of(provider), Address("http://127.0.0.1", None))
+
+
+def codec_for(exchange: Exchange) -> Provider:
+    """The codec that would have sent a recorded request."""
+    here = Address("http://127.0.0.1", None)
+    match exchange.api:
+        case "openai.chat":
+            return chat_codec(exchange.provider)
+        case "openai.responses":
+            from agent.providers.openai_responses import ResponsesCodec
+
+            return ResponsesCodec(here, name=exchange.provider)
+        case "anthropic.messages":
+            from agent.providers.anthropic import AnthropicCodec
+
+            return AnthropicCodec(here, name=exchange.provider)
+        case "gemini.generate":
+            from agent.providers.gemini import GeminiCodec
+
+            return GeminiCodec(here, name=exchange.provider)
+        case _:
+            raise ValueError(exchange.api)

@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +29,10 @@ import agent.errors
 import agent.providers
 import agent.testing
 import agent.types
-from agent.providers.scripted import Line, echo
-from agent.testing import Answer, LoopbackServer, Script
+from agent.providers import compatible
+from agent.providers.scripted import Line
+from agent.testing import Answer, LoopbackServer, VendorScript
+from agent.testing.speaking import speech_for
 from agent.types import ToolCall
 from agent.wire import WireRequest
 
@@ -57,9 +60,16 @@ class Block(NamedTuple):
 
 
 def vendor(request: WireRequest) -> Answer:
-    content = json.loads(request.body)["messages"][-1]["content"]
-    text = content if isinstance(content, str) else content[0]["text"]
-    return Script(ANSWERS.get(text, echo))(request)
+    """Answers in whatever wire format it is asked."""
+    body = json.loads(request.body)
+    speech = speech_for(request)
+    if speech is None:
+        content = body["messages"][-1]["content"]
+        text = content if isinstance(content, str) else content[0]["text"]
+    else:
+        text = speech.last_text(body)
+    line = next((answer for asked, answer in ANSWERS.items() if text.endswith(asked)), None)
+    return (VendorScript() if line is None else VendorScript(line))(request)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +83,10 @@ def at_a_readers_desk(server: LoopbackServer, tmp_path: Path, monkeypatch: pytes
     """A key, an address, and a directory with the files that the documentation speaks of."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    monkeypatch.setenv("GEMINI_API_KEY", "test")
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
     monkeypatch.setattr(agent.providers, "_registered", {})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n")
@@ -251,6 +265,16 @@ def test_links_of_the_readme_and_the_contributing_guide_lead_somewhere() -> None
             assert (ROOT / target).exists(), f"{page.name} links to {target}"
 
 
+def test_the_layers_are_described_as_they_are_enforced() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    enforced = [name.strip() for layer in contracts[0]["layers"] for name in layer.split("|")]
+    table = (ROOT / "docs" / "architecture.md").read_text("utf-8").split("## Layers")[1].split("\n\n")[2]
+    rows = [row.split("|")[1] for row in table.splitlines()]
+    assert [name for row in rows for name in re.findall(r"`(agent\.\w+)`", row)] == enforced
+    drawing = (ROOT / "CONTRIBUTING.md").read_text("utf-8").split("```text\n")[1].split("```")[0]
+    assert re.findall(r"agent\.\w+", drawing) == enforced
+
+
 def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r"[\s:-]([\w/.-]+\.md)\s*$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
     assert sorted(listed) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in PAGES[2:])
@@ -266,6 +290,16 @@ def test_every_public_name_is_in_the_reference() -> None:
     for module in (agent.types, agent.errors, agent.testing):
         for name in module.__all__:
             assert f"{module.__name__}.{name}" in described or name in spoken_of, f"{module.__name__}.{name}"
+
+
+def test_the_guide_lists_every_provider_and_the_variable_of_its_key() -> None:
+    page = (ROOT / "docs" / "guides" / "providers.md").read_text("utf-8")
+    tables = page[: page.index("## Any compatible server")]
+    rows = {row.split("|")[1].strip(): row for row in tables.splitlines() if row.startswith("| `")}
+    assert sorted(rows) == sorted(f"`{name}`" for name in agent.providers.known_providers())
+    for dialect in compatible.ROWS:
+        first = dialect.key_variables[0]
+        assert f"`{first}`" in rows[f"`{dialect.name}`"] or not dialect.key_required, dialect.name
 
 
 def test_every_decision_has_context_decision_and_consequences() -> None:

@@ -46,7 +46,7 @@ def test_an_entry_point_is_found_and_loaded_when_it_is_needed(monkeypatch: pytes
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(errors.ConfigurationError, match="openai-chat, scripted"):
+    with pytest.raises(errors.ConfigurationError, match=r"groq, .*openai-chat, .*scripted"):
         Agent("acme:m")
 
 

@@ -1,0 +1,61 @@
+"""What the tests against official SDKs share: their types made strict, and a server that plays recordings to them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic_core import SchemaValidator
+
+from agent.answers import Answer
+from tests.corpus import Exchange
+
+
+@cache
+def sdk_types(params: Any) -> SchemaValidator:
+    """The SDK's types, made strict: unknown keys are errors, and lists are looked into at once."""
+    schema: Any = _strict(TypeAdapter(params).core_schema)
+    return SchemaValidator(schema)
+
+
+def _strict(node: Any) -> Any:
+    if isinstance(node, list | tuple):
+        return type(node)(map(_strict, node))
+    if not isinstance(node, dict):
+        return node
+    if node.get("type") == "generator":
+        node = {"type": "list", "items_schema": node["items_schema"]}
+    strict = {key: _strict(value) for key, value in node.items()}
+    if strict.get("type") == "typed-dict":
+        strict["extra_behavior"] = "forbid"
+    return strict
+
+
+def is_closed(schema: Any) -> bool:
+    """Whether the strict mode takes a schema: objects without optional or unknown properties."""
+    if isinstance(schema, list):
+        return all(map(is_closed, schema))
+    if not isinstance(schema, dict):
+        return True
+    if schema.get("type") == "object" or "properties" in schema:
+        properties = schema.get("properties") or {}
+        if schema.get("additionalProperties") is not False or set(schema.get("required") or ()) != set(properties):
+            return False
+    return all(map(is_closed, schema.values()))
+
+
+class Replay:
+    """A server that answers whatever it is asked with the recording it was given last."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+
+    def __call__(self, request: object) -> Answer:
+        return self.answer
+
+
+def replayed(exchange: Exchange) -> Answer:
+    if exchange.stream is not None:
+        return Answer([exchange.stream], headers={"content-type": "text/event-stream"})
+    return Answer([exchange.reply.body], headers={"content-type": "application/json"})
