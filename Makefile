@@ -5,9 +5,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Warnings from the installer about its own configuration are none of our business here.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# Programs in other languages that the tests talk to.
+TOOLS := .tools
+AIMOCK := $(TOOLS)/node_modules/@copilotkit/aimock/package.json
+AIMOCK_VERSION := 1.43.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports unit docs wheel soak bench bench-quick format clean
+.PHONY: help demo test lint types imports unit peers docs wheel soak bench bench-quick format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -39,8 +43,16 @@ types: $(VENV)/.dev  ## mypy, strict, over package and tests
 imports: $(VENV)/.dev  ## imports point downward
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev  ## the test suite with branch coverage
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered --cov-fail-under=95
+unit: $(VENV)/.dev peers  ## the test suite with branch coverage
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 -m 'not soak and not alone' --cov --cov-report=
+	$(BIN)/python -m pytest -m 'alone and not soak' --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=95
+
+peers:  ## other people's servers to test against; without npm or network their tests are skipped
+	@if [ -e $(AIMOCK) ]; then :; \
+	elif ! command -v npm >/dev/null; then echo "There is no npm: the tests against aimock will be skipped."; \
+	else mkdir -p $(TOOLS) && npm install --prefix $(TOOLS) --no-package-lock --no-audit --no-fund --ignore-scripts \
+		--fetch-retries=1 --fetch-timeout=30000 @copilotkit/aimock@$(AIMOCK_VERSION) >$(TOOLS)/npm.log 2>&1 \
+		|| echo "aimock cannot be installed (see $(TOOLS)/npm.log): the tests against it will be skipped."; fi
 
 docs: $(VENV)/.dev  ## build the documentation, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -54,6 +66,7 @@ wheel: $(VENV)/.dev  ## build the wheel and try it in an empty environment
 
 soak: $(VENV)/.dev  ## the slow suites: every byte, many rounds
 	$(BIN)/python -m pytest -m soak --timeout=3600
+	AGENT_TEST_RANDOM=1 $(BIN)/python -m pytest --timeout=3600 tests/types tests/schemas tests/providers
 
 bench: bench-quick  ## all benchmarks
 
@@ -65,4 +78,4 @@ format: $(VENV)/.dev  ## format the code
 	$(BIN)/ruff format .
 
 clean:  ## remove what was built
-	rm -rf $(VENV) build dist site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(TOOLS) build dist site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
