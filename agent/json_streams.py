@@ -1,7 +1,8 @@
 """What `stream_json` and `astream_json` return: a value while it arrives, and the typed one it becomes.
 
-What is iterated over is plain JSON. Half a value has the form of the schema, but not all of its parts, strings may
-break off, and nothing has been checked. The typed value is in `output` when the stream has ended, or there is an error.
+What is iterated over is plain JSON. Half a value has the form of the schema, but not all of its parts, strings and
+numbers may break off, and nothing has been checked. The typed value is in `output` when the stream has ended, or there
+is an error.
 """
 
 from __future__ import annotations

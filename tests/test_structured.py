@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from datetime import date
 from enum import StrEnum
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from agent import Agent, errors
+from agent.execution.output_values import Misfit, read_value
 from agent.execution.structured import _summed
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import AgentRequest, AgentResponse, RefusalContent, ToolCall, Usage
@@ -225,6 +227,15 @@ def test_a_fence_inside_a_fenced_value_does_no_harm() -> None:
     script = Script(f"```json\n{json.dumps(value)}\n```")
     agent = Agent("scripted:script", transport=ScriptedTransport(script))
     assert agent.json("?", schema=Code, output_mode="prompted").output == Code(**value)
+
+
+@pytest.mark.timing
+def test_a_long_gap_in_a_fence_is_read_in_no_time() -> None:
+    with pytest.raises(Misfit):
+        read_value("```json\n" + " " * 200_000 + "?", SCHEMA, lambda value: value)
+    started = time.perf_counter()
+    assert read_value("```json\n" + " " * 200_000 + '{"name": "Ulm"}\n  ```', SCHEMA, lambda value: value)
+    assert time.perf_counter() - started < 2
 
 
 def test_a_sum_of_costs_that_nobody_knows_has_no_source() -> None:

@@ -17,7 +17,7 @@ from .. import errors
 from ..flow import Emit, Flow, intercept
 from ..models import facts
 from ..providers import Provider
-from ..schemas import WRAPPER, Compiled, compile_schema, is_object_schema, unwrap_value, wrap_schema
+from ..schemas import WRAPPER, Compiled, compile_schema, dead_end, is_object_schema, unwrap_value, wrap_schema
 from ..types import AgentRequest, AgentResponse, Part, StreamEvent, TextContent, ToolCall, ToolSpec
 from ..types.messages import OutputMode
 
@@ -93,6 +93,8 @@ def as_sent(provider: Provider, request: AgentRequest) -> AgentRequest:
 def plan_output(provider: Provider, request: AgentRequest) -> Plan:
     """The best way this model has; or the one the request insists on."""
     schema = request.output_json_schema or {}
+    if isinstance(request.output_schema, Mapping):
+        _check_references(schema)
     compiled = None if provider.schema_dialect is None else compile_schema(schema, provider.schema_dialect)
     mode = request.output_mode or _best_mode(provider, request, compiled)
     if mode == "native":
@@ -103,6 +105,16 @@ def plan_output(provider: Provider, request: AgentRequest) -> Plan:
     told = _PROMPT.format(schema=to_json(schema, indent=1).decode())
     system = f"{request.system}\n\n{told}" if request.system else told
     return Plan("prompted", _without_schema(request, system=system))
+
+
+def _check_references(schema: Mapping[str, Any]) -> None:
+    """What cannot be checked is found out before it is paid for."""
+    if (reference := dead_end(schema)) is not None:
+        raise errors.ConfigurationError(
+            f"The reference {reference!r} leads nowhere in the schema.",
+            field="output_schema",
+            fix="Put what it refers to into the schema, under $defs; nothing is fetched.",
+        )
 
 
 def _without_schema(request: AgentRequest, **changes: Any) -> AgentRequest:

@@ -15,16 +15,22 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from ..schemas import validator_of
 from ..wire import parse_json
 
-_FENCED = re.compile(r"```[a-zA-Z0-9]*[ \t]*\n(.*?)\n?[ \t]*```", re.S)
+_FENCED = re.compile(r"```[a-zA-Z0-9]*[ \t]*\n(.*?)```", re.S)
 _OPENING = re.compile(r"[{\[]")
 _MOST_CANDIDATES = 20
 _MOST_REASON = 2000
 
 
 class Misfit(Exception):
-    """Why a text holds no value that fits. Its message may be told to the model."""
+    """Why a text holds no value that fits. Its message may be told to the model, unless it is `final`."""
+
+    def __init__(self, reason: str, *, final: bool = False) -> None:
+        super().__init__(reason)
+        self.final = final
+        """Whether asking again cannot mend it."""
 
 
 def read_value(text: str, schema: Any, restore: Callable[[Any], Any]) -> Any:
@@ -95,12 +101,14 @@ def _check(value: Any, schema: Any) -> Any:
 
 def _check_json(value: Any, schema: Mapping[str, Any]) -> Any:
     from jsonschema.exceptions import best_match
-    from jsonschema.validators import Draft202012Validator, validator_for
+    from referencing.exceptions import Unresolvable
 
     try:
-        error = best_match(validator_for(schema, Draft202012Validator)(schema).iter_errors(value))
+        error = best_match(validator_of(schema).iter_errors(value))
     except RecursionError:
         raise Misfit("the answer is nested too deeply") from None
+    except Unresolvable as unresolvable:
+        raise Misfit(f"the schema refers to {unresolvable.ref!r}, which is not in it", final=True) from None
     if error is not None:
         raise Misfit(f"{error.json_path}: {error.message}"[:_MOST_REASON])
     return value

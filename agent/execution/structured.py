@@ -54,7 +54,7 @@ def structured(call: Call, provider: Provider, *, streaming: bool = False) -> Ca
             try:
                 return total.model_copy(update={"output": _value(response, text, plan, request)})
             except Misfit as misfit:
-                if reasks == MAX_REASKS or response.stop_reason in _FINAL:
+                if reasks == MAX_REASKS or misfit.final:
                     raise _invalid(misfit, total, text) from misfit.__cause__
                 told = Message.user(_REASK.format(reason=misfit, form=plan.form))
             reasks += 1
@@ -83,7 +83,7 @@ def _streamed(call: Call, plan: Plan, request: AgentRequest, context: Context) -
 
 def _value(response: AgentResponse, text: str, plan: Plan, request: AgentRequest) -> Any:
     if response.stop_reason is not None and (final := _FINAL.get(response.stop_reason)) is not None:
-        raise Misfit(final)
+        raise Misfit(final, final=True)
     if not text.strip():
         raise Misfit(f"the answer is empty (stop_reason {response.stop_reason})")
     return read_value(text, request.output_schema, plan.restored)

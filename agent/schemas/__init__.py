@@ -23,14 +23,25 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from ..errors import ConfigurationError
 from ..types import freeze
 from .compiling import Compiler, TooLarge
 from .dialects import DIALECTS, Dialect
+from .fitting import validator_of
 from .nodes import WRAPPER, unwrap_value, wrapped
-from .reading import Unresolvable, resolve, types_of
+from .reading import Unresolvable, dangling_reference, misshapen, resolve, types_of
 from .restoring import Restorer
 
-__all__ = ["WRAPPER", "Compiled", "compile_schema", "is_object_schema", "unwrap_value", "wrap_schema"]
+__all__ = [
+    "WRAPPER",
+    "Compiled",
+    "compile_schema",
+    "dead_end",
+    "is_object_schema",
+    "unwrap_value",
+    "validator_of",
+    "wrap_schema",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,11 @@ class Compiled:
 
 
 def compile_schema(schema: Mapping[str, Any], dialect: str) -> Compiled:
-    """The schema in the subset of "openai", "anthropic" or "gemini". The input is never changed."""
+    """The schema in the subset of "openai", "anthropic" or "gemini". The input is never changed.
+
+    Raises:
+        ConfigurationError: It is no JSON schema.
+    """
     # Text is the key because it tells apart what compares equal: 1 and true, or two orders of the same properties.
     return _compile(to_json(schema, fallback=str), dialect)
 
@@ -67,6 +82,8 @@ def compile_schema(schema: Mapping[str, Any], dialect: str) -> Compiled:
 def _compile(text: bytes, dialect_name: str) -> Compiled:
     dialect = DIALECTS[dialect_name]
     original = from_json(text)
+    if (problem := misshapen(original)) is not None:
+        raise ConfigurationError(f"This is not a JSON schema: {problem}.", field="schema")
     reasons: tuple[str, ...] = ("/: written out, the schema is too large, so it is not enforced",)
     for rounds in range(dialect.recursion or 1, 0, -1):
         compiler = Compiler(original, dialect, rounds)
@@ -92,6 +109,20 @@ def _not_enforced(original: dict[str, Any], reasons: tuple[str, ...], dialect: D
         # A vendor that was told the original may still answer with null for what is optional.
         _restorer=Restorer(original, wrapped=wraps, altered=True),
     )
+
+
+def dead_end(schema: Mapping[str, Any]) -> str | None:
+    """A reference that leads nowhere, so that no value can be checked; None if there is none.
+
+    A schema that gives its parts names of their own is taken at its word: those names are not looked up here.
+    """
+    return _dead_end(to_json(schema, fallback=str))
+
+
+@lru_cache(maxsize=256)
+def _dead_end(text: bytes) -> str | None:
+    named = any(keyword in text for keyword in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"'))
+    return None if named else dangling_reference(from_json(text))
 
 
 def is_object_schema(schema: Mapping[str, Any]) -> bool:

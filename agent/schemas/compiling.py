@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .dialects import Dialect
+from .fitting import fits, validator_of
 from .merging import CannotMerge, conjoin
 from .nodes import (
     INCLUSIVE,
@@ -24,6 +25,7 @@ from .nodes import (
     UNUSUAL_PATTERN,
     Node,
     Place,
+    labelled,
     labels,
     listing,
     nullable,
@@ -45,6 +47,7 @@ from .reading import (
     resolve,
     same,
     types_of,
+    with_limits_as_numbers,
 )
 
 MERGED_ROUNDS = 8
@@ -65,7 +68,7 @@ class Compiler:
         self._recursive = recursive_references(root)
         self._names: dict[tuple[str, int], str] = {}
         self._definitions: dict[str, Node | None] = {}
-        self._nodes = self._properties = self._optional = self._unions = 0
+        self._nodes = self._properties = self._optional = self._unions = self._listed = 0
         self.lost: dict[str, None] = {}
         self.loose: dict[str, None] = {}
         """Why it cannot be enforced."""
@@ -95,6 +98,7 @@ class Compiler:
             (self._properties, limits.most_properties, "properties"),
             (self._optional, limits.most_optional, "optional properties"),
             (self._unions, limits.most_unions, "unions"),
+            (self._listed, limits.most_listed, "listed values"),
         ):
             if most is not None and count > most:
                 self._loosen(top, f"{count} {what} are more than the {most} that can be enforced")
@@ -163,6 +167,7 @@ class Compiler:
     def _limits(self, kind: str, schema: Mapping[str, Any], node: Node) -> dict[str, Any]:
         """Put the limits that are enforced into the node, and return the others."""
         enforced = self._dialect.enforced.get(kind, frozenset())
+        schema = with_limits_as_numbers(schema)
         unsaid: dict[str, Any] = {}
         for keyword in (*LIMITS.get(kind, ()), *LIMITS_OF_ALL):
             if keyword not in schema or SAY_NOTHING.get(keyword, NEVER) == schema[keyword]:
@@ -306,6 +311,7 @@ class Compiler:
                 group.append(value)
         if "number" in groups and "integer" in groups:
             groups["number"] = groups.pop("integer") + groups["number"]
+        self._listed += sum(map(len, groups.values()))
         single = "const" in schema and self._dialect.const
         nodes: list[Node | None] = [
             {"type": kind} if kind == "null" else {"type": kind, **listing(values, single=single)}
@@ -315,10 +321,8 @@ class Compiler:
 
     def _fitting(self, values: list[Any], schema: Mapping[str, Any]) -> list[Any]:
         """Limits on listed values need not be enforced: they say which of them are meant."""
-        import jsonschema
-
-        validator = jsonschema.Draft202012Validator(self._root).evolve(schema=schema)
-        return [value for value in values if validator.is_valid(value)]
+        validator = validator_of(self._root).evolve(schema=schema)
+        return [value for value in values if fits(value, validator)]
 
     # Unions, intersections, references
 
@@ -370,7 +374,7 @@ class Compiler:
         if len(variants) > 1:
             self._unions += 1
         elif not said or "$ref" not in variants[0]:
-            return {**variants[0], **said}
+            return labelled(variants[0], said)
         elif "description" not in said:
             return variants[0]
         return {"anyOf": variants, **said}

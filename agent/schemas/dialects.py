@@ -44,6 +44,7 @@ class Dialect:
     most_properties: int | None = None
     most_optional: int | None = None
     most_unions: int | None = None
+    most_listed: int | None = None
     deepest: int | None = None
 
 
@@ -59,6 +60,7 @@ OPENAI = Dialect(
     all_required=True,
     loose=True,
     most_properties=5_000,
+    most_listed=1_000,
     deepest=10,
 )
 

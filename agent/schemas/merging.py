@@ -44,8 +44,9 @@ def conjoin(first: Any, second: Any, lose: Callable[[str], None]) -> Any:
         elif key not in ANNOTATIONS:
             merged[key] = _both(key, merged[key], value, lose)
     try:
-        for merge in (_types, _literals, _objects, _arrays, _unions):
+        for merge in (_types, _literals, _objects, _arrays):
             merge(first, second, merged)
+        _unions(first, second, merged, lose)
     except _Contradiction:
         return False
     return merged
@@ -151,10 +152,17 @@ def _arrays(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[st
             merged[key] = given[0] if len(given) == 1 else _all_of(*given)
 
 
-def _unions(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any]) -> None:
+def _unions(
+    first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any], lose: Callable[[str], None]
+) -> None:
     """Several unions are one: of all ways to choose from each."""
-    unions = [schema[key] for schema in (first, second) for key in ("anyOf", "oneOf") if schema.get(key)]
-    if unions:
+    keys = [(schema, key) for schema in (first, second) for key in ("anyOf", "oneOf") if schema.get(key)]
+    unions = [schema[key] for schema, key in keys]
+    if len(unions) == 1:
+        merged[keys[0][1]] = unions[0]
+    elif unions:
+        if any(key == "oneOf" for _, key in keys):
+            lose("oneOf")  # that only one fits
         ways: list[Any] = list(unions[0])
         for union in unions[1:]:
             if len(ways) * len(union) > _MOST_VARIANTS:

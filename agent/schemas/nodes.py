@@ -66,6 +66,12 @@ def labels(schema: Mapping[str, Any]) -> Node:
     return {key: schema[key] for key in ("title", "description") if isinstance(schema.get(key), str)}
 
 
+def labelled(node: Node, said: Mapping[str, Any]) -> Node:
+    """The node by these names. What it says itself may be a limit, so it stays beside what is said of it."""
+    words = dict.fromkeys(text for text in (said.get("description"), node.get("description")) if text)
+    return {**node, **said, **({"description": "\n\n".join(words)} if words else {})}
+
+
 def listing(values: list[Any], *, single: bool) -> Node:
     return {"const": values[0]} if single and len(values) == 1 else {"enum": values}
 

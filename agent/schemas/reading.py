@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,6 +18,21 @@ ANNOTATIONS = frozenset(
 BOOKKEEPING = frozenset(
     ("$defs", "definitions", "$schema", "$id", "$comment", "$anchor", "$vocabulary", "$dynamicAnchor")
 )
+
+
+_DRAFTS = ("http://json-schema.org/", "https://json-schema.org/")
+_SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_SHAPES: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("enum",), list),
+    **dict.fromkeys(("pattern", "format"), str),
+    **dict.fromkeys(
+        (*_SIZES, "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), (int, float)
+    ),
+    # Null is written for these where others leave them out.
+    **dict.fromkeys(("required", *OF_MANY), (list, NoneType)),
+    **dict.fromkeys((*BY_NAME, "$defs", "definitions"), (dict, NoneType)),
+    "type": (str, list, NoneType),
+}
 
 
 class Unresolvable(ValueError):
@@ -35,6 +51,56 @@ def parts(schema: Any) -> Iterator[Any]:
         yield from schema.get(key) or ()
     for key in BY_NAME:
         yield from (schema.get(key) or {}).values()
+
+
+def misshapen(root: Any) -> str | None:
+    """Where something is no JSON schema, so that nobody can say what it means; None if it is one."""
+    waiting: list[tuple[str, Any]] = [("", root)]
+    while waiting:
+        path, schema = waiting.pop()
+        if schema is None or isinstance(schema, bool):
+            continue
+        if not isinstance(schema, Mapping):
+            return f"{path or '/'} is no schema"
+        for key, value in schema.items():
+            if key in _SHAPES and not isinstance(value, _SHAPES[key]):
+                return f"{path}/{key} has a value of the wrong type"
+            if key in ("type", "required") and not all(isinstance(word, str) for word in value or ()):
+                return f"{path}/{key} lists something that is no text"
+            if key in (*BY_NAME, "$defs", "definitions"):
+                waiting.extend((f"{path}/{key}/{name}", inside) for name, inside in (value or {}).items())
+            elif key in OF_MANY or (key == "items" and isinstance(value, list)):
+                waiting.extend((f"{path}/{key}/{position}", inside) for position, inside in enumerate(value or ()))
+            elif key in OF_ONE or key in OF_ONE_RARELY:
+                waiting.append((f"{path}/{key}", value))
+    return None
+
+
+def dangling_reference(root: Any) -> str | None:
+    """A reference that is used and leads nowhere; None if there is none. The drafts themselves are always there."""
+    seen: set[str] = set()
+    waiting = list(_references_in(root))
+    while waiting:
+        reference = waiting.pop()
+        if reference in seen or reference.startswith(_DRAFTS):
+            continue
+        seen.add(reference)
+        try:
+            waiting.extend(_references_in(resolve(reference, root)))
+        except Unresolvable:
+            return reference
+    return None
+
+
+def with_limits_as_numbers(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Until draft 4, and in OpenAPI 3.0, a flag beside a limit said that the limit itself is excluded."""
+    for flag, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(excluded := schema.get(flag), bool):
+            said = {key: value for key, value in schema.items() if key != flag}
+            if excluded and limit in said:
+                said[flag] = said.pop(limit)
+            schema = said
+    return schema
 
 
 def resolve(reference: str, root: Any) -> Any:

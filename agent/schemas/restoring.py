@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from .fitting import fits, validator_of
 from .nodes import text_of, unwrap_value
 from .reading import Unresolvable, json_type, literals_of, resolve, same, types_of
 
@@ -27,10 +28,7 @@ class Restorer:
 
     @cached_property
     def _validator(self) -> Any:
-        import jsonschema
-
-        kind = jsonschema.validators.validator_for(self._original, jsonschema.Draft202012Validator)
-        return kind(self._original)
+        return validator_of(self._original)
 
     def restored(self, value: Any) -> Any:
         if self.wrapped:
@@ -108,7 +106,7 @@ class Restorer:
         ]
 
     def _fits(self, value: Any, schema: Any) -> bool:
-        return bool(self._validator.evolve(schema=schema).is_valid(value))
+        return fits(value, self._validator.evolve(schema=schema))
 
 
 def _strangers(value: Any, variant: Mapping[str, Any]) -> int:
