@@ -73,12 +73,19 @@ _TIERS = {
     "default": ServiceTier.STANDARD,
     "standard": ServiceTier.STANDARD,
     "on_demand": ServiceTier.STANDARD,
+    "traffic_type_unspecified": ServiceTier.STANDARD,
     "batch": ServiceTier.BATCH,
     "flex": ServiceTier.FLEX,
+    "on_demand_flex": ServiceTier.FLEX,
     "priority": ServiceTier.PRIORITY,
     "fast": ServiceTier.PRIORITY,
+    "on_demand_priority": ServiceTier.PRIORITY,
 }
 """Vendors' words for tiers, in small letters."""
+
+_TIER_KEYS = ("service_tier", "serviceTier", "trafficType")
+_SURCHARGED = {"speed": ("standard",), "inference_geo": ("global", "not_available")}
+"""What is charged on top of a tier, unless it is one of these. The price list knows neither."""
 
 _VARIANT = {
     ServiceTier.BATCH: {"processing": "batch"},
@@ -141,11 +148,18 @@ def service_tier(raw: Any) -> ServiceTier:
     for answer in (raw, raw.get("response"), raw.get("message")):
         if isinstance(answer, Mapping):
             for place in (answer, answer.get("usage"), answer.get("usageMetadata")):
-                if isinstance(place, Mapping):
-                    word = place.get("service_tier") or place.get("serviceTier")
-                    if isinstance(word, str):
-                        return _TIERS.get(word.lower(), ServiceTier.OTHER)
+                if isinstance(place, Mapping) and (tier := _tier_in(place)) is not None:
+                    return tier
     return ServiceTier.STANDARD
+
+
+def _tier_in(place: Mapping[str, Any]) -> ServiceTier | None:
+    for key, usual in _SURCHARGED.items():
+        if isinstance(word := place.get(key), str) and word.lower() not in usual:
+            return ServiceTier.OTHER
+    words = (place.get(key) for key in _TIER_KEYS)
+    found = next((word for word in words if isinstance(word, str) and word), None)
+    return None if found is None else _TIERS.get(found.lower(), ServiceTier.OTHER)
 
 
 def load_prices() -> str:

@@ -195,6 +195,22 @@ def test_models_of_ones_own_can_be_added() -> None:
     assert "vllm:our-model" in known_models()
 
 
+@pytest.mark.parametrize(
+    ("provider", "model"),
+    [
+        ("fireworks", "accounts/fireworks/models/mine"),
+        ("bedrock", "us.anthropic.mine"),
+        ("gemini", "tunedModels/Mine"),
+        ("vertex", "publishers/me/models/mine"),
+    ],
+)
+def test_a_model_is_found_by_the_very_name_it_was_registered_by(provider: str, model: str) -> None:
+    register_model(ModelFacts(provider=provider, model=model, context_window=7, prices=Prices(input=1, output=2)))
+    found = facts(provider, model)
+    assert (found.context_window, found.prices) == (7, Prices(input=1, output=2))
+    assert facts(provider, "mine").context_window is None
+
+
 def test_known_models_are_listed_by_provider_or_all_together() -> None:
     assert "gpt-5" in known_models("openai-chat")
     assert "claude-sonnet-4-5" in known_models("vertex")

@@ -291,6 +291,15 @@ def test_a_discount_holds_from_its_first_day() -> None:
         ({"usage": {"service_tier": "standard"}}, STANDARD),
         ({"type": "response.completed", "response": {"service_tier": "flex"}}, FLEX),
         ({"type": "message_start", "message": {"usage": {"service_tier": "priority"}}}, PRIORITY),
+        ({"usageMetadata": {"trafficType": "ON_DEMAND"}}, STANDARD),
+        ({"usageMetadata": {"trafficType": "ON_DEMAND_PRIORITY"}}, PRIORITY),
+        ({"usageMetadata": {"trafficType": "ON_DEMAND_FLEX"}}, FLEX),
+        ({"usageMetadata": {"trafficType": "PROVISIONED_THROUGHPUT"}}, ServiceTier.OTHER),
+        # Charged on top of the tier: the price list does not know by how much.
+        ({"usage": {"service_tier": "standard", "speed": "fast"}}, ServiceTier.OTHER),
+        ({"usage": {"service_tier": "standard", "speed": "standard", "inference_geo": "global"}}, STANDARD),
+        ({"usage": {"service_tier": "standard", "inference_geo": "not_available"}}, STANDARD),
+        ({"type": "message_start", "message": {"usage": {"inference_geo": "us"}}}, ServiceTier.OTHER),
     ],
 )
 def test_the_tier_is_read_from_the_vendors_answer(raw: Any, tier: ServiceTier) -> None:

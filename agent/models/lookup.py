@@ -118,7 +118,7 @@ def known_models(provider: str | None = None) -> list[str]:
 
 def register_model(model: ModelFacts) -> None:
     """Add a model, or facts about a known one: what is given here wins over the table, the rest stays."""
-    _registered[model.provider, model.model.lower()] = model
+    _registered[model.provider, model.model.strip().lower()] = model
     _facts.cache_clear()
 
 
@@ -178,8 +178,9 @@ def _in_one_table(names: list[str]) -> dict[str, Any]:
 
 def _spellings(model: str) -> Iterator[str]:
     """A model's name, and then with one thing after the other taken off that vendors add to names."""
-    name = _REGION.sub("", _PREFIX.sub("", model.strip().lower()))
-    seen: dict[str, None] = {name: None}
+    whole = model.strip().lower()
+    name = _REGION.sub("", _PREFIX.sub("", whole))
+    seen: dict[str, None] = {whole: None, name: None}  # whole: users may register a model by the name they call it by
     if (tuned := _FINE_TUNED.match(name)) is not None:
         seen[f"ft:{tuned[1]}"] = None
         seen[tuned[1]] = None
