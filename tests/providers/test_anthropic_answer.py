@@ -33,6 +33,7 @@ WHOLE = [
     if exchange.stream is None and exchange.expected["kind"] == "message"
 ]
 USAGE = {"input_tokens": 5, "output_tokens": 7}
+EITHER, OR = ({"type": "object", "properties": {name: {"type": "string"}}, "required": [name]} for name in "ab")
 
 
 def message(*blocks: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -161,6 +162,45 @@ def test_reasoning_shown_and_sealed() -> None:
     assert streamed(*as_stream(body)) == read(body)
 
 
+def test_estimates_that_come_with_reasoning_are_no_part_of_it() -> None:
+    answer = streamed(
+        opening(),
+        start(0, {"type": "thinking", "thinking": "", "signature": ""}),
+        delta(0, "thinking_delta", thinking="", estimated_tokens=50),
+        delta(0, "thinking_delta", thinking="Hm.", estimated_tokens=None),
+        delta(0, "signature_delta", signature="sig"),
+        stop(0),
+        start(1, {"type": "text", "text": "Yes."}),
+        stop(1),
+        *ending(),
+    )
+    assert answer.content[0] == ThinkingContent(thinking="Hm.", signature="sig", origin=HOME)
+    sent = body_of(Message.user("Hi"), answer.message, Message.user("Go on"))["messages"][1]["content"]
+    assert sent[0] == {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
+
+
+def test_an_answer_that_another_model_went_on_with_is_that_models() -> None:
+    names = {"from": {"model": SONNET}, "to": {"model": "claude-opus-4-8"}}
+    body = message(
+        {"type": "text", "text": "Well, "},
+        {"type": "fallback", **names, "trigger": {"type": "refusal"}},
+        {"type": "text", "text": "yes."},
+        model="claude-opus-4-8",
+    )
+    first, *rest = as_stream(body)
+    first["message"]["model"] = SONNET
+    answer = streamed(first, *rest)
+    assert answer == read(body)
+    assert answer.model == answer.raw["model"] == "claude-opus-4-8"
+
+
+def test_what_a_tool_of_the_vendor_has_found_may_be_long() -> None:
+    kind = "web_fetch_tool_result"
+    block = {"type": kind, "tool_use_id": "srvtoolu_1", "content": {"data": "A" * 2_000_000}}
+    answer = streamed(opening(), start(0, block), stop(0), *ending())
+    assert answer.content == (VendorContent(kind=kind, provider_data=block, origin=HOME),)
+
+
 def test_blocks_that_nobody_knows_yet_are_kept_and_go_back_verbatim() -> None:
     block = {"type": "hologram", "id": "h1", "frames": [1, 2], "caption": "look", "input": {"a": 1}}
     answer = streamed(
@@ -200,6 +240,26 @@ def test_a_call_keeps_its_place_its_name_and_what_only_the_vendor_knows_of_it() 
         HOME,
     )
     assert streamed(*as_stream(body), request=request) == answer
+
+
+@pytest.mark.parametrize(
+    ("parameters", "written", "arguments"),
+    [
+        ({"anyOf": [EITHER, OR]}, {"value": {"a": "x"}}, {"a": "x"}),
+        ({"type": "object", "properties": {"a": {"enum": ["x", [1]]}}}, {"a": "[1]"}, {"a": [1]}),
+    ],
+    ids=["in an object", "as text"],
+)
+def test_arguments_of_a_strict_tool_are_what_its_own_schema_wants(
+    parameters: dict[str, Any], written: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    request = REQUEST.model_copy(update={"tools": [ToolSpec(name="f", parameters=parameters, strict=True)]})
+    body = message({"type": "tool_use", "id": "toolu_1", "name": "f", "input": written}, stop_reason="tool_use")
+    answer = read(body, request)
+    assert answer.tool_calls[0].arguments == arguments
+    assert streamed(*as_stream(body), request=request) == answer
+    loose = request.model_copy(update={"tools": [ToolSpec(name="f", parameters=parameters)]})
+    assert read(body, loose).tool_calls[0].arguments == written
 
 
 def test_arguments_may_be_given_whole_at_the_start() -> None:
@@ -310,8 +370,11 @@ def test_what_has_no_place_of_its_own_stays_in_raw() -> None:
     container = {"id": "container_1", "expires_at": "2026-01-01T00:00:00Z"}
     answer = streamed(opening(), {
         "type": "message_delta", "delta": {"stop_reason": "end_turn", "container": container}, "usage": USAGE,
+        "context_management": {"applied_edits": [1]}, "input_transformations": None,
     }, {"type": "message_stop"})  # fmt: skip
     assert answer.raw["container"] == container
+    assert answer.raw["context_management"] == {"applied_edits": [1]}
+    assert answer.raw["type"] == "message"
     assert read(message(container=container)).raw["container"] == container
 
 

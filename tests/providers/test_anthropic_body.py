@@ -146,6 +146,16 @@ def test_without_a_key_nothing_is_made_unless_a_header_stands_for_it() -> None:
     AnthropicCodec.from_config(AgentConfig(provider="anthropic", headers={"Authorization": "Bearer x"}))
 
 
+def test_beside_credentials_of_the_callers_own_the_key_of_the_environment_stays_at_home(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-env")
+    config = AgentConfig(provider="anthropic", headers={"Authorization": "Bearer x"})
+    headers = dict(wire_of(Message.user("Hi"), codec=AnthropicCodec.from_config(config)).headers)
+    assert headers[b"authorization"] == b"Bearer x"
+    assert b"x-api-key" not in headers
+
+
 def test_leading_system_messages_are_instructions_and_later_ones_are_told_by_the_user() -> None:
     messages = (Message.system("Two."), Message.user("Hi"), Message.system("Three."))
     body = body_of(*messages, system="One.")

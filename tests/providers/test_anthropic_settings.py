@@ -174,6 +174,11 @@ def test_extra_goes_in_untouched_but_replaces_nothing_that_the_request_says() ->
     assert asking(extra={"top_k": 3, "container": "c"})["top_k"] == 3
     with pytest.raises(errors.ConfigurationError, match="messages"):
         asking(extra={"messages": []})
+    own: dict[str, Any] = {"system": "Be brief.", "tools": [{"name": "f", "input_schema": {"type": "object"}}]}
+    assert asking(extra=own).items() >= own.items()
+    for key, said in (("system", "Be kind."), ("tools", [WEATHER])):
+        with pytest.raises(errors.ConfigurationError, match=key):
+            asking(extra=own, **{key: said})
 
 
 @pytest.mark.parametrize(
@@ -356,6 +361,12 @@ def test_the_callers_own_marks_count() -> None:
     parts = [TextContent(text=letter, cache="short") for letter in "abcd"]
     body = body_of(Message.user(parts), tools=[search], extra={"cache_control": SHORT})
     assert [name for name, _ in marks_of(body)] == ["web_search", "c", "d"]
+
+
+def test_a_mark_of_the_callers_own_may_look_like_anything() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search", "cache_control": "ephemeral"}
+    body = asking(tools=[search], cache="short", extra={"cache_control": [1]})
+    assert (body["tools"], body["cache_control"]) == ([search], [1])
 
 
 def test_what_is_kept_for_an_hour_is_kept_whole() -> None:

@@ -146,7 +146,8 @@ def test_arguments_that_come_one_by_one_are_put_together() -> None:
     response = read(
         chunk({**piece(name="f", id="x", willContinue=True), "thoughtSignature": "s"}),
         chunk(piece({"jsonPath": "$.city", "stringValue": "Par", "willContinue": True}, willContinue=True)),
-        chunk(piece({"jsonPath": "$.city", "stringValue": "is"}, willContinue=True)),
+        chunk(piece({"jsonPath": "$.city", "stringValue": "is", "willContinue": True}, willContinue=True)),
+        chunk(piece({"jsonPath": "$.city"}, willContinue=True)),
         chunk(
             piece(
                 {"jsonPath": "$.days[0].n", "numberValue": 3.0},

@@ -195,6 +195,18 @@ def test_a_call_in_a_users_message_is_refused() -> None:
         sent(messages=[Message(Role.USER, [ToolCall(id="1", name="f")])])
 
 
+def test_empty_text_is_never_sent() -> None:
+    empty = (TextContent(text=""), DocumentContent(text=""), RefusalContent(refusal=""))
+    assert contents_of(
+        Message.user([*empty[:2], TextContent(text="hi")]), Message.assistant([*empty, TextContent(text="yes")])
+    ) == [{"role": "user", "parts": [{"text": "hi"}]}, {"role": "model", "parts": [{"text": "yes"}]}]
+
+
+def test_what_is_no_address_is_for_the_vendor_to_refuse() -> None:
+    (turn,) = contents_of(Message.user([ImageContent(image_url="http://[x")]))
+    assert turn["parts"][0]["fileData"]["fileUri"] == "http://[x"
+
+
 def test_a_refusal_is_told_as_text() -> None:
     assert parts_said(RefusalContent(refusal="No.")) == [{"text": "No."}]
 
@@ -419,7 +431,9 @@ def test_choices_have_their_modes(choice: str, written: dict[str, Any]) -> None:
 def test_strict_functions_are_validated() -> None:
     strict = WEATHER.model_copy(update={"strict": True})
     assert body_of(tools=[strict])["toolConfig"]["functionCallingConfig"] == {"mode": "VALIDATED"}
-    assert "toolConfig" not in body_of("gemini-2.0-flash", tools=[strict])
+    body, warnings = sent(model="gemini-2.0-flash", tools=[strict])
+    assert "toolConfig" not in body
+    assert warnings == ("strict was left out: the model cannot be made to keep to a tool's schema",)
 
 
 def test_what_a_strict_schema_loses_is_a_warning() -> None:
@@ -574,6 +588,15 @@ def test_extra_reaches_the_body_and_adds_to_what_is_there() -> None:
 def test_extra_may_not_replace_the_conversation(key: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=f"extra may not contain '{key}'"):
         sent(extra={key: []})
+
+
+def test_extra_may_not_replace_instructions_and_tools_that_the_request_has() -> None:
+    own: dict[str, Any] = {"systemInstruction": {"parts": [{"text": "Be brief."}]}, "tools": [{"googleSearch": {}}]}
+    assert body_of(extra=own).items() >= own.items()
+    with pytest.raises(errors.ConfigurationError, match="systemInstruction"):
+        sent(extra=own, system="Be kind.")
+    with pytest.raises(errors.ConfigurationError, match="tools"):
+        sent(extra=own, tools=[SEARCH])
 
 
 # Bytes kept with messages

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from ...schemas import compile_schema
 from ...types import (
     Citation,
     FinishReason,
@@ -17,9 +18,11 @@ from ...types import (
     TextContent,
     ThinkingContent,
     ToolCall,
+    ToolSpec,
     Usage,
     VendorContent,
 )
+from .settings import SCHEMA_DIALECT, parameters_of
 
 _REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
@@ -37,7 +40,7 @@ def stop_reason(raw: str | None) -> FinishReason | None:
     return _REASONS.get(raw, "other") if raw else None
 
 
-def read_block(block: dict[str, Any], origin: Origin, names: Mapping[str, str]) -> Part | None:
+def read_block(block: dict[str, Any], origin: Origin, tools: Mapping[str, ToolSpec]) -> Part | None:
     """A block as a part; None if it says nothing. What we do not know stays as it is, for the vendor to get back."""
     match block["type"]:
         case "text":
@@ -50,7 +53,7 @@ def read_block(block: dict[str, Any], origin: Origin, names: Mapping[str, str]) 
                 thinking="", redacted=True, encrypted_content=block["data"], provider_data=rest, origin=origin
             )
         case "tool_use":
-            return _read_call(block, origin, names)
+            return _read_call(block, origin, tools)
         case kind:
             return VendorContent(kind=kind, provider_data=block, origin=origin)
 
@@ -83,7 +86,12 @@ def _read_thinking(block: Mapping[str, Any], origin: Origin) -> ThinkingContent 
     return ThinkingContent(thinking=thinking, signature=signature, provider_data=rest, origin=origin)
 
 
-def _read_call(block: Mapping[str, Any], origin: Origin, names: Mapping[str, str]) -> ToolCall:
+def original_name(sent: str, tools: Mapping[str, ToolSpec]) -> str:
+    """What the caller calls the tool that was sent under that name."""
+    return tools[sent].name if sent in tools else sent
+
+
+def _read_call(block: Mapping[str, Any], origin: Origin, tools: Mapping[str, ToolSpec]) -> ToolCall:
     given = block.get("input")
     name = block["name"]
     rest = _rest(block, "type", "id", "name", "input")
@@ -92,12 +100,21 @@ def _read_call(block: Mapping[str, Any], origin: Origin, names: Mapping[str, str
         invalid = given if isinstance(given, str) else to_json(given).decode()
     return ToolCall(
         id=block["id"],
-        name=names.get(name, name),
-        arguments=given if isinstance(given, dict) else {},
+        name=original_name(name, tools),
+        arguments=_restored(given, tools.get(name)) if isinstance(given, dict) else {},
         invalid_arguments=invalid,
         provider_data=rest,
         origin=None if rest is None else origin,
     )
+
+
+def _restored(arguments: dict[str, Any], tool: ToolSpec | None) -> dict[str, Any]:
+    """The arguments as the tool's own schema wants them; a strict tool's schema was sent in another form."""
+    if tool is None or not tool.strict:
+        return arguments
+    compiled = compile_schema(parameters_of(tool), SCHEMA_DIALECT)
+    restored = compiled.restore(arguments) if compiled.strict else arguments
+    return restored if isinstance(restored, dict) else arguments
 
 
 def _rest(block: Mapping[str, Any], *known: str) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 from ... import errors
 from ...types import (
+    AgentRequest,
     AudioContent,
     CodeContent,
     DiffContent,
@@ -26,13 +27,14 @@ from ...types import (
     ThinkingContent,
     ToolCall,
     ToolResult,
+    ToolSpec,
     VendorContent,
 )
 from ..history import is_home
 from ..writing import LARGE, as_json, as_markdown, base64_text, cannot_take, fitting_id, fitting_name
 from .family import API
 
-LONGEST_NAME = 128
+_LONGEST_NAME = 128
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGE_TYPES = {
     "image/png": "image/png",
@@ -78,7 +80,12 @@ def sent_id(id: str) -> str:
 
 
 def sent_name(name: str) -> str:
-    return fitting_name(name, LONGEST_NAME)
+    return fitting_name(name, _LONGEST_NAME)
+
+
+def offered(request: AgentRequest) -> dict[str, ToolSpec]:
+    """For reading an answer: the caller's tools by the names that were sent."""
+    return {sent_name(tool.name): tool for tool in request.tools if isinstance(tool, ToolSpec)}
 
 
 class BlockWriter:

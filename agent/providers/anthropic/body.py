@@ -61,7 +61,7 @@ def encode_count_body(request: AgentRequest, name: str, foreign_thinking: Litera
 def _encode(
     request: AgentRequest, name: str, foreign_thinking: Literal["drop", "text"], *, stream: bool | None
 ) -> Encoded:
-    check_extra(request.extra, _OWN_KEYS)
+    check_extra(request, _OWN_KEYS)
     model = request.model or ""
     home = Origin(provider=name, api=API, model=model)
     messages, repairs = repair(request.to_messages(), home, foreign_thinking)
@@ -81,6 +81,7 @@ def _encode(
     else:
         keys.update(settings.write(marks, stream=stream))
     if turns.system:
+        check_extra(request, ("system",))
         keys["system"] = _system(turns.system, marks.system)
     if "output_config" in keys and isinstance(given := extra.get("output_config"), Mapping):
         extra = {**extra, "output_config": {**keys["output_config"], **given}}  # two settings share this key

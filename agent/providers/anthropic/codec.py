@@ -13,9 +13,8 @@ from ..base import StreamDecoder
 from ..credentials import NOWHERE, Address, resolve
 from ..decoding import CodecBase
 from ..failures import request_id
-from ..writing import original_names
 from .answer import read_block, read_usage, refusal_in, stop_reason
-from .blocks import LONGEST_NAME
+from .blocks import offered
 from .body import Encoded, encode_body, encode_count_body
 from .family import API, VERSION, with_betas
 from .settings import SCHEMA_DIALECT
@@ -63,13 +62,13 @@ class AnthropicCodec(CodecBase):
 
     @classmethod
     def from_config(cls, config: AgentConfig, name: str = API) -> AnthropicCodec:
-        given = {header.lower() for header in config.headers}
+        brought = not {header.lower() for header in config.headers}.isdisjoint(("authorization", "x-api-key"))
         address = resolve(
             config,
             default_base_url=BASE_URL,
-            key_variables=("ANTHROPIC_API_KEY",),
+            key_variables=() if brought else ("ANTHROPIC_API_KEY",),
             base_url_variables=("ANTHROPIC_BASE_URL",),
-            key_required=given.isdisjoint(("authorization", "x-api-key")),
+            key_required=not brought,
         )
         return cls(address, config.headers, name=name, foreign_thinking=config.foreign_thinking)
 
@@ -103,8 +102,8 @@ class AnthropicCodec(CodecBase):
     def _read_answer(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         model = body.get("model") or request.model or ""
         origin = Origin(provider=self.name, api=API, model=request.model or model)
-        names = original_names(request, LONGEST_NAME)
-        parts = [read_block(block, origin, names) for block in body["content"]]
+        tools = offered(request)
+        parts = [read_block(block, origin, tools) for block in body["content"]]
         parts.append(refusal_in(body))
         reason = body.get("stop_reason")
         if not reason:

@@ -43,6 +43,11 @@ BLANK_STOP = "anthropic takes no stop sequence of white space alone; it was left
 NOT_STRICT = "the schema of the tool {!r} does not fit the strict mode; it is not enforced"
 
 
+def parameters_of(tool: ToolSpec) -> Mapping[str, Any]:
+    """The schema of a tool's arguments. No parameters still are an object."""
+    return tool.parameters or {"type": "object", "properties": {}}
+
+
 @dataclass(frozen=True, slots=True)
 class Thinking:
     """What is said about thinking, and what it means for the rest."""
@@ -200,7 +205,7 @@ class Settings:
         written: dict[str, Any] = {"name": sent_name(tool.name)}
         if tool.description:
             written["description"] = tool.description
-        schema: Mapping[str, Any] = tool.parameters or {"type": "object", "properties": {}}
+        schema = parameters_of(tool)
         if tool.strict:
             compiled = compile_schema(schema, SCHEMA_DIALECT)
             for lost in compiled.lost:

@@ -14,14 +14,17 @@ from typing import Any
 from pydantic_core import to_json
 from typing_extensions import override
 
+from ...sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, Origin, StreamEvent, TextContent, ToolCall
 from ...wire import parse_json
 from ..decoding import DecoderBase
 from ..failures import request_id
-from ..writing import original_names
-from .answer import read_block, read_usage, refusal_in, stop_reason
-from .blocks import LONGEST_NAME
+from .answer import original_name, read_block, read_usage, refusal_in, stop_reason
+from .blocks import offered
 from .family import API
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""What one of the vendor's tools has found, such as a PDF that it fetched, comes in one piece."""
 
 
 class _GrowingBlock:
@@ -44,6 +47,8 @@ class _GrowingBlock:
                 self.block["citations"] = [*(self.block.get("citations") or ()), delta["citation"]]
             case "signature_delta":
                 self.block["signature"] = delta["signature"]
+            case "thinking_delta":  # an estimate of its tokens may stand beside it, which is no part of the block
+                self._add("thinking", delta["thinking"] or "")
             case _:
                 for key, value in delta.items():
                     if key != "type" and value is not None:
@@ -79,19 +84,20 @@ class _GrowingBlock:
 class MessagesDecoder(DecoderBase):
     """The decoder of a message's stream."""
 
-    __slots__ = ("_broken", "_growing", "_message", "_names", "_origin", "_places", "_whole")
+    __slots__ = ("_cut_off", "_growing", "_message", "_origin", "_places", "_tools", "_whole")
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         super().__init__(name, headers, request, secrets)
+        self._sse = SseDecoder(MAX_EVENT_BYTES)
         self._message: dict[str, Any] = {}
         """The message so far, without its content."""
         self._growing: dict[int, _GrowingBlock] = {}
         self._whole: dict[int, dict[str, Any]] = {}
         self._places: dict[int, int] = {}
         """Where the latest block of each of the vendor's indexes stands: at that index, unless it was taken."""
-        self._broken: dict[int, ToolCall] = {}
+        self._cut_off: dict[int, ToolCall] = {}
         """Calls that the vendor has ended before their arguments were complete."""
-        self._names = original_names(request, LONGEST_NAME)
+        self._tools = offered(request)
         self._origin = Origin(provider=name, api=API, model=request.model or "")
 
     @override
@@ -144,8 +150,11 @@ class MessagesDecoder(DecoderBase):
             case "thinking" if block.get("thinking"):
                 events.append(StreamEvent.thinking_delta(block["thinking"], index=index, raw=event))
             case "tool_use":
-                call = ToolCall(id=block["id"], name=self._names.get(block["name"], block["name"]))
+                call = ToolCall(id=block["id"], name=original_name(block["name"], self._tools))
                 events.append(StreamEvent.tool_call_start(call, index=index, raw=event))
+            case "fallback" if isinstance(successor := block.get("to"), dict) and successor.get("model"):
+                # Another model goes on from here. A whole answer names the last one, whose prices count.
+                self._message["model"] = successor["model"]
             case _:
                 pass
 
@@ -176,10 +185,10 @@ class MessagesDecoder(DecoderBase):
         growing = self._growing.pop(index)
         block, complete = growing.whole()
         self._whole[index] = block
-        part = read_block(block, self._origin, self._names)
+        part = read_block(block, self._origin, self._tools)
         if isinstance(part, ToolCall):
             if not complete:
-                self._broken[index] = part
+                self._cut_off[index] = part
                 return
             if part.arguments and not growing.json:  # given whole at the start; who follows the pieces gets one
                 text = to_json(block["input"]).decode()
@@ -189,7 +198,8 @@ class MessagesDecoder(DecoderBase):
             events.append(StreamEvent.content_part_event(part, index=index, raw=event))
 
     def _take_ending(self, event: dict[str, Any], events: list[StreamEvent]) -> None:
-        self._message.update({key: value for key, value in event["delta"].items() if value is not None})
+        beside = {key: value for key, value in event.items() if key not in ("type", "delta", "usage")}
+        self._message.update({key: value for key, value in {**beside, **event["delta"]}.items() if value is not None})
         counts = {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
         if counts:  # sums so far, which replace those from the start
             self._message["usage"] = {**(self._message.get("usage") or {}), **counts}
@@ -204,14 +214,18 @@ class MessagesDecoder(DecoderBase):
             return
         for index in sorted(self._growing):
             self._take_stop(index, event, events)
-        for index, call in self._broken.items():
+        for index, call in self._cut_off.items():
             events.append(StreamEvent.tool_call_end(call, index=index))
         if (refusal := refusal_in(self._message)) is not None:
             events.append(StreamEvent.content_part_event(refusal, index=max(self._whole, default=-1) + 1))
         self._message["content"] = [self._whole[index] for index in sorted(self._whole)]
         usage, reason = read_usage(self._message.get("usage")), self._message["stop_reason"]
         facts = AgentResponse(
-            usage=usage, stop_reason=stop_reason(reason), raw_stop_reason=reason, raw=dict(self._message)
+            model=self._message.get("model") or "",
+            usage=usage,
+            stop_reason=stop_reason(reason),
+            raw_stop_reason=reason,
+            raw=dict(self._message),
         )
         events.append(StreamEvent.message_end(usage=usage, response=facts, raw=event))
         self.done = True

@@ -269,8 +269,8 @@ def _fixed(request: AgentRequest, turns: Turns) -> Iterator[tuple[Place, str]]:
         yield (_END, 0, 0), _hint(control)
 
 
-def _hint(control: Mapping[str, Any]) -> str:
-    return "long" if control.get("ttl") == "1h" else "short"
+def _hint(control: Any) -> str:
+    return "long" if isinstance(control, Mapping) and control.get("ttl") == "1h" else "short"
 
 
 def _in_order(wanted: Mapping[Place, str], fixed: Mapping[Place, str], warnings: list[str]) -> dict[Place, str]:

@@ -334,10 +334,11 @@ def _set_argument(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:
     for step, following in pairwise(steps):
         where = _entry(where, step, [] if isinstance(following, int) else {})
     last = steps[-1]
-    value: Any = None
-    for key in ("stringValue", "numberValue", "boolValue"):
-        if key in piece:
-            value = piece[key]
+    value = next(
+        (piece[key] for key in ("stringValue", "numberValue", "boolValue") if piece.get(key) is not None), None
+    )
+    if value is None and "nullValue" not in piece:
+        return  # it only says that no more will come for this path
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, str):

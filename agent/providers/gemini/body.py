@@ -47,7 +47,7 @@ class Speaker:
 
 def encode_body(request: AgentRequest, speaker: Speaker, *, counting: bool = False) -> tuple[bytes, tuple[str, ...]]:
     """The body, and what had to be changed or left out of it. For `counting`, only what can be counted."""
-    check_extra(request.extra, ("contents", "model"))
+    check_extra(request, ("contents", "model"))
     home, family = speaker.home(request), family_of(request.model or "")
     messages, repairs = repair(request.to_messages(), home, speaker.foreign_thinking, assistants_show=True)
     writer = ContentsWriter(home, family, any_ids=speaker.platform.any_ids)
@@ -62,7 +62,8 @@ def encode_body(request: AgentRequest, speaker: Speaker, *, counting: bool = Fal
     settings = _Settings(request, speaker, family)
     body = settings.body()
     if system := writer.system(leading):
-        body.setdefault("systemInstruction", {"parts": system})
+        check_extra(request, ("systemInstruction",))
+        body["systemInstruction"] = {"parts": system}
     if counting and not speaker.platform.wraps_counted:
         body = {key: value for key, value in body.items() if key in COUNTED}
     warnings = dict.fromkeys((*repairs, *writer.warnings, *settings.warnings))
@@ -137,8 +138,10 @@ class _Settings:
             case "required":
                 return {"mode": "ANY"}
             case None | "auto":
-                if self._family.validated_calls and any(tool.strict for tool in self._functions):
-                    return {"mode": "VALIDATED"}
+                if any(tool.strict for tool in self._functions):
+                    if self._family.validated_calls:
+                        return {"mode": "VALIDATED"}
+                    self.warnings.append("strict was left out: the model cannot be made to keep to a tool's schema")
                 return None if choice is None else {"mode": "AUTO"}
             case _:
                 return {"mode": "ANY", "allowedFunctionNames": [sent_name(choice)]}

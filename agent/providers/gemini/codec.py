@@ -161,9 +161,7 @@ class GeminiCodec(CodecBase):
         return WireRequest(url, self._headers, body, self.name, warnings)
 
     def decode_count(self, reply: Reply, request: AgentRequest) -> int:
-        if reply.status != 200:
-            raise self.decode_error(reply, request)
         try:
             return int(parse_json(reply.body)["totalTokens"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             raise self._broken("the answer is not a count of tokens", reply, request) from None

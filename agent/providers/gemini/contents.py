@@ -45,6 +45,8 @@ NO_AUTHOR = "the name of a message's author was left out: the API has no place f
 NO_TITLE = "the title of a file was left out: the API has no place for it"
 NO_DETAIL = "how closely to look at an image was left to the model"
 
+_EMPTY = {"text": ""}
+"""Never sent: a text without words, unless a signature stands on it."""
 _OPENING = as_json({"text": "(The conversation begins with your answer.)"})
 _IN_RESULTS = frozenset(("image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"))
 _KNOWN_TO_VENDOR = ("https://generativelanguage.googleapis.com/", "gs://")
@@ -146,12 +148,12 @@ class ContentsWriter:
         if message.role is Role.SYSTEM:
             self._warn(LATE_SYSTEM)
             return self.system([message])
-        return [written for part in message.parts if (written := self._user_part(part)) is not None]
+        return [written for part in message.parts if (written := self._user_part(part)) != _EMPTY]
 
-    def _user_part(self, part: Part) -> dict[str, Any] | None:
+    def _user_part(self, part: Part) -> dict[str, Any]:
         match part:
             case TextContent():
-                return {"text": part.text} if part.text else None
+                return {"text": part.text}
             case CodeContent() | DiffContent():
                 return {"text": as_markdown(part)}
             case ImageContent() | AudioContent() | DocumentContent():
@@ -168,7 +170,7 @@ class ContentsWriter:
         called = False
         for part in message.parts:
             wire = self._model_part(part)
-            if wire is None:
+            if wire is None or wire == _EMPTY:
                 continue
             if "functionCall" in wire and isinstance(part, ToolCall):
                 if not called and self._family.signed_calls:
@@ -312,12 +314,19 @@ def _is_media(part: Part) -> TypeGuard[Media]:
     return isinstance(part, ImageContent | AudioContent) or (isinstance(part, DocumentContent) and part.text is None)
 
 
+def _extension(url: str) -> str:
+    try:
+        return urlsplit(url).path.rpartition(".")[2].lower()
+    except ValueError:  # no address at all, which is for the vendor to say
+        return ""
+
+
 def _media_type(part: Media) -> str | None:
     """What it was said to be, else what its address looks like, else the usual. The vendor knows its own files."""
     if part.media_type is not None:
         return part.media_type
     url = None if isinstance(part, AudioContent) else part.url
-    guessed = None if url is None else _BY_EXTENSION.get(urlsplit(url).path.rpartition(".")[2].lower())
+    guessed = None if url is None else _BY_EXTENSION.get(_extension(url))
     if guessed is not None or (url is not None and url.startswith(_KNOWN_TO_VENDOR)):
         return guessed
     match part:

@@ -89,12 +89,13 @@ class Place:
 
 
 def gemini_place(config: AgentConfig) -> Place:
+    brought = _brings_credentials(config.headers)
     address = resolve(
         config,
         default_base_url="https://generativelanguage.googleapis.com",
-        key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        key_variables=() if brought else ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         base_url_variables=("GOOGLE_GEMINI_BASE_URL",),
-        key_required=not _brings_credentials(config.headers),
+        key_required=not brought,
     )
     return Place(GEMINI_API, address, is_token(address))
 
