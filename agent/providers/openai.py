@@ -5,15 +5,13 @@ At OpenAI and Azure it is the Responses API. Whoever else calls itself compatibl
 
 from __future__ import annotations
 
-import os
 import re
 from urllib.parse import urlsplit
 
 from ..types import AgentConfig
 from .base import Provider, ProviderFactory
-from .openai_chat import OPENAI
 from .openai_chat import provider as chat_provider
-from .openai_chat.address import path_at_openai
+from .openai_chat.address import settled
 from .openai_responses import ResponsesCodec
 
 _HOSTS_WITH_RESPONSES = re.compile(r"(?:[a-z0-9-]+\.)?api\.openai\.com|[a-z0-9-]+\.openai\.azure\.com", re.I)
@@ -26,13 +24,8 @@ def provider(name: str) -> ProviderFactory:
 
 
 def _chosen(name: str, config: AgentConfig) -> Provider:
-    found = (value for variable in OPENAI.base_url_variables if (value := os.environ.get(variable, "").strip()))
-    base_url = config.base_url or next(found, None)
-    if base_url is not None and not urlsplit(base_url).path.strip("/") and (path := path_at_openai(base_url)):
-        # Only the host, as Azure's portal shows it.
-        base_url = base_url.rstrip("/") + path
-        config = config.with_overrides(base_url=base_url)
-    if base_url is None or has_responses(base_url):
+    config = settled(config)
+    if config.base_url is None or has_responses(config.base_url):
         return ResponsesCodec.from_config(config, name=name)
     return chat_provider(name)(config)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 
+from agent.providers.compatible import dialect_named
+from agent.providers.history import FOREIGN_BLOCK_DROPPED, MOVED_MEDIA
 from agent.providers.openai_chat import Dialect
-from agent.types import AgentRequest, AudioContent, Origin, TextContent, VendorContent
+from agent.types import AgentRequest, AudioContent, Origin, TextContent, ThinkingContent, VendorContent
 from agent.wire import Reply
 from tests.providers.speaking_chat import answers, codec_of, encoded
 
@@ -62,8 +64,59 @@ def test_what_the_vendor_did_on_its_own_side_is_kept_as_it_came() -> None:
         ("annotations", {"annotations": [note]}),
         ("executed_tools", {"executed_tools": ran}),
     ]
-    written, _ = encoded(AgentRequest(input="x", model="m", messages=[whole.message]))
+    written, warnings = encoded(AgentRequest(input="x", model="m", messages=[whole.message]))
     assert written["messages"][0] == {"role": "assistant", "content": "Hi"}, "it has no place in a request"
+    assert warnings == (FOREIGN_BLOCK_DROPPED,)
+
+
+def test_signed_thinking_goes_back_before_the_text_that_it_led_to() -> None:
+    """As Databricks hands out Claude's."""
+    row = dialect_named("databricks")
+    request = AgentRequest(input="x", model="m")
+    signed = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm", "signature": "SIGNED"}]}
+    content = [signed, {"type": "text", "text": "Hi"}]
+    whole, streamed = answers({"content": content}, request, row)
+    assert whole == streamed
+    assert (whole.thinking, whole.text) == ("hm", "Hi")
+    again = request.with_messages(whole.message)
+    assert encoded(again, row)[0]["messages"][1] == {"role": "assistant", "content": content}
+    assert encoded(again)[0]["messages"][1] == {"role": "assistant", "content": "Hi"}
+    calls = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    whole, _ = answers({"content": [signed], "tool_calls": calls}, request, row)
+    called = encoded(request.with_messages(whole.message), row)[0]["messages"][1]
+    assert called == {"role": "assistant", "content": [signed], "tool_calls": calls}
+
+
+def test_signed_thinking_may_come_in_pieces_that_its_signature_ends() -> None:
+    pieces = [{"text": "h", "signature": ""}, {"text": "m"}, {"text": "", "signature": "ONE"}, {"text": "so"}]
+    decoder = codec_of().decoder({}, AgentRequest(input="x", model="m"))
+    for number, piece in enumerate(pieces):
+        content = [{"type": "reasoning", "summary": [{"type": "summary_text", **piece}]}]
+        choice = {"index": 0, "delta": {"content": content}, "finish_reason": "stop" if number == 3 else None}
+        decoder.feed(b"data: " + json.dumps({"id": "r", "choices": [choice]}).encode() + b"\n\n")
+    decoder.feed(b"data: [DONE]\n\n")
+    (thinking,) = decoder.response().content
+    assert isinstance(thinking, ThinkingContent)
+    assert (thinking.thinking, thinking.provider_data) == (
+        "hmso",
+        {
+            "content": [
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm", "signature": "ONE"}]},
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]},
+            ]
+        },
+    )
+
+
+def test_a_picture_of_a_vendor_that_takes_none_back_is_shown_to_it_again() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0K"}}
+    request = AgentRequest(input="x", model="m")
+    whole, streamed = answers({"content": "Hi", "images": [image]}, request)
+    assert whole == streamed
+    written, warnings = encoded(request.with_messages(whole.message))
+    assert [message["role"] for message in written["messages"]] == ["user", "assistant", "user"]
+    assert written["messages"][2]["content"][1] == image
+    assert warnings == (MOVED_MEDIA,)
 
 
 def test_probabilities_are_reported_token_by_token() -> None:

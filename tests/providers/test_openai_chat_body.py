@@ -237,8 +237,9 @@ def test_opaque_reasoning_goes_back_to_its_maker_and_nowhere_else() -> None:
         Message.user([DocumentContent(url="https://example.com/paper.pdf")]),
         Message.user([AudioContent(data=b"x", media_type="audio/ogg")]),
         Message.system([ImageContent(image_data=PIXEL)]),
+        Message.system([DocumentContent(data=b"%PDF")]),
     ],
-    ids=["thinking", "call", "document-url", "ogg", "system-image"],
+    ids=["thinking", "call", "document-url", "ogg", "system-image", "system-document"],
 )
 def test_what_the_api_cannot_take_raises_before_anything_is_sent(message: Message) -> None:
     with pytest.raises(errors.UnsupportedFeatureError, match="does not take a part of type") as caught:
@@ -276,6 +277,13 @@ def test_a_schema_that_is_asked_for_by_other_means_is_not_sent() -> None:
 def test_extra_may_not_replace_what_the_request_says(key: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=key):
         body_of(AgentRequest(input="x", extra={key: 1}))
+
+
+def test_extra_may_bring_tools_but_not_replace_the_requests_own() -> None:
+    own = {"tools": [{"type": "custom", "custom": {"name": "shout"}}]}
+    assert body_of(AgentRequest(input="x", extra=own))["tools"] == own["tools"]
+    with pytest.raises(errors.ConfigurationError, match="tools"):
+        body_of(AgentRequest(input="x", extra=own, tools=[ToolSpec(name="f")]))
 
 
 def test_a_strict_tool_has_a_closed_schema_and_its_arguments_come_back_in_the_original_form() -> None:

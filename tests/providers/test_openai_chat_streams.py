@@ -90,6 +90,23 @@ def test_calls_at_the_same_index_are_told_apart_by_their_ids() -> None:
     assert streamed(*map(chunk, pieces)) == read({"content": None, "tool_calls": [CALL, second]})
 
 
+@pytest.mark.parametrize("other", [None, {"name": "", "input": ""}])
+def test_a_call_is_a_functions_even_if_the_other_form_stands_empty_beside_it(other: Any) -> None:
+    whole, stream = answers({"content": None, "tool_calls": [{**CALL, "custom": other}]}, REQUEST)
+    assert whole == stream
+    (call,) = whole.tool_calls
+    assert (call.arguments, call.provider_data) == ({"city": "Paris"}, None)
+
+
+@pytest.mark.parametrize("more", [{}, {"type": "custom"}, {"type": "custom", "function": {"name": ""}}])
+def test_a_call_of_a_custom_tool_is_given_text(more: dict[str, Any]) -> None:
+    call = {"id": "c1", "custom": {"name": "run", "input": '{"a":1}'}, **more}
+    whole, stream = answers({"content": None, "tool_calls": [call]}, REQUEST)
+    assert whole == stream
+    (read_call,) = whole.tool_calls
+    assert (read_call.name, read_call.arguments) == ("run", {"input": '{"a":1}'})
+
+
 def test_the_first_answer_counts_wherever_it_stands_among_several() -> None:
     both = {
         "id": "r",
@@ -138,6 +155,39 @@ def test_what_is_neither_answer_nor_failure_is_a_broken_protocol() -> None:
         decoder = codec_of().decoder({}, REQUEST)
         assert [*decoder.feed(data), *decoder.end()] == []
         assert not decoder.done
+
+
+def test_a_failure_that_is_told_beside_the_answer_is_a_failure() -> None:
+    """The reason for which a stream was stopped early, as Groq tells it."""
+    decoder, _ = fed(chunk({"content": "Hel"}), {**END, "x_groq": {"id": "req_1", "error": "over capacity"}})
+    assert isinstance(decoder.failure, errors.ProviderError)
+    assert "over capacity" in str(decoder.failure)
+    assert not decoder.done
+
+
+def test_what_the_vendor_runs_is_told_once_and_with_its_outcome() -> None:
+    begun = {"index": 0, "type": "search", "arguments": '{"query":"a"}'}
+    ended = {"index": 0, "type": "search", "arguments": None, "output": "found"}
+    other = {"index": 1, "type": "search", "arguments": '{"query":"b"}', "output": "nothing"}
+    runs = [["odd"], [begun], [ended, other], [{"type": "visit"}]]
+    response = streamed(*(chunk({"executed_tools": told}) for told in runs))
+    assert response == read({"executed_tools": ["odd", {**begun, "output": "found"}, other, {"type": "visit"}]})
+
+
+def test_sealed_details_with_ids_of_their_own_are_kept_apart() -> None:
+    first, second = ({"type": "reasoning.encrypted", "data": id, "id": id, "index": 0} for id in ("t1", "t2"))
+    words = [{"type": "reasoning.text", "text": text, "index": 1, "id": id} for text, id in (("h", None), ("m", "r1"))]
+    response = streamed(*(chunk({"reasoning_details": [detail]}) for detail in (first, second, *words)))
+    (thinking,) = response.content
+    assert thinking.provider_data == {"reasoning_details": [first, second, {**words[1], "text": "hm"}]}
+
+
+def test_a_count_that_no_number_can_hold_does_not_cost_the_answer() -> None:
+    body = b'{"choices":[{"message":{"content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1e999}}'
+    response = codec_of().decode(Reply(200, {}, body), REQUEST)
+    assert response.text == "Hi"
+    assert response.usage is not None
+    assert response.usage.prompt_tokens == 0
 
 
 @pytest.mark.parametrize(

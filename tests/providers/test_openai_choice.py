@@ -66,6 +66,8 @@ def test_the_name_of_the_host_is_address_enough(base_url: str, path: str, monkey
     assert load("openai")(config(base_url)).encode(request, stream=False).url == f"{wanted}/responses"
     chat = load("openai-chat")(config(base_url, "openai-chat"))
     assert chat.encode(request, stream=False).url == f"{wanted}/chat/completions"
+    responses = load("openai-responses")(config(base_url, "openai-responses"))
+    assert responses.encode(request, stream=False).url == f"{wanted}/responses"
     monkeypatch.setenv("OPENAI_BASE_URL", base_url)
     assert load("openai")(config(None)).encode(request, stream=False).url == f"{wanted}/responses"
 
@@ -83,6 +85,19 @@ def test_an_address_in_the_environment_decides_too(monkeypatch: pytest.MonkeyPat
     assert load("openai")(config("https://api.openai.com/v1")).api == "openai-responses"
     monkeypatch.setenv("OPENAI_BASE_URL", " https://us.api.openai.com/v1 ")
     assert load("openai")(config(None)).api == "openai-responses"
+
+
+@pytest.mark.parametrize("name", ["openai", "openai-chat", "openai-responses"])
+def test_an_address_in_the_environment_is_checked_like_one_that_is_passed_in(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "  ")
+    url = load(name)(config(None, name)).encode(AgentRequest(input="hi", model="m"), stream=False).url
+    assert url.startswith("https://api.openai.com/v1/")
+    for wrong in ("http://[::1", "https://me:pass@api.openai.com", "https://api.openai.com/v1?a=b"):
+        monkeypatch.setenv("OPENAI_BASE_URL", wrong)
+        with pytest.raises(errors.ConfigurationError, match="base_url"):
+            load(name)(config(None, name))
 
 
 def test_the_responses_api_can_be_had_anywhere() -> None:

@@ -231,6 +231,8 @@ def test_usage_in_all_spellings() -> None:
     [
         ({"cost": 0.0025}, {}, 0.0025, {}),
         ({"cost_in_usd_ticks": 9243500}, {}, 0.00092435, {}),
+        ({"cost_in_usd_ticks": 0}, {}, None, {}),
+        ({"cost": 0.25, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.5}}, {}, 0.75, {}),
         ({}, {"tool_usage": {"web_search": {"num_requests": 3}}}, None, {"web_searches": 3}),
         (
             {"server_side_tool_usage_details": {"web_search_calls": 2, "code_interpreter_calls": 1}},
@@ -239,13 +241,25 @@ def test_usage_in_all_spellings() -> None:
             {"web_searches": 2, "code_executions": 1},
         ),
         ({}, {"output": [SEARCH, MESSAGE]}, None, {"web_searches": 1}),
+        ({}, {"output": [SEARCH, {**SEARCH, "action": {"type": "open_page"}}, MESSAGE]}, None, {"web_searches": 1}),
     ],
-    ids=["OpenRouter's cost", "xAI's ticks", "tool usage", "xAI's tools", "searches counted"],
+    ids=[
+        "OpenRouter's cost",
+        "xAI's ticks",
+        "ticks where another bills",
+        "OpenRouter with a key of one's own",
+        "tool usage",
+        "xAI's tools",
+        "searches counted",
+        "pages opened",
+    ],
 )
 def test_what_else_was_billed(usage: Any, more: Any, billed: float | None, details: dict[str, int]) -> None:
     found = read(MESSAGE, **{"usage": {**USAGE, **usage}, **more}).usage
     assert found is not None
     assert (found.billed, dict(found.details)) == (billed, details)
+    told = {"usage": {**USAGE, **usage}, "output": [MESSAGE], **more}
+    assert streamed(CREATED, completed(**told)).usage == found
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,7 @@ def test_sound_in_a_result_raises_too() -> None:
 def test_an_authors_name_is_left_out_with_a_warning() -> None:
     assert warnings_of(Message.user("hi", name="Ann")) == (NO_AUTHOR,)
     assert warnings_of(Message(Role.ASSISTANT, "hi", name="Bob")) == (NO_AUTHOR,)
+    assert warnings_of(Message(Role.SYSTEM, "Be brief.", name="Cy"), Message.user("hi")) == (NO_AUTHOR,)
 
 
 # What the model has said.
@@ -393,6 +394,29 @@ def test_broken_arguments_go_back_as_the_model_wrote_them() -> None:
     assert items_of(Message.user("?"), turn, RESULT)[1]["arguments"] == '{"city": '
 
 
+def test_a_custom_call_that_was_cut_off_goes_back_as_far_as_it_came() -> None:
+    cut = ToolCall(id="call_1", name="run", invalid_arguments="print(", origin=HOME, provider_data={"type": "custom"})
+    assert items_of(Message.user("?"), Message.assistant([cut]), RESULT)[1]["input"] == "print("
+
+
+@pytest.mark.parametrize("id", ["msg_1", None])
+def test_blocks_that_only_the_vendor_understands_stay_in_their_message(id: str | None) -> None:
+    facts = {} if id is None else {"id": id}
+    widget, said = {"type": "output_widget", "size": 3}, {"type": "output_text", "text": "Sunny.", "annotations": []}
+    item = {"type": "message", "role": "assistant", "status": "completed", **facts}
+    block = VendorContent(kind="output_widget", provider_data={**item, "content": [widget]}, origin=HOME)
+    text = TextContent(text="Sunny.", origin=HOME, provider_data=facts or None)
+    for parts, content in (((block, text), [widget, said]), ((text, block), [said, widget])):
+        request = AgentRequest(messages=[Message.user("?"), Message.assistant(parts)], model="gpt-5")
+        turn = json.loads(sent(request).body)["input"][1:]
+        if id is not None:
+            assert turn == [{**item, "content": content}]
+        else:
+            assert [message["content"] for message in turn] == [
+                "Sunny." if part is said else [part] for part in content
+            ]
+
+
 def test_an_answer_to_a_block_of_the_vendors_is_an_item_of_its_own() -> None:
     approval = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
     block = VendorContent(kind="mcp_approval_response", provider_data=approval, origin=HOME)
@@ -532,10 +556,18 @@ def test_a_tool_without_parameters_still_takes_an_object() -> None:
         ("get_weather", {"type": "function", "name": "get_weather"}),
         ("run", {"type": "custom", "name": "run"}),
         ("image_generation", {"type": "image_generation"}),
+        ("mcp", {"type": "mcp", "server_label": "wiki"}),
+        ("wiki", {"type": "mcp", "server_label": "wiki"}),
     ],
 )
 def test_the_choice_of_a_tool(choice: str, written: Any) -> None:
-    tools: list[ToolSpec | dict[str, Any]] = [WEATHER, {"type": "custom", "name": "run"}, {"type": "image_generation"}]
+    server = {"type": "mcp", "server_label": "wiki", "server_url": "https://wiki.example"}
+    tools: list[ToolSpec | dict[str, Any]] = [
+        WEATHER,
+        {"type": "custom", "name": "run"},
+        {"type": "image_generation"},
+        server,
+    ]
     assert body_of(AgentRequest(input="?", tools=tools, tool_choice=choice))["tool_choice"] == written
 
 
@@ -631,6 +663,13 @@ def test_parts_are_marked_for_the_cache_where_the_model_takes_marks() -> None:
     answered = [Message.assistant([ToolCall(id="call_1", name="f")]), Message(Role.TOOL, [result])]
     output = body_of(AgentRequest(messages=[Message.user("?"), *answered], model="gpt-5.6"))["input"][2]["output"]
     assert output == [{"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}]
+    for content in ("a", [TextContent(text="a")]):
+        whole = ToolResult(tool_call_id="call_1", content=content, cache="short")
+        answered[1] = Message(Role.TOOL, [whole])
+        assert (
+            body_of(AgentRequest(messages=[Message.user("?"), *answered], model="gpt-5.6"))["input"][2]["output"]
+            == output
+        )
     plain = body_of(AgentRequest(messages=[message], model="gpt-5"))["input"][0]["content"]
     assert all("prompt_cache_breakpoint" not in block for block in plain)
 
@@ -668,12 +707,21 @@ def test_extra_adds_to_what_the_request_says_and_wins_where_they_meet() -> None:
     assert body["reasoning"] == {"effort": "low", "summary": "detailed"}
     assert body["text"].keys() == {"format", "verbosity"}
     assert body["truncation"] == "auto"
+    odd = json.loads(sent(AgentRequest(input="?", model="gpt-5", extra={"include": "all"})).body)
+    assert odd["include"] == "all", "the vendor is the one to complain"
 
 
 @pytest.mark.parametrize("key", ["input", "instructions", "model", "stream"])
 def test_extra_may_not_replace_what_the_request_itself_says(key: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=key):
         sent(AgentRequest(input="?", model="m", extra={key: "x"}))
+
+
+def test_extra_may_bring_tools_but_not_replace_the_requests_own() -> None:
+    own: dict[str, Any] = {"tools": [{"type": "web_search"}]}
+    assert body_of(AgentRequest(input="?", model="m", extra=own))["tools"] == own["tools"]
+    with pytest.raises(errors.ConfigurationError, match="tools"):
+        sent(AgentRequest(input="?", model="m", extra=own, tools=[ToolSpec(name="f")]))
 
 
 def test_a_stored_prompt_needs_no_input() -> None:

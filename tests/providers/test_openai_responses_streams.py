@@ -9,11 +9,14 @@ import pytest
 
 from agent import errors
 from agent.types import RefusalContent, TextContent, ToolCall
+from agent.wire import Reply
 from tests.providers.test_openai_responses_answers import (
     CALL,
+    CODEC,
     CREATED,
     MESSAGE,
     REASONING,
+    REQUEST,
     answer,
     completed,
     event,
@@ -161,6 +164,14 @@ def test_counts_that_cannot_be_read_do_not_cost_the_answer(usage: Any) -> None:
     response = read(MESSAGE, usage=usage)
     assert response.text == "Hello"
     assert streamed(CREATED, completed(MESSAGE, usage=usage)) == response
+
+
+def test_a_count_that_no_number_can_hold_does_not_cost_the_answer() -> None:
+    body = json.dumps(answer(MESSAGE, usage={"input_tokens": 0.5})).replace("0.5", "1e999")
+    response = CODEC.decode(Reply(200, {}, body.encode()), REQUEST)
+    assert response.text == "Hello"
+    assert response.usage is not None
+    assert response.usage.prompt_tokens == 0
 
 
 def test_several_parts_of_a_summary_are_kept_apart() -> None:

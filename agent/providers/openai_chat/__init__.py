@@ -6,12 +6,11 @@ it knows of and writes the dialect's.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 from ...types import AgentConfig
 from ..base import ProviderFactory
-from .address import path_at_openai
+from .address import path_at_openai, settled
 from .codec import ChatCodec
 from .dialect import API, OPENAI, UNKNOWN, Dialect
 
@@ -22,10 +21,8 @@ def provider(name: str) -> ProviderFactory:
     """The factory for OpenAI's own API under the given name, or for whatever is compatible with it at a base_url."""
 
     def made(config: AgentConfig) -> ChatCodec:
-        given = (value for variable in OPENAI.base_url_variables if (value := os.environ.get(variable, "").strip()))
-        base_url = config.base_url or next(given, None)
-        path = "" if base_url is None else path_at_openai(base_url)
-        dialect = UNKNOWN if path is None else replace(OPENAI, resource_path=path)
-        return ChatCodec.from_config(config, replace(dialect, name=name))
+        config = settled(config)
+        elsewhere = config.base_url is not None and path_at_openai(config.base_url) is None
+        return ChatCodec.from_config(config, replace(UNKNOWN if elsewhere else OPENAI, name=name))
 
     return made

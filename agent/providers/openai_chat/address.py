@@ -10,7 +10,7 @@ from ... import errors
 from ...types import AgentConfig
 from ...validation import validated
 from ..credentials import Address, resolve
-from .dialect import Dialect
+from .dialect import OPENAI, Dialect
 
 _PATHS_AT_OPENAI = (
     (re.compile(r"(?:[a-z0-9-]+\.)?api\.openai\.com", re.I), "/v1"),
@@ -27,15 +27,21 @@ def path_at_openai(base_url: str) -> str | None:
     return next((path for pattern, path in _PATHS_AT_OPENAI if pattern.fullmatch(host)), None)
 
 
+def settled(config: AgentConfig) -> AgentConfig:
+    """The configuration with the address told for OpenAI, if one is. Its host alone will do: portals show no more."""
+    base_url = config.base_url or _told(OPENAI.base_url_variables)
+    if base_url is None:
+        return config
+    config = _at(config, base_url)
+    path = None if urlsplit(base_url).path.strip("/") else path_at_openai(base_url)
+    return config if path is None else config.with_overrides(base_url=base_url.rstrip("/") + path)
+
+
 def find_address(config: AgentConfig, dialect: Dialect) -> tuple[Address, str]:
     """Key and base address, and the URL of the endpoint, in which {model} may stand for the model's name."""
-    given = config.base_url or next(
-        (os.environ[name] for name in dialect.base_url_variables if os.environ.get(name)), None
-    )
-    base_url = given.strip() if given else _filled(dialect, config.provider)
+    base_url = config.base_url or _told(dialect.base_url_variables) or _filled(dialect, config.provider)
     if base_url is not None:
-        # What the environment says is checked as if it had been passed in.
-        config = validated(lambda: config.with_overrides(base_url=base_url.rstrip("/")))
+        config = _at(config, base_url.rstrip("/"))
     address = resolve(
         config,
         default_base_url=None,
@@ -43,6 +49,15 @@ def find_address(config: AgentConfig, dialect: Dialect) -> tuple[Address, str]:
         key_required=dialect.key_required,
     )
     return address, _endpoint(address.base_url, dialect)
+
+
+def _told(variables: tuple[str, ...]) -> str | None:
+    return next((value for name in variables if (value := os.environ.get(name, "").strip())), None)
+
+
+def _at(config: AgentConfig, base_url: str) -> AgentConfig:
+    """What the environment says is checked as if it had been passed in."""
+    return validated(lambda: config.with_overrides(base_url=base_url))
 
 
 def _filled(dialect: Dialect, provider: str) -> str | None:

@@ -29,7 +29,7 @@ from ...types import (
 )
 from ...wire import parse_json
 from ..writing import home_of, original_names
-from .dialect import API, LONGEST_NAME, OPAQUE_KEYS, Dialect
+from .dialect import API, LONGEST_NAME, OPAQUE_KEYS, SIGNED_CONTENT, Dialect
 from .settings import SCHEMA_DIALECT, parameters_of
 
 VENDOR_KEYS = ("executed_tools",)
@@ -43,10 +43,12 @@ _PADDED = re.compile(r"[^=]+=*")
 class Reader:
     """Reads the answer to one request: knows who answers, and what the tools were called before they had to fit."""
 
-    __slots__ = ("_names", "_origin", "_request", "_strict")
+    __slots__ = ("_image_origin", "_names", "_origin", "_request", "_strict")
 
     def __init__(self, dialect: Dialect, request: AgentRequest, model: str) -> None:
         self._origin = home_of(dialect.name, API, request.model or model)
+        # A picture that its vendor does not take back in an assistant's message is told like one made elsewhere.
+        self._image_origin = self._origin if "images" in dialect.replayed else None
         self._request = request
         self._names = original_names(request, LONGEST_NAME) if request.tools else {}
         strict = request.tools if dialect.strict else ()
@@ -54,9 +56,9 @@ class Reader:
 
     def message(self, message: Mapping[str, Any], body: Mapping[str, Any]) -> tuple[Part, ...]:
         """A whole message as parts. Sources stand beside the message, in the body."""
-        text, thinking, blocks = split_content(message.get("content"))
+        text, thinking, summary, blocks = split_content(message.get("content"))
         thinking = thinking or reasoning_text(message)
-        opaque = {key: message[key] for key in OPAQUE_KEYS if message.get(key)}
+        opaque = {key: message[key] for key in OPAQUE_KEYS if message.get(key)} | signed(summary)
         annotations = message.get("annotations") or ()
         audio = message.get("audio")
         parts: list[Part] = []
@@ -71,7 +73,7 @@ class Reader:
         for position, call in enumerate(_calls_in(message)):
             function = function_in(call)
             sealed = {key: call[key] for key in OPAQUE_KEYS if call.get(key)}
-            if "custom" in call and call.get("type") == "custom":
+            if is_custom(call):
                 sealed["type"] = "custom"
             id = call_id(call.get("id"), body.get("id") or "", position)
             parts.append(self.call(id, function.get("name") or "", function.get("arguments"), sealed))
@@ -134,7 +136,7 @@ class Reader:
         for image in images:
             url = (image.get("image_url") or {}).get("url")
             if url:
-                parts.append(ImageContent(image_url=url, origin=self._origin))
+                parts.append(ImageContent(image_url=url, origin=self._image_origin))
         unread = [note for note in annotations if note.get("type") != "url_citation"]
         if unread:
             parts.append(self._vendor("annotations", {"annotations": unread}))
@@ -169,22 +171,29 @@ def _calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return calls
 
 
+def is_custom(call: Mapping[str, Any]) -> bool:
+    """Whether a call is a custom tool's. Some vendors write both forms of every call, one of them empty."""
+    kind = call.get("type")
+    return kind == "custom" or bool(not kind and call.get("custom") and not call.get("function"))
+
+
 def function_in(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """Name and arguments of a call. A custom tool takes text, which we call its `input`."""
-    if call.get("type") == "custom" or (call.get("custom") and not call.get("function")):
+    if is_custom(call):
         custom = call.get("custom") or {}
         return {"name": custom.get("name"), "arguments": custom.get("input")}
     return call.get("function") or {}
 
 
-def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]]]:
-    """Text, thinking and other blocks of a message's content, which some vendors write as a list of blocks."""
+def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]], list[dict[str, Any]]]:
+    """Text, thinking, its parts if it is a summary, and other blocks of a content that may be a list of blocks."""
     if not content:
-        return "", "", []
+        return "", "", [], []
     if isinstance(content, str):
-        return content, "", []
+        return content, "", [], []
     text: list[str] = []
     thinking: list[str] = []
+    summary: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     for block in content:
         kind = block.get("type")
@@ -192,12 +201,20 @@ def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]]]:
             inner = block.get("thinking")
             thinking.append(inner if isinstance(inner, str) else _joined(inner))
         elif kind == "reasoning":
+            summary += block.get("summary") or ()
             thinking.append(_joined(block.get("summary")))
         elif isinstance(block.get("text"), str):
             text.append(block["text"])
         elif kind:
             others.append(block)
-    return "".join(text), "".join(thinking), others
+    return "".join(text), "".join(thinking), summary, others
+
+
+def signed(summary: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The content that must be sent back with an answer whose thinking is signed; nothing for any other."""
+    if not any(part.get("signature") for part in summary):
+        return {}
+    return {SIGNED_CONTENT: [{"type": "reasoning", "summary": [part]} for part in summary]}
 
 
 def _joined(pieces: Any) -> str:

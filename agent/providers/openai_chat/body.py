@@ -28,7 +28,7 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
-from ..history import is_home, repair
+from ..history import FOREIGN_BLOCK_DROPPED, is_home, repair
 from ..writing import (
     LARGE,
     as_json,
@@ -43,7 +43,7 @@ from ..writing import (
     home_of,
     json_text,
 )
-from .dialect import API, LONGEST_NAME, Dialect, Fragment, fits
+from .dialect import API, LONGEST_NAME, SIGNED_CONTENT, Dialect, Fragment, fits
 from .settings import write_settings
 
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
@@ -59,7 +59,7 @@ def encode_body(
     request: AgentRequest, dialect: Dialect, *, stream: bool, foreign_thinking: Literal["drop", "text"] = "drop"
 ) -> tuple[bytes, tuple[str, ...]]:
     """The body, and what had to be left out of it."""
-    check_extra(request.extra, _OWN_KEYS)
+    check_extra(request, _OWN_KEYS)
     home = home_of(dialect.name, API, request.model or "")
     messages, repairs = repair(request.to_messages(), home, foreign_thinking)
     warnings = [*repairs]
@@ -187,6 +187,7 @@ class Conversation:
         said: dict[str, Any] = {"role": "assistant"}
         text: list[str] = []
         thinking: list[str] = []
+        blocks: list[dict[str, Any]] = []
         calls: list[dict[str, Any]] = []
         mark: Fragment = {}
         spoken = False
@@ -196,6 +197,7 @@ class Conversation:
                     text.append(part.text)
                 case ThinkingContent():
                     thinking.append(part.thinking)
+                    blocks += (part.provider_data or {}).get(SIGNED_CONTENT, ())
                     self._replay(said, part)
                 case ToolCall():
                     calls.append(self._call(part))
@@ -207,6 +209,8 @@ class Conversation:
                 case CodeContent() | DiffContent():
                     text.append(as_markdown(part))
                 case VendorContent():
+                    if self._dialect.replayed.isdisjoint(part.provider_data or ()):
+                        self._warnings.append(FOREIGN_BLOCK_DROPPED)
                     self._replay(said, part)
                 case AudioContent():
                     spoken = self._say(said, part) or spoken
@@ -217,7 +221,7 @@ class Conversation:
                 case _:
                     assert_never(part)
             mark = self._mark(part) or mark
-        self._fill(said, [] if spoken else text, thinking, calls)
+        self._fill(said, [] if spoken else text, thinking, blocks, calls)
         if len(said) == 1:
             return []
         self._sign(said, message)
@@ -225,7 +229,14 @@ class Conversation:
             _mark_end(said, mark)
         return [said]
 
-    def _fill(self, said: dict[str, Any], text: list[str], thinking: list[str], calls: list[dict[str, Any]]) -> None:
+    def _fill(
+        self,
+        said: dict[str, Any],
+        text: list[str],
+        thinking: list[str],
+        blocks: list[dict[str, Any]],
+        calls: list[dict[str, Any]],
+    ) -> None:
         """Content, calls and reasoning, once all of them are known; nothing if the turn says nothing."""
         words = "".join(text)
         if not words and not calls and said.keys() <= {"role", *self._dialect.replayed} and "images" not in said:
@@ -234,11 +245,12 @@ class Conversation:
             return
         key = self._dialect.reasoning_key
         reasoning = "".join(thinking)
-        said["content"] = words or None
         if key == "content" and reasoning:
-            block = {"type": "thinking", "thinking": [{"type": "text", "text": reasoning}]}
-            said["content"] = [block, {"type": "text", "text": words}] if words else [block]
-        elif key is not None and key != "content":
+            blocks = [{"type": "thinking", "thinking": [{"type": "text", "text": reasoning}]}]
+        if blocks and words:
+            blocks = [*blocks, {"type": "text", "text": words}]
+        said["content"] = blocks or words or None
+        if key is not None and key != "content":
             if reasoning:
                 said[key] = reasoning
             elif calls and self._dialect.reasoning_filler is not None:
@@ -303,9 +315,10 @@ class Conversation:
         for part in parts:
             if isinstance(part, TextContent) and not part.text:
                 continue
-            if only_text and isinstance(part, ImageContent | AudioContent):
+            block = self._block(part, where)
+            if only_text and block["type"] != "text":
                 raise self._cannot(part, where)
-            blocks.append({**self._block(part, where), **self._mark(part)})
+            blocks.append({**block, **self._mark(part)})
         return blocks
 
     def _block(self, part: Part, where: str) -> dict[str, Any]:

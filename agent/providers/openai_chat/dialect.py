@@ -20,6 +20,9 @@ API = "openai-chat"
 OPAQUE_KEYS = ("reasoning_details", "extra_content", "thought_signature")
 """Parts of a message that mean something only to the vendor that made them, and must be sent back as they came."""
 
+SIGNED_CONTENT = "content"
+"""What `provider_data` of thinking calls the signed blocks that stand before the text of its message."""
+
 LONGEST_NAME = 64
 """Of a tool."""
 

@@ -22,15 +22,20 @@ from .answer import (
     call_id,
     finish_reason,
     function_in,
+    is_custom,
     read_citations,
     read_logprobs,
     reasoning_text,
+    signed,
     split_content,
     stop_reason,
     text_part,
 )
 from .dialect import OPAQUE_KEYS, Dialect
 from .usage import read_usage
+
+_ASIDE = "x_groq"
+"""Where a vendor says of a stream what others say in its chunks: why it broke off, and what it cost."""
 
 # Where the blocks of an answer stand, so that a streamed answer has the order of an unstreamed one. What else it may
 # hold comes after the last call.
@@ -58,11 +63,14 @@ class _Gathered:
 
     __slots__ = (
         "annotations", "audio", "blocks", "details", "images", "logprobs", "opaque", "ran", "sound", "sources",
+        "summary",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.opaque: dict[str, Any] = {}
         self.details: list[dict[str, Any]] = []
+        self.summary: list[list[dict[str, Any]]] = []
+        """Pieces of each part of the thinking, where it may be signed."""
         self.sources: dict[str, Any] = {}
         """Sources that stand beside the message; each chunk repeats them."""
         self.annotations: list[dict[str, Any]] = []
@@ -133,9 +141,11 @@ class ChatDecoder(DecoderBase):
         if self.failure is not None:
             self._take_usage(chunk)  # some vendors report what a failed answer cost after the failure
             return
-        if chunk.get("error"):
-            self._complain(chunk)
-            self._take_usage(chunk)
+        aside = chunk.get(_ASIDE)
+        failed = aside if isinstance(aside, dict) and aside.get("error") else chunk
+        if failed.get("error"):
+            self._complain(failed)
+            self._take_usage(failed)
             return
         choices = chunk.get("choices")
         if choices:
@@ -202,19 +212,16 @@ class ChatDecoder(DecoderBase):
         if reason:
             self._finish_reason = reason
             self._stop_word = finish_reason(choice)
-            self._take_groq_usage(chunk)
-
-    def _take_groq_usage(self, chunk: dict[str, Any]) -> None:
-        """Groq counts in a place of its own, unless it is asked for usage."""
-        if not chunk.get("usage") and isinstance(own := chunk.get("x_groq"), dict) and own.get("usage"):
-            self._take_usage(own)
+            if not chunk.get("usage") and isinstance(aside := chunk.get(_ASIDE), dict):
+                self._take_usage(aside)
 
     def _say(self, text: str, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         self._text.append(text)
         events.append(StreamEvent(type="text_delta", text=text, index=_TEXT, raw=chunk))
 
     def _take_blocks(self, content: Any, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
-        text, thinking, others = split_content(content)
+        text, thinking, summary, others = split_content(content)
+        self._take_summary(summary)
         if thinking:
             self._think(thinking, chunk, events)
         if text:
@@ -239,7 +246,7 @@ class ChatDecoder(DecoderBase):
         self._beside.images += delta.get("images") or ()
         for key in VENDOR_KEYS:
             if delta.get(key):
-                self._beside.ran.setdefault(key, []).extend(delta[key])
+                _take_runs(self._beside.ran.setdefault(key, []), delta[key])
         if delta.get("audio"):
             self._take_audio(delta["audio"], chunk, events)
         for call in delta.get("tool_calls") or ():
@@ -253,9 +260,13 @@ class ChatDecoder(DecoderBase):
         events.append(StreamEvent.thinking_delta(text, index=_THINKING, raw=chunk))
 
     def _take_detail(self, detail: dict[str, Any]) -> None:
-        """Pieces of one detail carry the same type and index; together they are what must be sent back."""
+        """Pieces of one detail carry the same type, index and id; together they are what must be sent back."""
         for known in self._beside.details:
-            if known.get("type") == detail.get("type") and known.get("index") == detail.get("index"):
+            if (
+                known.get("type") == detail.get("type")
+                and known.get("index") == detail.get("index")
+                and (known.get("id") is None or detail.get("id") in (None, known["id"]))
+            ):
                 for key, value in detail.items():
                     if (
                         key in ("text", "summary", "data")
@@ -267,6 +278,15 @@ class ChatDecoder(DecoderBase):
                         known[key] = value
                 return
         self._beside.details.append(dict(detail))
+
+    def _take_summary(self, summary: list[dict[str, Any]]) -> None:
+        """Pieces of thinking that may be signed: the signature ends what it signs."""
+        known = self._beside.summary
+        for piece in summary:
+            if known and not known[-1][-1].get("signature"):
+                known[-1].append(piece)
+            else:
+                known.append([piece])
 
     def _take_audio(self, piece: dict[str, Any], chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         """Sound comes in pieces of base64, and its words with it."""
@@ -284,7 +304,7 @@ class ChatDecoder(DecoderBase):
         call.id = call.id or piece.get("id") or ""
         call.name = call.name or function.get("name") or ""
         call.opaque.update({key: piece[key] for key in OPAQUE_KEYS if piece.get(key)})
-        if "custom" in piece:
+        if is_custom(piece):
             call.opaque["type"] = "custom"
         index = _FIRST_CALL + call.position
         if not call.started and call.name:
@@ -327,7 +347,8 @@ class ChatDecoder(DecoderBase):
             self._fail("the stream ended without a finish reason")
             return
         beside, reader = self._beside, self._reader
-        opaque = {"reasoning_details": beside.details, **beside.opaque} if beside.details else beside.opaque
+        details = {"reasoning_details": beside.details} if beside.details else {}
+        opaque = {**details, **beside.opaque, **signed([_joined(pieces) for pieces in beside.summary])}
         if opaque or self._thinking:
             part = reader.thinking("".join(self._thinking), opaque)
             events.append(StreamEvent.content_part_event(part, index=_THINKING))
@@ -351,3 +372,19 @@ class ChatDecoder(DecoderBase):
             logprobs=beside.logprobs,
         )
         events.append(StreamEvent.message_end(usage=usage, response=facts))
+
+
+def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+    whole = {key: value for piece in pieces for key, value in piece.items()}
+    return {**whole, "text": "".join(piece.get("text") or "" for piece in pieces)}
+
+
+def _take_runs(known: list[Any], told: list[Any]) -> None:
+    """Something that the vendor runs is told when it begins, and again with its outcome, under the same index."""
+    places = {run["index"]: place for place, run in enumerate(known) if isinstance(run, dict) and "index" in run}
+    for run in told:
+        place = places.get(run.get("index")) if isinstance(run, dict) else None
+        if place is None:
+            known.append(run)
+        else:
+            known[place] = {**known[place], **{key: value for key, value in run.items() if value is not None}}

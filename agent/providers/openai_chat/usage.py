@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,7 +48,7 @@ def read_usage(usage: Any) -> Usage | None:
         ),
         reasoning=_first_number(completion.get("reasoning_tokens"), usage.get("reasoning_tokens")),
         details=_details(usage, prompt, completion),
-        billed=_billed(usage),
+        billed=billed(usage),
     )
 
 
@@ -68,7 +69,7 @@ def _group(counts: Any) -> Mapping[str, Any]:
     return counts if isinstance(counts, dict) else {}
 
 
-def _billed(usage: dict[str, Any]) -> Any:
+def billed(usage: Mapping[str, Any]) -> Any:
     """US dollars, if the vendor says. Who uses a key of their own at a gateway pays the vendor behind it as well."""
     cost = usage.get("cost")
     if isinstance(cost, dict):
@@ -83,7 +84,9 @@ def _billed(usage: dict[str, Any]) -> Any:
 
 
 def _first_number(*values: Any) -> int:
-    for value in values:
-        if isinstance(value, int | float):
-            return int(value)
-    return 0
+    return next((int(value) for value in values if is_number(value)), 0)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a count is one: JSON has numbers that are too large for any."""
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))

@@ -7,6 +7,7 @@ the caller asks for it.
 from __future__ import annotations
 
 from ..base import ProviderFactory
+from ..openai_chat.address import settled
 from .codec import BASE_URL, ResponsesCodec
 from .traits import API, FAMILIES, OPENAI, Family, Traits
 
@@ -15,7 +16,7 @@ __all__ = ["API", "FAMILIES", "OPENAI", "Family", "ResponsesCodec", "Traits", "f
 
 def provider(name: str) -> ProviderFactory:
     """The factory for the Responses API at OpenAI, or wherever `base_url` points, under the given name."""
-    return factory(name)
+    return lambda config: factory(name)(settled(config))
 
 
 def factory(

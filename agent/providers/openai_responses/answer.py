@@ -25,12 +25,10 @@ from ...types import (
     VendorContent,
 )
 from ...wire import parse_json
+from ..openai_chat.usage import billed, is_number
 from ..writing import original_names
 from .items import CUSTOM, LONGEST_NAME
 from .traits import DIALECT
-
-TICKS_PER_DOLLAR = 10_000_000_000
-"""The unit of xAI's `cost_in_usd_ticks`."""
 
 _READ_ELSEWHERE = frozenset(("type", "id", "call_id", "name", "arguments", "input", "status"))
 """Keys of a call that have fields of their own here; all others are the vendor's own."""
@@ -193,13 +191,12 @@ def read_logprobs(items: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], .
     )
 
 
-def read_usage(response: Mapping[str, Any], kinds: Iterable[str]) -> Usage | None:
-    """What a response has cost. `kinds`: the types of its items, among which searches are billed one by one."""
+def read_usage(response: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> Usage | None:
+    """What a response has cost. Among its items, searches are billed one by one."""
     usage = response.get("usage")
     if not isinstance(usage, dict) or not usage:
         return None
     read, written = _group(usage.get("input_tokens_details")), _group(usage.get("output_tokens_details"))
-    ticks = usage.get("cost_in_usd_ticks")
     return Usage.from_counts(
         _first(usage, "input_tokens", "prompt_tokens"),
         _first(usage, "output_tokens", "completion_tokens"),
@@ -207,18 +204,25 @@ def read_usage(response: Mapping[str, Any], kinds: Iterable[str]) -> Usage | Non
         cache_read=_first(read, "cached_tokens", "cache_read_tokens"),
         cache_write=_first(read, "cache_write_tokens", "cache_creation_tokens"),
         reasoning=_first(written, "reasoning_tokens"),
-        details=_details(response, usage, kinds),
-        billed=ticks / TICKS_PER_DOLLAR if isinstance(ticks, int | float) else usage.get("cost"),
+        details=_details(response, usage, items),
+        billed=billed(usage),
     )
 
 
-def _details(response: Mapping[str, Any], usage: Mapping[str, Any], kinds: Iterable[str]) -> dict[str, Any]:
+def _details(
+    response: Mapping[str, Any], usage: Mapping[str, Any], items: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
     told = _group(_group(response.get("tool_usage")).get("web_search"))
     run = _group(usage.get("server_side_tool_usage_details"))
     searches = told.get("num_requests", run.get("web_search_calls"))
     if searches is None:
-        searches = sum(1 for kind in kinds if kind == "web_search_call")
+        searches = sum(map(_is_search, items))
     return {"web_searches": searches, "code_executions": run.get("code_interpreter_calls")}
+
+
+def _is_search(item: Mapping[str, Any]) -> bool:
+    """Whether an item is a search. Opening a page that one found is a call of the same type, and is not billed."""
+    return item.get("type") == "web_search_call" and _group(item.get("action")).get("type") in (None, "search")
 
 
 def _group(counts: Any) -> Mapping[str, Any]:
@@ -226,7 +230,7 @@ def _group(counts: Any) -> Mapping[str, Any]:
 
 
 def _first(counts: Mapping[str, Any], *names: str) -> int | None:
-    return next((int(counts[name]) for name in names if isinstance(counts.get(name), int | float)), None)
+    return next((int(counts[name]) for name in names if is_number(counts.get(name))), None)
 
 
 _INCOMPLETE: dict[str, FinishReason] = {

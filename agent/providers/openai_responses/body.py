@@ -46,7 +46,7 @@ class BodyWriter:
     def __init__(
         self, request: AgentRequest, home: Origin, traits: Traits, foreign_thinking: Literal["drop", "text"]
     ) -> None:
-        check_extra(request.extra, _OWN_KEYS)
+        check_extra(request, _OWN_KEYS)
         self._request = request
         self._home = home
         self._traits = traits
@@ -91,9 +91,8 @@ class BodyWriter:
         """The instructions, and everything else that has been said."""
         messages: Sequence[Message] = self._request.to_messages()
         instructions = None
-        first = messages[0] if len(messages) > 1 else None
-        if first is not None and first.role is Role.SYSTEM and isinstance(first.content, str) and first.content:
-            instructions, messages = first.content, messages[1:]
+        if len(messages) > 1 and (told := _instructions(messages[0])):
+            instructions, messages = told, messages[1:]
         answers: list[Message] = []
         if self._continues:
             answers, messages = _leading_results(messages)
@@ -163,6 +162,8 @@ class BodyWriter:
                 continue
             if tool.get("name") == choice:
                 return {"type": tool.get("type"), "name": choice}
+            if tool.get("type") == "mcp" and choice in ("mcp", tool.get("server_label")):
+                return {"type": "mcp", "server_label": tool.get("server_label")}
             if tool.get("type") == choice:
                 return {"type": choice}
         return {"type": "function", "name": fitting_name(choice, LONGEST_NAME)}
@@ -251,12 +252,18 @@ def _joined(settings: dict[str, Any], items: bytes) -> bytes:
 def _merged(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """`extra` wins; but what adds to a list of wishes, or to a group of settings, does not undo the rest of it."""
     merged = {**body, **extra}
-    if "include" in extra and "include" in body and extra["include"] is not None:
+    if isinstance(extra.get("include"), list) and "include" in body:
         merged["include"] = list(dict.fromkeys((*body["include"], *extra["include"])))
     for group in ("text", "reasoning", "prompt_cache_options"):
         if isinstance(extra.get(group), dict) and group in body:
             merged[group] = {**body[group], **extra[group]}
     return merged
+
+
+def _instructions(message: Message) -> str:
+    """The text of a system message that is nothing but text; instructions have no author."""
+    plain = message.role is Role.SYSTEM and message.name is None and isinstance(message.content, str)
+    return message.text if plain else ""
 
 
 def _leading_results(messages: Sequence[Message]) -> tuple[list[Message], Sequence[Message]]:

@@ -115,7 +115,7 @@ class ResponsesCodec(CodecBase):
             provider=self.name,
             model=body.get("model") or request.model or "",
             content=content,
-            usage=read_usage(body, (str(item.get("type")) for item in items)),
+            usage=read_usage(body, items),
             stop_reason=reason,
             raw_stop_reason=raw_reason,
             id=body.get("id") or None,

@@ -200,11 +200,19 @@ class ItemWriter:
             case ToolCall():
                 items.append(self._call(part, by_id=by_id))
             case VendorContent():
-                items.append(dict(part.provider_data or {"type": part.kind}))
+                self._add_item(dict(part.provider_data or {"type": part.kind}), items)
             case ToolResult() | ImageContent() | DocumentContent() | AudioContent() | ThinkingContent():
                 raise self._cannot(part, "in an assistant's message")
             case _:
                 assert_never(part)
+
+    def _add_item(self, item: dict[str, Any], items: list[dict[str, Any]]) -> None:
+        """An item as the vendor made it; a block of a message joins the rest of that message."""
+        last = items[-1] if items else {}
+        if item.get("type") == last.get("type") == "message" and last.get("id") == item.get("id"):
+            last["content"] = [*last["content"], *item["content"]]
+        else:
+            items.append(item)
 
     def _add_words(
         self, part: Part, text: str, block: dict[str, Any], items: list[dict[str, Any]], *, by_id: bool
@@ -213,11 +221,12 @@ class ItemWriter:
         facts: Mapping[str, Any] = (part.provider_data or {}) if is_home(part, self._home) else {}
         id, phase = facts.get("id") if by_id else None, facts.get("phase")
         last = items[-1] if items else {}
-        if last.get("role") == "assistant" and last.get("id") == id and last.get("phase") == phase:
-            if id is None:
-                last["content"] += text
-            else:
-                last["content"].append(block)
+        said_here = last.get("role") == "assistant" and last.get("id") == id and last.get("phase") == phase
+        if said_here and id is not None:
+            last["content"] = [*last["content"], block]
+            return
+        if said_here and isinstance(last["content"], str):
+            last["content"] += text
             return
         said: dict[str, Any] = {"role": "assistant", "content": text}
         if id is not None:
@@ -233,7 +242,7 @@ class ItemWriter:
         item: dict[str, Any] = {"type": "function_call", "call_id": call_id_for(call.id), "name": name}
         if rest.pop("type", None) == CUSTOM:
             item["type"] = "custom_tool_call"
-            item["input"] = call.arguments.get("input", "")
+            item["input"] = call.arguments.get("input", call.invalid_arguments or "")
         elif call.invalid_arguments is not None:
             item["arguments"] = call.invalid_arguments
         else:
@@ -280,11 +289,14 @@ class ItemWriter:
             block = self._block(part, where)
             if block.get("text") == "":
                 continue
-            if part.cache is not None and self._breakpoints:
-                mark = {"mode": "explicit", "ttl": "12h"} if part.cache == "long" else {"mode": "explicit"}
-                block["prompt_cache_breakpoint"] = mark
+            self._mark(block, part)
             blocks.append(block)
         return blocks
+
+    def _mark(self, block: dict[str, Any], part: Part) -> None:
+        if part.cache is not None and self._breakpoints:
+            mark = {"mode": "explicit", "ttl": "12h"} if part.cache == "long" else {"mode": "explicit"}
+            block["prompt_cache_breakpoint"] = mark
 
     def _block(self, part: Part, where: str) -> dict[str, Any]:
         match part:
@@ -320,8 +332,12 @@ class ItemWriter:
         text_only = isinstance(result.content, str) or all(isinstance(part, TextContent) for part in result.content)
         if text_only and not (self._breakpoints and _is_marked(result)):
             return f"{FAILED}\n{result.text}" if result.is_error else result.text
-        parts: Sequence[Part] = () if isinstance(result.content, str) else result.content
+        parts: Sequence[Part] = (
+            (TextContent(text=result.content),) if isinstance(result.content, str) else result.content
+        )
         blocks = self._blocks(parts, "in a tool's result")
+        if blocks:
+            self._mark(blocks[-1], result)
         if result.is_error:
             blocks.insert(0, {"type": "input_text", "text": FAILED})
         return blocks or ""
@@ -332,7 +348,8 @@ def _is_empty(part: Part) -> bool:
 
 
 def _is_marked(result: ToolResult) -> bool:
-    return not isinstance(result.content, str) and any(part.cache is not None for part in result.content)
+    inside: Sequence[Part] = () if isinstance(result.content, str) else result.content
+    return any(part.cache is not None for part in (*inside, result))
 
 
 def _simplest(blocks: list[dict[str, Any]]) -> Any:

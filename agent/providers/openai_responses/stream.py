@@ -59,7 +59,7 @@ class _Item:
 class ResponsesDecoder(DecoderBase):
     """The decoder of a response's stream."""
 
-    __slots__ = ("_called", "_id", "_items", "_kinds", "_model", "_moved", "_reader", "_refused", "_started")
+    __slots__ = ("_called", "_id", "_items", "_model", "_moved", "_reader", "_refused", "_started")
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         super().__init__(name, headers, request, secrets)
@@ -71,7 +71,6 @@ class ResponsesDecoder(DecoderBase):
         self._moved: dict[int, int] = {}
         """Our place of an item whose own, as the vendor has it, was taken."""
         self._reader = ItemReader(request, home_of(name, API, request.model or ""))
-        self._kinds: list[str] = []
         self._called = False
         self._refused = False
 
@@ -249,7 +248,6 @@ class ResponsesDecoder(DecoderBase):
             return
         item.done = True
         item.item = whole = _with_deltas(item, {**item.item, **final} if _is_ours(final) else dict(final))
-        self._kinds.append(str(whole.get("type")))
         for place, part in self._reader.parts(whole, position):
             index = position * _PLACES + place
             if isinstance(part, ToolCall):
@@ -287,7 +285,7 @@ class ResponsesDecoder(DecoderBase):
         self.done = True
         reason, raw_reason = stop_reason(response, called=self._called, refused=self._refused)
         in_order = [self._items[position].item for position in sorted(self._items)]
-        usage = read_usage(response, self._kinds)
+        usage = read_usage(response, in_order)
         facts = AgentResponse(
             model=response.get("model") or self._model,
             id=response.get("id") or self._id or None,
@@ -324,7 +322,7 @@ class ResponsesDecoder(DecoderBase):
 
     def _take_cost(self, event: Mapping[str, Any]) -> None:
         """A failed answer may have cost something; some vendors say so after the failure."""
-        usage = read_usage(event.get("response") or {}, self._kinds)
+        usage = read_usage(event.get("response") or {}, [item.item for item in self._items.values() if item.done])
         if usage is not None:
             self._fold.add(StreamEvent.usage_event(usage))
 
