@@ -87,6 +87,7 @@ def at_a_readers_desk(server: LoopbackServer, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
     monkeypatch.setenv("GEMINI_API_KEY", "test")
     monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
+    monkeypatch.setenv("OLLAMA_BASE_URL", f"{server.url}/v1")
     monkeypatch.setattr(agent.providers, "_registered", {})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n")

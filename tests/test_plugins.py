@@ -511,9 +511,37 @@ def test_a_function_that_cancels_itself_has_failed(ask: Ask) -> None:
     async def gives_up(request: AgentRequest) -> str:
         raise asyncio.CancelledError
 
-    register_provider("mine", function=gives_up)
-    with pytest.raises(errors.ProviderError, match="cancelled itself"):
-        ask(Agent("mine:m"), "hi")
+    def runs_it(request: AgentRequest) -> str:
+        return asyncio.run(gives_up(request))
+
+    for function in (gives_up, runs_it):
+        register_provider("mine", function=function)
+        with pytest.raises(errors.ProviderError, match="cancelled itself"):
+            ask(Agent("mine:m"), "hi")
+
+
+_CALL = ToolCall(id="c1", name="f")
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [StreamEvent.tool_call_delta_event("{}")],
+        [StreamEvent.tool_call_start(_CALL), StreamEvent.tool_call_delta_event('{"city": "Par')],
+    ],
+    ids=["a call that never began", "arguments that never end"],
+)
+def test_events_that_do_not_fit_together_are_an_error_of_ours(events: list[StreamEvent], ask: Ask) -> None:
+    def odd(request: AgentRequest) -> Iterator[str | StreamEvent]:
+        yield "Let me see."
+        yield from events
+
+    register_provider("mine", function=odd)
+    with pytest.raises((errors.ProtocolError, errors.StreamInterrupted), match="do not fit together") as caught:
+        ask(Agent("mine:m", max_retries=0), "hi")
+    if isinstance(caught.value, errors.StreamInterrupted):
+        assert caught.value.partial is not None
+        assert caught.value.partial.text == "Let me see."
 
 
 def test_an_error_event_is_an_error(ask: Ask) -> None:
@@ -560,6 +588,27 @@ def test_deadlines_hold(function: Any, ask: Ask) -> None:
 
 
 @pytest.mark.timing
+def test_what_a_generator_holds_open_while_it_yields_still_works(ask: Ask) -> None:
+    async def impatient(request: AgentRequest) -> AsyncIterator[str]:
+        async with asyncio.timeout(0.05):
+            yield "Let me"
+            await asyncio.sleep(30)
+            yield " see."
+
+    register_provider("mine", function=impatient)
+    with pytest.raises((errors.ProviderError, errors.StreamInterrupted), match="TimeoutError"):
+        ask(Agent("mine:m", deadline=5.0), "hi")
+
+    async def helped(request: AgentRequest) -> AsyncIterator[str]:
+        async with asyncio.TaskGroup() as group:
+            word = group.create_task(asyncio.sleep(0.01, "see."))
+            yield "Let me "
+            yield await word
+
+    register_provider("mine", function=helped)
+    assert ask(Agent("mine:m", deadline=5.0), "hi").text == "Let me see."
+
+
 def test_the_first_piece_has_its_own_limit() -> None:
     register_provider("mine", function=sleeping)
     with pytest.raises(errors.TimeoutError, match="first_byte_timeout"):

@@ -24,6 +24,7 @@ from agent.types import (
     TextContent,
     ThinkingContent,
     ToolCall,
+    ToolSpec,
     Usage,
     VendorContent,
 )
@@ -288,6 +289,11 @@ def test_sdks_raise_what_their_vendors_errors_are(stream: bool) -> None:
         _chat_or(_gemini, line, stream)
 
 
+def test_a_filters_refusal_is_met_as_that(api: Api, stream: bool) -> None:
+    with pytest.raises(errors.ContentFilterError, match="not this"):
+        ours(api, errors.ContentFilterError("not this"), stream=stream)
+
+
 def _chat_or(reading: Callable[..., Found], line: Line, stream: bool) -> None:
     with LoopbackServer(VendorScript(line)) as server:
         reading(server.url, stream=stream)
@@ -316,6 +322,18 @@ def test_sdks_read_counts_and_no_line_is_used_up() -> None:
 # What users rely on
 
 
+def test_a_tool_of_the_vendor_is_not_mistaken_for_the_one_to_call(api: Api) -> None:
+    vendors: dict[str, Any] = {"googleSearch": {}} if api.read is _gemini else {"type": "web_search"}
+    if api.read is _messages:
+        vendors = {"type": "web_search_20250305", "name": "web_search"}
+    with LoopbackServer(VendorScript()) as server:
+        agent = api.agent(server)
+        response = agent.complete("Hi", tools=[vendors, ToolSpec(name="f")], tool_choice="f")
+        assert [call.name for call in response.tool_calls] == ["f"]
+        if api.read is not _messages:  # whose tools all have names
+            assert agent.complete("Hi", tools=[vendors], tool_choice="required").text == "You said: Hi"
+
+
 def test_ids_of_calls_are_those_of_the_script(api: Api, stream: bool) -> None:
     response = ours(api, CALLING, stream=stream)
     assert [call.id for call in response.tool_calls] == ["call_a", "call_b"]
@@ -323,9 +341,11 @@ def test_ids_of_calls_are_those_of_the_script(api: Api, stream: bool) -> None:
 
 
 def test_arguments_that_are_no_json_can_be_scripted(api: Api, stream: bool) -> None:
-    if api.read is _gemini:
-        pytest.skip("its arguments are never text")
     line = ToolCall(id="call_a", name="get_weather", invalid_arguments='{"city": "Par')
+    if api.read is _gemini:  # its arguments are never text
+        with pytest.raises(errors.AgentError, match="arguments that are no JSON"):
+            ours(api, line, stream=stream)
+        return
     call = ours(api, line, stream=stream).tool_calls[0]
     assert (dict(call.arguments), call.invalid_arguments) == ({}, '{"city": "Par')
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from .. import errors
 from ..types import AgentConfig
 from .base import Provider
-from .decoding import CodecBase
+from .decoding import CodecBase, keys_in
 
 SdkPath = Literal["post", "genai"]
 """The way a client sends bodies that it did not write itself; `agent.transports.sdk` knows how."""
@@ -108,7 +108,7 @@ def provider_for(client: Any, kind: BroughtClient, make: Callable[[AgentConfig],
             fix="Use one of the built-in providers with a client.",
         )
     codec = usual.carried_by(client, _joined(config.headers, client, kind))
-    codec._secrets = _secrets_of(client)
+    codec._secrets = tuple(dict.fromkeys((*codec._secrets, *_secrets_of(client))))
     if any(base.__name__ in _COUNTS_NOTHING for base in type(client).__mro__):
         codec.capabilities = codec.capabilities.model_copy(update={"token_counting": False})
     return codec
@@ -117,10 +117,16 @@ def provider_for(client: Any, kind: BroughtClient, make: Callable[[AgentConfig],
 def _joined(headers: Mapping[str, str], client: Any, kind: BroughtClient) -> dict[str, str]:
     """The agent's headers; in those that hold lists, first the client's own entries."""
     found = {name.lower(): value for name, value in headers.items()}
-    for name, value in (_attributes(client).get("_custom_headers") or {}).items():
-        if name.lower() in kind.listing and isinstance(value, str):
+    for name, value in _default_headers(client).items():
+        if name.lower() in kind.listing:
             found[name.lower()] = ",".join(filter(None, (value, found.get(name.lower()))))
     return found
+
+
+def _default_headers(client: Any) -> dict[str, str]:
+    """What the client was told to send with every request."""
+    given = _attributes(client).get("_custom_headers") or {}
+    return {name: value for name, value in given.items() if isinstance(value, str)}
 
 
 def _address_of(client: Any, kind: BroughtClient) -> str:
@@ -138,7 +144,7 @@ def _secrets_of(client: Any) -> tuple[str, ...]:
     holders = [_attributes(client), _attributes(_attributes(client).get("_api_client"))]
     holders += [_attributes(holder.get(name)) for holder in holders for name in ("credentials", "_credentials")]
     values = (holder.get(name) for holder in holders for name in _CREDENTIALS)
-    return tuple({value for value in values if isinstance(value, str) and value})
+    return (*{value for value in values if isinstance(value, str) and value}, *keys_in(_default_headers(client)))
 
 
 def _attributes(holder: Any) -> dict[str, Any]:

@@ -33,7 +33,9 @@ def resolve(
     key_required: bool = True,
 ) -> Address:
     """The configuration's key and address, else the environment's, else the vendor's usual address."""
-    base_url = config.base_url or _first_set(base_url_variables) or default_base_url
+    if config.base_url is None and (found := _first_set(base_url_variables)) is not None:
+        config = validated(lambda: config.with_overrides(base_url=found))
+    base_url = config.base_url or default_base_url
     if base_url is None:
         raise errors.ConfigurationError(
             f"The provider {config.provider!r} has no address of its own.",

@@ -20,11 +20,17 @@ from ..wire import Reply, parse_json
 from .failures import failure, read_complaint, reply_failure, request_id, shown
 
 USER_AGENT = "agent-llm-router"
-SHAPE_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+SHAPE_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 _HOLDS_A_KEY = re.compile(r"auth|key|token|secret|cookie|password|credential")
 _SHORTEST_KEY = 8
 _PIECES_UNREAD = 256
 """Of an answer that is no stream of events; a failure is not longer."""
+
+
+def keys_in(headers: Mapping[str, str]) -> list[str]:
+    """Keys that a caller passes as headers. Only the key itself, without `Bearer` before it."""
+    keys = (value.rpartition(" ")[2] for header, value in headers.items() if _HOLDS_A_KEY.search(header.lower()))
+    return [key for key in keys if len(key) >= _SHORTEST_KEY]
 
 
 class CodecBase(ABC):
@@ -45,9 +51,7 @@ class CodecBase(ABC):
         sent = {"content-type": "application/json", "accept": "*/*", "user-agent": USER_AGENT}
         sent.update({header.lower(): value for header, value in headers.items()})
         self._headers = tuple((header.encode("ascii"), value.encode("latin-1")) for header, value in sent.items())
-        # A caller may pass keys as headers, too. Only the key itself is looked for, without `Bearer` before it.
-        keys = (value.rpartition(" ")[2] for header, value in sent.items() if _HOLDS_A_KEY.search(header))
-        self._secrets = tuple(dict.fromkeys((*secrets, *(key for key in keys if len(key) >= _SHORTEST_KEY))))
+        self._secrets = tuple(dict.fromkeys((*secrets, *keys_in(sent))))
 
     @override
     def __repr__(self) -> str:
@@ -172,7 +176,10 @@ class DecoderBase(ABC):
             self._complain(complaint)
 
     def response(self) -> AgentResponse:
-        return self._fold.response()
+        try:
+            return self._fold.response()
+        except ValueError:
+            raise self._broken("the events of the stream do not fit together") from None
 
     def partial(self) -> AgentResponse:
         return self._fold.partial()
@@ -186,11 +193,14 @@ class DecoderBase(ABC):
             events.insert(0, self._opening)
             self._opening = None
         add = self._fold.add
+        folded = 0
         try:
             for event in events:
                 add(event)
+                folded += 1
         except ValueError:
             self._fail("the events of the stream do not fit together")
+            del events[folded:]  # whoever folds them again would meet the same error
         return events
 
     def _complain(self, body: Any) -> None:
@@ -211,9 +221,12 @@ class DecoderBase(ABC):
 
     def _fail(self, message: str) -> None:
         if self.failure is None:
-            self.failure = errors.ProtocolError(
-                f"{self._name}: {message}",
-                provider=self._name,
-                model=self._request.model,
-                request_id=request_id(self._headers),
-            )
+            self.failure = self._broken(message)
+
+    def _broken(self, message: str) -> errors.ProtocolError:
+        return errors.ProtocolError(
+            f"{self._name}: {message}",
+            provider=self._name,
+            model=self._request.model,
+            request_id=request_id(self._headers),
+        )

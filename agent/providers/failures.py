@@ -32,10 +32,14 @@ _CONTEXT_CODES = frozenset(
     )
 )
 _CONTEXT = re.compile(
-    r"maximum context length is|exceeds? the context window|prompt is too long|input is too long"
+    r"maximum (?:context|prompt) length is|exceeds? the context window|prompt (?:is )?too long|input is too long"
     r"|exceeds? (?:the )?context limit|input token count .*exceeds the maximum number of tokens"
     r"|too many (?:input |prompt )?tokens|too large for model with \d+ maximum context length"
-    r"|exceeds the available context size|exceeds the limit of \d+|total length of all messages is too long"
+    r"|exceeds the available context size|total length of all messages is too long"
+    r"|(?:tokens?|prompt|context)\b[^.\n]{0,60}exceeds the limit of \d+"
+    r"|context (?:length|size|window) (?:has been )?exceed|(?:greater|longer) than the (?:context|maximum model) length"
+    r"|context length of only \d+|exceeded model token limit|model max length exceeded"
+    r"|range of input length should be|tokens \+ .max_new_tokens. must be"
     r"|exceeds? the (?:model's )?(?:maximum )?(?:context|input) (?:length|size|window)"
     r"|reduce the length of the messages|prompt (?:length )?exceeds? (?:the )?(?:max|model)"
     r"|tokens in the prompt exceeds|input length .{0,40}exceeds",
@@ -129,6 +133,7 @@ _REQUEST_CODES = frozenset(
         "empty_image_file",
         "failed_to_download_image",
         "data_residency_mismatch",
+        "ValidationException",
     )
 )
 """A wrong request, also where it is reported inside a success."""
@@ -303,7 +308,8 @@ def failure(
 ) -> errors.AgentError:
     """The error for a complaint, whether it came with a failing status or inside a successful one."""
     effective = status if status >= 400 else _status_in(complaint)
-    kind = _classify(complaint, effective)
+    named = headers.get("x-amzn-errortype", "").partition(":")[0]  # Amazon's other place for the kind of a failure
+    kind = _classify(complaint, effective, {complaint.code, complaint.kind, *complaint.names, named})
     wait = retry_after(headers, body, complaint.words)
     code = complaint.code or complaint.kind
     return kind(
@@ -325,8 +331,7 @@ def _status_in(complaint: Complaint) -> int:
     return int(code) if _STATUS.fullmatch(code) else 0
 
 
-def _classify(complaint: Complaint, status: int) -> type[errors.AgentError]:
-    names = {complaint.code, complaint.kind, *complaint.names}
+def _classify(complaint: Complaint, status: int, names: set[str | None]) -> type[errors.AgentError]:
     words = complaint.words
     if names & _QUOTA_CODES or status == 402:
         return errors.QuotaExceededError

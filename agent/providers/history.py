@@ -349,6 +349,8 @@ def _take_results(message: Message, state: _Repair) -> None:
             said.append(TextContent(text=told))
             if not isinstance(part.content, str):
                 said.extend(inner for inner in part.content if not isinstance(inner, TextContent))
+    if message.role is Role.TOOL and said and not _has(message, ToolResult) and message.tool_call_id is None:
+        state.warn(STRAY_RESULT)  # it names no call at all
     if parts and not changed and not said and message.role is Role.TOOL:
         state.out.append(message)
         return

@@ -47,6 +47,7 @@ _STATUS = (
     (errors.RateLimitError, 429),
     (errors.ContextLengthError, 413),
     (errors.BadRequestError, 400),
+    (errors.ContentFilterError, 400),
     (errors.OverloadedError, 529),
 )
 
@@ -132,19 +133,18 @@ class Script:
         return Answer([to_json(body)], headers=headers)
 
     def _fail(self, error: errors.AgentError, request: WireRequest) -> Answer:
-        complaint = {"message": error.message, "type": type(error).__name__, "code": error.code}
+        complaint = {"message": error.message, "type": type(error).__name__, "code": code_of(error)}
         return failed(error, {"error": complaint})
 
 
 def echo(body: dict[str, Any]) -> Reply:
     """The default script: it says what it was told, and fills forms with examples."""
     choice = body.get("tool_choice")
-    if choice not in (None, "auto", "none") and body.get("tools"):
+    if choice not in (None, "auto", "none"):
         wanted = choice["function"]["name"] if isinstance(choice, dict) else None
-        function = next(
-            tool["function"] for tool in body["tools"] if wanted is None or tool["function"]["name"] == wanted
-        )
-        return ToolCall(id="call_1", name=function["name"], arguments=example_of(function.get("parameters") or {}))
+        functions = (tool["function"] for tool in body.get("tools") or () if "function" in tool)  # others are vendors'
+        if function := next((each for each in functions if wanted in (None, each["name"])), None):
+            return ToolCall(id="call_1", name=function["name"], arguments=example_of(function.get("parameters") or {}))
     if (form := body.get("response_format")) and form.get("type") == "json_schema":
         return TextContent(text=to_json(example_of(form["json_schema"]["schema"])).decode())
     return f"You said: {_last_text(body)}"
@@ -187,12 +187,12 @@ def check_sayable(response: AgentResponse, *more: type[ContentPart]) -> None:
     """Refuse what would not be in the answer: a script that leaves something out proves nothing."""
     for part in response.content:
         if not isinstance(part, (TextContent, ThinkingContent, ToolCall, RefusalContent, *more)):
-            raise _unsayable(f"a part of type {part.type!r}")
+            raise unsayable(f"a part of type {part.type!r}")
         if isinstance(part, TextContent) and part.citations:
-            raise _unsayable("citations")
+            raise unsayable("citations")
 
 
-def _unsayable(what: str) -> errors.ConfigurationError:
+def unsayable(what: str) -> errors.ConfigurationError:
     return errors.ConfigurationError(
         f"A script does not know how to answer with {what} here.", field="lines", fix="Pass an Answer with the bytes."
     )
@@ -200,6 +200,11 @@ def _unsayable(what: str) -> errors.ConfigurationError:
 
 def status_of(error: errors.AgentError) -> int:
     return error.status_code or next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+
+
+def code_of(error: errors.AgentError) -> str | None:
+    """The vendor's name for an error. No status says that a filter refused something, so its name has to."""
+    return error.code or ("content_filter" if isinstance(error, errors.ContentFilterError) else None)
 
 
 def failed(error: errors.AgentError, body: dict[str, Any]) -> Answer:

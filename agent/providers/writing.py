@@ -56,10 +56,12 @@ def cannot_take(part: Part, where: str, *, provider: str, model: str | None) -> 
     )
 
 
-def check_extra(extra: Mapping[str, Any], own_keys: Sequence[str]) -> None:
+def check_extra(request: AgentRequest, own_keys: Sequence[str]) -> None:
     """`extra` goes into the body as it is, but may not replace what the request itself says."""
-    for key in own_keys:
-        if key in extra:
+    if not request.extra:
+        return
+    for key in (*own_keys, "tools") if request.tools else own_keys:
+        if key in request.extra:
             raise errors.ConfigurationError(
                 f"extra may not contain {key!r}.", field="extra", fix=f"Set {key} through the request itself."
             )

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..providers.schema_example import example_of
-from ..providers.scripted import Reply, arguments_of, check_sayable, status_of, words_of
+from ..providers.scripted import Reply, arguments_of, check_sayable, code_of, status_of, unsayable, words_of
 from ..types import AgentResponse, Part, RefusalContent, TextContent, ThinkingContent, ToolCall, Usage, VendorContent
 from ..wire import WireRequest
 
@@ -130,7 +130,7 @@ class AnthropicSpeech(Speech):
 
     @override
     def complaint(self, error: errors.AgentError) -> dict[str, Any]:
-        return {"type": "error", "error": {"type": error.code or "api_error", "message": error.message}}
+        return {"type": "error", "error": {"type": code_of(error) or "api_error", "message": error.message}}
 
     @override
     def last_text(self, body: Mapping[str, Any]) -> str:
@@ -142,8 +142,8 @@ class AnthropicSpeech(Speech):
         if choice.get("type") not in ("any", "tool"):
             return None
         wanted = choice.get("name")
-        tool = next(tool for tool in body["tools"] if wanted is None or tool["name"] == wanted)
-        return tool["name"], tool.get("input_schema") or {}
+        tool = next((tool for tool in body["tools"] if wanted in (None, tool["name"])), None)
+        return None if tool is None else (tool["name"], tool.get("input_schema") or {})
 
     @override
     def schema(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -255,7 +255,8 @@ class ResponsesSpeech(Speech):
 
     @override
     def complaint(self, error: errors.AgentError) -> dict[str, Any]:
-        return {"error": {"message": error.message, "type": error.code or "error", "code": error.code, "param": None}}
+        code = code_of(error)
+        return {"error": {"message": error.message, "type": code or "error", "code": code, "param": None}}
 
     @override
     def last_text(self, body: Mapping[str, Any]) -> str:
@@ -270,8 +271,9 @@ class ResponsesSpeech(Speech):
         if choice in (None, "auto", "none"):
             return None
         wanted = choice.get("name") if isinstance(choice, dict) else None
-        tool = next(tool for tool in body["tools"] if "name" in tool and wanted in (None, tool["name"]))
-        return tool["name"], tool.get("parameters") or {}
+        named = (tool for tool in body["tools"] if "name" in tool)  # those of the vendor are not
+        tool = next((tool for tool in named if wanted in (None, tool["name"])), None)
+        return None if tool is None else (tool["name"], tool.get("parameters") or {})
 
     @override
     def schema(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -385,7 +387,10 @@ class GeminiSpeech(Speech):
 
     @override
     def complaint(self, error: errors.AgentError) -> dict[str, Any]:
-        return {"error": {"code": status_of(error), "message": error.message, "status": error.code or "UNKNOWN"}}
+        code = code_of(error)
+        details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": code}] if code else []
+        said = {"code": status_of(error), "message": error.message, "status": code or "UNKNOWN", "details": details}
+        return {"error": said}
 
     @override
     def streams(self, request: WireRequest, body: Mapping[str, Any]) -> bool:
@@ -402,7 +407,9 @@ class GeminiSpeech(Speech):
             return None
         allowed = config.get("allowedFunctionNames")
         declared = [tool for group in body["tools"] for tool in group.get("functionDeclarations") or ()]
-        tool = next(tool for tool in declared if not allowed or tool["name"] in allowed)
+        tool = next((tool for tool in declared if not allowed or tool["name"] in allowed), None)
+        if tool is None:
+            return None
         return tool["name"], tool.get("parametersJsonSchema") or tool.get("parameters") or {}
 
     @override
@@ -417,6 +424,8 @@ class GeminiSpeech(Speech):
                 sealed = {"thoughtSignature": part.signature} if part.signature else {}
                 return {"text": part.thinking, "thought": True, **sealed}
             case ToolCall():
+                if part.invalid_arguments is not None:
+                    raise unsayable("arguments that are no JSON")  # this API has no text for them
                 sealed = {"thoughtSignature": part.signature} if part.signature else {}
                 return {"functionCall": {"id": part.id, "name": part.name, "args": part.arguments}, **sealed}
             case VendorContent():

@@ -94,6 +94,7 @@ def _headers(data: bytes) -> dict[str, str]:
 def _complaint(headers: Mapping[str, str], payload: bytes) -> bytes:
     """An exception or error, in the words of the stream around it."""
     kind = headers.get(":exception-type") or headers.get(":error-code") or "error"
+    kind = kind[:1].upper() + kind[1:] if kind.endswith("Exception") else kind  # as it is spelt outside of streams
     message = headers.get(":error-message")
     if message is None:
         try:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextvars
 import inspect
 import math
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Generator
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -18,7 +17,8 @@ from ..providers.function import ENDED, FunctionCall, failure_of, is_async, writ
 from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
 from .stepping import GRACE, Head, Stepper, Steps, acollect, aopen_body, collect, open_body
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import asyncio
 
 
 class FunctionTransport:
@@ -106,6 +106,10 @@ def _pieces(call: FunctionCall, stepper: Stepper) -> Generator[bytes, None, None
             yield write_answer(answer)
     except Exception as error:
         failed = failure_of(error, call.target)
+    except BaseException as error:  # a loop that plain code ran: to whoever awaits us, it would be their own end
+        if type(error).__name__ != "CancelledError" or stepper.closed:
+            raise
+        failed = _cancelled_itself(call)
     if failed is not None:  # raised out here: an error that is being handled would become its context
         raise failed
     yield ENDED
@@ -118,13 +122,14 @@ def _on_own_loop(
 
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
+        pump = _Pump(source)
 
-        def perform(work: Coroutine[Any, Any, T]) -> T:
-            async def cancellable() -> T:
-                task = asyncio.current_task()
-                stepper.interrupt = lambda: loop.call_soon_threadsafe(task.cancel) if task is not None else None
-                return await work
+        async def cancellable() -> bytes:
+            task = asyncio.current_task()
+            stepper.interrupt = lambda: loop.call_soon_threadsafe(task.cancel) if task is not None else None
+            return await pump.next()
 
+        def perform() -> bytes:
             try:
                 return runner.run(cancellable())
             except asyncio.CancelledError:
@@ -135,14 +140,10 @@ def _on_own_loop(
             raise _cancelled_itself(call)
 
         try:
-            while piece := perform(_next(source)):
+            while piece := perform():
                 yield piece
         finally:
-            runner.run(source.aclose())
-
-
-async def _next(source: AsyncGenerator[bytes, None]) -> bytes:
-    return await anext(source, b"")
+            runner.run(pump.stop(grace=None))  # nobody waits for this thread
 
 
 async def _awaited(answer: Any) -> AsyncGenerator[bytes, None]:
@@ -163,17 +164,91 @@ async def _awaited(answer: Any) -> AsyncGenerator[bytes, None]:
         yield write_answer(answer)
 
 
+class _Pump:
+    """Async code and its pieces: it runs when the next one is asked for, and always in the same task.
+
+    What a generator holds open while it yields, a timeout or a group of tasks, belongs to the task that opened it.
+    """
+
+    __slots__ = ("_context", "_go", "_source", "_stopped", "_task", "_waiting")
+
+    def __init__(self, source: AsyncGenerator[bytes, None], context: contextvars.Context | None = None) -> None:
+        import asyncio
+
+        self._source = source
+        self._context = context
+        self._go = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Future[bytes] | None = None
+        self._stopped = False
+
+    async def next(self) -> bytes:
+        """The next piece, or b"" at the end. If this is cancelled, so is the code."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[bytes] = loop.create_future()
+        self._waiting = waiting
+        if self._task is None:
+            self._task = loop.create_task(self._run(), context=self._context)
+            self._task.add_done_callback(self._end)
+        elif self._task.done():
+            return b""
+        self._go.set()
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+
+    async def stop(self, grace: float | None = GRACE) -> None:
+        """Have the code clean up; if that takes longer, as when it swallows its cancellation, it is left behind."""
+        import asyncio
+
+        self._stopped = True
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=grace)
+
+    async def _run(self) -> None:
+        try:
+            await self._asked()
+            async for piece in self._source:
+                if self._stopped:
+                    break
+                if self._waiting is not None and not self._waiting.done():
+                    self._waiting.set_result(piece)
+                await self._asked()
+        finally:
+            await self._source.aclose()
+
+    async def _asked(self) -> None:
+        await self._go.wait()
+        self._go.clear()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        failed = None if task.cancelled() else task.exception()
+        waiting, self._waiting = self._waiting, None
+        if waiting is None or waiting.done():
+            return
+        if task.cancelled():
+            waiting.cancel()
+        elif failed is not None:
+            waiting.set_exception(failed)
+        else:
+            waiting.set_result(b"")
+
+
 # On the running loop
 
 
 class _LoopBody(AsyncBody):
-    __slots__ = ("_call", "_context", "_first", "_source")
+    __slots__ = ("_call", "_first", "_pump")
 
     def __init__(self, call: FunctionCall, context: contextvars.Context) -> None:
         super().__init__(200, Headers())
         self._call = call
-        self._context = context
-        self._source = self._pieces()
+        self._pump = _Pump(self._pieces(), context)
         self._first: bytes | None = None
 
     async def begin(self) -> None:
@@ -207,29 +282,12 @@ class _LoopBody(AsyncBody):
         task = asyncio.current_task()
         cancelled_before = 0 if task is None else task.cancelling()
         try:
-            return await self._perform(_next(self._source))
+            return await self._pump.next()
         except asyncio.CancelledError:
             if task is not None and task.cancelling() > cancelled_before:
                 raise
         raise _cancelled_itself(self._call)
 
-    async def _perform(self, work: Awaitable[T]) -> T:
-        """In a task with the function's own context variables; one that swallows its cancellation is left behind."""
-        import asyncio
-
-        async def performed() -> T:
-            return await work
-
-        inner = asyncio.get_running_loop().create_task(performed(), context=self._context)
-        try:
-            return await asyncio.shield(inner)
-        except asyncio.CancelledError:
-            if not inner.done():
-                inner.cancel()
-                await asyncio.wait({inner}, timeout=GRACE)
-            raise
-
     @override
     async def aclose(self) -> None:
-        with suppress(Exception):  # RuntimeError, if it was left behind while running
-            await self._perform(self._source.aclose())
+        await self._pump.stop()

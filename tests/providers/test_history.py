@@ -149,6 +149,12 @@ def test_a_result_without_its_call_is_told_as_text_and_keeps_its_picture() -> No
     assert warnings == (history.STRAY_RESULT,)
 
 
+def test_a_result_that_names_no_call_is_told_as_text() -> None:
+    repaired, warnings = repair([Message.user("hi"), Message(Role.TOOL, "21 degrees")], HOME)
+    assert [(message.role, message.text) for message in repaired[1:]] == [(Role.USER, "21 degrees")]
+    assert warnings == (history.STRAY_RESULT,)
+
+
 def test_only_the_first_of_several_results_is_kept() -> None:
     repaired, warnings = repair([asked(CALL), ANSWER, Message.tool("again", tool_call_id="c1")], HOME)
     assert [message.text for message in repaired[1:]] == ["found"]

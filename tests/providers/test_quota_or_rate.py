@@ -237,6 +237,13 @@ CASES = [
     Case("bedrock", "rate", 400, {"__type": "com.amazon.bedrock#ThrottlingException", "message": "Rate exceeded"}),
     Case("bedrock", "quota", 400, {"__type": "ServiceQuotaExceededException", "message": "Exceeds the service quota"}),
     Case(
+        "bedrock",
+        "quota",
+        400,
+        {"message": "Your request exceeds a quota of your account."},
+        headers={"x-amzn-errortype": "ServiceQuotaExceededException:http://internal.amazon.com/coral/"},
+    ),
+    Case(
         "cloudflare",
         "quota",
         429,
@@ -356,6 +363,18 @@ TOO_LONG = [
     "Too many tokens: the input has 9001 tokens",
     "The prompt length exceeds the model's limit of 131072 tokens, which exceeds the limit of 131072",
     "inputs tokens exceeds the model's maximum context length",
+    "prompt token count of 135060 exceeds the limit of 128000",
+    "This model's maximum prompt length is 131072 but the request contains 136973 tokens.",
+    "Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)",
+    "model max length exceeded, max length:8192",
+    "Trying to keep the first 15857 tokens when context the overflows. However, the model is loaded with context "
+    "length of only 4096 tokens, which is not enough.",
+    "The number of tokens to keep from the initial prompt is greater than the context length.",
+    "invalid params, context window exceeds limit (2013)",
+    "prompt too long; exceeded max context length by 1000 tokens",
+    "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+    "Range of input length should be [1, 30720]",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8192. Given: 9000 `inputs` tokens",
 ]
 NOT_TOO_LONG = [
     "Invalid 'user': string too long. Expected a string with maximum length 64, but got length 100",
@@ -365,6 +384,7 @@ NOT_TOO_LONG = [
     "max_tokens is too large: 99999. This model supports at most 4096 completion tokens",
     "Too many tokens per day, please wait before trying again.",
     "Image exceeds 5 MB maximum",
+    "The number of tools exceeds the limit of 128",
 ]
 
 

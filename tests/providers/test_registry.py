@@ -57,6 +57,18 @@ def test_a_provider_without_an_address_asks_for_one() -> None:
     assert caught.value.field == "base_url"
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "api.acme.example/v1", "https://me:secret@acme.example", "https://a b"])
+def test_an_address_from_the_environment_is_checked_as_if_it_had_been_passed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME_BASE_URL", url)
+    config = AgentConfig(provider="acme", model="m", api_key="sk-test")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        resolve(config, default_base_url=None, key_variables=(), base_url_variables=("ACME_BASE_URL",))
+    assert caught.value.field == "base_url"
+    assert "secret" not in str(caught.value)
+
+
 def test_an_unknown_transport_is_refused() -> None:
     with pytest.raises(errors.ConfigurationError, match="carrier-pigeon"):
         transports.load("carrier-pigeon")

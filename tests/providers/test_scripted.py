@@ -45,6 +45,7 @@ def test_a_line_may_be_many_things(line: Any, text: str) -> None:
         errors.ModelNotFoundError("x"),
         errors.ContextLengthError("x"),
         errors.BadRequestError("x"),
+        errors.ContentFilterError("x"),
         errors.OverloadedError("x"),
         errors.ConnectionError("x"),
         errors.TimeoutError("x"),

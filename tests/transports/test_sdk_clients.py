@@ -586,6 +586,17 @@ def test_no_error_quotes_the_clients_key(serve: Serve) -> None:
         assert KEY not in f"{caught.value!r} {caught.value} {caught.value.body}", case.id
 
 
+def test_no_error_quotes_keys_in_headers(serve: Serve) -> None:
+    quoting = Answer([b'{"error": {"message": "neither gateway-key-1 nor hc-secret-2"}}'], status=401)
+    server = serve(lambda request: quoting)
+    with openai.OpenAI(api_key=KEY, base_url=server.url, default_headers={"X-Gateway-Key": "gateway-key-1"}) as client:
+        agent = Agent("openai-chat:m", client=client, headers={"Helicone-Auth": "Bearer hc-secret-2"})
+        with pytest.raises(errors.AuthenticationError) as caught:
+            agent.complete("hi")
+    assert caught.value.message == "neither *** nor ***"
+    assert "secret" not in str(vars(caught.value))
+
+
 def test_an_error_inside_a_stream_is_typed(serve: Serve) -> None:
     anthropic_error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
     google_error = {"error": {"code": 503, "message": "busy", "status": "UNAVAILABLE"}}
@@ -875,6 +886,26 @@ def test_exceptions_of_an_event_stream_are_error_events(headers: dict[str, str],
     event = json.loads(EventStreamDecoder().feed(frame(headers, payload)).removeprefix(b"data: "))
     assert event["type"] == "error"
     assert says.decode() in event["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("throttlingException", errors.RateLimitError),
+        ("serviceUnavailableException", errors.OverloadedError),
+        ("validationException", errors.BadRequestError),
+        ("internalServerException", errors.ProviderError),
+        ("modelStreamErrorException", errors.ProviderError),
+    ],
+)
+def test_exceptions_of_an_event_stream_are_typed(name: str, kind: type[errors.AgentError], serve: Serve) -> None:
+    case = next(case for case in CASES if case.speech is BEDROCK)
+    failed = frame({":message-type": "exception", ":exception-type": name}, b'{"message": "no"}')
+    server = serve(lambda request: Answer([failed], headers={"content-type": BEDROCK.content_type}))
+    with pytest.raises(errors.AgentError) as caught:
+        Session(case, "stream").ask(server.url)
+    assert (type(caught.value), caught.value.message) == (kind, "no")
+    assert caught.value.retryable is (kind is not errors.BadRequestError)
 
 
 def test_messages_without_content_and_odd_headers_are_passed_over() -> None:
