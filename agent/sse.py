@@ -9,6 +9,8 @@ from __future__ import annotations
 from .wire import MAX_EVENT_BYTES
 
 _BOM = b"\xef\xbb\xbf"
+_COST_OF_A_LINE = 40
+"""Bytes that a line of an event takes beside its own."""
 
 
 class EventTooLong(ValueError):
@@ -37,8 +39,10 @@ class SseDecoder:
 
     @property
     def pending(self) -> bool:
-        """Whether bytes of an unfinished event are held."""
-        return bool(self._held or self._data)
+        """Whether bytes of an unfinished event are held. Blank lines and comments are none."""
+        if self._data:
+            return True
+        return any(line and line[:1] != b":" for line in b"".join(self._held).split(b"\n"))
 
     def feed(self, chunk: bytes) -> list[bytes]:
         if (
@@ -61,13 +65,15 @@ class SseDecoder:
             self._hold(chunk)
             return []
         buffer = b"".join((*self._held, chunk)) if self._held else chunk
+        searched = max(0, self._held_size - 1)
         self._held.clear()
         self._held_size = 0
         if not self._started:
             self._started = True
             buffer = buffer.removeprefix(_BOM)
+            searched = 0
         # Whole events can be split off at once, unless CR ends lines or an event was begun line by line.
-        return self._take_lines(buffer) if self._data or b"\r" in buffer else self._take_blocks(buffer)
+        return self._take_lines(buffer) if self._data or b"\r" in buffer else self._take_blocks(buffer, searched)
 
     def _hold(self, rest: bytes) -> None:
         if rest:
@@ -77,10 +83,20 @@ class SseDecoder:
 
     def _check(self, size: int) -> None:
         if size > self._limit:
+            self._held.clear()  # whoever keeps the error must not keep the megabytes
+            self._data.clear()
             raise EventTooLong(f"an event of the stream is longer than {self._limit} bytes")
 
-    def _take_blocks(self, buffer: bytes) -> list[bytes]:
-        *blocks, rest = buffer.split(b"\n\n")
+    def _take_blocks(self, buffer: bytes, searched: int) -> list[bytes]:
+        """Split off whole events. None ends before `searched`: megabytes are not searched twice."""
+        if b"data" not in buffer:  # blank lines and comments, of which there may be millions
+            end = buffer.rfind(b"\n\n")
+            self._hold(buffer if end < 0 else buffer[end + 2 :])
+            return []
+        first = buffer.find(b"\n\n", searched)
+        if first < 0:
+            return self._take_lines(buffer)  # held as they are, they would be copied with every line that comes
+        *blocks, rest = (buffer[:first], *buffer[first + 2 :].split(b"\n\n"))
         payloads: list[bytes] = []
         for block in blocks:
             self._check(len(block))
@@ -115,7 +131,7 @@ class SseDecoder:
                 self._data_size = 0
         elif line[:5] == b"data:" or line == b"data":
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
-            self._data_size += len(line)
+            self._data_size += len(line) + _COST_OF_A_LINE
             self._check(self._data_size)
 
 

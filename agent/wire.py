@@ -20,6 +20,13 @@ MAX_EVENT_BYTES = 1024 * 1024
 """The longest single event of a stream."""
 MAX_JSON_DEPTH = 64
 """The deepest nesting taken from a vendor."""
+MAX_JSON_VALUES = 2_000_000
+"""The most values taken from a vendor in one piece of JSON."""
+_FEW_VALUES = 250_000
+"""More than the longest answer of today's models could hold in its text, where commas are taken for values, too."""
+_BYTES_PER_VALUE = 3
+"""What is shorter on the average holds next to nothing, in very many pieces: a bomb."""
+_AT_A_TIME = 1024 * 1024
 
 
 class Headers(dict[str, str]):
@@ -191,11 +198,27 @@ class Transport(SyncTransport, AsyncTransport, Protocol):
 
 def parse_json(data: bytes | str, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
     """JSON from outside: ValueError for anything that is not plain, finite, reasonably nested JSON."""
+    if len(data) > _FEW_VALUES and _is_bomb(data if isinstance(data, bytes) else data.encode("utf-8", "replace")):
+        raise ValueError("JSON of too many values")
     value = from_json(data, allow_inf_nan=False)
     opened = data.count(b"[") + data.count(b"{") if isinstance(data, bytes) else data.count("[") + data.count("{")
     if opened > max_depth and _depth_exceeds(value, max_depth):
         raise ValueError(f"JSON nested more than {max_depth} deep")
     return value
+
+
+def _is_bomb(data: bytes) -> bool:
+    """Whether building the values would take far more time and memory than reading them did.
+
+    An estimate from above: commas and brackets in texts count, too. It looks no further than it must.
+    """
+    values = 0
+    for start in range(0, len(data), _AT_A_TIME):
+        end = min(start + _AT_A_TIME, len(data))
+        values += sum(data.count(mark, start, end) for mark in (b",", b"[", b"{"))
+        if values > MAX_JSON_VALUES or (values > _FEW_VALUES and end < _BYTES_PER_VALUE * values):
+            return True
+    return False
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:

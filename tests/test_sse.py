@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -77,6 +78,40 @@ def test_a_whole_event_beyond_the_limit_is_refused_however_it_comes() -> None:
         with pytest.raises(EventTooLong):
             for chunk in chunks:
                 decoder.feed(chunk)
+
+
+@pytest.mark.parametrize("rest", [b"", b"\n", b"\n\n\n", b": bye", b": bye\n", b"\n: one\n: two"])
+def test_blank_lines_and_comments_at_the_end_are_no_unfinished_event(rest: bytes) -> None:
+    decoder = SseDecoder()
+    assert decoder.feed(b"data: a\n\n" + rest) == [b"a"]
+    assert not decoder.pending
+
+
+@pytest.mark.parametrize("rest", [b"d", b"data: b", b"data: b\n", b": bye\ndata: b", b"\ndata"])
+def test_an_event_that_was_begun_is_pending(rest: bytes) -> None:
+    decoder = SseDecoder()
+    assert decoder.feed(b"data: a\n\n" + rest) == [b"a"]
+    assert decoder.pending
+
+
+def test_an_event_of_very_many_lines_takes_time_in_proportion() -> None:
+    """Ten times the lines must not take a hundred times as long."""
+
+    def seconds(lines: int) -> float:
+        decoder, started = SseDecoder(64 * 1024 * 1024), time.process_time()
+        for _ in range(lines // 500):
+            assert decoder.feed(b"data: x\n" * 500) == []
+        assert decoder.feed(b"\n") == [b"\n".join([b"x"] * lines)]
+        return time.process_time() - started
+
+    assert min(seconds(400_000) for _ in range(3)) < 30 * min(seconds(40_000) for _ in range(3))
+
+
+def test_what_was_too_long_is_not_kept() -> None:
+    decoder = SseDecoder(1000)
+    with pytest.raises(EventTooLong):
+        decoder.feed(b"data: " + b"x" * 2000)
+    assert not decoder.pending
 
 
 @pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from .. import errors
-from ..sse import SseDecoder
+from ..sse import EventTooLong, SseDecoder
 from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
 from ..wire import Reply, parse_json
 from .failures import failure, read_complaint, reply_failure, request_id, shown
@@ -151,6 +151,9 @@ class DecoderBase(ABC):
                     self._unread = None
             for payload in payloads:
                 self._take(payload, events)
+        except EventTooLong as error:
+            self._unread = None  # whoever keeps the error must not keep the megabytes
+            self._fail(str(error))
         except SHAPE_ERRORS as error:
             self._fail(f"an event of the stream cannot be read ({type(error).__name__})")
         return self._emitted(events)

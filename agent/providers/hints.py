@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -33,6 +34,35 @@ def retry_after(headers: Mapping[str, str], body: Any = None, message: str = "")
     """Seconds to wait, or None if the vendor did not say."""
     hint = next((hint for hint in _hints(headers, body, message) if hint is not None), None)
     return None if hint is None else min(hint, MAX_HINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a vendor says may still be asked, and in how many seconds it will be more again. None: it did not say."""
+
+    requests: float | None = None
+    requests_reset: float | None = None
+    tokens: float | None = None
+    tokens_reset: float | None = None
+
+
+def allowance(headers: Mapping[str, str]) -> Allowance | None:
+    """What is left, from the headers of any answer; None if they say nothing about it.
+
+    Where there are several limits of a kind, the one with the least left counts.
+    """
+    left: dict[str, tuple[float, float | None]] = {}
+    for name, value in headers.items():
+        if "ratelimit" not in name or "remaining" not in name:
+            continue
+        number = _number(value)
+        kind = "tokens" if "token" in name else "requests"
+        if number is not None and (kind not in left or number < left[kind][0]):
+            left[kind] = (number, _wait(headers.get(name.replace("remaining", "reset")), headers.get("date")))
+    if not left:
+        return None
+    requests, tokens = left.get("requests", (None, None)), left.get("tokens", (None, None))
+    return Allowance(requests[0], requests[1], tokens[0], tokens[1])
 
 
 def _hints(headers: Mapping[str, str], body: Any, message: str) -> Iterator[float | None]:

@@ -6,6 +6,7 @@ gets pools of its own for each event loop, closed with the loop.
 
 from __future__ import annotations
 
+import errno
 import os
 import ssl
 import threading
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     import asyncio
 
 KEEPALIVE_SECONDS = 30.0
+_AT_A_TIME = 64
+"""Pieces, or kilobytes, of an answer that is already here, before other tasks of the loop get their turn."""
 _MAX_KNOWN_URLS = 256
 
 
@@ -316,7 +319,7 @@ class _HttpBody(SyncBody):
 
 
 class _AsyncHttpBody(AsyncBody):
-    __slots__ = ("_chunks", "_inflater", "_place", "_request", "_response")
+    __slots__ = ("_chunks", "_inflater", "_place", "_request", "_response", "_taken")
 
     def __init__(
         self,
@@ -330,13 +333,20 @@ class _AsyncHttpBody(AsyncBody):
         self._request = request
         self._place = place
         self._chunks = _aparts(response)
+        self._taken = 0
 
     @override
     async def read(self) -> bytes:
+        if self._taken >= _AT_A_TIME:
+            self._taken = 0
+            await _others_turn()
         try:
             if self._inflater is None:
-                return await anext(self._chunks, b"")
+                chunk = await anext(self._chunks, b"")
+                self._taken += 1 + (len(chunk) >> 10)
+                return chunk
             while chunk := await anext(self._chunks, b""):
+                self._taken += 1 + (len(chunk) >> 10)
                 if data := self._inflater.feed(chunk):
                     return data
             return _finish_once(self)
@@ -351,6 +361,12 @@ class _AsyncHttpBody(AsyncBody):
             await self._response.aclose()
         finally:
             self._place.give_back()
+
+
+async def _others_turn() -> None:
+    import asyncio
+
+    await asyncio.sleep(0)
 
 
 def _finish_once(body: _HttpBody | _AsyncHttpBody) -> bytes:
@@ -374,6 +390,7 @@ class _Collector:
     def add(self, part: bytes) -> None:
         self._size += len(part)
         if self._size > self._max_bytes:
+            self._parts.clear()  # whoever keeps the error must not keep the megabytes
             raise self._too_large()
         self._parts.append(part)
 
@@ -409,6 +426,10 @@ def _ours(error: Exception, request: WireRequest) -> Exception:
     detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     message = f"{request.target}: {detail}" if request.target else detail
     match error:
+        case httpcore2.PoolTimeout():
+            return errors.PoolExhaustedError(message)
+        case OSError(errno=errno.EMFILE | errno.ENFILE):
+            return errors.PoolExhaustedError(message)
         case httpcore2.TimeoutException():
             return errors.TimeoutError(message)
         case httpcore2.ProxyError():

@@ -72,11 +72,15 @@ class _Connection(asyncio.Protocol):
         _wake(self.writer)
         self.writer = None
 
-    def take(self) -> bytes:
+    def take(self, most: int) -> bytes:
+        """What has come, but no more than can be dealt with at a time: the loop has other tasks, too."""
         data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
         self.chunks.clear()
-        self.size = 0
-        if self.paused:
+        if len(data) > most:
+            self.chunks.append(data[most:])
+            data = data[:most]
+        self.size -= len(data)
+        if self.paused and self.size <= most:
             self.paused = False
             self.transport.resume_reading()
         return data
@@ -88,7 +92,7 @@ def _wake(waiter: asyncio.Future[None] | None) -> None:
 
 
 class AioStream(httpcore2.AsyncNetworkStream):
-    """A connected socket. httpcore2's limit of bytes per read is ignored: what has come is handed over whole."""
+    """A connected socket."""
 
     def __init__(self, connection: _Connection, transport: Any) -> None:
         self._connection = connection
@@ -105,7 +109,7 @@ class AioStream(httpcore2.AsyncNetworkStream):
             finally:
                 connection.reader = None
         if connection.chunks:
-            return connection.take()
+            return connection.take(max_bytes)
         if connection.error is not None:
             raise httpcore2.ReadError(str(connection.error))
         return b""

@@ -121,8 +121,10 @@ class MessagesDecoder(DecoderBase):
                 self._finish(event, events)
             case "error":
                 self._complain(event)
-            case _:
+            case str():
                 pass  # pings, and events that are yet to be invented
+            case _:
+                raise TypeError("the type of an event is no text")
 
     def _open(self, message: Mapping[str, Any], event: dict[str, Any]) -> None:
         self._message = {**message, "usage": dict(message.get("usage") or {})}

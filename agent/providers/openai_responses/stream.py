@@ -80,6 +80,8 @@ class ResponsesDecoder(DecoderBase):
             return
         event = parse_json(payload)
         kind = event.get("type") or ""
+        if not isinstance(kind, str):
+            raise TypeError("the type of an event is no text")
         if self.failure is not None:
             self._take_cost(event)
             return
