@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextvars
 import math
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from .flow import Flow
-from .types import AgentRequest, AgentResponse, Attempt, Message
+from .types import AgentRequest, AgentResponse, Attempt, Candidate, Message
 
 ambient_deadline: contextvars.ContextVar[float] = contextvars.ContextVar("agent_deadline", default=math.inf)
 """time.monotonic() by which the run around this code must end. Set only while user code runs."""
@@ -38,6 +38,15 @@ class Inbox:
         return taken
 
 
+class Tries:
+    """How many attempts a call has made and may make, whoever makes them: a router, or one inside it."""
+
+    __slots__ = ("made",)
+
+    def __init__(self) -> None:
+        self.made = 0
+
+
 @dataclass(slots=True)
 class Context:
     """One run: its absolute deadline on the driver's clock, what was tried so far, its inbox and its spans."""
@@ -45,12 +54,29 @@ class Context:
     deadline: float = math.inf
     started: float = 0.0
     attempts: list[Attempt] = field(default_factory=list)
+    tries: Tries = field(default_factory=Tries)
     waited: float | None = None
     """Seconds waited before the attempt that comes next."""
+    reason: str | None = None
+    """Why the attempt that comes next is made where it is made."""
+    first_event: float | None = None
+    """When the stream of the attempt that is being made, or was made last, brought its first events."""
+    ended: float = 0.0
+    """When the last attempt ended."""
+    headers: Mapping[str, str] | None = None
+    """Of the last reply."""
+    asking: Callable[[Any], None] | None = None
+    """Told which agent is asked, whenever one is, where several could be."""
+    candidates: Callable[[], Sequence[Candidate]] | None = None
+    """Who was considered, for whoever asks."""
     inbox: Inbox = field(default_factory=Inbox)
     spans: list[Any] = field(default_factory=list)
     user_context: contextvars.Context | None = None
     """The contextvars in which user code of this run executes; None for a copy of the caller's."""
+
+    def beside(self) -> Context:
+        """For an attempt that is made beside others: the same run, but its own notes about one attempt."""
+        return replace(self, waited=None, reason=None, first_event=None, headers=None)
 
 
 Call: TypeAlias = Callable[[AgentRequest, Context], Flow[AgentResponse]]

@@ -38,10 +38,11 @@ class Effect(Generic[R]):
 
 @dataclass(slots=True, eq=False)
 class Send(Effect[Reply]):
-    """One buffered exchange."""
+    """One buffered exchange, through `via` or else through the run's own transport."""
 
     request: WireRequest
     limits: Limits
+    via: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +51,7 @@ class Open(Effect[Body]):
 
     request: WireRequest
     limits: Limits
+    via: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -128,7 +130,15 @@ class Cancel(Effect[None]):
     branches: Sequence[Branch]
 
 
-AnyEffect: TypeAlias = Send | Open | Read | Sleep | Now | Random | Emit | Invoke | Spawn | Wait | Cancel
+@dataclass(slots=True, eq=False)
+class Detach(Effect[None]):
+    """Run a flow that nobody waits for, at most for so many seconds. Its events and its failure are nobody's."""
+
+    flow: Generator[Any, Any, Any]
+    seconds: float
+
+
+AnyEffect: TypeAlias = Send | Open | Read | Sleep | Now | Random | Emit | Invoke | Spawn | Wait | Cancel | Detach
 Flow: TypeAlias = Generator[AnyEffect, Any, T]
 
 

@@ -24,6 +24,7 @@ from ..flow import (
     AnyEffect,
     Branch,
     Cancel,
+    Detach,
     Emit,
     Emitted,
     Failed,
@@ -49,6 +50,7 @@ from .news import fatal, take_news
 from .user_code import is_async
 
 T = TypeVar("T")
+_detached: set[asyncio.Task[None]] = set()
 
 
 class _Closed(BaseException):
@@ -250,11 +252,12 @@ class AioRun:
                 return await self._read(effect)
             case Now():
                 return self.loop.time()
-            case Send(request, limits):
-                return await self._exchange(limits, self.transport.asend(request, limits), whole=True)
-            case Open(request, limits):
+            case Send(request, limits, via):
+                return await self._exchange(limits, (via or self.transport).asend(request, limits), whole=True)
+            case Open(request, limits, via):
                 until = exchange_end(limits, self.loop.time())
-                body = await self._exchange(limits, self.transport.aopen(request, limits, self.bodies), whole=False)
+                opening = (via or self.transport).aopen(request, limits, self.bodies)
+                body = await self._exchange(limits, opening, whole=False)
                 body.until = until
                 return body
             case Sleep(seconds):
@@ -269,6 +272,8 @@ class AioRun:
                 return await self._wait(branches, timeout)
             case Cancel(branches):
                 return await self._stop([branch.run for branch in branches if branch.run in self._children])
+            case Detach(flow, seconds):
+                return self._detach(flow, seconds)
             case Emit():
                 raise AssertionError("Emit is handled where the run advances")
             case _:
@@ -424,6 +429,11 @@ class AioRun:
         child._task = self.loop.create_task(child._main())
         return child._branch
 
+    def _detach(self, flow: Flow[Any], seconds: float) -> None:
+        task = self.loop.create_task(_unheard(AioRun(self.transport, flow, self.loop.time() + seconds)))
+        _detached.add(task)  # the loop itself holds tasks only weakly
+        task.add_done_callback(_detached.discard)
+
     async def _main(self) -> None:
         """A branch's task: advance to the end, or to the first events of a branch that pauses there."""
         assert self._parent is not None
@@ -491,6 +501,11 @@ class AioRun:
 
 async def _as_coroutine(awaitable: Awaitable[T]) -> T:
     return await awaitable
+
+
+async def _unheard(run: AioRun) -> None:
+    with suppress(Exception):  # nobody waits for it, so nobody could be told
+        await drain(run)
 
 
 async def drain(run: AioRun) -> Any:

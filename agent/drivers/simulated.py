@@ -12,17 +12,17 @@ import inspect
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, assert_never
 
 from .. import errors
-from ..answers import Answer, Network, Piece
+from ..answers import Answer, Network
 from ..flow import (
     AnyEffect,
     Branch,
     Cancel,
+    Detach,
     Emit,
     Emitted,
     Failed,
@@ -42,22 +42,10 @@ from ..flow import (
     rest_of,
 )
 from ..types import StreamEvent
-from ..wire import Body, Limits, Reply, WireRequest
+from ..wire import Limits, Reply, WireRequest
 from .limits import deadline_passed, exchange_end, read_expired, reply_expired, until_reply
 from .news import fatal, take_news
-
-
-@dataclass(slots=True)
-class SimulatedTool:
-    """A function for Invoke that takes virtual time: reports at given times, then a result or a failure."""
-
-    result: Any
-    after: float = 0.0
-    reports: Sequence[tuple[float, Any]] = ()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("only the simulated driver can run this tool")
-
+from .simulated_things import SimulatedBody, SimulatedTool, at_once, nothing
 
 Fault: TypeAlias = Callable[["Simulation", AnyEffect], Exception | None]
 
@@ -66,34 +54,15 @@ class Stopped(BaseException):
     """The simulation was told to abandon the run at this step."""
 
 
-class SimulatedBody(Body):
-    """An answer arriving in virtual time."""
-
-    __slots__ = ("pieces",)
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.status, answer.headers)
-        self.pieces = deque(answer.timed())
-
-    def next_piece(self) -> Piece:
-        """What comes next, and when; an empty piece is only a pause, as on a socket."""
-        waited = 0.0
-        while self.pieces:
-            piece = self.pieces.popleft()
-            waited += piece.after
-            if isinstance(piece.outcome, Exception) or piece.outcome:
-                return Piece(piece.outcome, waited)
-        return Piece(b"", waited)
-
-
-class _Run:
-    """One flow of a simulation."""
+class SimulatedRun:
+    """One flow of a simulation: when it began and ended, its events, and what became of it."""
 
     __slots__ = (
         "bodies",
         "branch",
         "children",
         "deadline",
+        "ended_at",
         "error",
         "events",
         "flow",
@@ -102,11 +71,12 @@ class _Run:
         "parent",
         "pause",
         "result",
+        "started_at",
         "step",
         "waiting",
     )
 
-    def __init__(self, flow: Flow[Any], deadline: float, parent: _Run | None, *, pause: bool) -> None:
+    def __init__(self, flow: Flow[Any], deadline: float, parent: SimulatedRun | None, *, pause: bool) -> None:
         self.flow = flow
         self.deadline = deadline
         self.parent = parent
@@ -117,8 +87,9 @@ class _Run:
         self.step = 0
         """Counts resumptions: what was scheduled for an earlier one is out of date."""
         self.over = False
+        self.started_at = self.ended_at = math.nan
         self.bodies: list[SimulatedBody] = []
-        self.children: list[_Run] = []
+        self.children: list[SimulatedRun] = []
         self.result: Any = None
         self.error: BaseException | None = None
         self.events: list[StreamEvent] = []
@@ -157,7 +128,7 @@ class Simulation:
         self._stop_at = stop_at
         self._scheduled: list[tuple[float, float, int, Callable[[], None]]] = []
         self._count = 0
-        self._ready: list[tuple[_Run, Any, Exception | None]] = []
+        self._ready: list[tuple[SimulatedRun, Any, Exception | None]] = []
 
     def at(self, when: float, act: Callable[[], None]) -> None:
         """Do something at a time; things at the same time come in random order."""
@@ -166,21 +137,13 @@ class Simulation:
 
     def run(self, flow: Flow[Any], deadline: float = math.inf) -> Any:
         """Perform a flow to its end. Its events are in `events`, also if it fails."""
-        root = _Run(flow, deadline, None, pause=False)
+        root = self.start(flow, deadline)
         self.events = root.events
-        self._ready.append((root, None, None))
         while not root.over:
             if self._stop_at is not None and self.steps >= self._stop_at:
-                self._close(root)
+                self.cancel(root)
                 raise Stopped
-            if self._ready:
-                chosen = self.random.randrange(len(self._ready)) if len(self._ready) > 1 else 0
-                self._step(*self._ready.pop(chosen))
-            elif self._scheduled:
-                when, _, _, act = heapq.heappop(self._scheduled)
-                self.now = max(self.now, when)
-                act()
-            else:
+            if not self._happen():
                 raise AssertionError("nothing can happen any more: the flow waits for something that will not come")
         if root.error is not None:
             try:
@@ -189,9 +152,40 @@ class Simulation:
                 root.error = None
         return root.result
 
+    def start(self, flow: Flow[Any], deadline: float = math.inf) -> SimulatedRun:
+        """Begin a flow beside whatever else goes on. It goes on while `run` or `finish` makes things happen."""
+        root = SimulatedRun(flow, deadline, None, pause=False)
+        root.started_at = self.now
+        self._ready.append((root, None, None))
+        return root
+
+    def finish(self) -> None:
+        """Let happen whatever can still happen."""
+        while self._happen():
+            pass
+
+    def cancel(self, run: SimulatedRun) -> None:
+        """As a caller who is cancelled or walks away."""
+        if not run.over:
+            run.ended_at = self.now
+            self._close(run)
+
+    def _happen(self) -> bool:
+        """The next thing, if there is one."""
+        if self._ready:
+            chosen = self.random.randrange(len(self._ready)) if len(self._ready) > 1 else 0
+            self._step(*self._ready.pop(chosen))
+        elif self._scheduled:
+            when, _, _, act = heapq.heappop(self._scheduled)
+            self.now = max(self.now, when)
+            act()
+        else:
+            return False
+        return True
+
     # One step
 
-    def _step(self, run: _Run, reply: Any, error: Exception | None) -> None:
+    def _step(self, run: SimulatedRun, reply: Any, error: Exception | None) -> None:
         if run.over:
             return
         self.steps += 1
@@ -214,13 +208,13 @@ class Simulation:
             self._close_body(run, effect.body)
         self._resume(run, error=broken)
 
-    def _resume(self, run: _Run, reply: Any = None, error: Exception | None = None) -> None:
+    def _resume(self, run: SimulatedRun, reply: Any = None, error: Exception | None = None) -> None:
         run.step += 1
         self._ready.append((run, reply, error))
 
     def _later(
         self,
-        run: _Run,
+        run: SimulatedRun,
         when: float,
         outcome: Any,
         until: float,
@@ -248,7 +242,7 @@ class Simulation:
         else:
             self.at(until, expire)
 
-    def _perform(self, run: _Run, effect: AnyEffect) -> None:
+    def _perform(self, run: SimulatedRun, effect: AnyEffect) -> None:
         match effect:
             case Send(request, limits):
                 self._send(run, request, limits)
@@ -259,7 +253,7 @@ class Simulation:
             case Sleep(seconds):
                 self.open_bodies_while_sleeping = max(self.open_bodies_while_sleeping, len(run.bodies))
                 expired = partial(deadline_passed, "waiting for the next attempt")
-                self._later(run, self.now + seconds, None, run.deadline, expired, _nothing)
+                self._later(run, self.now + seconds, None, run.deadline, expired, nothing)
             case Now():
                 self._resume(run, self.now)
             case Random():
@@ -269,7 +263,7 @@ class Simulation:
             case Invoke():
                 self._invoke(run, effect)
             case Spawn(flow, pause):
-                child = _Run(flow, run.deadline, run, pause=pause)
+                child = SimulatedRun(flow, run.deadline, run, pause=pause)
                 run.children.append(child)
                 self._ready.append((child, None, None))
                 self._resume(run, child.branch)
@@ -277,12 +271,18 @@ class Simulation:
                 self._wait(run, effect)
             case Cancel(branches):
                 self._cancel(run, branches)
+            case Detach(flow, seconds):
+                self.start(flow, self.now + seconds)
+                self._resume(run)
             case _:
                 assert_never(effect)
 
     # Network
 
-    def _send(self, run: _Run, request: WireRequest, limits: Limits) -> None:
+    def _send(self, run: SimulatedRun, request: WireRequest, limits: Limits) -> None:
+        if self.now >= run.deadline:
+            self._resume(run, error=reply_expired(limits, run.deadline, self.now, whole=True))
+            return
         answer = self._ask(request)
         when, outcome = self.now + answer.after, answer.failure
         data: list[bytes] = []
@@ -294,14 +294,15 @@ class Simulation:
             data.append(piece.outcome)
         until = until_reply(limits, self.now, run.deadline, whole=True)
         reply = outcome if outcome is not None else Reply(answer.status, answer.headers, b"".join(data))
-        self._later(
-            run, when, reply, until, lambda: reply_expired(limits, run.deadline, self.now, whole=True), _nothing
-        )
+        self._later(run, when, reply, until, lambda: reply_expired(limits, run.deadline, self.now, whole=True), nothing)
 
-    def _open(self, run: _Run, request: WireRequest, limits: Limits) -> None:
+    def _open(self, run: SimulatedRun, request: WireRequest, limits: Limits) -> None:
+        if self.now >= run.deadline:
+            self._resume(run, error=reply_expired(limits, run.deadline, self.now, whole=False))
+            return
         answer = self._ask(request)
         until = until_reply(limits, self.now, run.deadline, whole=False)
-        lost: Callable[[], None] = _nothing
+        lost: Callable[[], None] = nothing
         outcome: Exception | SimulatedBody
         if answer.failure is not None:
             outcome = answer.failure
@@ -318,7 +319,7 @@ class Simulation:
         self.requests.append(request)
         return self._network(request)
 
-    def _read(self, run: _Run, effect: Read) -> None:
+    def _read(self, run: SimulatedRun, effect: Read) -> None:
         body, idle = effect.body, effect.idle
         assert isinstance(body, SimulatedBody)
         if body.closed:
@@ -343,7 +344,7 @@ class Simulation:
         if isinstance(piece.outcome, Exception) or not piece.outcome:
             close()
 
-    def _close_body(self, run: _Run, body: SimulatedBody) -> None:
+    def _close_body(self, run: SimulatedRun, body: SimulatedBody) -> None:
         if not body.closed:
             body.closed = True
             self.open_bodies -= 1
@@ -353,7 +354,7 @@ class Simulation:
 
     # User code
 
-    def _emit(self, run: _Run, effect: Emit) -> None:
+    def _emit(self, run: SimulatedRun, effect: Emit) -> None:
         if run.parent is None:
             self.open_bodies_while_emitting = max(self.open_bodies_while_emitting, self.open_bodies)
             run.events.extend(effect.events)
@@ -365,13 +366,13 @@ class Simulation:
             self._post(run.parent, Emitted(run.branch, effect.events))
             self._resume(run)
 
-    def _invoke(self, run: _Run, effect: Invoke) -> None:
+    def _invoke(self, run: SimulatedRun, effect: Invoke) -> None:
         function = effect.function
         if isinstance(function, SimulatedTool):
             for after, report in function.reports:
                 self.at(self.now + after, self._reporter(run, report))
             expired = partial(deadline_passed, "running user code")
-            self._later(run, self.now + function.after, function.result, run.deadline, expired, _nothing)
+            self._later(run, self.now + function.after, function.result, run.deadline, expired, nothing)
             return
         kwargs = dict(effect.kwargs)
         if effect.reports:
@@ -379,7 +380,7 @@ class Simulation:
         context = contextvars.copy_context() if effect.context is None else effect.context.copy()
         try:
             value = context.run(function, *effect.args, **kwargs)
-            self._resume(run, context.run(_at_once, value) if inspect.iscoroutine(value) else value)
+            self._resume(run, context.run(at_once, value) if inspect.iscoroutine(value) else value)
         except (StopIteration, StopAsyncIteration) as error:
             self._resume(run, error=RuntimeError(f"user code raised {type(error).__name__}"))
         except Exception as error:
@@ -387,7 +388,7 @@ class Simulation:
         except BaseException as error:
             self._end(run, Failed(run.branch, error))
 
-    def _reporter(self, run: _Run, report: Any) -> Callable[[], None]:
+    def _reporter(self, run: SimulatedRun, report: Any) -> Callable[[], None]:
         def post() -> None:
             if not run.over and run.parent is not None:
                 self._post(run.parent, Emitted(run.branch, [report]))
@@ -396,7 +397,7 @@ class Simulation:
 
     # Branches
 
-    def _wait(self, run: _Run, effect: Wait) -> None:
+    def _wait(self, run: SimulatedRun, effect: Wait) -> None:
         run.waiting = effect
         if self._deliver(run):
             return
@@ -413,7 +414,7 @@ class Simulation:
 
         self.at(until, expire)
 
-    def _cancel(self, run: _Run, branches: Sequence[Branch]) -> None:
+    def _cancel(self, run: SimulatedRun, branches: Sequence[Branch]) -> None:
         for branch in branches:
             if branch.run in run.children:
                 self._close(branch.run)
@@ -421,12 +422,12 @@ class Simulation:
         run.news = deque(news for news in run.news if news.branch not in branches)
         self._resume(run)
 
-    def _post(self, run: _Run, news: News) -> None:
+    def _post(self, run: SimulatedRun, news: News) -> None:
         run.news.append(news)
         if run.waiting is not None:
             self._deliver(run)
 
-    def _deliver(self, run: _Run) -> bool:
+    def _deliver(self, run: SimulatedRun) -> bool:
         assert run.waiting is not None
         news = take_news(run.news, run.waiting.branches, run.children)
         if news is None:
@@ -438,33 +439,20 @@ class Simulation:
             self._resume(run, news)
         return True
 
-    def _end(self, run: _Run, news: Finished | Failed) -> None:
+    def _end(self, run: SimulatedRun, news: Finished | Failed) -> None:
         if isinstance(news, Finished):
             run.result = news.value
         else:
             run.error = news.error
+        run.ended_at = self.now
         self._close(run)
         if run.parent is not None and not run.parent.over:
             self._post(run.parent, news)
 
-    def _close(self, run: _Run) -> None:
+    def _close(self, run: SimulatedRun) -> None:
         run.over = True
         run.flow.close()
         for child in list(run.children):
             self._close(child)
         for body in list(run.bodies):
             self._close_body(run, body)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The value of a coroutine that waits for nothing: there is no event loop in here."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value
-    coroutine.close()
-    raise AssertionError("user code waits for real time; in a simulation, use a SimulatedTool")

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, TypeVar, assert_never
 
@@ -23,6 +24,7 @@ from ..flow import (
     AnyEffect,
     Branch,
     Cancel,
+    Detach,
     Emit,
     Emitted,
     Failed,
@@ -199,11 +201,13 @@ class SyncRun:
                 return self._read(effect)
             case Now():
                 return monotonic()
-            case Send(request, limits):
-                return self._exchange(limits, lambda: self.transport.send(request, limits, Live(self)), whole=True)
-            case Open(request, limits):
+            case Send(request, limits, via):
+                sender = via or self.transport
+                return self._exchange(limits, lambda: sender.send(request, limits, Live(self)), whole=True)
+            case Open(request, limits, via):
+                sender = via or self.transport
                 until = exchange_end(limits, monotonic())
-                body = self._exchange(limits, lambda: self.transport.open(request, limits, Live(self)), whole=False)
+                body = self._exchange(limits, lambda: sender.open(request, limits, Live(self)), whole=False)
                 body.until = until
                 return body
             case Sleep(seconds):
@@ -218,6 +222,8 @@ class SyncRun:
                 return self._wait(branches, timeout)
             case Cancel(branches):
                 return self._stop([branch.run for branch in branches if branch.run in self._children])
+            case Detach(flow, seconds):
+                return self._detach(flow, seconds)
             case Emit():
                 raise AssertionError("Emit is handled where the run advances")
             case _:
@@ -364,6 +370,15 @@ class SyncRun:
         child._thread = threading.Thread(target=context.run, args=(child._main,), daemon=True, name="agent-branch")
         child._thread.start()
         return child._branch
+
+    def _detach(self, flow: Flow[Any], seconds: float) -> None:
+        run = SyncRun(self.transport, flow, monotonic() + seconds)
+
+        def main() -> None:
+            with suppress(Exception):  # nobody waits for it, so nobody could be told
+                drain(run)
+
+        threading.Thread(target=main, daemon=True, name="agent-detached").start()
 
     def _main(self) -> None:
         """A branch's thread: advance to the end, or to the first events of a branch that pauses there."""

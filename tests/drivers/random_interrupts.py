@@ -26,7 +26,9 @@ def main(seed: int) -> None:
     network = FailsEveryOther()
     with LoopbackServer(lambda request: tokens(20, 0.0005) if network(request).status == 200 else failing()) as server:
         transport = HttpTransport(proxy=False)
-        agent = agent_at(server, retry=RetryConfig(max_retries=1, initial_delay=0.001), transport=transport)
+        agent = agent_at(
+            server, retry=RetryConfig(max_retries=1, initial_delay=0.001, budget=None), transport=transport
+        )
         read_all(agent)  # what is built at the first call is none of our business here
         hits = 0
         errors: list[str] = []

@@ -13,7 +13,7 @@ import pytest
 
 from agent import errors
 from agent.drivers.aio import AioRun
-from agent.drivers.simulated import SimulatedTool
+from agent.drivers.simulated_things import SimulatedTool
 from agent.drivers.sync import SyncRun
 from agent.flow import (
     Branch,

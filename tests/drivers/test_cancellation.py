@@ -22,7 +22,7 @@ from agent.types import RetryConfig
 from agent.wire import AsyncBody, Limits, Reply, WireRequest
 from tests.drivers.play import agent_at, failing, hung_up, never, stall, streamed_or_whole
 
-QUICK = RetryConfig(max_retries=2, initial_delay=0.004, jitter=False)
+QUICK = RetryConfig(max_retries=2, initial_delay=0.004, throttle_delay=0.004, jitter=False, budget=None)
 
 
 class FailsOnce:

@@ -284,6 +284,6 @@ def test_tracebacks_are_short_and_name_the_cause(drive_real: Driver, vendor: Loo
             run_and_leave_nothing(agent.acomplete("hi"))
     error = caught.value
     ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/agent/" in frame.filename]
-    assert len(ours) <= 15
+    assert len(ours) <= 16
     assert type(error.__cause__).__module__.startswith("httpcore2")
     assert len(error.attempts) == 1

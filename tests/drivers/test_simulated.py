@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.drivers.simulated import SimulatedTool, Simulation, Stopped
+from agent.drivers.simulated import Simulation, Stopped
+from agent.drivers.simulated_things import SimulatedTool
 from agent.flow import AnyEffect, Emit, Flow, Invoke, Open, Read, Send, Sleep, Spawn, Wait
 from agent.testing import Answer, Piece, simulate
 from agent.types import RetryConfig, StreamEvent

@@ -188,7 +188,7 @@ def test_a_wait_that_does_not_fit_the_deadline_is_not_begun(drive: Driver, strea
 
 
 def test_retries_end_with_the_deadline(drive: Driver) -> None:
-    patience = RetryConfig(max_retries=1000, initial_delay=0.05, exponential_base=1, jitter=False)
+    patience = RetryConfig(max_retries=1000, throttle_delay=0.05, exponential_base=1, jitter=False)
     outcome = drive.complete(always(lambda: failing(503)), deadline=0.4, retry=patience)
     assert outcome.failed.status_code == 503
     assert 0.25 < outcome.seconds < 0.4 + MARGIN
