@@ -6,6 +6,7 @@
     ├── AuthenticationError       no key, or a key the vendor refuses
     ├── ConnectionError           no connection, or a connection that broke
     ├── TimeoutError              a limit passed; `deadline` is true when it was the whole call's
+    ├── PoolExhaustedError        this program has no connection to spare; no vendor is to blame
     ├── Aborted                   the caller ended the call
     ├── ProviderError             the vendor answered, and the answer is a failure
     │   ├── BadRequestError           the request is wrong; the same bytes will fail again
@@ -47,6 +48,7 @@ __all__ = [
     "ContextLengthError",
     "ModelNotFoundError",
     "OverloadedError",
+    "PoolExhaustedError",
     "ProtocolError",
     "ProviderError",
     "QuotaExceededError",
@@ -161,6 +163,10 @@ class TimeoutError(AgentError):
         self.deadline = deadline
 
 
+class PoolExhaustedError(AgentError):
+    """This program is out of connections or file handles. Asking another vendor would not help."""
+
+
 class Aborted(AgentError):
     """The caller ended the call with `abort()`."""
 
@@ -210,9 +216,13 @@ class ProtocolError(ProviderError):
 class StreamInterrupted(ProviderError):
     """A stream broke after its first event had been handed out. `partial` holds what had arrived."""
 
-    def __init__(self, message: str = "", *, partial: AgentResponse | None = None, **facts: Any) -> None:
+    def __init__(
+        self, message: str = "", *, partial: AgentResponse | None = None, deadline: bool = False, **facts: Any
+    ) -> None:
         super().__init__(message, **facts)
         self.partial = partial
+        self.deadline = deadline
+        """Whether it was the limit of the whole call that broke it: then nothing may follow."""
         self.committed = True
 
 
@@ -239,13 +249,17 @@ class ToolExecutionError(AgentError):
 
 
 class RoutingError(AgentError):
-    """No target could answer. `errors` holds each target's failure, in the order they were asked."""
+    """No target could answer. `errors` holds each failure, in order. Printed, it shows who was considered and tried."""
 
     def __init__(self, message: str = "", *, errors: Sequence[AgentError] = (), **facts: Any) -> None:
         super().__init__(
             message or "; ".join(f"{type(error).__name__}: {error}" for error in errors) or "no target", **facts
         )
         self.errors = tuple(errors)
+
+    @override
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n\n{self.attempts}" if self.attempts else super().__str__()
 
 
 class BudgetExceededError(AgentError):

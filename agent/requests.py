@@ -74,10 +74,14 @@ def _as_request(request: Any) -> AgentRequest:
             )
 
 
-def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> AgentRequest:
-    """The request with this agent's defaults where it says nothing itself, ready for a codec."""
+def check_not_empty(request: AgentRequest) -> None:
     if request.is_empty:
         raise ConfigurationError("The request is empty.", field="input", fix="Pass input= or messages=.")
+
+
+def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> AgentRequest:
+    """The request with this agent's defaults where it says nothing itself, ready for a codec."""
+    check_not_empty(request)
     changes: dict[str, Any] = {
         name: value
         for name in ("model", "temperature", "max_tokens", "top_p", "thinking", "cache", "deadline")

@@ -10,7 +10,7 @@ from ..flow import Emit, Flow, Now, Open, Read, Send
 from ..providers import Provider, StreamDecoder
 from ..tokens import Received
 from ..types import AgentRequest, AgentResponse, Attempt
-from ..wire import MAX_STREAM_BYTES, Body, Limits, Reply
+from ..wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport
 from .accounting import priced, settled
 
 _AFTER_THE_END = 0.25
@@ -20,21 +20,23 @@ _ERROR_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A provider and the limits for talking to it."""
+class Endpoint:
+    """A provider, the limits for talking to it, and the way there; None for the run's own transport."""
 
     provider: Provider
     limits: Limits
     idle: float | None = None
+    via: Transport | None = None
 
 
-def complete(target: Target) -> Call:
+def complete(endpoint: Endpoint) -> Call:
     """Send the request, and read the whole answer."""
-    provider, limits = target.provider, target.limits
+    provider, limits, via = endpoint.provider, endpoint.limits, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         wire = provider.encode(request, stream=False)
-        reply = yield from Send(wire, limits)
+        reply = yield from Send(wire, limits, via)
+        context.headers = reply.headers
         if reply.status != 200:
             raise provider.decode_error(reply, request)
         return with_warnings(priced(provider.decode(reply, request), request, provider.name), wire.warnings)
@@ -42,17 +44,18 @@ def complete(target: Target) -> Call:
     return call
 
 
-def stream(target: Target) -> Call:
+def stream(endpoint: Endpoint) -> Call:
     """Send the request, and emit events while the answer arrives.
 
     A stream is complete when its terminal event has come. Whatever happens before is a failure: an ordinary error as
     long as nothing has been emitted, and StreamInterrupted from then on.
     """
-    provider, limits, idle = target.provider, target.limits, target.idle
+    provider, limits, idle, via = endpoint.provider, endpoint.limits, endpoint.idle, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         wire = provider.encode(request, stream=True)
-        with (yield from Open(wire, limits)) as body:
+        with (yield from Open(wire, limits, via)) as body:
+            context.headers = body.headers
             if body.status != 200:
                 raise provider.decode_error((yield from _read_error(body)), request)
             decoder = provider.decoder(body.headers, request)
@@ -73,7 +76,9 @@ def stream(target: Target) -> Call:
                     events = decoder.end() if ended else decoder.feed(chunk)
                     del chunk  # a vendor's words have no place in a traceback that shows local variables
                     if events:
-                        started = True
+                        if not started:
+                            started = True
+                            context.first_event = yield from Now()
                         received.add_all(events)
                         yield Emit(events)
                     read = fresh if events else stale
@@ -106,6 +111,7 @@ def _interrupted(error: errors.AgentError, partial: AgentResponse) -> errors.Str
     return errors.StreamInterrupted(
         f"the stream broke off: {error.message}",
         partial=partial,
+        deadline=getattr(error, "deadline", False),
         provider=error.provider,
         model=error.model,
         status_code=error.status_code,
@@ -154,6 +160,7 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
 
     def noted(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         started = yield from Now()
+        context.first_event = None
         error: errors.AgentError | None = None
         response: AgentResponse | None = None
         try:
@@ -162,15 +169,17 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
             error = raised
             error.provider = error.provider or provider
             error.model = error.model or request.model
-        ended = yield from Now()
+        context.ended = ended = yield from Now()
         heard = response if response is not None else _part_of(error)
         context.attempts.append(
             Attempt(
                 target=target,
                 provider=provider,
                 model=request.model or model or "",
+                reason=context.reason,
                 started=started - context.started,
                 latency_ms=(ended - started) * 1000,
+                first_token_ms=_since(started, context.first_event),
                 waited=context.waited,
                 error=None if error is None else type(error).__name__,
                 message=None if error is None else error.message,
@@ -180,7 +189,7 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
                 cost=None if heard is None else heard.cost_estimate,
             )
         )
-        context.waited = None
+        context.waited = context.reason = None
         if error is not None:
             try:
                 raise error
@@ -190,6 +199,10 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
         return response
 
     return noted
+
+
+def _since(started: float, when: float | None) -> float | None:
+    return None if when is None else (when - started) * 1000
 
 
 def _part_of(error: errors.AgentError | None) -> AgentResponse | None:

@@ -11,7 +11,7 @@ from ..providers import Provider
 from ..providers.base import CountsTokens
 from ..tokens import TokenCount
 from ..types import AgentRequest, AgentResponse, Usage
-from .call import Target
+from .call import Endpoint
 from .output_modes import as_sent
 
 
@@ -22,9 +22,9 @@ def counter_of(provider: Provider) -> CountsTokens | None:
     return None
 
 
-def counted(target: Target) -> Call:
+def counted(endpoint: Endpoint) -> Call:
     """Send the request to be counted. The answer is one without content: its prompt tokens are the count."""
-    provider, limits = target.provider, target.limits
+    provider, limits = endpoint.provider, endpoint.limits
     counter = counter_of(provider)
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
@@ -36,7 +36,7 @@ def counted(target: Target) -> Call:
                 provider=provider.name,
                 model=request.model,
             )
-        reply = yield from Send(counter.encode_count(as_sent(provider, request)), limits)
+        reply = yield from Send(counter.encode_count(as_sent(provider, request)), limits, endpoint.via)
         if reply.status != 200:
             raise provider.decode_error(reply, request)
         tokens = counter.decode_count(reply, request)

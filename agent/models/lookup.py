@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any
 
 from .values import ModelFacts
@@ -196,6 +195,8 @@ def _spellings(model: str) -> Iterator[str]:
 @cache
 def _tables() -> dict[str, dict[str, dict[str, Any]]]:
     """The file, read when somebody first asks."""
+    from importlib.resources import files  # it costs those who never ask 3 ms
+
     data = json.loads((files(__package__) / "models.json").read_text("utf-8"))
     tables: dict[str, dict[str, dict[str, Any]]] = data["models"]
     return tables

@@ -45,8 +45,9 @@ from .parts import (
     ToolUseContent,
     VendorContent,
 )
+from .policies import BreakerConfig, HedgeConfig, RateLimit, SpendLimit
 from .response import AgentResponse, FinishReason, Response
-from .router import Attempt, RouteResult, RoutingStrategy
+from .router import Attempt, Candidate, Route, RouteResult, RoutingStrategy
 from .secret import Secret, redact
 from .session import Session, SessionStats, compute_session_stats
 from .stream import Fold, StreamEvent, StreamEventType, fold
@@ -59,6 +60,8 @@ __all__ = [
     "AgentResponse",
     "Attempt",
     "AudioContent",
+    "BreakerConfig",
+    "Candidate",
     "Citation",
     "CodeContent",
     "ContentBlock",
@@ -69,6 +72,7 @@ __all__ = [
     "Fold",
     "FrozenDict",
     "FrozenList",
+    "HedgeConfig",
     "Image",
     "ImageContent",
     "JsonObject",
@@ -79,15 +83,18 @@ __all__ = [
     "Origin",
     "Part",
     "ProviderCapabilities",
+    "RateLimit",
     "RefusalContent",
     "Response",
     "RetryConfig",
     "Role",
+    "Route",
     "RouteResult",
     "RoutingStrategy",
     "Secret",
     "Session",
     "SessionStats",
+    "SpendLimit",
     "StopReason",
     "StreamEvent",
     "StreamEventType",

@@ -178,16 +178,23 @@ class RetryConfig(Value, frozen=True, extra="forbid"):
     """When to try again, and how long to wait before. Attempts count from 1."""
 
     max_retries: int = Field(default=2, ge=0)
-    initial_delay: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    initial_delay: float = Field(default=0.05, ge=0, allow_inf_nan=False)
+    """The longest first wait after a failure that passes by itself, such as a lost connection."""
+    throttle_delay: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """The same after a vendor said that it is asked too much; None: a second, for the usual `initial_delay`."""
     max_delay: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     exponential_base: float = Field(default=2.0, ge=1, allow_inf_nan=False)
     jitter: bool = True
     retryable_errors: Many[ErrorType] = ()
     """Errors to retry besides those that say of themselves that it may help."""
+    budget: float | None = Field(default=0.2, ge=0, le=10)
+    """Retries for each request, of all calls together: in an outage, nobody asks five times. None: no limit."""
+    wait: Any = Field(default=None, exclude=True)
+    """A wait strategy of tenacity, in place of the delays above. It is not written to JSON."""
 
     def should_retry(self, error: BaseException, attempt: int) -> bool:
         """Whether to try again after the `attempt`-th try failed with `error`."""
-        if attempt > self.max_retries:
+        if _stops_after(self.max_retries, attempt):
             return False
         if getattr(error, "committed", False) or getattr(error, "deadline", False):
             # The caller has seen part of the answer, or there is no time left: trying again cannot be right.
@@ -200,17 +207,25 @@ class RetryConfig(Value, frozen=True, extra="forbid"):
         The wait grows with each attempt up to `max_delay`; jitter takes a random share of it, so that clients who
         failed together do not return together. A wait the vendor asked for is never undercut: jitter comes on top.
         """
-        backoff = self._backoff(attempt)
+        backoff = self._backoff(attempt, error)
         hint = getattr(error, "retry_after", None)
         if hint is not None and math.isfinite(hint) and hint >= 0:
             return float(hint + self._share(backoff, rand)) if self.jitter else float(hint)
-        return self._share(backoff, rand) if self.jitter else backoff
+        return self._share(backoff, rand) if self.jitter and self.wait is None else backoff
 
-    def _backoff(self, attempt: int) -> float:
-        try:
-            return min(self.max_delay, self.initial_delay * self.exponential_base ** (attempt - 1))
-        except OverflowError:
-            return self.max_delay
+    @property
+    def first_throttle(self) -> float:
+        """`throttle_delay`, or what goes with `initial_delay`: a second or more, but for those in a hurry less."""
+        if self.throttle_delay is not None:
+            return self.throttle_delay
+        return min(20 * self.initial_delay, max(self.initial_delay, 1.0))
+
+    def _backoff(self, attempt: int, error: BaseException | None) -> float:
+        from tenacity import wait_exponential  # only programs in which something fails pay for it
+
+        first = self.first_throttle if isinstance(error, _THROTTLED) else self.initial_delay
+        wait = self.wait or wait_exponential(multiplier=first, max=self.max_delay, exp_base=self.exponential_base)
+        return max(0.0, float(wait(_retry_state(attempt, error))))
 
     @staticmethod
     def _share(delay: float, rand: float | None) -> float:
@@ -219,6 +234,26 @@ class RetryConfig(Value, frozen=True, extra="forbid"):
 
             rand = random()
         return delay * rand
+
+
+_THROTTLED = (errors.RateLimitError, errors.OverloadedError)
+
+
+def _stops_after(retries: int, attempt: int) -> bool:
+    from tenacity import stop_after_attempt
+
+    return stop_after_attempt(retries + 1)(_retry_state(attempt, None))
+
+
+def _retry_state(attempt: int, error: BaseException | None) -> Any:
+    """What tenacity's strategies ask."""
+    from tenacity import RetryCallState
+
+    state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
+    state.attempt_number = attempt
+    if error is not None:
+        state.set_exception((type(error), error, error.__traceback__))
+    return state
 
 
 class ToolLoopConfig(Value, frozen=True, extra="forbid"):

@@ -14,7 +14,7 @@ from typing_extensions import override
 from ._base import Json, JsonObject, Many, Reads, Value
 from .messages import Message, Role
 from .parts import ContentPart, Part, RefusalContent, TextContent, ThinkingContent, ToolCall
-from .router import Attempt
+from .router import Attempt, Route
 from .usage import TokenUsage, Usage
 
 __all__ = ["AgentResponse", "FinishReason", "Response", "TokenUsage", "Usage"]
@@ -32,6 +32,7 @@ _OTHER_NAMES: dict[FinishReason, str] = {
 _FINISH: dict[str, FinishReason] = {reason: reason for reason in get_args(FinishReason)}
 _FINISH.update({name: reason for reason, names in _OTHER_NAMES.items() for name in names.split()})
 _NO_CONTENT: Any = ()
+_NO_ROUTE: Any = Route()
 _CANONICAL = frozenset(get_args(FinishReason))
 
 
@@ -61,8 +62,8 @@ class AgentResponse(Value, frozen=True):
     """What was asked for and left out."""
     logprobs: Many[JsonObject] = ()
     """Probabilities of the tokens of the text, if asked for: `token`, `logprob`, and `top` with the alternatives."""
-    route: Many[Attempt] = ()
-    """Every attempt made on the way here, in order."""
+    route: Reads[Route, Sequence[Attempt]] = Field(default=_NO_ROUTE)
+    """Every attempt made on the way here, in order; printed, a table."""
 
     if TYPE_CHECKING:
         text: str | None = None

@@ -1,16 +1,20 @@
-"""What routing leaves behind: the names of strategies, a choice, and the record of one attempt.
+"""What routing leaves behind: the names of strategies, a choice, who was considered, and the record of each attempt.
 
 Choosing and asking happen elsewhere; these are only facts about it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler, ValidatorFunctionWrapHandler
+from pydantic_core import CoreSchema, core_schema
+from typing_extensions import override
 
 from ._base import Value
+from .table import table
 from .usage import Usage
 
 
@@ -45,12 +49,130 @@ class Attempt(Value, frozen=True):
     started: float | None = None
     """How long after the start of the whole call."""
     latency_ms: float | None = None
+    first_token_ms: float | None = None
+    """Of a stream: how long until something came."""
     waited: float | None = None
     """How long the try was held back before it was sent."""
     error: str | None = None
-    """Class name of the error, if it failed."""
+    """Class name of the error, if it failed; `Cancelled` of one that was given up because another was faster."""
     message: str | None = None
     status_code: int | None = None
     request_id: str | None = None
     usage: Usage | None = None
     cost: float | None = None
+
+
+class Candidate(Value, frozen=True):
+    """A target as a router saw it for one request: its place in the order, or why it has none."""
+
+    target: str
+    provider: str = ""
+    model: str = ""
+    place: int | None = None
+    """From 1; None if it was left out."""
+    reason: str | None = None
+    """Why it has that place, or why it was left out."""
+    score: float | None = None
+    """What the strategy went by, if it went by a number; less is better."""
+    health: str = "closed"
+    """Of its circuit breaker: closed, open or half-open."""
+
+
+_CANDIDATES = ("place", "target", "health", "score", "reason")
+_ATTEMPTS = ("attempt", "target", "waited", "took", "cost", "outcome", "reason")
+
+
+class Route(tuple[Attempt, ...]):
+    """The attempts of a call, in order, and who else was considered. Printed, it is a table.
+
+    Args:
+        attempts: What was tried.
+        candidates: Who was considered, or a function that says so when somebody asks.
+    """
+
+    _candidates: Sequence[Candidate] | Callable[[], Sequence[Candidate]]
+
+    def __new__(
+        cls,
+        attempts: Iterable[Attempt] = (),
+        candidates: Sequence[Candidate] | Callable[[], Sequence[Candidate]] = (),
+    ) -> Self:
+        self = super().__new__(cls, attempts)
+        self._candidates = candidates
+        return self
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        """Every target of the router, in the order it would have been asked, those that were left out last."""
+        if callable(self._candidates):
+            self._candidates = tuple(self._candidates())
+        return self._candidates
+
+    @override
+    def __str__(self) -> str:
+        parts = [candidates_table(self.candidates)] if self.candidates else []
+        parts.append(attempts_table(self))
+        return "\n\n".join(parts)
+
+    @override
+    def __reduce__(self) -> Any:
+        return Route, (tuple(self), tuple(self.candidates))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(
+            _read_route,
+            handler.generate_schema(tuple[Attempt, ...]),
+            serialization=core_schema.plain_serializer_function_ser_schema(_write_route),
+        )
+
+
+def _read_route(value: Any, attempts: ValidatorFunctionWrapHandler) -> Route:
+    if type(value) is Route:
+        return value
+    if isinstance(value, dict):
+        considered = tuple(Candidate.model_validate(one) for one in value.get("candidates", ()))
+        return Route(attempts(value.get("attempts", ())), considered)
+    return Route(attempts(value))
+
+
+def _write_route(route: Route) -> Any:
+    """A list of attempts; with candidates, an object that holds both."""
+    attempts = [attempt.to_dict() for attempt in route]
+    if not route.candidates:
+        return attempts
+    return {"candidates": [candidate.to_dict() for candidate in route.candidates], "attempts": attempts}
+
+
+def candidates_table(candidates: Iterable[Candidate]) -> str:
+    return table(
+        _CANDIDATES,
+        (
+            (
+                "-" if one.place is None else str(one.place),
+                one.target,
+                one.health,
+                "" if one.score is None else f"{one.score:.4g}",
+                one.reason or "",
+            )
+            for one in candidates
+        ),
+    )
+
+
+def attempts_table(attempts: Iterable[Attempt]) -> str:
+    return table(
+        _ATTEMPTS,
+        (
+            (
+                str(number),
+                one.target,
+                "" if one.waited is None else f"{one.waited:.2f} s",
+                "" if one.latency_ms is None else f"{one.latency_ms:.0f} ms",
+                "" if one.cost is None else f"${one.cost:.6f}",
+                "ok" if one.error is None else one.error + (f" {one.status_code}" if one.status_code else ""),
+                one.reason or "",
+            )
+            for number, one in enumerate(attempts, 1)
+        ),
+    )
