@@ -5,7 +5,7 @@ Importing this loads no vendor, no HTTP library and no event loop, and does no I
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import errors
 from .agent import Agent
@@ -30,6 +30,10 @@ from .types import (
     Usage,
 )
 
+if TYPE_CHECKING:
+    from .router import Router
+    from .routing.targets import Target
+
 __all__ = [
     "Agent",
     "AgentConfig",
@@ -41,8 +45,10 @@ __all__ = [
     "ProviderCapabilities",
     "RetryConfig",
     "Role",
+    "Router",
     "RoutingStrategy",
     "StreamEvent",
+    "Target",
     "ThinkingLevel",
     "ToolCall",
     "ToolLoopConfig",
@@ -55,6 +61,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """What programs with one model do not need is loaded by those that do."""
+    if name == "Router":
+        from .router import Router
+
+        return Router
+    if name == "Target":
+        from .routing.targets import Target
+
+        return Target
     if name == "__version__":
         from importlib.metadata import version
 

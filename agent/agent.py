@@ -6,38 +6,37 @@ decided in `execution`, and done in `drivers`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from time import monotonic
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from . import transports
-from .context import Call, Context, ambient_deadline
-from .drivers.sync import SyncRun, drain
+from .caller import Caller
+from .context import Call
 from .errors import ConfigurationError
 from .execution.accounting import settled
-from .execution.call import Target, attempt, complete, stream
+from .execution.call import Endpoint, attempt, complete, stream
 from .execution.counting import counted, counter_of, token_count
 from .execution.outermost import recorded
-from .execution.output_modes import plan_output
+from .execution.output_modes import Plan, plan_output
 from .execution.retry import retry
 from .execution.structured import structured
-from .json_streams import AsyncJsonStream, JsonStream, Partials
+from .json_streams import Partials
 from .models import facts, narrowed
 from .providers import Provider, for_client, load
 from .requests import RequestLike, prepare, read_config, read_request
-from .streams import AsyncResponseStream, ResponseStream, Settle
+from .routing.budgets import retry_budget
+from .streams import Settle
 from .tokens import TokenCount, estimate_prompt
-from .types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolSpec
+from .types import AgentConfig, AgentRequest, ProviderCapabilities, RetryConfig, ToolSpec
 from .wire import Limits, Transport
 
 if TYPE_CHECKING:
     from .checking import Report
 
 
-class Agent:
+class Agent(Caller):
     """Calls one model.
 
     ```python
@@ -86,85 +85,10 @@ class Agent:
         self._client = client
         self._brought_transport = transport if client is None else transports.through(client)
         self._provider: Provider | None = None
+        self._retries = retry_budget(self.retry.budget)
         self._calls: dict[bool, Call] = {}
         if client is not None:
             _ = self.provider  # needs no key, so whatever does not go together is found out now
-
-    # One call
-
-    def complete(self, request: RequestLike, **overrides: Any) -> AgentResponse:
-        """Ask the model, and wait for the whole answer. Tools are offered, not run."""
-        prepared = self._prepare(request, overrides)
-        context = Context(deadline=self._deadline(prepared, monotonic()))
-        run = SyncRun(self._transport, self._call(streaming=False)(prepared, context), context.deadline)
-        response: AgentResponse = drain(run)
-        return response
-
-    async def acomplete(self, request: RequestLike, **overrides: Any) -> AgentResponse:
-        """As `complete`, with await."""
-        from .drivers.aio import AioRun
-        from .drivers.aio import drain as adrain
-
-        prepared = self._prepare(request, overrides)
-        context = self._loop_context(prepared)
-        run = AioRun(self._transport, self._call(streaming=False)(prepared, context), context.deadline)
-        response: AgentResponse = await adrain(run)
-        return response
-
-    def stream(self, request: RequestLike, **overrides: Any) -> ResponseStream:
-        """Ask the model, and get events while the answer arrives. Nothing is sent before the first is asked for."""
-        prepared, transport, call = self._prepare(request, overrides), self._transport, self._call(streaming=True)
-
-        def start() -> SyncRun:
-            context = Context(deadline=self._deadline(prepared, monotonic()))
-            return SyncRun(transport, call(prepared, context), context.deadline)
-
-        return ResponseStream(start, self._settle(prepared))
-
-    def astream(self, request: RequestLike, **overrides: Any) -> AsyncResponseStream:
-        """As `stream`, for `async for`. There is nothing to await first."""
-        from .drivers.aio import AioRun
-
-        prepared, transport, call = self._prepare(request, overrides), self._transport, self._call(streaming=True)
-
-        def start() -> AioRun:
-            context = self._loop_context(prepared)
-            return AioRun(transport, call(prepared, context), context.deadline)
-
-        return AsyncResponseStream(start, self._settle(prepared))
-
-    # Typed output
-
-    def json(self, request: RequestLike, **overrides: Any) -> AgentResponse:
-        """As `complete`, with `schema=`: a pydantic model, any type, or a JSON schema. The value is in `output`."""
-        return self.complete(self._with_schema(request, overrides))
-
-    async def ajson(self, request: RequestLike, **overrides: Any) -> AgentResponse:
-        """As `json`, with await."""
-        return await self.acomplete(self._with_schema(request, overrides))
-
-    def stream_json(self, request: RequestLike, **overrides: Any) -> JsonStream:
-        """As `json`, with what has come of the value so far while it arrives. The typed value is in `output`."""
-        asked = self._with_schema(request, overrides)
-        return JsonStream(self.stream(asked), self._partials(asked))
-
-    def astream_json(self, request: RequestLike, **overrides: Any) -> AsyncJsonStream:
-        """As `stream_json`, for `async for`. There is nothing to await first."""
-        asked = self._with_schema(request, overrides)
-        return AsyncJsonStream(self.astream(asked), self._partials(asked))
-
-    def _partials(self, asked: AgentRequest) -> Partials:
-        prepared = self._prepare(asked, {})
-        plan = plan_output(self.provider, prepared)
-        return Partials(plan.partial, plan.restored)
-
-    def _with_schema(self, request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
-        asked = read_request(request, overrides)
-        if asked.output_schema is None:
-            raise ConfigurationError(
-                "There is no schema for the output.", field="schema", fix="Pass schema=, such as a pydantic model."
-            )
-        return asked
 
     # Before a call
 
@@ -193,21 +117,14 @@ class Agent:
         prepared = self._prepare(request, overrides)
         if not self._asks_for_count(exact):
             return estimate_prompt(prepared)
-        context = Context(deadline=self._deadline(prepared, monotonic()))
-        run = SyncRun(self._transport, self._count()(prepared, context), context.deadline)
-        return token_count(drain(run))
+        return token_count(self._drained(self._count(), prepared))
 
     async def acount_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
         """As `count_tokens`, with await."""
-        from .drivers.aio import AioRun
-        from .drivers.aio import drain as adrain
-
         prepared = self._prepare(request, overrides)
         if not self._asks_for_count(exact):
             return estimate_prompt(prepared)
-        context = self._loop_context(prepared)
-        run = AioRun(self._transport, self._count()(prepared, context), context.deadline)
-        return token_count(await adrain(run))
+        return token_count(await self._adrained(self._count(), prepared))
 
     # Variants
 
@@ -218,7 +135,9 @@ class Agent:
         if "max_retries" in changes:
             retry = retry.model_copy(update={"max_retries": config.max_retries})
         transport = self._brought_transport if self._client is None else None
-        return Agent(config, tools=self.tools, retry=retry, transport=transport, client=self._client)
+        changed = Agent(config, tools=self.tools, retry=retry, transport=transport, client=self._client)
+        changed._retries = self._retries  # a vendor in trouble is not spared by asking it in another tone
+        return changed
 
     @property
     def capabilities(self) -> ProviderCapabilities:
@@ -252,16 +171,11 @@ class Agent:
 
     # Composition
 
-    def flow_for(
-        self, request: RequestLike, *, streaming: bool, context: Context | None = None, **overrides: Any
-    ) -> Any:
-        """The flow of one call, for a driver of your own such as the simulated one."""
-        prepared = self._prepare(request, overrides)
-        return self._call(streaming=streaming)(prepared, context or Context())
-
+    @override
     def _prepare(self, request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
         return prepare(read_request(request, overrides), self.config, self.tools)
 
+    @override
     def _call(self, *, streaming: bool) -> Call:
         call = self._calls.get(streaming)
         if call is None:
@@ -272,38 +186,62 @@ class Agent:
         return exact is not False and (exact is True or counter_of(self.provider) is not None)
 
     def _count(self) -> Call:
-        return recorded(retry(counted(self._target()), self.retry), streaming=False)
+        return recorded(retry(counted(self._endpoint()), self.retry, self._retries), streaming=False)
 
+    @override
+    def _reading(self, request: AgentRequest) -> tuple[Call, Partials]:
+        plan = plan_output(self.provider, request)
+        return self._call(streaming=True), Partials(plan.partial, plan.restored)
+
+    @override
     def _settle(self, request: AgentRequest) -> Settle:
         name = self.provider.name
         return lambda partial, received: settled(partial, request, name, received)
 
-    def _target(self) -> Target:
+    def _endpoint(self) -> Endpoint:
         config = self.config
         limits = Limits(config.connect_timeout, config.first_byte_timeout, config.timeout)
-        return Target(self.provider, limits, config.idle_timeout)
+        return Endpoint(self.provider, limits, config.idle_timeout, self._transport)
 
     def _compose(self, *, streaming: bool) -> Call:
-        config, provider, target = self.config, self.provider, self._target()
-        name = f"{provider.name}:{config.model}"
-        call = stream(target) if streaming else complete(target)
-        call = retry(attempt(call, target=name, provider=provider.name, model=config.model), self.retry)
-        return recorded(structured(call, provider, streaming=streaming), streaming=streaming)
+        once = self._attempt(f"{self.provider.name}:{self.config.model}", streaming=streaming)
+        call = structured(retry(once, self.retry, self._retries), self.provider, streaming=streaming)
+        return recorded(call, streaming=streaming)
+
+    def _attempt(self, name: str, *, streaming: bool) -> Call:
+        endpoint = self._endpoint()
+        call = stream(endpoint) if streaming else complete(endpoint)
+        return attempt(call, target=name, provider=endpoint.provider.name, model=self.config.model)
 
     @property
+    @override
     def _transport(self) -> Transport:
         return self._brought_transport or transports.load(self.provider.transport)
 
-    def _deadline(self, request: AgentRequest, now: float) -> float:
-        own = math.inf if request.deadline is None else now + request.deadline
-        return min(own, ambient_deadline.get())
+    # As one of several
 
-    def _loop_context(self, request: AgentRequest) -> Context:
-        """A context on the running loop's clock, which need not be the system's."""
-        import asyncio
+    def one_call(self, name: str, *, streaming: bool) -> Call:
+        """A call that tries once, for a router: retries are its business, and so is the record."""
+        return structured(self._attempt(name, streaming=streaming), self.provider, streaming=streaming)
 
-        now = monotonic()
-        return Context(deadline=asyncio.get_running_loop().time() + self._deadline(request, now) - now)
+    def as_asked(self, request: AgentRequest) -> AgentRequest:
+        """The request as this agent would send it: with its own system prompt, sampling and tools."""
+        return prepare(request, self.config, self.tools)
+
+    def output_plan(self, request: AgentRequest) -> Plan:
+        """How this agent would ask for the request's schema, and read the answer."""
+        return plan_output(self.provider, self.as_asked(request))
+
+    def named(self) -> tuple[str, str]:
+        """Its provider and its model."""
+        return self.config.provider, self.config.model
+
+    def identity(self) -> tuple[Hashable, Hashable]:
+        """What a key's troubles are shared by, and what a model's are."""
+        config = self.config
+        way = self._client if self._client is not None else self._brought_transport
+        access = (config.provider, config.base_url, config.api_key, None if way is None else id(way))
+        return access, (*access, config.model)
 
 
 def _rebuild(config: AgentConfig, tools: Sequence[Any], retry: RetryConfig, transport: Transport | None) -> Agent:

@@ -1,0 +1,180 @@
+"""What may be spent: repeated requests, second requests, and money. Asked before anything is sent."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from typing_extensions import override
+
+from ..types.policies import SpendLimit
+from .locks import Locked
+
+
+class RequestBudget:
+    """Allows extra requests as a share of the plain ones, and a few in any case.
+
+    In an outage every request fails, and every one would be repeated: this is what keeps a bad minute of a vendor from
+    becoming a worse one.
+
+    Args:
+        share: Extra requests for each plain one.
+        per_second: Extra requests that time alone brings.
+        most: What can be saved up; also what there is at first.
+    """
+
+    # There is no lock: an interrupt could leave one held, and every later call would hang. Tokens are taken one by one,
+    # which threads cannot do twice; what they put in at the same moment may be a little more or less than it should be.
+
+    __slots__ = ("_at", "_most", "_part", "_per_second", "_share", "_tokens")
+
+    def __init__(self, share: float = 0.2, per_second: float = 1.0, most: int = 20) -> None:
+        self._share = share
+        self._per_second = per_second
+        self._most = most
+        self._tokens: deque[None] = deque([None] * most, maxlen=most)
+        self._part = 0.0
+        """Of the next token."""
+        self._at: float | None = None
+
+    def deposit(self) -> None:
+        """A plain request is made."""
+        self._add(self._share)
+
+    def withdraw(self, now: float) -> bool:
+        """Whether an extra request may be made."""
+        at, self._at = self._at, now
+        if at is not None and now > at:
+            self._add((now - at) * self._per_second)
+        try:
+            self._tokens.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _add(self, tokens: float) -> None:
+        whole, self._part = divmod(self._part + tokens, 1.0)
+        if whole:
+            self._tokens.extend([None] * min(int(whole), self._most))
+        if len(self._tokens) == self._most:
+            self._part = 0.0
+
+
+class Unlimited(RequestBudget):
+    """For those who want no budget."""
+
+    __slots__ = ()
+
+    @override
+    def withdraw(self, now: float) -> bool:
+        return True
+
+
+def retry_budget(share: float | None) -> RequestBudget:
+    """What a RetryConfig says."""
+    return Unlimited() if share is None else RequestBudget(share=share)
+
+
+@dataclass(slots=True)
+class _Account:
+    """What one limit has spent and set aside for one value of its key."""
+
+    spent: float = 0.0
+    reserved: float = 0.0
+    since: float = 0.0
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Money set aside for one request."""
+
+    dollars: float = 0.0
+    accounts: list[_Account] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Refusal:
+    """A limit that a request would exceed."""
+
+    limit: SpendLimit
+    left: float
+    value: Any = None
+    seconds: float | None = None
+    """Until the limit is whole again."""
+
+    @override
+    def __str__(self) -> str:
+        whose = "" if self.limit.per is None else f" of {self.limit.per}={self.value!r}"
+        return f"only ${self.left:.6f} is left of the limit of ${self.limit.dollars:g}{whose}"
+
+
+class SpendLedger(Locked):
+    """Keeps spending within limits: first reserve, then settle, so that requests side by side cannot overspend."""
+
+    def __init__(self, limits: Sequence[SpendLimit]) -> None:
+        super().__init__()
+        self.limits = tuple(limits)
+        self._accounts: dict[tuple[int, Any], _Account] = {}
+
+    @property
+    def refuses_unpriced(self) -> bool:
+        return any(limit.unpriced == "refuse" for limit in self.limits)
+
+    def refusal(self, dollars: float, metadata: Mapping[str, Any], now: float) -> Refusal | None:
+        """Why so much cannot be spent now; None if it can."""
+        with self._lock:
+            return self._refusal(dollars, metadata, now)
+
+    def reserve(self, dollars: float, metadata: Mapping[str, Any], now: float) -> Reservation | Refusal:
+        """Set money aside."""
+        with self._lock:
+            refusal = self._refusal(dollars, metadata, now)
+            if refusal is not None:
+                return refusal
+            accounts = [self._account(index, limit, metadata, now) for index, limit in enumerate(self.limits)]
+            for account in accounts:
+                account.reserved += dollars
+            return Reservation(dollars, accounts)
+
+    def settle(self, reservation: Reservation, dollars: float) -> None:
+        """What it came to; the rest is free again. Once only: a second time does nothing."""
+        with self._lock:
+            for account in reservation.accounts:
+                account.reserved -= reservation.dollars
+                account.spent += dollars
+            reservation.accounts = []
+
+    def spent(self, limit: int = 0, value: Any = None) -> float:
+        """Dollars spent under a limit, for one value of its key."""
+        account = self._accounts.get((limit, _hashable(value)))
+        return 0.0 if account is None else account.spent
+
+    def _refusal(self, dollars: float, metadata: Mapping[str, Any], now: float) -> Refusal | None:
+        for index, limit in enumerate(self.limits):
+            account = self._account(index, limit, metadata, now)
+            left = limit.dollars - account.spent - account.reserved
+            if dollars > left:
+                value = None if limit.per is None else metadata.get(limit.per)
+                seconds = None if limit.window is None else max(0.0, account.since + limit.window - now)
+                return Refusal(limit, max(0.0, left), value, seconds)
+        return None
+
+    def _account(self, index: int, limit: SpendLimit, metadata: Mapping[str, Any], now: float) -> _Account:
+        value = None if limit.per is None else metadata.get(limit.per)
+        key = (index, _hashable(value))
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = _Account(since=now)
+        elif limit.window is not None and now >= account.since + limit.window:
+            account.spent, account.since = 0.0, now
+        return account
+
+
+def _hashable(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value

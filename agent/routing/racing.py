@@ -1,0 +1,193 @@
+"""Asking one target, or several at once: as a race, or because the first is slow. The first to say something wins.
+
+Who loses is cancelled, awaited, and written into the route with what it has probably cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import errors
+from ..context import Context
+from ..flow import Branch, Cancel, Emitted, Failed, Finished, Flow, Now, Paused, Spawn, Wait
+from ..types import AgentRequest, AgentResponse, Attempt, Usage
+from .rules import Move
+from .strategies import Ranked
+from .targets import Admission, Target
+from .trip import Trip
+
+
+@dataclass(slots=True)
+class _Leg:
+    """One target in a race."""
+
+    admission: Admission
+    context: Context
+
+
+def asked_of(target: Target, request: AgentRequest, context: Context, *, streaming: bool) -> Flow[AgentResponse]:
+    """One call of one target, with the request as it would ask it itself."""
+    return (yield from target.call(streaming=streaming)(target.callee.as_asked(request), context))
+
+
+def race(trip: Trip, request: AgentRequest, admission: Admission, spares: list[Ranked]) -> Flow[AgentResponse]:
+    """Ask an admitted target; beside it those that the router's settings say."""
+    racers, delay = trip.routes.racers, _delay(trip, admission) if spares else None
+    if racers == 1 and delay is None:
+        return (yield from alone(trip, request, admission))
+    legs: dict[Branch, _Leg] = {}
+    response: AgentResponse
+    try:
+        yield from _start(trip, request, admission, legs)
+        if racers > 1:
+            yield from _join(trip, request, spares, legs, racers - 1)
+        while True:
+            try:
+                news = yield from Wait(list(legs), delay)
+            except errors.TimeoutError as late:
+                _too_late(trip, legs, late, (yield from Now()))
+                raise
+            match news:
+                case None:
+                    delay = None
+                    if trip.routes.hedges.withdraw((yield from Now())):
+                        yield from _join(trip, request, spares, legs, 1)
+                case Failed(branch, error):
+                    leg = legs.pop(branch)
+                    if not isinstance(error, errors.AgentError):
+                        leg.admission.abandon()
+                        raise error
+                    move = trip.failed(leg.admission, error, (yield from Now()), leg.context)
+                    if move is Move.STOP or not legs:
+                        yield from _end(trip, legs)
+                        raise error
+                case Finished(branch, value):
+                    leg = legs.pop(branch)
+                    trip.succeeded(leg.admission, value, (yield from Now()), leg.context)
+                    yield from _end(trip, legs)
+                    response = value
+                    return response
+                case Paused(branch, rest):
+                    leg = legs.pop(branch)
+                    if leg.context.asking is not None:
+                        leg.context.asking(leg.admission.target.agent)
+                    yield from _end(trip, legs)
+                    legs[branch] = leg  # settled below, or given back at the end
+                    try:
+                        response = yield from rest
+                    except errors.AgentError as broken:
+                        trip.failed(leg.admission, broken, (yield from Now()), leg.context)
+                        raise
+                    trip.succeeded(leg.admission, response, leg.context.ended, leg.context)
+                    return response
+                case Emitted():
+                    raise AssertionError("a whole answer has no events, and a stream pauses at its first")
+    finally:
+        for leg in legs.values():
+            leg.admission.abandon()
+
+
+def alone(trip: Trip, request: AgentRequest, admission: Admission) -> Flow[AgentResponse]:
+    """Ask one target, and note what becomes of it."""
+    context = trip.context
+    context.reason = admission.why
+    try:
+        try:
+            response = yield from _call(trip, request, admission.target, context)
+        except errors.AgentError as error:
+            trip.failed(admission, error, (yield from Now()), context)
+            raise
+        trip.succeeded(admission, response, context.ended, context)
+        return response
+    finally:
+        admission.abandon()
+
+
+def _call(trip: Trip, request: AgentRequest, target: Target, context: Context) -> Flow[AgentResponse]:
+    if context.asking is not None:
+        context.asking(target.agent)
+    asked = trip.question.asked(target) if request is trip.request else target.callee.as_asked(request)
+    return target.call(streaming=trip.streaming)(asked, context)
+
+
+def _start(trip: Trip, request: AgentRequest, admission: Admission, legs: dict[Branch, _Leg]) -> Flow[None]:
+    context = trip.context.beside()
+    context.reason = admission.why
+    context.waited, trip.context.waited = trip.context.waited, None
+
+    def leg() -> Flow[AgentResponse]:  # what is wrong with the request is found out in there, where others go on
+        return (yield from _call(trip, request, admission.target, context))
+
+    legs[(yield from Spawn(leg(), pause=trip.streaming))] = _Leg(admission, context)
+
+
+def _join(trip: Trip, request: AgentRequest, spares: list[Ranked], legs: dict[Branch, _Leg], most: int) -> Flow[None]:
+    """Ask others beside those that are being asked."""
+    why = "in the race" if trip.routes.racers > 1 else "the first was slow"
+    for one in spares:
+        if most == 0 or trip.stopped() is not None:
+            return
+        admission = trip.admit(one.target, (yield from Now()), why=why)
+        if admission is not None:
+            most -= 1
+            yield from _start(trip, request, admission, legs)
+
+
+def _end(trip: Trip, legs: dict[Branch, _Leg]) -> Flow[None]:
+    """Cancel those who lost, wait until they are gone, and note what they have probably cost."""
+    if not legs:
+        return
+    yield from Cancel(list(legs))
+    now = yield from Now()
+    for leg in legs.values():
+        target = leg.admission.target
+        usage, cost = target.prompt_bill(trip.question.asked(target), trip.question.tokens(target).tokens)
+        leg.admission.cancelled(now, usage, cost)
+        _note(trip, leg, now, "Cancelled", "another was faster", usage, cost)
+    legs.clear()
+
+
+def _too_late(trip: Trip, legs: dict[Branch, _Leg], error: errors.TimeoutError, now: float) -> None:
+    """The deadline has passed while all were still being waited for."""
+    for leg in legs.values():
+        trip.failed(leg.admission, error, now, leg.context)
+        _note(trip, leg, now, type(error).__name__, error.message)
+    legs.clear()
+
+
+def _note(
+    trip: Trip,
+    leg: _Leg,
+    now: float,
+    error: str,
+    message: str,
+    usage: Usage | None = None,
+    cost: float | None = None,
+) -> None:
+    """An attempt that did not get to note itself."""
+    admission, target = leg.admission, leg.admission.target
+    trip.context.attempts.append(
+        Attempt(
+            target=target.name,
+            provider=target.provider,
+            model=target.model,
+            reason=admission.why,
+            started=admission.started - trip.context.started,
+            latency_ms=(now - admission.started) * 1000,
+            error=error,
+            message=message,
+            usage=usage,
+            cost=cost,
+        )
+    )
+
+
+def _delay(trip: Trip, admission: Admission) -> float | None:
+    """How long the first may take before a second is asked; None if it is not."""
+    hedge = trip.routes.hedge
+    if hedge is None:
+        return None
+    if hedge.after is not None:
+        return hedge.after
+    learned = admission.target.timings.patience(admission.started, streaming=trip.streaming)
+    return hedge.until_learned if learned is None else learned

@@ -1,0 +1,138 @@
+"""How much a target may be asked: what its owner configured, and what the vendor says is left.
+
+Windows slide: in no 60 seconds, wherever they begin, are there more requests than allowed. Tokens are taken as expected
+when a request is sent, and corrected when its answer says what it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..types.policies import RateLimit
+from .locks import Locked
+
+if TYPE_CHECKING:
+    from ..providers.hints import Allowance
+
+WINDOW = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One request in the window."""
+
+    at: float
+    tokens: int
+
+
+_UNCOUNTED = Entry(0.0, 0)
+"""Where nothing is limited."""
+
+
+class Rates(Locked):
+    """Of one target."""
+
+    __slots__ = (
+        "_entries", "_limit", "_tokens", "_vendor_requests", "_vendor_tokens", "in_flight", "unlimited",
+    )  # fmt: skip
+
+    def __init__(self, limit: RateLimit) -> None:
+        super().__init__()
+        self._limit = limit
+        self.unlimited = limit == RateLimit()
+        """Whether nobody has set or told a limit."""
+        self._entries: deque[Entry] = deque()
+        self._tokens = 0
+        self._vendor_requests: tuple[float, float] | None = None
+        """What the vendor says is left, and until when that holds."""
+        self._vendor_tokens: tuple[float, float] | None = None
+        self.in_flight = 0
+
+    def seconds_until(self, tokens: int, now: float) -> float:
+        """How long until another request may be sent: 0 now, infinite if that depends on those under way."""
+        limit = self._limit
+        if limit.concurrency is not None and self.in_flight >= limit.concurrency:
+            return math.inf
+        wait = max(_left(self._vendor_requests, 1, now), _left(self._vendor_tokens, tokens, now))
+        if limit.rpm is None and limit.tpm is None:
+            return wait
+        with self._lock:
+            self._forget(now)
+            return max(wait, self._own_wait(tokens, now))
+
+    def begin(self, tokens: int, now: float) -> Entry | None:
+        """A request is sent; None if that would be too much after all."""
+        if self.unlimited:
+            with self._lock:
+                self.in_flight += 1
+            return _UNCOUNTED
+        limit = self._limit
+        entry = Entry(now, tokens)
+        with self._lock:
+            if limit.concurrency is not None and self.in_flight >= limit.concurrency:
+                return None
+            if limit.rpm is not None or limit.tpm is not None:
+                self._forget(now)
+                if self._own_wait(tokens, now) > 0:
+                    return None
+                self._entries.append(entry)
+                self._tokens += tokens
+            self.in_flight += 1
+            self._vendor_requests = _less(self._vendor_requests, 1)
+            self._vendor_tokens = _less(self._vendor_tokens, tokens)
+        return entry
+
+    def end(self, entry: Entry, tokens: int | None) -> None:
+        """It is over, with so many tokens in truth, if anybody knows."""
+        with self._lock:
+            self.in_flight -= 1
+            if tokens is not None and entry is not _UNCOUNTED:
+                if entry in self._entries:
+                    self._tokens += tokens - entry.tokens
+                entry.tokens = tokens
+
+    def learn(self, allowance: Allowance, now: float) -> None:
+        """What the vendor's headers say is left."""
+        self.unlimited = False
+        if allowance.requests is not None:
+            self._vendor_requests = (allowance.requests, now + (allowance.requests_reset or WINDOW))
+        if allowance.tokens is not None:
+            self._vendor_tokens = (allowance.tokens, now + (allowance.tokens_reset or WINDOW))
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether the size of a request matters."""
+        return self._limit.tpm is not None or self._vendor_tokens is not None
+
+    def _own_wait(self, tokens: int, now: float) -> float:
+        limit, entries = self._limit, self._entries
+        wait = 0.0
+        if limit.rpm is not None and len(entries) >= limit.rpm:
+            wait = entries[len(entries) - limit.rpm].at + WINDOW - now
+        if limit.tpm is not None:
+            # A request larger than the limit could never be sent; it waits until it is alone.
+            over = self._tokens + min(tokens, limit.tpm) - limit.tpm
+            for entry in entries:
+                if over <= 0:
+                    break
+                over -= entry.tokens
+                wait = max(wait, entry.at + WINDOW - now)
+        return wait
+
+    def _forget(self, now: float) -> None:
+        entries = self._entries
+        while entries and entries[0].at <= now - WINDOW:
+            self._tokens -= entries.popleft().tokens
+
+
+def _left(allowance: tuple[float, float] | None, wanted: float, now: float) -> float:
+    if allowance is None or allowance[0] >= wanted or now >= allowance[1]:
+        return 0.0
+    return allowance[1] - now
+
+
+def _less(allowance: tuple[float, float] | None, taken: float) -> tuple[float, float] | None:
+    return None if allowance is None else (max(0.0, allowance[0] - taken), allowance[1])

@@ -1,0 +1,278 @@
+"""A target: one agent, or one router, among others; and what its router remembers about it.
+
+A target may be shared by several routers, which then share what they know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, Protocol
+
+from typing_extensions import override
+
+from .. import errors
+from ..context import Call
+from ..costs import price
+from ..tokens import estimate_prompt
+from ..types import AgentRequest, AgentResponse, ProviderCapabilities, Usage
+from ..types.policies import RateLimit
+from .budgets import Reservation, SpendLedger
+from .health import Health, Permit
+from .rates import Entry, Rates
+from .timings import Timings
+
+USUAL_TOKENS = 300
+"""Of an answer, where nothing is known."""
+
+
+class Callee(Protocol):
+    """What a router needs of the agents and routers it asks."""
+
+    def one_call(self, name: str, *, streaming: bool) -> Call:
+        """A call that tries once, and is noted under this name."""
+        ...
+
+    def as_asked(self, request: AgentRequest) -> AgentRequest:
+        """The request with this one's own defaults, as it would be sent."""
+        ...
+
+    @property
+    def capabilities(self) -> ProviderCapabilities: ...
+
+    def named(self) -> tuple[str, str]:
+        """Provider and model; of a router, its name and nothing."""
+        ...
+
+    def identity(self) -> tuple[Hashable, Hashable]:
+        """What shares troubles with it: everything that uses its key, and everything that is the same model, too."""
+        ...
+
+
+class Target:
+    """An agent in a router, with its place and its limits.
+
+    Args:
+        agent: An Agent, a Router, or `provider:model`.
+        name: What it is called in routes; by default as the agent is.
+        weight: Its share of the requests, where a strategy shares them out.
+        level: Targets of a higher level are asked when those of the lower ones cannot answer.
+        rpm: Requests in any 60 seconds.
+        tpm: Tokens in any 60 seconds.
+        concurrency: Requests at the same time.
+    """
+
+    def __init__(
+        self,
+        agent: Any,
+        *,
+        name: str | None = None,
+        weight: float = 1.0,
+        level: int = 0,
+        rpm: int | None = None,
+        tpm: int | None = None,
+        concurrency: int | None = None,
+    ) -> None:
+        if not weight > 0 or weight == float("inf"):
+            raise errors.ConfigurationError(
+                f"The weight of a target is {weight}.", field="weight", fix="Use a number above 0."
+            )
+        self.agent = agent
+        self.name = name or ""
+        self.weight = weight
+        self.level = level
+        self.limit = RateLimit(rpm=rpm, tpm=tpm, concurrency=concurrency)
+        self.rates = Rates(self.limit)
+        self.timings = Timings()
+        self.turn = 0.0
+        """When its turn comes, where targets take turns: grows by the inverse of its weight each time."""
+        self.health: Health = None  # type: ignore[assignment]  # given by its router, which knows who shares it
+        self._calls: dict[bool, Call] = {}
+        self._capabilities: ProviderCapabilities | None = None
+        self._window: int | None = None
+        self._nested: bool | None = None
+        self.in_order: Any = None
+        """Its place where places are as given."""
+
+    @property
+    def callee(self) -> Callee:
+        callee: Callee = self.agent
+        return callee
+
+    @property
+    def nested(self) -> bool:
+        """Whether it is a router itself."""
+        if self._nested is None:
+            self._nested = self.callee.named()[1] == ""
+        return self._nested
+
+    def at_ease(self, now: float) -> bool:
+        """Whether nothing at all speaks against asking it now."""
+        rates, health = self.rates, self.health
+        return (
+            rates.unlimited and health.breaker.opened_at is None and health.parking.end <= now and health.key.end <= now
+        )
+
+    def with_agent(self, agent: Any) -> Target:
+        """The same target for another agent, such as one with other settings; what is remembered stays shared."""
+        limit = self.limit
+        other = Target(agent, name=self.name, weight=self.weight, level=self.level, **limit.model_dump())
+        other.rates, other.timings, other.health, other.turn = self.rates, self.timings, self.health, self.turn
+        return other
+
+    def call(self, *, streaming: bool) -> Call:
+        call = self._calls.get(streaming)
+        if call is None:
+            call = self._calls[streaming] = self.callee.one_call(self.name, streaming=streaming)
+        return call
+
+    @property
+    def capabilities(self) -> ProviderCapabilities:
+        if self._capabilities is None:
+            self._capabilities = self.callee.capabilities
+            self._window = self._capabilities.max_context_tokens
+        return self._capabilities
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot be asked at all, such as a missing key; None if it can."""
+        if self._capabilities is None:
+            try:
+                _ = self.capabilities
+            except errors.AgentError as error:
+                return error.message
+        return None
+
+    @property
+    def provider(self) -> str:
+        return self.callee.named()[0]
+
+    @property
+    def model(self) -> str:
+        return self.callee.named()[1]
+
+    @property
+    def known_as(self) -> frozenset[str]:
+        """Names by which a request can ask for it."""
+        provider, model = self.callee.named()
+        return frozenset((self.name, model, f"{provider}:{model}")) if model else frozenset((self.name,))
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way."""
+        return self.rates.in_flight
+
+    @property
+    def window(self) -> int | None:
+        """Tokens of prompt and answer that it can take."""
+        if self._capabilities is None:
+            _ = self.capabilities
+        return self._window
+
+    def price(self, request: AgentRequest, *, cached: int = 0, tokens: int | None = None) -> float | None:
+        """US dollars that the request will probably cost here; None if the price is not known.
+
+        Args:
+            cached: How many tokens of the prompt the vendor still has in its cache.
+            tokens: Of the prompt, if that is known; otherwise it is estimated.
+        """
+        asked = self.callee.as_asked(request)
+        prompt = estimate_prompt(asked).tokens if tokens is None else tokens
+        usual = self.timings.usual_tokens() or USUAL_TOKENS
+        answer = round(usual if asked.max_tokens is None else min(usual, asked.max_tokens))
+        return self._dollars(asked, prompt, answer, min(cached, prompt))
+
+    def most_dollars(self, asked: AgentRequest) -> float | None:
+        """The most that a request can cost here; None if that is not known."""
+        answer = asked.max_tokens or self.capabilities.max_output_tokens
+        if answer is None:
+            return None
+        return self._dollars(asked, estimate_prompt(asked).high, answer, 0)
+
+    def _dollars(self, asked: AgentRequest, prompt: int, answer: int, cached: int) -> float | None:
+        provider, model = self.callee.named()
+        usage = Usage(prompt_tokens=prompt, completion_tokens=answer, cache_read_tokens=cached)
+        cost = price(usage, provider=provider, models=(asked.model or model,))
+        return None if cost is None else cost.dollars
+
+    def prompt_bill(self, asked: AgentRequest, tokens: int) -> tuple[Usage, float | None]:
+        """What a request has probably used and cost that was sent, and whose answer nobody heard."""
+        usage = Usage(prompt_tokens=tokens, estimated=True)
+        return usage, self._dollars(asked, tokens, 0, 0)
+
+    @override
+    def __repr__(self) -> str:
+        return f"Target({self.name!r})"
+
+
+_GROUNDS = {"probe": "to find out whether it is back", "panic": "no target is healthy"}
+
+
+class Admission:
+    """One request at one target: what was taken for it, to be given back whatever becomes of it."""
+
+    __slots__ = ("_entry", "_ledger", "_permit", "_reservation", "_settled", "started", "target", "why")
+
+    def __init__(
+        self,
+        target: Target,
+        permit: Permit,
+        entry: Entry,
+        started: float,
+        why: str,
+        ledger: SpendLedger | None = None,
+        reservation: Reservation | None = None,
+    ) -> None:
+        self.target = target
+        self.started = started
+        self.why = _GROUNDS.get(permit.kind, why)
+        """Why this target."""
+        self._permit = permit
+        self._entry = entry
+        self._ledger = ledger
+        self._reservation = reservation
+        self._settled = False
+
+    def succeeded(self, response: AgentResponse, now: float, first: float | None) -> None:
+        usage = response.usage
+        self.target.timings.observe(
+            now, now - self.started, None if first is None else first - self.started, _answered(usage)
+        )
+        self._settle(now, False, usage, response.cost_estimate)
+
+    def failed(self, now: float, *, blamed: bool | None, partial: AgentResponse | None = None) -> None:
+        """It failed; None if nobody knows whose fault that is."""
+        usage, cost = (None, None) if partial is None else (partial.usage, partial.cost_estimate)
+        self._settle(now, blamed, usage, cost)
+
+    def cancelled(self, now: float, usage: Usage, cost: float | None) -> None:
+        """It was given up because another was faster; it will be billed all the same."""
+        self._settle(now, None, usage, cost)
+
+    def abandon(self) -> None:
+        """Nothing is known of it any more. After it has been settled, this does nothing."""
+        if not self._settled:
+            self._settle(self.started, None, None, None)
+
+    def _settle(self, now: float, failed: bool | None, usage: Usage | None, cost: float | None) -> None:
+        self._settled = True
+        self.target.health.breaker.settle(self._permit, now, failed=failed)
+        self.target.rates.end(self._entry, None if usage is None else usage.total_tokens)
+        if self._ledger is not None and self._reservation is not None:
+            self._ledger.settle(self._reservation, cost or 0.0)
+
+
+def _answered(usage: Usage | None) -> int:
+    return 0 if usage is None else usage.completion_tokens
+
+
+def learn_from_headers(target: Target, headers: Mapping[str, str] | None, now: float) -> None:
+    """What the vendor says may still be asked."""
+    for name in headers or ():
+        if "ratelimit" in name:
+            break
+    else:
+        return
+    from ..providers.hints import allowance  # reading dates and durations takes a while to import
+
+    if headers is not None and (left := allowance(headers)) is not None:
+        target.rates.learn(left, now)

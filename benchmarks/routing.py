@@ -1,0 +1,65 @@
+"""What a router of three targets adds to a call, in microseconds of CPU, on a transport that answers at once.
+
+Agent and router take turns in small blocks; the least of all blocks counts, since noise only ever adds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from agent import Agent, Router
+from agent.wire import Reply
+
+LIMIT = 25.0
+BLOCKS = 200
+CALLS = 40
+ANSWER = (
+    b'{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"finish_reason":"stop",'
+    b'"message":{"role":"assistant","content":"hello"}}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}'
+)
+
+
+class Immediate:
+    """Answers everything, at once."""
+
+    def send(self, request: Any, limits: Any, live: Any) -> Reply:
+        return Reply(200, {"content-type": "application/json"}, ANSWER)
+
+
+def agent(model: str) -> Agent:
+    transport: Any = Immediate()
+    return Agent(f"openai-chat:{model}", api_key="sk-test", transport=transport)
+
+
+def microseconds(caller: Agent | Router) -> float:
+    started = time.process_time_ns()
+    for _ in range(CALLS):
+        caller.complete("hello there")
+    return (time.process_time_ns() - started) / CALLS / 1000
+
+
+def overhead(strategy: str = "fallback", blocks: int = BLOCKS) -> tuple[float, float]:
+    """Of a router, beside a call of one of its agents; and what that call takes."""
+    alone = agent("gpt-4o")
+    router = Router([agent("gpt-4o"), agent("gpt-4o-mini"), agent("gpt-4.1")], strategy=strategy)
+    for caller in (alone, router):
+        microseconds(caller)
+    plain, routed = [], []
+    for _ in range(blocks):
+        plain.append(microseconds(alone))
+        routed.append(microseconds(router))
+    return min(routed) - min(plain), min(plain)
+
+
+def main() -> int:
+    added = {strategy: overhead(strategy) for strategy in ("fallback", "round_robin", "least_busy", "fastest")}
+    for strategy, (more, plain) in added.items():
+        limit = f" (limit {LIMIT:g})" if strategy == "fallback" else ""
+        print(f"router of three, {strategy}: {more:.1f} µs on top of {plain:.1f} µs{limit}")
+    return int(added["fallback"][0] > LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
