@@ -11,9 +11,9 @@ from agent import errors
 from agent.answers import Answer
 from agent.context import Context
 from agent.drivers.simulated import Simulation
-from agent.execution.call import Target, stream
+from agent.execution.call import Endpoint, stream
 from agent.providers import Provider
-from agent.types import AgentRequest, AgentResponse, Message, Role, StreamEvent, ToolResult, Usage, fold
+from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, StreamEvent, ToolResult, Usage, fold
 from agent.wire import Limits
 from tests.corpus import Exchange, codec_for
 
@@ -42,7 +42,7 @@ def events_of(exchange: Exchange, chunks: Iterable[bytes]) -> list[StreamEvent]:
 
 def outcome(codec: Provider, exchange: Exchange, answer: Answer) -> str:
     """The name of what a stream ended with, through the flow that callers get."""
-    call = stream(Target(codec, Limits(), idle=60.0))
+    call = stream(Endpoint(codec, Limits(), idle=60.0))
     simulation = Simulation(lambda request: answer)
     try:
         simulation.run(call(exchange.agent_request, Context()))
@@ -140,6 +140,19 @@ def strings_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from strings_in(inner)
+
+
+class Anything:
+    """Contains whatever is looked for."""
+
+    def __contains__(self, value: object) -> bool:
+        return True
+
+
+def own_seals(request: AgentRequest, home: Origin) -> set[str]:
+    """Every text in the parts that a model made itself: among them what it would know again."""
+    parts = (part for message in request.to_messages() for part in message.parts if part.origin == home)
+    return {text for part in parts for text in strings_in(part.model_dump(mode="json"))}
 
 
 def pieces(data: bytes, sizes: Iterator[int]) -> Iterator[bytes]:

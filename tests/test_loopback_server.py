@@ -7,13 +7,14 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import trustme
 
-from agent.testing import LoopbackServer, Script
+from agent.testing import Answer, LoopbackServer, Script
 
 
 def _dial(address: tuple[str | None, int | None], into: list[socket.socket]) -> None:
@@ -60,3 +61,30 @@ def test_closed_in_mid_answer_it_hangs_up_at_once() -> None:
         while client.recv(65536):
             pass
     assert server.open_connections == 0
+
+
+@pytest.mark.parametrize("answer", [Answer(failure=OSError()), Answer([b"a", OSError()])], ids=["at once", "later"])
+def test_a_connection_that_breaks_is_reset_and_not_closed_in_peace(answer: Answer) -> None:
+    with LoopbackServer(lambda request: answer) as server:
+        address = urlsplit(server.url)
+        with socket.create_connection((address.hostname or "", address.port or 0)) as client:
+            client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+            client.settimeout(5)
+            with pytest.raises(ConnectionResetError):
+                while client.recv(65536):
+                    pass
+
+
+def test_small_pieces_do_not_wait_for_each_other() -> None:
+    """Without TCP_NODELAY each answer on a connection that was used before takes 40 ms."""
+    with LoopbackServer(lambda request: Answer([b"a", b"b", b"c"])) as server:
+        address = urlsplit(server.url)
+        with socket.create_connection((address.hostname or "", address.port or 0)) as client:
+            client.settimeout(5)
+            started = time.monotonic()
+            for _ in range(50):
+                client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+                heard = b""
+                while not heard.endswith(b"0\r\n\r\n"):
+                    heard += client.recv(65536)
+            assert time.monotonic() - started < 1.0

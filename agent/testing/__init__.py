@@ -15,27 +15,41 @@ from typing import Any
 
 from ..agent import Agent
 from ..answers import Answer, Network, Piece
-from ..drivers.simulated import SimulatedTool, Simulation, Stopped
+from ..drivers.simulated import SimulatedRun, Simulation, Stopped
+from ..drivers.simulated_things import SimulatedTool
 from ..providers.scripted import Line, Script
 from ..transports.scripted import ScriptedTransport
+from .chaos import Chaos, FaultyTransport, Injected
+from .faults import FAULTS, Exchange, Fault
+from .rules import Violation, broken_rules
 from .server import LoopbackServer, RawAnswer
-from .simulation import simulate
+from .simulation import simulate, start
 from .speaking import VendorScript
 
 __all__ = [
+    "FAULTS",
     "Answer",
+    "Chaos",
+    "Exchange",
+    "Fault",
+    "FaultyTransport",
+    "Injected",
     "LoopbackServer",
     "Network",
     "Piece",
     "RawAnswer",
     "Script",
     "ScriptedTransport",
+    "SimulatedRun",
     "SimulatedTool",
     "Simulation",
     "Stopped",
     "VendorScript",
+    "Violation",
+    "broken_rules",
     "scripted_agent",
     "simulate",
+    "start",
 ]
 
 

@@ -5,9 +5,10 @@ It goes by the path that a request was sent to. Other paths than those of the fo
 
 from __future__ import annotations
 
-import re
+from collections import deque
+from collections.abc import Container
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from typing_extensions import override
 
@@ -16,6 +17,8 @@ from ..answers import Answer
 from ..providers.scripted import Line, Script, failed, words_in
 from ..types import AgentResponse
 from ..wire import WireRequest
+from .rules import Judge, Violation
+from .rules.judging import model_at
 from .speeches import AnthropicSpeech, GeminiSpeech, ResponsesSpeech, Speech
 
 _CHAT = "/chat/completions"
@@ -31,7 +34,6 @@ _COUNTS: tuple[tuple[str, Speech], ...] = (
     ("/responses/input_tokens", _RESPONSES),
     (":countTokens", _GEMINI),
 )
-_MODEL_IN_PATH = re.compile(r"/models/([^/]+):\w+$")
 
 
 class VendorScript(Script):
@@ -40,10 +42,57 @@ class VendorScript(Script):
     Chat Completions, Responses, Anthropic's Messages and Gemini's generateContent; see `Script` for the lines. Without
     any lines it echoes, and fills in schemas and forced tools, in each of them. Asked to count tokens it counts words,
     which takes no line.
+
+    Args:
+        lines: See `Script`.
+        delay: Seconds between the pieces of a stream.
+        strict: Judge each request by the rules of its API first. One that breaks a rule gets status 400 in the
+            vendor's own format, and takes no line; `refusals` has what was wrong.
+        signatures: Looked at only if strict: signatures, sealed reasoning and ids of stored items that the vendor
+            knows besides those that this script has issued. A set, or whatever else can say what is in it.
+        extra_keys: Looked at only if strict: keys of a body that are fine although the API does not have them, such
+            as those of a vendor that speaks a dialect of it.
     """
+
+    def __init__(
+        self,
+        *lines: Line,
+        delay: float = 0.0,
+        strict: bool = False,
+        signatures: Container[str] = (),
+        extra_keys: Container[str] = (),
+    ) -> None:
+        super().__init__(*lines, delay=delay)
+        self._judge = Judge(signatures, extra_keys) if strict else None
+        self.refusals: deque[Violation] = deque(maxlen=10_000)
+        """What was wrong with the requests that were refused, in order."""
 
     @override
     def __call__(self, request: WireRequest) -> Answer:
+        if self._judge is None:
+            return self._answer(request)
+        verdict = self._judge.verdict(request.url, request.body)
+        if verdict is not None:
+            violation, complaint = verdict
+            self.refusals.append(violation)
+            return self._refuse(request, complaint)
+        answer = self._answer(request)
+        if answer.status == 200:
+            self._judge.heard(
+                request.url, (piece.outcome for piece in answer.timed() if isinstance(piece.outcome, bytes))
+            )
+        return answer
+
+    def _refuse(self, request: WireRequest, complaint: dict[str, Any]) -> Answer:
+        try:
+            number = self._asked(request)[1]
+        except ValueError:  # no JSON, so there is nothing to put on record
+            number = 0
+        refusal = self._whole(complaint, number)
+        refusal.status = 400
+        return refusal
+
+    def _answer(self, request: WireRequest) -> Answer:
         path = urlsplit(request.url).path
         if (counting := _speech_at(path, _COUNTS)) is not None:
             body, number = self._asked(request)
@@ -63,8 +112,8 @@ class VendorScript(Script):
         speech = speech_for(request)
         if speech is None:
             return super()._say(response, request, body, number)
-        if (named := _MODEL_IN_PATH.search(urlsplit(request.url).path)) is not None:
-            body = {"model": unquote(named[1]), **body}
+        if named := model_at(request.url):
+            body = {"model": named, **body}
         if speech.streams(request, body):
             return self._streamed(speech.stream(response, body, number), number)
         return self._whole(speech.whole(response, body, number), number)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from agent.providers.gemini.names import made_up_id
+from agent.testing.rules.gemini import camel
 from agent.types import (
     AgentRequest,
     AudioContent,
@@ -33,8 +34,6 @@ LEVEL_OF_BUDGET = (
     (24_576, ThinkingLevel.HIGH),
 )
 _CHOICES = {"AUTO": "auto", "NONE": "none", "ANY": "required", "VALIDATED": "auto"}
-_FREE = frozenset(("args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema"))
-"""Keys whose values are the caller's own, and not the API's."""
 
 
 def read_request(body: dict[str, Any], model: str) -> AgentRequest:
@@ -58,21 +57,6 @@ def read_request(body: dict[str, Any], model: str) -> AgentRequest:
         extra=extra,
         **settings,
     )
-
-
-def camel(value: Any) -> Any:
-    """One spelling for the two that the API reads. What is the caller's own stays as it is."""
-    if isinstance(value, list):
-        return [camel(item) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    spelt = {_camel(key): inner for key, inner in value.items()}
-    return {key: inner if key in _FREE else camel(inner) for key, inner in spelt.items()}
-
-
-def _camel(key: str) -> str:
-    first, *rest = key.split("_")
-    return first + "".join(word.title() for word in rest)
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:

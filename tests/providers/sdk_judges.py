@@ -32,19 +32,6 @@ def _strict(node: Any) -> Any:
     return strict
 
 
-def is_closed(schema: Any) -> bool:
-    """Whether the strict mode takes a schema: objects without optional or unknown properties."""
-    if isinstance(schema, list):
-        return all(map(is_closed, schema))
-    if not isinstance(schema, dict):
-        return True
-    if schema.get("type") == "object" or "properties" in schema:
-        properties = schema.get("properties") or {}
-        if schema.get("additionalProperties") is not False or set(schema.get("required") or ()) != set(properties):
-            return False
-    return all(map(is_closed, schema.values()))
-
-
 class Replay:
     """A server that answers whatever it is asked with the recording it was given last."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterable
 from typing import IO, Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin
 
 import anthropic
@@ -22,10 +20,11 @@ from agent.providers.anthropic import AnthropicCodec
 from agent.providers.anthropic.family import family_of
 from agent.providers.credentials import Address
 from agent.testing import LoopbackServer
-from agent.types import AgentRequest, AgentResponse
+from agent.testing.rules import AnthropicRules, Known
+from agent.types import AgentRequest, AgentResponse, Origin
 from tests.conftest import WIRE
 from tests.corpus import Exchange, exchanges
-from tests.judging import decoded
+from tests.judging import decoded, own_seals
 from tests.providers.reading_anthropic import read_request
 from tests.providers.sdk_judges import Replay
 from tests.strategies import agent_requests
@@ -100,119 +99,30 @@ BETA = accepted(
 COUNTING = accepted(message_count_tokens_params.MessageCountTokensParams)
 
 
-def checked(request: AgentRequest, *, stream: bool = False, beta: bool = False) -> dict[str, Any]:
-    """The body of a request, which satisfies the SDK's types and the API's rules."""
+def checked(
+    request: AgentRequest, *, stream: bool = False, beta: bool = False, refused: str | None = None
+) -> dict[str, Any]:
+    """The body of a request, which satisfies the SDK's types and the API's rules, but for what it is refused for."""
     wire = CODEC.encode(request, stream=stream)
     body: dict[str, Any] = json.loads(wire.body)
     known = {key: value for key, value in body.items() if key not in OLDER_KEYS}
     beta = beta or any(name == b"anthropic-beta" for name, _ in wire.headers)
     (BETA if beta else PLAIN).validate_python(known)
-    check_rules(body)
+    check_rules(body, request, refused)
     return body
 
 
-def check_rules(body: dict[str, Any]) -> None:
-    """What the API refuses although its types allow it."""
+def check_rules(body: dict[str, Any], request: AgentRequest, refused: str | None = None) -> None:
+    """What the API refuses although its types allow it, and what we promise beyond that."""
+    home = Origin(provider="anthropic", api="anthropic", model=request.model or "")
+    broken = AnthropicRules().broken(body, Known(own_seals(request, home)))
+    assert [violation.message for violation in broken] == ([refused] if refused else [])
     messages = body["messages"]
-    assert messages
     assert [message["role"] for message in messages] == [("user", "assistant")[n % 2] for n in range(len(messages))]
-    waiting: list[str] = []
-    known: set[str] = set()
     for message in messages:
-        blocks = message["content"]
-        assert blocks
-        results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-        assert sorted(results) == sorted(waiting), "every call is answered right after it"
-        assert all(block["type"] == "tool_result" for block in blocks[: len(results)]), "results come first"
-        waiting = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        assert len({*waiting, *known}) == len(waiting) + len(known), "every id is used once"
-        known.update(waiting)
-        for block in blocks:
-            check_block(block)
-        if message["role"] == "assistant":
-            assert blocks[-1]["type"] not in ("thinking", "redacted_thinking")
-    assert not waiting
-    if messages[-1]["role"] == "assistant" and messages[-1]["content"][-1]["type"] == "text":
-        text = messages[-1]["content"][-1]["text"]
-        assert text == text.rstrip()
-    for tool in body.get("tools") or ():
-        if "input_schema" in tool:
-            assert re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", tool["name"])
-            assert tool["input_schema"]["type"] == "object"
-    check_marks(body)
-    check_thinking(body)
-
-
-def check_block(block: dict[str, Any]) -> None:
-    match block["type"]:
-        case "text":
-            assert block["text"].strip()
-        case "tool_use":
-            assert re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"])
-            assert re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", block["name"])
-            assert isinstance(block["input"], dict)
-        case "thinking":
-            assert block["signature"]
-            assert "cache_control" not in block
-        case "redacted_thinking":
-            assert block["data"]
-            assert "cache_control" not in block
-        case "tool_result":
-            content = block.get("content")
-            assert content not in ([], "")
-            inner = content if isinstance(content, list) else []
-            for piece in inner:
-                check_block(piece)
-                assert "cache_control" not in piece
-            if block.get("is_error"):
-                assert content
-                assert all(piece["type"] == "text" for piece in inner)
-        case _:
-            pass
-
-
-def check_marks(body: dict[str, Any]) -> None:
-    marks = list(marks_in([body.get("tools"), body.get("system"), body["messages"], {"content": body}]))
-    assert len(marks) <= 4
-    lifetimes = [mark.get("ttl", "5m") for mark in marks]
-    assert lifetimes == sorted(lifetimes), "an hour comes before five minutes"
-
-
-def marks_in(value: Any) -> Iterable[dict[str, Any]]:
-    if isinstance(value, list):
-        for inner in value:
-            yield from marks_in(inner)
-    elif isinstance(value, dict):
-        if "cache_control" in value:
-            yield value["cache_control"]
-        content = value.get("content")
-        if isinstance(content, list):
-            yield from marks_in(content)
-        elif isinstance(content, dict) and content.get("cache_control"):
-            yield content["cache_control"]
-
-
-def check_thinking(body: dict[str, Any]) -> None:
-    thinking = body.get("thinking") or {}
-    choice = (body.get("tool_choice") or {}).get("type")
-    if thinking.get("type") not in ("enabled", "adaptive"):
-        return
-    assert choice not in ("any", "tool")
-    assert body.get("temperature", 1) == 1
-    assert body.get("top_p", 1) >= 0.95
-    if thinking["type"] == "enabled":
-        assert 1024 <= thinking["budget_tokens"] < body["max_tokens"]
-        assert first_type_of_the_open_turn(body["messages"]) in (None, "thinking", "redacted_thinking")
-
-
-def first_type_of_the_open_turn(messages: list[dict[str, Any]]) -> str | None:
-    found = None
-    for message in reversed(messages):
-        if message["role"] == "assistant":
-            found = message["content"][0]["type"]
-        elif message["content"][0]["type"] != "tool_result":
-            break
-    return found
+        assert message["content"]
+        for block in message["content"]:
+            assert block["type"] != "tool_result" or block.get("content") not in ([], "")
 
 
 @settings(max_examples=2_000)
@@ -256,7 +166,9 @@ def test_a_recorded_request_is_written_again_as_it_was(exchange: Exchange) -> No
     assert exchange.request is not None
     recorded = exchange.request
     request = read_request(recorded)
-    written = checked(request, stream=bool(recorded.get("stream")), beta=True)
+    effort = recorded.get("output_config", {}).get("effort")  # what its caller said, right or wrong
+    error = exchange.expected["error"]["message"] if exchange.expected["kind"] == "error" and effort else None
+    written = checked(request, stream=bool(recorded.get("stream")), beta=True, refused=error)
     if not any(message["role"] == "system" for message in recorded["messages"]):
         assert canonical(written["messages"]) == canonical(recorded["messages"])
     assert [_plain(block) for block in _blocks(written.get("system") or [])] == [

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,12 +20,14 @@ from agent.providers.credentials import Address
 from agent.providers.gemini import VERTEX, GeminiCodec
 from agent.providers.gemini.family import SKIP_SIGNATURE, family_of
 from agent.testing import LoopbackServer
+from agent.testing.rules import GeminiRules, Known
+from agent.testing.rules.gemini import camel
 from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, ToolCall, ToolResult
 from agent.wire import Reply
 from tests.conftest import WIRE
 from tests.corpus import Exchange, exchanges
-from tests.judging import decoded, strings_in
-from tests.providers.reading_gemini import camel, read_request
+from tests.judging import decoded, own_seals
+from tests.providers.reading_gemini import read_request
 from tests.providers.sdk_judges import Replay, replayed
 from tests.strategies import agent_requests
 
@@ -35,7 +35,6 @@ RECORDED = exchanges("gemini.generate") if WIRE.exists() else ()
 REQUESTS = [exchange for exchange in RECORDED if exchange.request is not None]
 ANSWERS = [exchange for exchange in RECORDED if exchange.expected["kind"] == "message"]
 CODEC = GeminiCodec(Address("http://127.0.0.1", None))
-NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
 
 needs_recordings = pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
 
@@ -76,52 +75,29 @@ def with_valid_signatures(value: Any) -> Any:
 
 
 def check_rules(body: dict[str, Any], request: AgentRequest, provider: str) -> None:
-    """What the API refuses although its types allow it."""
+    """What the API refuses although its types allow it, and what we promise beyond that."""
+    model = request.model or ""
+    seals = own_seals(request, Origin(provider=provider, api="gemini", model=model))
+    broken = GeminiRules().broken(body, Known(seals), model=model)
+    assert [violation.message for violation in broken] == []
     contents = body["contents"]
     assert [content["role"] for content in contents] == [("user", "model")[n % 2] for n in range(len(contents))]
-    model = request.model or ""
-    signatures = set(own_signatures(request, Origin(provider=provider, api="gemini", model=model)))
     waiting: list[tuple[str | None, str]] = []
     for content in contents:
         parts = content["parts"]
-        assert parts
         responses = [part["functionResponse"] for part in parts if "functionResponse" in part]
-        assert [(response.get("id"), response["name"]) for response in responses] == waiting
+        assert [(response.get("id"), response["name"]) for response in responses] == waiting, "in the order of calls"
         assert all("functionResponse" in part for part in parts[: len(responses)]), "responses come first"
         calls = [part for part in parts if "functionCall" in part]
         waiting = [(part["functionCall"].get("id"), part["functionCall"]["name"]) for part in calls]
         if calls and family_of(model).signed_calls:
-            assert "thoughtSignature" in calls[0]
+            assert "thoughtSignature" in calls[0], "in older turns, too"
         for part in parts:
-            check_part(part, signatures)
-    assert not waiting
-    for name in function_names(body):
-        assert NAME.fullmatch(name)
-    allowed = (body.get("toolConfig") or {}).get("functionCallingConfig", {}).get("allowedFunctionNames") or ()
-    assert set(allowed) <= set(function_names(body))
+            assert part.get("text") != "" or "thoughtSignature" in part, "text is empty only where it is signed"
+            assert part.get("thoughtSignature") != SKIP_SIGNATURE or "functionCall" in part
+            assert len(part.keys() - {"thought", "thoughtSignature"}) == 1
+            assert isinstance(part.get("functionCall", {"args": {}})["args"], dict)
     assert all(part["text"] for part in (body.get("systemInstruction") or {}).get("parts", ()))
-
-
-def check_part(part: dict[str, Any], signatures: set[str]) -> None:
-    signature = part.get("thoughtSignature")
-    kinds = part.keys() - {"thought", "thoughtSignature"}
-    assert len(kinds) == 1
-    if "text" in part:
-        assert part["text"] or signature, "text is empty only where it carries a signature"
-    if "functionCall" in part:
-        assert NAME.fullmatch(part["functionCall"]["name"])
-        assert isinstance(part["functionCall"]["args"], dict)
-    if "functionResponse" in part:
-        assert isinstance(part["functionResponse"]["response"], dict)
-    if signature is not None:
-        assert signature in signatures or (signature == SKIP_SIGNATURE and "functionCall" in part)
-
-
-def own_signatures(request: AgentRequest, home: Origin) -> Iterator[str]:
-    for message in request.to_messages():
-        for part in message.parts:
-            if part.origin == home:
-                yield from strings_in(part.model_dump(mode="json"))
 
 
 def function_names(body: dict[str, Any]) -> list[str]:

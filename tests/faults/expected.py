@@ -1,0 +1,207 @@
+"""What every fault must come to, written down by hand: the class of the error, and whether asking again can help.
+
+Two columns, for whole answers and for streams; `None` where a fault cannot happen. `ok` marks what must not be noticed.
+Nothing here is worked out by the code that is tested.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent import errors
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error of exactly this class. For a stream that had begun, `cause` is what broke it."""
+
+    kind: type[errors.AgentError]
+    retryable: bool
+    cause: type[errors.AgentError] | None = None
+
+
+def broken_by(cause: type[errors.AgentError]) -> Failure:
+    """A stream that broke after its first words. Whoever has heard them must decide; nothing is repeated by itself."""
+    return Failure(errors.StreamInterrupted, retryable=False, cause=cause)
+
+
+ok = "ok"
+lost = Failure(errors.ConnectionError, retryable=True)
+never_there = Failure(errors.ConnectionError, retryable=False)
+late = Failure(errors.TimeoutError, retryable=True)
+nonsense = Failure(errors.ProtocolError, retryable=True)
+refused_nonsense = Failure(errors.ProtocolError, retryable=False)
+pool = Failure(errors.PoolExhaustedError, retryable=False)
+failing = Failure(errors.ProviderError, retryable=True)
+failing_for_good = Failure(errors.ProviderError, retryable=False)
+busy = Failure(errors.OverloadedError, retryable=True)
+rate = Failure(errors.RateLimitError, retryable=True)
+credit = Failure(errors.QuotaExceededError, retryable=False)
+wrong = Failure(errors.BadRequestError, retryable=False)
+wrong_but_again = Failure(errors.BadRequestError, retryable=True)
+too_long = Failure(errors.ContextLengthError, retryable=False)
+filtered = Failure(errors.ContentFilterError, retryable=False)
+key = Failure(errors.AuthenticationError, retryable=False)
+missing = Failure(errors.ModelNotFoundError, retryable=False)
+cut = broken_by(errors.ConnectionError)
+spoilt = broken_by(errors.ProtocolError)
+stalled = broken_by(errors.TimeoutError)
+
+Expected = Failure | str | None
+
+ROWS: tuple[tuple[Expected, Expected, str], ...] = (
+    # The client's own troubles
+    (lost, lost, "name-not-found refused handshake-failed write-failed"),
+    (late, late, "connect-timeout"),
+    (never_there, never_there, "certificate-untrusted proxy-refuses"),
+    (pool, pool, "no-connection-to-spare"),
+    # Connections that break
+    (lost, lost, "reset-before-headers closed-before-headers closed-in-status-line closed-in-headers"),
+    (lost, lost, "closed-after-continue reset-after-headers closed-after-headers cut-after-first-byte"),
+    (lost, cut, "cut-in-the-middle cut-before-the-last-byte cut-inside-a-character chunks-unfinished"),
+    (lost, cut, "body-shorter-than-announced chunk-longer-than-it-says chunk-shorter-than-it-says"),
+    (lost, None, "last-chunk-missing"),
+    (None, lost, "cut-after-first-event"),
+    (None, cut, "cut-inside-an-event cut-before-terminal-event"),
+    (None, ok, "reset-after-terminal-event"),
+    (nonsense, spoilt, "body-longer-than-announced closed-in-the-middle-of-http-1-0"),
+    # What is not quite HTTP
+    (lost, lost, "bad-status-line another-protocol tls-alert http-2-frames no-head-at-all switching-protocols"),
+    (lost, lost, "header-too-long too-many-headers header-without-colon header-with-nul two-lengths"),
+    (lost, lost, "length-not-a-number length-negative transfer-encoding-unknown"),
+    (lost, lost, "chunk-size-not-a-number chunk-size-too-large"),
+    (nonsense, spoilt, "gzip-cut"),
+    (nonsense, nonsense, "gzip-in-name-only"),
+    (refused_nonsense, refused_nonsense, "encoding-unknown encoded-twice"),
+    (ok, ok, "gzip-unasked deflate-unasked http-1-0 early-hints chunks-with-extensions chunks-of-one-byte"),
+    (ok, ok, "headers-spelt-oddly"),
+    # Statuses, in the vendors' words
+    (rate, rate, "rate-limit"),
+    (credit, credit, "credit-gone"),
+    (busy, busy, "overloaded"),
+    (failing, failing, "server-error"),
+    (wrong, wrong, "bad-request"),
+    (too_long, too_long, "context-too-long"),
+    (filtered, filtered, "content-filtered"),
+    (key, key, "key-refused not-permitted"),
+    (missing, missing, "model-missing"),
+    # Statuses by themselves
+    (failing, failing, "status-204 status-206 status-408 status-409 status-425 status-500 status-501 status-502"),
+    (failing, failing, "status-504 status-520 status-521 status-522 status-523 status-524 status-599"),
+    (wrong, wrong, "status-400 status-405 status-415 status-421 status-422 status-431 status-451"),
+    (key, key, "status-401 status-403"),
+    (credit, credit, "status-402"),
+    (missing, missing, "status-404 status-410"),
+    (never_there, never_there, "status-407"),
+    (too_long, too_long, "status-413"),
+    (rate, rate, "status-429"),
+    (busy, busy, "status-503 status-529"),
+    (refused_nonsense, refused_nonsense, "redirect-300 redirect-301 redirect-302 redirect-303 redirect-304"),
+    (refused_nonsense, refused_nonsense, "redirect-307 redirect-308"),
+    # Gateways
+    (failing, failing, "bad-gateway-page gateway-timeout-text server-error-null server-error-truncated"),
+    (failing, failing, "server-error-nested server-error-odd"),
+    (lost, failing, "server-error-cut"),
+    (busy, busy, "unavailable-and-silent"),
+    (key, key, "forbidden-page"),
+    (wrong, wrong, "bad-request-silent"),
+    (rate, rate, "too-many-requests-page"),
+    # When to come back
+    (rate, rate, "retry-after-seconds retry-after-fraction retry-after-milliseconds retry-after-date"),
+    (rate, rate, "retry-after-message retry-after-reset retry-after-negative retry-after-nan"),
+    (rate, rate, "retry-after-nonsense retry-after-a-year"),
+    (busy, busy, "unavailable-retry-after overloaded-529-retry-after"),
+    (failing_for_good, failing_for_good, "should-not-retry"),
+    (wrong_but_again, wrong_but_again, "should-retry"),
+    # Something else with status 200
+    (nonsense, nonsense, "empty-body empty-stream null empty-object empty-list a-number a-string a-boolean"),
+    (nonsense, nonsense, "html-page html-page-as-json html-page-as-stream plain-text another-shape binary"),
+    (failing, failing, "error-as-text error-as-list failure-with-200"),
+    (rate, rate, "rate-limit-with-200"),
+    (credit, credit, "credit-gone-with-200"),
+    (None, nonsense, "answer-of-another-api whole-instead events-as-list"),
+    (nonsense, None, "stream-instead"),
+    # JSON with something wrong in it
+    (nonsense, spoilt, "json-truncated json-with-rest json-twice json-with-single-quotes json-without-quotes"),
+    (nonsense, spoilt, "json-with-comma json-in-utf-16 json-not-utf-8 json-with-nan json-with-infinity"),
+    (nonsense, spoilt, "json-with-minus-infinity json-with-lone-surrogate json-with-control-character"),
+    (nonsense, spoilt, "json-with-huge-integer json-nested-70-deep json-nested-200000-deep"),
+    (nonsense, spoilt, "json-with-numbers-for-texts json-with-texts-for-lists"),
+    (nonsense, None, "json-with-nulls"),
+    (ok, ok, "unknown-members label-wrong label-missing"),
+    # Events
+    (None, spoilt, "no-terminal-event ends-in-the-middle ends-inside-an-event ends-inside-a-character"),
+    (None, spoilt, "terminal-event-unfinished html-in-the-middle event-null event-list event-number event-string"),
+    (None, spoilt, "event-of-no-type event-words event-html"),
+    (None, nonsense, "ends-after-first-event only-comments only-blank-lines"),
+    (None, busy, "overloaded-event-first"),
+    (None, rate, "rate-limit-event-first"),
+    (None, credit, "credit-event-first"),
+    (None, failing, "failure-event-first"),
+    (None, broken_by(errors.OverloadedError), "overloaded-event"),
+    (None, broken_by(errors.RateLimitError), "rate-limit-event"),
+    (None, broken_by(errors.ProviderError), "failure-event"),
+    (None, ok, "comments bom crlf cr no-space-after-colon ids-and-retry-hints unknown-fields blank-lines"),
+    (None, ok, "data-in-several-lines byte-by-byte all-at-once terminal-event-twice"),
+    (None, ok, "comments-after-terminal-event events-after-terminal-event garbage-after-terminal-event"),
+    # Time
+    (late, late, "stall-before-headers stall-in-headers stall-after-headers head-by-drops body-by-drops"),
+    (late, stalled, "stall-in-the-middle"),
+    (late, None, "stall-before-last-chunk"),
+    (None, late, "comments-for-ever"),
+    (None, stalled, "stall-before-terminal-event stall-behind-comments stall-behind-blank-lines"),
+    (None, stalled, "stall-inside-an-event never-ending"),
+    (None, ok, "stall-after-terminal-event"),
+    (ok, ok, "unhurried"),
+    # Size
+    (refused_nonsense, lost, "length-too-large"),
+    (refused_nonsense, refused_nonsense, "gzip-bomb"),
+    (refused_nonsense, nonsense, "line-without-end"),
+    (refused_nonsense, spoilt, "line-without-end-in-the-middle"),
+    (refused_nonsense, failing, "server-error-endless"),
+    (refused_nonsense, None, "body-too-large"),
+    (None, nonsense, "lines-without-end"),
+    (None, refused_nonsense, "comments-without-end comments-by-the-million blank-lines-without-end"),
+    (nonsense, None, "json-of-a-million-lists"),
+    (None, spoilt, "event-of-a-million-lists"),
+    (nonsense, nonsense, "chunks-by-the-thousand"),
+)
+
+EXPECTED: dict[str, dict[str, Expected]] = {
+    name: {"whole": whole, "stream": stream} for whole, stream, names in ROWS for name in names.split()
+}
+
+# Gemini's first event has words in it, and its streams have no end but that of the bytes.
+OF_ITS_OWN: dict[tuple[str, str], Expected] = {
+    ("gemini", "cut-after-first-event"): cut,
+    ("gemini", "ends-after-first-event"): spoilt,
+    ("gemini", "reset-after-terminal-event"): cut,
+    ("gemini", "stall-after-terminal-event"): stalled,
+    ("gemini", "garbage-after-terminal-event"): spoilt,
+}
+
+RETRY_AFTER: dict[str, float | None] = {
+    "rate-limit": 2.0,
+    "rate-limit-with-200": 2.0,
+    "retry-after-seconds": 7.0,
+    "retry-after-fraction": 1.5,
+    "retry-after-milliseconds": 0.25,
+    "retry-after-date": 30.0,
+    "retry-after-message": 36.4,
+    "retry-after-reset": 360.0,
+    "retry-after-negative": None,
+    "retry-after-nan": None,
+    "retry-after-nonsense": None,
+    "retry-after-a-year": 86400.0,
+    "unavailable-retry-after": 3.0,
+    "overloaded-529-retry-after": 3.0,
+    "status-429": None,
+    "status-503": None,
+}
+"""Seconds the vendor asks for, where a fault is about that."""
+
+
+def expected(codec: str, fault: str, form: str) -> Failure | str:
+    found = OF_ITS_OWN.get((codec, fault)) or EXPECTED[fault][form]
+    assert found is not None
+    return found
