@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from typing_extensions import override
 
-from agent import Agent
+from agent import Agent, Router
 from agent.errors import AgentError
 from agent.testing import LoopbackServer, Network, Simulation, simulate
 from agent.types import AgentResponse, StreamEvent
@@ -90,11 +90,14 @@ class Driver:
         outcome.seconds = time.monotonic() - started
         return outcome
 
-    def _call(self, agent: Agent, request: Any, outcome: Outcome, *, streaming: bool) -> None:
+    def _call(self, agent: Agent | Router, request: Any, outcome: Outcome, *, streaming: bool) -> None:
         raise NotImplementedError
 
 
-def make_agent(options: dict[str, Any], base_url: str | None = None) -> Agent:
+def make_agent(options: dict[str, Any], base_url: str | None = None) -> Agent | Router:
+    if "make" in options:
+        made: Agent | Router = options["make"](base_url or options["base_url"].removesuffix("/v1"))
+        return made
     settings = {"api_key": "sk-test", **options}
     if "retry" not in settings:
         settings.setdefault("max_retries", 0)
@@ -107,7 +110,7 @@ class SyncDriver(Driver):
     name = "sync"
 
     @override
-    def _call(self, agent: Agent, request: Any, outcome: Outcome, *, streaming: bool) -> None:
+    def _call(self, agent: Agent | Router, request: Any, outcome: Outcome, *, streaming: bool) -> None:
         if not streaming:
             outcome.response = agent.complete(request)
             return
@@ -121,10 +124,10 @@ class AioDriver(Driver):
     name = "aio"
 
     @override
-    def _call(self, agent: Agent, request: Any, outcome: Outcome, *, streaming: bool) -> None:
+    def _call(self, agent: Agent | Router, request: Any, outcome: Outcome, *, streaming: bool) -> None:
         run_and_leave_nothing(self._acall(agent, request, outcome, streaming=streaming))
 
-    async def _acall(self, agent: Agent, request: Any, outcome: Outcome, *, streaming: bool) -> None:
+    async def _acall(self, agent: Agent | Router, request: Any, outcome: Outcome, *, streaming: bool) -> None:
         if not streaming:
             outcome.response = await agent.acomplete(request)
             return

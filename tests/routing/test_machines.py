@@ -1,0 +1,354 @@
+"""Breaker, budgets and limits against simple models of themselves, in any order of events."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
+
+from agent.providers.hints import Allowance
+from agent.routing.budgets import Refusal, RequestBudget, Reservation, SpendLedger
+from agent.routing.health import Breaker, Parking, Permit
+from agent.routing.locks import Locked
+from agent.routing.rates import WINDOW, Rates
+from agent.types import BreakerConfig, RateLimit, SpendLimit
+
+MOVES = settings(max_examples=60, stateful_step_count=60, deadline=None)
+seconds = st.integers(min_value=0, max_value=40)
+
+
+class BreakerMachine(RuleBasedStateMachine):
+    """The model: a list of outcomes since it closed, when it opened, and who probes."""
+
+    permits: Bundle[Permit] = Bundle("permits")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = BreakerConfig(window=6, least=3, failing=0.6, pause=10.0)
+        self.breaker = Breaker(self.config)
+        self.now = 0.0
+        self.outcomes: list[bool] = []
+        self.opened_at: float | None = None
+        self.probe: Permit | None = None
+
+    @rule(passed=seconds)
+    def wait(self, passed: int) -> None:
+        self.now += passed
+
+    @rule(target=permits, panic=st.booleans())
+    def ask(self, panic: bool) -> Any:
+        permit = self.breaker.take(self.now, panic=panic)
+        if self.opened_at is None:
+            assert permit is not None
+            assert permit.kind == "trusted"
+        elif self.now >= self.opened_at + 10.0 and self.probe is None:
+            assert permit is not None
+            assert permit.kind == "probe"
+            self.probe = permit
+        elif panic:
+            assert permit is not None
+            assert permit.kind == "panic"
+        else:
+            assert permit is None
+        return permit if permit is not None else multiple()
+
+    @rule(permit=consumes(permits), failed=st.sampled_from([True, False, None]))
+    def settle(self, permit: Permit, failed: bool | None) -> None:
+        self.breaker.settle(permit, self.now, failed=failed)
+        if permit is self.probe:
+            self.probe = None
+        if failed is None:
+            return
+        if self.opened_at is not None:
+            if permit.kind != "trusted":
+                self.opened_at = self.now if failed else None
+            return
+        self.outcomes = [*self.outcomes, failed][-6:]
+        if failed and len(self.outcomes) >= 3 and sum(self.outcomes) >= 0.6 * len(self.outcomes):
+            self.opened_at, self.outcomes, self.probe = self.now, [], None
+
+    @invariant()
+    def agrees(self) -> None:
+        state = self.breaker.state(self.now)
+        if self.opened_at is None:
+            assert state == "closed"
+        else:
+            assert state == ("open" if self.now < self.opened_at + 10.0 else "half-open")
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """The model: what was settled and what is set aside, added up."""
+
+    reservations: Bundle[Reservation] = Bundle("reservations")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = SpendLedger([SpendLimit(dollars=10.0), SpendLimit(dollars=4.0, per="user")])
+        self.spent: dict[str, float] = {"a": 0.0, "b": 0.0}
+        self.held: dict[int, tuple[str, float]] = {}
+
+    @rule(target=reservations, user=st.sampled_from(["a", "b"]), dollars=st.integers(min_value=0, max_value=5))
+    def reserve(self, user: str, dollars: int) -> Any:
+        reserved = self.ledger.reserve(float(dollars), {"user": user}, 0.0)
+        mine = self.spent[user] + sum(held for owner, held in self.held.values() if owner == user)
+        everybody = sum(self.spent.values()) + sum(held for _, held in self.held.values())
+        fits = mine + dollars <= 4.0 and everybody + dollars <= 10.0
+        assert isinstance(reserved, Reservation) is fits
+        if not isinstance(reserved, Reservation):
+            assert isinstance(reserved, Refusal)
+            return multiple()
+        self.held[id(reserved)] = (user, float(dollars))
+        return reserved
+
+    @rule(reservation=consumes(reservations), part=st.floats(min_value=0, max_value=1))
+    def settle(self, reservation: Reservation, part: float) -> None:
+        user, dollars = self.held.pop(id(reservation))
+        self.ledger.settle(reservation, dollars * part)
+        self.ledger.settle(reservation, dollars * part)  # a second time is no news
+        self.spent[user] += dollars * part
+
+    @invariant()
+    def never_overspent(self) -> None:
+        assert self.ledger.spent(0) <= 10.0 + 1e-9
+        for user in ("a", "b"):
+            assert self.ledger.spent(1, user) == pytest.approx(self.spent[user])
+            assert self.ledger.spent(1, user) <= 4.0 + 1e-9
+
+
+class RatesMachine(RuleBasedStateMachine):
+    """The model: the times and sizes of all requests ever sent."""
+
+    entries: Bundle[Any] = Bundle("entries")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates = Rates(RateLimit(rpm=5, tpm=100, concurrency=3))
+        self.now = 0.0
+        self.sent: list[Any] = []
+        self.under_way = 0
+
+    def _recent(self) -> list[Any]:
+        return [entry for entry in self.sent if entry.at > self.now - WINDOW]
+
+    @rule(passed=st.integers(min_value=0, max_value=50))
+    def wait(self, passed: int) -> None:
+        self.now += passed
+
+    @rule(target=entries, tokens=st.integers(min_value=0, max_value=150))
+    def send(self, tokens: int) -> Any:
+        wait = self.rates.seconds_until(tokens, self.now)
+        entry = self.rates.begin(tokens, self.now)
+        recent = self._recent()
+        used = sum(one.tokens for one in recent)
+        allowed = self.under_way < 3 and len(recent) < 5 and used + min(tokens, 100) <= 100
+        assert (entry is not None) is allowed
+        assert (wait == 0.0) is allowed
+        if entry is None:
+            return multiple()
+        self.sent.append(entry)
+        self.under_way += 1
+        return entry
+
+    @rule(entry=consumes(entries), tokens=st.one_of(st.none(), st.integers(min_value=0, max_value=150)))
+    def answered(self, entry: Any, tokens: int | None) -> None:
+        self.rates.end(entry, tokens)
+        self.under_way -= 1
+
+    @invariant()
+    def counts(self) -> None:
+        assert self.rates.in_flight == self.under_way
+        for first in self.sent:
+            assert sum(first.at <= one.at < first.at + WINDOW for one in self.sent) <= 5
+
+    @precondition(lambda self: self.under_way < 3)
+    @rule(tokens=st.integers(min_value=0, max_value=100))
+    def patience_pays(self, tokens: int) -> None:
+        """After the wait it speaks of, and not long before, a request may be sent."""
+        wait = self.rates.seconds_until(tokens, self.now)
+        assert 0.0 <= wait <= WINDOW
+        self.now += wait
+        assert self.rates.seconds_until(tokens, self.now) == 0.0
+
+
+class BudgetMachine(RuleBasedStateMachine):
+    """The model: what came in, what went out, and the cap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = RequestBudget(share=0.25, per_second=1.0, most=4)
+        self.left = 4.0
+        self.now = 0.0
+        self.counted: float | None = None
+
+    @rule()
+    def plain(self) -> None:
+        self.budget.deposit()
+        self.left = min(4.0, self.left + 0.25)
+
+    @rule(quarters=st.integers(min_value=0, max_value=12))
+    def wait(self, quarters: int) -> None:
+        self.now += quarters / 4
+
+    @rule()
+    def extra(self) -> None:
+        if self.counted is not None:
+            self.left = min(4.0, self.left + self.now - self.counted)
+        self.counted = self.now
+        assert self.budget.withdraw(self.now) is (self.left >= 1.0)
+        if self.left >= 1.0:
+            self.left -= 1.0
+
+
+for machine in (BreakerMachine, LedgerMachine, RatesMachine, BudgetMachine):
+    machine.TestCase.settings = MOVES
+TestBreaker = BreakerMachine.TestCase
+TestLedger = LedgerMachine.TestCase
+TestRates = RatesMachine.TestCase
+TestBudget = BudgetMachine.TestCase
+
+
+def test_a_breaker_opens_at_the_tenth_failure_of_ten_and_not_before() -> None:
+    breaker = Breaker(BreakerConfig())
+    for number in range(10):
+        assert breaker.state(0.0) == "closed", number
+        permit = breaker.take(0.0)
+        assert permit is not None
+        breaker.settle(permit, 0.0, failed=True)
+    assert breaker.state(0.0) == "open"
+    assert breaker.seconds_shut(0.0) == 15.0
+
+
+def test_of_a_thousand_callers_at_once_exactly_one_probes(rng: random.Random) -> None:
+    breaker = Breaker(BreakerConfig(window=1, least=1, pause=1.0))
+    permit = breaker.take(0.0)
+    assert permit is not None
+    breaker.settle(permit, 0.0, failed=True)
+    taken: list[Permit | None] = []
+    barrier = threading.Barrier(20)
+
+    def callers() -> None:
+        barrier.wait()
+        for _ in range(50):
+            taken.append(breaker.take(2.0))
+
+    threads = [threading.Thread(target=callers) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == 1000
+    assert [permit.kind for permit in taken if permit is not None] == ["probe"]
+
+
+def test_a_clock_that_jumps_a_day_does_not_reopen_or_lose_a_probe() -> None:
+    breaker = Breaker(BreakerConfig(window=1, least=1, pause=15.0))
+    permit = breaker.take(100_000.0)
+    assert permit is not None
+    breaker.settle(permit, 100_000.0, failed=True)
+    assert breaker.take(13_600.0) is None, "a day before"
+    probe = breaker.take(186_400.0)
+    assert probe is not None
+    assert probe.kind == "probe"
+    assert breaker.take(186_400.0) is None
+
+
+def test_an_old_probe_does_not_end_a_new_one() -> None:
+    """A probe that outlives its breaker's recovery and next fall must not make room for a second probe."""
+    breaker = Breaker(BreakerConfig(window=1, least=1, pause=1.0))
+    breaker.settle(_taken(breaker, 0.0), 0.0, failed=True)
+    old = _taken(breaker, 2.0)
+    breaker.settle(_taken(breaker, 2.0, panic=True), 2.0, failed=False)
+    breaker.settle(_taken(breaker, 2.0), 2.0, failed=True)
+    new = _taken(breaker, 4.0)
+    assert new.kind == "probe"
+    breaker.settle(old, 4.0, failed=None)
+    assert breaker.take(4.0) is None, "the new probe is still under way"
+
+
+def _taken(breaker: Breaker, now: float, *, panic: bool = False) -> Permit:
+    permit = breaker.take(now, panic=panic)
+    assert permit is not None
+    return permit
+
+
+def test_parking_is_only_ever_extended() -> None:
+    parking = Parking()
+    parking.until(10.0, "first")
+    parking.until(5.0, "shorter")
+    assert parking.seconds_left(4.0) == 6.0
+    assert parking.why == "first"
+    parking.until(20.0, "longer")
+    assert parking.seconds_left(4.0) == 16.0
+    assert parking.why == "longer"
+
+
+def test_two_hundred_threads_on_a_budget_for_a_hundred_overspend_nothing() -> None:
+    ledger = SpendLedger([SpendLimit(dollars=100.0)])
+    reserved: list[Any] = []
+
+    def spend() -> None:
+        reserved.append(ledger.reserve(1.0, {}, 0.0))
+
+    threads = [threading.Thread(target=spend) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(isinstance(one, Reservation) for one in reserved) == 100
+
+
+def test_a_spend_limit_is_whole_again_after_its_window() -> None:
+    ledger = SpendLedger([SpendLimit(dollars=1.0, window=60.0)])
+    first = ledger.reserve(1.0, {}, 0.0)
+    assert isinstance(first, Reservation)
+    ledger.settle(first, 1.0)
+    refusal = ledger.reserve(1.0, {}, 59.0)
+    assert isinstance(refusal, Refusal)
+    assert refusal.seconds == 1.0
+    assert isinstance(ledger.reserve(1.0, {}, 60.0), Reservation)
+
+
+def test_what_the_vendor_says_is_left_counts() -> None:
+    rates = Rates(RateLimit())
+    assert rates.unlimited
+    rates.learn(Allowance(requests=1, requests_reset=20.0), 0.0)
+    assert rates.seconds_until(0, 0.0) == 0.0
+    assert rates.begin(0, 0.0) is not None
+    assert rates.seconds_until(0, 0.0) == 20.0
+    assert rates.seconds_until(0, 20.0) == 0.0
+    rates.learn(Allowance(tokens=500, tokens_reset=10.0), 30.0)
+    assert rates.seconds_until(400, 30.0) == 0.0
+    assert rates.seconds_until(600, 30.0) == 10.0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_lock_that_another_thread_held_while_forking_is_free_in_the_child() -> None:
+    import warnings
+
+    state = Locked()
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with state._lock:
+            held.set()
+            release.wait(5)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        with state._lock:
+            os._exit(7)
+    _, status = os.waitpid(child, 0)
+    release.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 7

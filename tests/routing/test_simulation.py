@@ -1,0 +1,159 @@
+"""The router under thousands of orders of faults, in virtual time: its promises hold in every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agent.routing import racing, routed, trip
+from agent.routing.health import Breaker
+from agent.routing.rules import Move
+from agent.routing.targets import Admission
+from tests.conftest import SEED
+from tests.routing.world import FAULTS, STRATEGIES, Scenario, World, shrunk, violations
+
+SEEDS = 2_000
+SOAKED = 50_000
+
+
+def _try(seeds: range) -> None:
+    for seed in seeds:
+        scenario = Scenario.drawn(seed)
+        if problems := violations(scenario):
+            least = shrunk(scenario, lambda one: bool(violations(one)))
+            raise AssertionError(f"seed {seed}: {problems}\nthe least that breaks it: {least}\n{violations(least)}")
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_promise_is_broken(part: int) -> None:
+    size = SEEDS // 4
+    _try(range(SEED + part * size, SEED + (part + 1) * size))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_no_promise_is_broken_in_very_many_worlds() -> None:
+    _try(range(SEED, SEED + SOAKED))
+
+
+def test_the_worlds_are_as_various_as_they_should_be() -> None:
+    drawn = [Scenario.drawn(SEED + number) for number in range(SEEDS)]
+    assert {scenario.strategy for scenario in drawn} == set(STRATEGIES)
+    assert {scenario.targets for scenario in drawn} == {1, 2, 3, 4, 5}
+    assert {fault for scenario in drawn for _, _, _, fault in scenario.faults} == set(FAULTS)
+    assert len(FAULTS) >= 30
+    for trait in ("race", "hedge", "filtered_elsewhere", "nervous"):
+        assert {getattr(scenario, trait) for scenario in drawn} == {False, True}
+    assert {scenario.on_partial for scenario in drawn} == {"raise", "restart", "continue"}
+    askings = [asking for scenario in drawn for asking in scenario.askings]
+    assert {asking.deadline is None for asking in askings} == {False, True}
+    assert {asking.leaves_after is None for asking in askings} == {False, True}
+
+
+def test_breakers_open_are_probed_and_panic_in_these_worlds() -> None:
+    """Or the promises about them would be kept by nothing happening."""
+    reasons: set[str | None] = set()
+    for seed in range(SEED, SEED + 300):
+        for run in World(Scenario.drawn(seed)).run().runs.values():
+            route = run.result.route if run.result is not None else getattr(run.error, "attempts", ())
+            reasons |= {attempt.reason for attempt in route}
+    assert {
+        "to find out whether it is back",
+        "no target is healthy",
+        "again",
+        "the first was slow",
+        "in the race",
+    } <= reasons
+
+
+def test_the_same_seed_is_the_same_run_to_the_last_step() -> None:
+    for seed in range(SEED, SEED + 50):
+        scenario = Scenario.drawn(seed)
+        first, second = World(scenario).run(), World(scenario).run()
+        assert first.log == second.log
+        assert [vars(one) for one in first.asked] == [vars(one) for one in second.asked]
+
+
+# The checks themselves: a router that is broken on purpose is found out, and by a small scenario
+
+
+def _never_abandon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Admission, "abandon", lambda self: None)
+
+
+def _trust_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent.routing.health import Permit
+
+    monkeypatch.setattr(trip, "resting", lambda target, question, now: None)
+    monkeypatch.setattr(Breaker, "take", lambda self, now, panic=False: Permit("trusted"))
+
+
+def _ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trip.Trip, "stopped", lambda self: None)
+
+
+def _splice(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent.flow import Emit
+
+    monkeypatch.setattr(routed, "_announced", lambda why, kept: [])
+    assert Emit([]).events == []
+
+
+def _forget_losers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(trip: Any, legs: dict[Any, Any]) -> Any:
+        legs.clear()
+        return
+        yield
+
+    monkeypatch.setattr(racing, "_end", end)
+
+
+def _stop_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trip, "move_after", lambda *args, **kwargs: Move.AGAIN)
+
+
+def _blame_nobody_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Breaker.settle
+    monkeypatch.setattr(
+        Breaker,
+        "settle",
+        lambda self, permit, now, failed: None if permit.kind == "probe" else real(self, permit, now, failed=failed),
+    )
+
+
+@pytest.mark.parametrize(
+    "sabotage",
+    [
+        _never_abandon,
+        _trust_everybody,
+        _ask_for_ever,
+        _splice,
+        _forget_losers,
+        _stop_at_nothing,
+        _blame_nobody_for_probes,
+    ],
+)
+def test_a_router_that_is_broken_is_found_out(
+    sabotage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage(monkeypatch)
+    for seed in range(SEEDS):
+        scenario = Scenario.drawn(seed)
+        if _breaks(scenario):
+            break
+    else:
+        raise AssertionError(f"{SEEDS} worlds and nobody noticed")
+    least = shrunk(scenario, _breaks)
+    assert _breaks(least)
+    assert len(least.askings) + len(least.faults) + least.targets <= (
+        len(scenario.askings) + len(scenario.faults) + scenario.targets
+    )
+
+
+def _breaks(scenario: Scenario) -> bool:
+    try:
+        return bool(violations(scenario))
+    except Exception:
+        return True  # a router that breaks down has broken its promise, too
