@@ -22,16 +22,21 @@ ALONE = {"drivers", "transports", "live", "test_imports", "test_streams", "test_
 """Directories and modules whose tests depend on real time, threads or sockets closing in time."""
 
 NOT_TRACED = {
+    "test_acceptance",
     "test_anthropic_oracle",
     "test_broken_streams",
     "test_conformance",
     "test_gemini_oracle",
     "test_handover",
+    "test_matrix",
     "test_odd_answers",
     "test_openai_chat_oracle",
     "test_openai_responses_oracle",
     "test_properties",
+    "test_refusals",
+    "test_simulation",
     "test_sse",
+    "test_storms",
     "test_stream_cuts",
 }
 """Modules that run the same code thousands of times: measuring their coverage would double their time."""
