@@ -236,6 +236,11 @@ class Router(Caller):
         return ProviderCapabilities(**fields)
 
     @override
+    def __reduce__(self) -> Any:
+        # Connections, keys and what was learnt stay behind: the other process makes its own experience.
+        return _rebuild, ([_parts(target) for target in self.targets], self._options)
+
+    @override
     def __repr__(self) -> str:
         return f"Router([{', '.join(target.name for target in self.targets)}])"
 
@@ -344,6 +349,16 @@ class Router(Caller):
     def _transport(self) -> Transport:
         nowhere: Transport = _NOWHERE
         return nowhere
+
+
+def _parts(target: Target) -> tuple[Any, dict[str, Any]]:
+    return target.agent, {
+        "name": target.name, "weight": target.weight, "level": target.level, **target.limit.model_dump()
+    }  # fmt: skip
+
+
+def _rebuild(targets: Sequence[tuple[Any, dict[str, Any]]], options: dict[str, Any]) -> Router:
+    return Router([Target(agent, **settings) for agent, settings in targets], **options)
 
 
 class _Nowhere:

@@ -20,6 +20,8 @@ class LeftOut:
     seconds: float | None = None
     health: bool = False
     """Whether it is only mistrusted: if all are, one is asked all the same."""
+    money: bool = False
+    """Whether a spend limit forbids it."""
 
 
 def unfit(question: Question, target: Target) -> LeftOut | None:
@@ -64,8 +66,9 @@ def too_dear(target: Target, question: Question, ledger: SpendLedger, now: float
     """Whether a spend limit forbids it."""
     dollars = target.most_dollars(question.asked(target))
     if dollars is None:
-        return (
-            LeftOut("what it would cost is not known, and there is a spend limit") if ledger.refuses_unpriced else None
-        )
+        unknown = LeftOut("what it would cost is not known, and there is a spend limit", money=True)
+        return unknown if ledger.refuses_unpriced else None
     refusal = ledger.refusal(dollars, question.request.metadata, now)
-    return None if refusal is None else LeftOut(f"it may cost ${dollars:.6f}, and {refusal}", refusal.seconds)
+    if refusal is None:
+        return None
+    return LeftOut(f"it may cost ${dollars:.6f}, and {refusal}", refusal.seconds, money=True)

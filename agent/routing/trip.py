@@ -357,7 +357,7 @@ class Trip:
         waits = [out.seconds for _, out in others if out.seconds is not None and math.isfinite(out.seconds)]
         hints = [error.retry_after for error in self.errors if error.retry_after is not None]
         retryable = any(error.retryable for error in self.errors) or bool(waits)
-        if not self.errors and others and all("$" in out.reason or "spend limit" in out.reason for _, out in others):
+        if not self.errors and others and all(out.money for _, out in others):
             reasons = "; ".join(f"{target.name}: {out.reason}" for target, out in others)
             return errors.BudgetExceededError(f"The request would exceed a spend limit: {reasons}.")
         told = [f"{target.name}: {out.reason}" for target, out in others if id(target) not in self._failures]

@@ -411,6 +411,20 @@ def test_what_a_request_needs_is_told() -> None:
     assert "needs: vision" in str(explanation)
 
 
+def test_a_router_travels_to_another_process_without_keys_and_without_grudges() -> None:
+    import pickle
+
+    agents = [Agent(f"openai-chat:{name}", api_key="sk-very-secret", base_url="http://127.0.0.1:1/v1") for name in "ab"]
+    router = Router([Target(agents[0], name="first", weight=2, rpm=5), agents[1]], strategy="round_robin")
+    router.targets[0].health.parking.until(1e12, "a grudge")
+    sent = pickle.dumps(router)
+    assert b"very-secret" not in sent
+    arrived = pickle.loads(sent)
+    assert repr(arrived) == repr(router)
+    assert arrived.explain("hi").order == ["first", "openai-chat:b"]
+    assert [target.weight for target in arrived.targets] == [2, 1]
+
+
 def test_routers_have_the_whole_interface_of_agents() -> None:
     ours = {name for name in dir(Router) if not name.startswith("_")}
     theirs = {name for name in dir(Agent) if not name.startswith("_")}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, assert_never, assert_type
 
+from agent import Agent, Router, Target
 from agent.types import (
     AgentConfig,
     AgentRequest,
@@ -20,6 +21,7 @@ from agent.types import (
     DocumentContent,
     FinishReason,
     Fold,
+    HedgeConfig,
     ImageContent,
     JsonObject,
     Message,
@@ -29,7 +31,9 @@ from agent.types import (
     RefusalContent,
     RetryConfig,
     Role,
+    Route,
     Secret,
+    SpendLimit,
     StopReason,
     StreamEvent,
     SystemPrompt,
@@ -244,3 +248,15 @@ def settings(error: Exception) -> None:
     assert_type(retry.should_retry(error, attempt=1), bool)
     assert_type(retry.get_delay(attempt=1, error=error, rand=0.5), float)
     ToolDefinition(name="f", description="d", input_schema={"type": "object"})
+
+
+def routing(agent: Agent) -> None:
+    router = Router([agent, "scripted:m", Target(agent, weight=2), [agent, Router([agent])]], strategy="cheapest")
+    assert_type(router.complete("hi"), AgentResponse)
+    assert_type(router.complete("hi").route, Route)
+    assert_type(router.explain("hi").order, list[str])
+    assert_type(router.with_config(race=True), Router)
+    Router([agent], strategy=lambda request, targets: targets[0])
+    Router([agent], on_partial="ignore")  # type: ignore[arg-type]
+    Router([agent], spend=[SpendLimit(dollars=1.0, per="user")], hedge=HedgeConfig(), breaker=False)
+    Router([3])  # type: ignore[list-item]
