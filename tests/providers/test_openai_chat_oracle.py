@@ -58,6 +58,8 @@ def broken_rules(body: dict[str, Any], request: AgentRequest, dialect: Dialect) 
     """What the API would refuse although the SDK's types allow it, and what other vendors would."""
     elsewhere = dialect.name != OPENAI.name
     rules = ChatRules(longest_call_id=128) if elsewhere else ChatRules()
+    if elsewhere and body.get("tool_choice") == dialect.required_word:
+        body = {**body, "tool_choice": "required"}  # the same, in a word of the vendor's own
     for violation in rules.broken(body, Known(keys=Anything() if elsewhere else ())):
         if not (elsewhere and OTHERS_DIFFER.search(violation.message)):
             yield violation.message
