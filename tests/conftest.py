@@ -22,7 +22,6 @@ ALONE = {"drivers", "transports", "live", "test_imports", "test_streams", "test_
 """Directories and modules whose tests depend on real time, threads or sockets closing in time."""
 
 NOT_TRACED = {
-    "test_acceptance",
     "test_anthropic_oracle",
     "test_broken_streams",
     "test_conformance",
@@ -33,7 +32,6 @@ NOT_TRACED = {
     "test_openai_chat_oracle",
     "test_openai_responses_oracle",
     "test_properties",
-    "test_refusals",
     "test_simulation",
     "test_sse",
     "test_storms",

@@ -73,7 +73,23 @@ class _Dice:
         return answer
 
 
-class Chaos:
+class _OnRecord:
+    """What both have: dice, and a record of what they decided."""
+
+    _dice: _Dice
+
+    @property
+    def injected(self) -> list[Injected]:
+        """What was injected so far, in order."""
+        return list(self._dice.injected)
+
+    @property
+    def plan(self) -> dict[int, str]:
+        """The same, to be replayed: pass it as `plan`."""
+        return self._dice.plan
+
+
+class Chaos(_OnRecord):
     """A network in which some answers are broken; for a `LoopbackServer`, a `Simulation` or a `ScriptedTransport`.
 
     Args:
@@ -96,16 +112,6 @@ class Chaos:
         self._network = network
         self._dice = _Dice(faults, share, seed, plan)
 
-    @property
-    def injected(self) -> list[Injected]:
-        """What was injected so far, in order."""
-        return list(self._dice.injected)
-
-    @property
-    def plan(self) -> dict[int, str]:
-        """The same, to be replayed: pass it as `plan`."""
-        return self._dice.plan
-
     def __call__(self, request: WireRequest) -> Answer:
         at_server = not urlsplit(request.url).scheme  # a server sees paths, a client whole addresses
         number, fault = self._dice.throw(request, at_server=at_server)
@@ -116,7 +122,7 @@ class Chaos:
         return broken if at_server else in_process(broken)
 
 
-class FaultyTransport:
+class FaultyTransport(_OnRecord):
     """A transport that loses some of what it carries; pass it as `transport=` of an agent.
 
     An answer that is to be broken is read to its end first, so a broken stream begins later than a whole one would. A
@@ -141,16 +147,6 @@ class FaultyTransport:
     ) -> None:
         self._transport = transport
         self._dice = _Dice(faults, share, seed, plan)
-
-    @property
-    def injected(self) -> list[Injected]:
-        """What was injected so far, in order."""
-        return list(self._dice.injected)
-
-    @property
-    def plan(self) -> dict[int, str]:
-        """The same, to be replayed: pass it as `plan`."""
-        return self._dice.plan
 
     def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
         number, fault = self._dice.throw(request, at_server=False)

@@ -382,5 +382,4 @@ def test_deadlines_hold_on_real_sockets_under_two_hundred_callers() -> None:
 
     with LoopbackServer(fleet) as server:
         took = asyncio.run(main(server.url))
-    assert max(took) - 0.5 <= 0.1 + 0.3, "a busy machine needs a moment to start two hundred requests"
-    assert sorted(took)[100] - 0.5 <= 0.1
+    assert max(took) - 0.5 <= 0.1
