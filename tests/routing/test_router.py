@@ -150,6 +150,13 @@ def test_what_is_too_long_goes_only_where_there_is_more_room(drive: Driver) -> N
     assert fleet.asked == ["small", "large"]
 
 
+def test_a_target_without_a_key_does_not_hide_that_a_request_was_too_long() -> None:
+    router = Router([scripted_agent(errors.ContextLengthError("too long"), model="a"), "deepseek:deepseek-chat"])
+    with pytest.raises(errors.RoutingError) as caught:
+        router.complete("hi")
+    assert [type(error) for error in caught.value.errors] == [errors.ContextLengthError]
+
+
 def test_a_request_that_cannot_fit_a_window_is_not_sent_there(drive: Driver) -> None:
     from agent.models import ModelFacts, register_model
 

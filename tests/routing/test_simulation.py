@@ -98,10 +98,7 @@ def _ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _splice(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.flow import Emit
-
     monkeypatch.setattr(routed, "_announced", lambda why, kept: [])
-    assert Emit([]).events == []
 
 
 def _forget_losers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +153,4 @@ def test_a_router_that_is_broken_is_found_out(
 
 
 def _breaks(scenario: Scenario) -> bool:
-    try:
-        return bool(violations(scenario))
-    except Exception:
-        return True  # a router that breaks down has broken its promise, too
+    return bool(violations(scenario))
