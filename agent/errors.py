@@ -23,6 +23,8 @@
     ├── RoutingError              every target failed, or none could take the request: `errors`
     └── BudgetExceededError       a limit on tokens, cost or turns was reached
 
+Two more live where they are raised: `agent.loop.JournalError`, and `agent.stores.StoreError` with its own family.
+
 `retryable` says whether sending the same request again can help. It is decided once, where the error is made.
 `ConnectionError` and `TimeoutError` shadow builtins: write `errors.TimeoutError`.
 """
@@ -96,6 +98,8 @@ class AgentError(Exception):
         """Whether events of this call had already reached the caller."""
         self.attempts: Sequence[Attempt] = ()
         """What was tried, in order."""
+        self.result: Any = None
+        """Of a run that failed: the `RunResult` it had come to, with all messages and what they cost."""
 
     @override
     def __str__(self) -> str:

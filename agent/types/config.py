@@ -256,11 +256,31 @@ def _retry_state(attempt: int, error: BaseException | None) -> Any:
     return state
 
 
+Risk = Literal["read", "write", "network", "exec"]
+"""What a tool can do to the world: look, change things here, reach out, or run code."""
+
+
 class ToolLoopConfig(Value, frozen=True, extra="forbid"):
     """Limits of a run in which the model calls tools."""
 
     max_iterations: int = Field(default=10, ge=1)
+    """Model calls of one run."""
     max_tool_calls_per_iteration: int = Field(default=20, ge=1)
+    """Calls beyond it are answered, not run."""
     timeout_per_tool: Seconds = 30.0
     parallel_tool_execution: bool = True
     stop_on_error: bool = False
+    max_identical_calls: int = Field(default=3, ge=1)
+    """A run ends when the same call has brought the same result so often."""
+    max_repairs: int = Field(default=2, ge=0)
+    """How many turns in a row may consist of nothing but calls that cannot be made."""
+    max_output_bytes: int = Field(default=256 * 1024, ge=1)
+    """Of one tool's result; the rest is cut off, and the model is told."""
+    token_budget: int | None = Field(default=None, ge=1)
+    """Tokens of the whole run, sub-agents included."""
+    cost_budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Dollars of the whole run, sub-agents included."""
+    time_budget: Seconds | None = None
+    """Seconds of the whole run."""
+    allowed_risks: frozenset[Risk] = frozenset(("read", "write", "network"))
+    """What tools may do without being allowed one by one."""

@@ -95,6 +95,12 @@ class Message(Value, frozen=True):
     timestamp: Utc | None = Field(default=None, validation_alias=AliasChoices("timestamp", "created_at", "createdAt"))
     parent_id: str | None = Field(default=None, validation_alias=AliasChoices("parent_id", "parentId"))
     usage: Usage | None = None
+    stop_reason: str | None = None
+    """Why an assistant's turn ended. After `error` and `aborted` the turn is not complete, and is not sent again."""
+    error_message: str | None = None
+    provider: str | None = None
+    api: str | None = None
+    model: str | None = None
 
     if TYPE_CHECKING:
 
@@ -110,6 +116,11 @@ class Message(Value, frozen=True):
             timestamp: datetime | float | str | None = ...,
             parent_id: str | None = ...,
             usage: Usage | None = ...,
+            stop_reason: str | None = ...,
+            error_message: str | None = ...,
+            provider: str | None = ...,
+            api: str | None = ...,
+            model: str | None = ...,
         ) -> None: ...
 
     else:

@@ -39,8 +39,8 @@ _CANONICAL = frozenset(get_args(FinishReason))
 class AgentResponse(Value, frozen=True):
     """A model's answer. `content` is stored; `text` and `tool_calls` are read from it, and accepted in its place."""
 
-    __slots__ = ("_raw",)
-    _carried: ClassVar[tuple[str, ...]] = ("_raw",)
+    __slots__ = ("_dag", "_raw")
+    _carried: ClassVar[tuple[str, ...]] = ("_raw", "_dag")
 
     provider: str = ""
     model: str = ""
@@ -69,6 +69,7 @@ class AgentResponse(Value, frozen=True):
         text: str | None = None
         tool_calls: list[ToolCall] = Field(default_factory=list)
         raw: Any = None
+        dag: Any = None
     else:
 
         def __init__(self, /, *, raw=None, **data):
@@ -96,6 +97,11 @@ class AgentResponse(Value, frozen=True):
         def raw(self):
             """The vendor's answer as it came: outside equality, hash, dumps and pickles."""
             return getattr(self, "_raw", None)
+
+        @property
+        def dag(self):
+            """The graph that was asked with, grown by this answer: outside equality, hash, dumps and pickles."""
+            return getattr(self, "_dag", None)
 
         @computed_field
         @property

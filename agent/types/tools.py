@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import AliasChoices, Field, WrapValidator, model_validator
+from typing_extensions import override
 
 from ._base import NOTHING, JsonObject, Value, freeze, thaw
 from .parts import CacheHint, ToolCall, ToolResult
@@ -53,6 +54,11 @@ class ToolSpec(Value, frozen=True):
             if None in data.values():
                 data = {key: value for key, value in data.items() if value is not None}
             return data
+
+    @override
+    def __hash__(self) -> int:
+        # `function` may be anything, hashable or not; equal specs have equal hashes without it.
+        return hash((self.name, self.description, self.parameters))
 
     def to_openai_schema(self) -> dict[str, Any]:
         function: dict[str, Any] = {"name": self.name, "description": self.description, "parameters": self._schema()}

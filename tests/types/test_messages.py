@@ -122,7 +122,7 @@ def test_several_results_share_a_message() -> None:
 
 
 def test_unknown_keys_of_a_message_are_passed_over() -> None:
-    assert Message.from_dict({"role": "user", "content": "a", "api": "x"}) == Message.user("a")
+    assert Message.from_dict({"role": "user", "content": "a", "flavour": "x"}) == Message.user("a")
 
 
 def test_equal_messages_are_equal_whenever_they_were_made() -> None:

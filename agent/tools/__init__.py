@@ -1,0 +1,35 @@
+"""Tools: functions that a model may call, described, checked and run.
+
+```python
+from agent.tools import tool
+
+@tool
+def add(a: int, b: int) -> int:
+    "Adds two numbers."
+    return a + b
+
+assert add(2, 3) == 5
+print(add.spec.parameters["required"])
+```
+"""
+
+from __future__ import annotations
+
+from .base import AgentTool, AgentToolResult, ArgumentsError, Tool, ToolContext, ToolError
+from .functions import FunctionTool, as_tool, tool
+from .registry import ToolRegistry
+from .signal import Signal
+
+__all__ = [
+    "AgentTool",
+    "AgentToolResult",
+    "ArgumentsError",
+    "FunctionTool",
+    "Signal",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolRegistry",
+    "as_tool",
+    "tool",
+]

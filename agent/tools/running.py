@@ -1,0 +1,203 @@
+"""One call of a tool, as a flow: on a loop if it is async, else in a thread or process that can be left behind.
+
+It knows how a tool is run and what can go wrong with user code: whatever a tool raises, be it an attempt to end the
+program, is the failure of that call. Only a KeyboardInterrupt is not: it is the user's wish, and ends the run. Which
+calls are made, in which order and within which time, is decided by whoever runs the flow.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from inspect import isawaitable, iscoroutine
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..context import ambient_deadline
+from ..flow import Flow, Invoke
+from ..types import ToolResult
+from .base import Tool, ToolContext, ToolError
+from .leaving import Leavable
+from .results import ToolFailed, error_text, rendered
+from .signal import Signal
+
+if TYPE_CHECKING:
+    from .isolated import ChildProcess
+
+MAX_ABANDONED = 64
+"""How many threads may hang in tools that were given up before no more are started."""
+MOST_REPORTS = 10_000
+"""Reports that a call may make at once. Later ones are shown as far as there are no more of them than..."""
+REPORTS_PER_SECOND = 1_000
+"""...these; the others are left out. Nobody could look at them, and results of other calls would wait behind them."""
+
+_alive: set[Running] = set()
+_counting = threading.Lock()
+
+
+class Running:
+    """One call, as whoever makes it holds it: it can be given up at any time, from any thread."""
+
+    __slots__ = ("_child", "given_up", "over", "signal")
+
+    def __init__(self, signal: Signal) -> None:
+        self.signal = signal
+        self.given_up = False
+        self.over = False
+        """Set by whoever makes the call when it has come to an end: there will be news of it."""
+        self._child: ChildProcess | None = None
+
+    def give_up(self) -> None:
+        """Nobody waits any more. A process is killed, a coroutine is cancelled by the driver, a thread is left."""
+        self.given_up = True
+        self.signal.set()
+        if self._child is not None:
+            self._child.kill()
+
+    def in_process(self, child: ChildProcess) -> ChildProcess:
+        self._child = child
+        if self.given_up:
+            child.kill()
+        return child
+
+
+def abandoned() -> int:
+    """How many threads hang just now in calls that were given up."""
+    with _counting:
+        return sum(running.given_up for running in _alive)
+
+
+def performed(
+    running: Running, tool: Tool, arguments: Any, context: ToolContext[Any], timeout: float, limit: int
+) -> Flow[ToolResult]:
+    """Run a tool; what it returns comes as a result, what it raises as an exception."""
+    context = replace(context)  # what a tool does to its context is of no consequence to anybody else
+    steps = getattr(tool, "steps", None)
+    if steps is not None:  # a sub-agent: its calls are part of this run
+        call_id, name = context.call_id, context.tool_name
+        value = yield from steps(arguments, context)
+        return rendered(value, call_id, name, limit)
+    result: ToolResult
+    if tool.isolation == "process":
+        from .isolated import ChildProcess
+
+        child = running.in_process(ChildProcess(tool, context, timeout, limit))
+        result = yield from Invoke(child.run, blocking=True, reports=True)
+        return result
+    call = _Call(running, tool, arguments, context, timeout, limit)
+    if tool.is_async:
+        result = yield from Invoke(call.run_async, blocking=True, reports=True)
+        return result
+    if abandoned() >= MAX_ABANDONED:
+        raise ToolError(f"The tool was not started: {MAX_ABANDONED} others hang, and nothing can stop them.")
+    result = yield from Invoke(call.run_blocking, blocking=True, reports=True)
+    return result
+
+
+class _Call:
+    """A tool about to be run in this process."""
+
+    __slots__ = ("_arguments", "_context", "_id", "_limit", "_name", "_running", "_timeout", "_tool")
+
+    def __init__(
+        self, running: Running, tool: Tool, arguments: Any, context: ToolContext[Any], timeout: float, limit: int
+    ) -> None:
+        self._running = running
+        self._tool = tool
+        self._arguments = arguments
+        self._context = context
+        self._id, self._name = context.call_id, context.tool_name
+        self._timeout = timeout
+        self._limit = limit
+
+    def run_blocking(self, *, report: Any) -> Any:
+        with _counting:
+            _alive.add(self._running)
+        try:
+            with _Contained():
+                value = self._begun(report)
+                if not isawaitable(value):
+                    return rendered(value, self._id, self._name, self._limit)
+        finally:
+            with _counting:
+                _alive.discard(self._running)
+        if self._running.given_up:
+            if iscoroutine(value):
+                value.close()  # there may be no loop any more to await it on
+            raise ToolError("The call was given up.")
+        return self._awaited(value)  # a plain function that hands out a coroutine
+
+    async def run_async(self, *, report: Any) -> ToolResult:
+        with _Contained():
+            value = self._begun(report)
+        return await self._awaited(value)
+
+    def _begun(self, report: Any) -> Any:
+        context = self._context
+        context.report = Reports(report, self._limit)
+        context.deadline = min(ambient_deadline.get(), monotonic() + self._timeout)
+        ambient_deadline.set(context.deadline)  # an agent that the tool asks must not go on when nobody waits for it
+        return self._tool.run(self._arguments, context)
+
+    async def _awaited(self, value: Awaitable[Any]) -> ToolResult:
+        from asyncio import CancelledError, current_task
+
+        task = current_task()
+        awaited = Leavable(value, lambda: self._running.given_up)
+
+        def is_from_outside(error: BaseException) -> bool:
+            return awaited.closed or (isinstance(error, CancelledError) and task is not None and task.cancelling() > 0)
+
+        try:
+            with _Contained(is_from_outside):
+                return rendered(await awaited, self._id, self._name, self._limit)
+        except Exception:
+            if self._running.given_up and task is not None and task.cancelling():
+                raise CancelledError from None  # nobody would ever look at what it raised, and asyncio complains then
+            raise
+
+
+class Reports:
+    """`context.report`: what a tool shows before its result, as far as somebody could look at it."""
+
+    __slots__ = ("_left", "_limit", "_report", "_since")
+
+    def __init__(self, report: Callable[[Any], None], limit: int) -> None:
+        self._report = report
+        self._limit = limit
+        self._left = float(MOST_REPORTS)
+        self._since = monotonic()
+
+    def __call__(self, partial: Any) -> None:
+        now = monotonic()
+        self._left = min(MOST_REPORTS, self._left + (now - self._since) * REPORTS_PER_SECOND)
+        self._since = now
+        if self._left >= 1:
+            self._left -= 1
+            self._report(partial[: self._limit] if isinstance(partial, str) else partial)
+
+
+class _Contained:
+    """Whatever is raised in here is the failure of one call, told in words that are found here and now."""
+
+    __slots__ = ("_is_from_outside",)
+
+    def __init__(self, is_from_outside: Callable[[BaseException], bool] = lambda error: False) -> None:
+        self._is_from_outside = is_from_outside
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, KeyboardInterrupt) or self._is_from_outside(error):
+            return
+        if isinstance(error, Exception):
+            words = error_text(error)
+            raise (ToolError(words) if isinstance(error, ToolError) else ToolFailed(words)) from error
+        if isinstance(error, SystemExit):
+            raise ToolError("The tool tried to end the program; that was prevented.") from error
+        raise ToolError(f"The tool failed with {type(error).__name__}.") from error
