@@ -6,7 +6,7 @@ decided in `execution`, and done in `drivers`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -19,7 +19,7 @@ from .execution.accounting import settled
 from .execution.call import Endpoint, attempt, complete, stream
 from .execution.counting import counted, counter_of, token_count
 from .execution.outermost import recorded
-from .execution.output_modes import Plan, plan_output
+from .execution.output_modes import Plan, as_sent, plan_output
 from .execution.retry import retry
 from .execution.structured import structured
 from .json_streams import Partials
@@ -29,11 +29,24 @@ from .requests import RequestLike, prepare, read_config, read_request
 from .routing.budgets import retry_budget
 from .streams import Settle
 from .tokens import TokenCount, estimate_prompt
-from .types import AgentConfig, AgentRequest, ProviderCapabilities, RetryConfig, ToolSpec
+from .types import (
+    AgentConfig,
+    AgentRequest,
+    AgentResponse,
+    ProviderCapabilities,
+    RetryConfig,
+    Secret,
+    ToolLoopConfig,
+    ToolSpec,
+)
+from .validation import validated
 from .wire import Limits, Transport
 
 if TYPE_CHECKING:
     from .checking import Report
+    from .execution.credentials import GetKey
+    from .looping.plan import Hooks
+    from .middleware import Middleware
 
 
 class Agent(Caller):
@@ -48,11 +61,17 @@ class Agent(Caller):
 
     Args:
         config: An AgentConfig, or `provider:model`.
-        tools: Offered to the model with every request.
+        tools: Offered to the model with every request: functions, tools, or descriptions of tools.
         retry: How failed calls are repeated; by default as often as `config.max_retries` says.
+        loop: Limits of runs in which the model calls tools.
+        hooks: Who has a say in those runs: what is asked before a tool is called, and so on.
         transport: Carries the requests; by default the provider's usual one, shared by all agents.
         client: A client of an official SDK (openai, anthropic, google-genai), to send through. Its key, address and
             proxies stay in use; its retries do not.
+        middleware: Stands around every call, the first of it outermost; see `agent.middleware`.
+        get_api_key: Gives the key, before each attempt; plain or async. It is passed the provider's name if it takes
+            an argument, and `refresh=True`, if it takes that, when the vendor has refused the key it gave. None means
+            the key that there is without it.
         overrides: Any field of AgentConfig.
 
     An agent is immutable and may be shared by threads, event loops and forked processes. Each method that takes a
@@ -65,14 +84,20 @@ class Agent(Caller):
         *,
         tools: Sequence[Any] = (),
         retry: RetryConfig | None = None,
+        loop: ToolLoopConfig | None = None,
+        hooks: Hooks | None = None,
         transport: Transport | None = None,
         client: Any = None,
+        middleware: Sequence[Middleware] = (),
+        get_api_key: GetKey | None = None,
         **overrides: Any,
     ) -> None:
         self.config = read_config(config, overrides)
         load(self.config.provider)  # an unknown provider is an error here, not at the first call
         # Reading the tools as a request would, so that both take the same things.
         self.tools: Sequence[ToolSpec | Mapping[str, Any]] = read_request("", {"tools": tools}).tools if tools else ()
+        self._loop = loop
+        self.hooks = hooks
         if retry is not None and "max_retries" in overrides:
             raise ConfigurationError(
                 "retry and max_retries are both given.", field="max_retries", fix="Say it in RetryConfig(max_retries=)."
@@ -82,6 +107,13 @@ class Agent(Caller):
             raise ConfigurationError(
                 "client and transport are both given.", field="client", fix="Pass the one that shall carry requests."
             )
+        if client is not None and get_api_key is not None:
+            raise ConfigurationError(
+                "client and get_api_key are both given.", field="get_api_key", fix="Leave it out: a client has its key."
+            )
+        self.middleware = read_middleware(middleware) if middleware else ()
+        self._get_key = get_api_key
+        self._keys = None if get_api_key is None else _read_keys(get_api_key, self)
         self._client = client
         self._brought_transport = transport if client is None else transports.through(client)
         self._provider: Provider | None = None
@@ -128,18 +160,22 @@ class Agent(Caller):
 
     # Variants
 
+    @override
     def with_config(self, **changes: Any) -> Agent:
-        """Another agent with some settings changed; this one stays as it is."""
+        """Another agent with some settings changed, among them `middleware`; this one stays as it is."""
+        middleware = changes.pop("middleware", self.middleware)
         config = read_config(self.config, changes)
         retry = self.retry
         if "max_retries" in changes:
             retry = retry.model_copy(update={"max_retries": config.max_retries})
         transport = self._brought_transport if self._client is None else None
-        changed = Agent(config, tools=self.tools, retry=retry, transport=transport, client=self._client)
+        options = {**self._options(), "retry": retry, "transport": transport, "middleware": middleware}
+        changed = Agent(config, client=self._client, **options)
         changed._retries = self._retries  # a vendor in trouble is not spared by asking it in another tone
         return changed
 
     @property
+    @override
     def capabilities(self) -> ProviderCapabilities:
         """What the provider can do, as far as this model can, too."""
         return narrowed(self.provider.capabilities, facts(self.config.provider, self.config.model))
@@ -148,8 +184,10 @@ class Agent(Caller):
     def provider(self) -> Provider:
         """The codec, made when it is first needed: only then must there be a key."""
         if self._provider is None:
-            make = load(self.config.provider)
-            self._provider = make(self.config) if self._client is None else for_client(self._client, make, self.config)
+            make, config = load(self.config.provider), self.config
+            if self._get_key is not None:
+                config = config.with_overrides(api_key=_LATER)
+            self._provider = make(config) if self._client is None else for_client(self._client, make, config)
         return self._provider
 
     @override
@@ -167,7 +205,19 @@ class Agent(Caller):
         if self._client is not None:
             raise TypeError("an agent with a client of its own cannot be pickled; make both in the other process")
         # Connections stay behind, and so does the key: the other process finds its own in the environment.
-        return _rebuild, (self.config, self.tools, self.retry, self._brought_transport)
+        options = self._options()
+        if self._get_key is not None:
+            from .execution.credentials import by_reference
+
+            by_reference(self._get_key)
+        return _rebuild, (self.config, options)
+
+    def _options(self) -> dict[str, Any]:
+        """What it was made from, besides its configuration and a client."""
+        return {
+            "tools": self.tools, "retry": self.retry, "loop": self.loop, "hooks": self.hooks,
+            "transport": self._brought_transport, "middleware": self.middleware, "get_api_key": self._get_key,
+        }  # fmt: skip
 
     # Composition
 
@@ -182,11 +232,20 @@ class Agent(Caller):
             call = self._calls[streaming] = self._compose(streaming=streaming)
         return call
 
+    @override
+    def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
+        return self.tools
+
     def _asks_for_count(self, exact: bool | None) -> bool:
         return exact is not False and (exact is True or counter_of(self.provider) is not None)
 
     def _count(self) -> Call:
-        return recorded(retry(counted(self._endpoint()), self.retry, self._retries), streaming=False)
+        call = retry(self._reached(counted), self.retry, self._retries)
+        if self.middleware:
+            from .middleware.flow import rewritten
+
+            call = rewritten(call, self.middleware, target=self._name)
+        return recorded(call, streaming=False)
 
     @override
     def _reading(self, request: AgentRequest) -> tuple[Call, Partials]:
@@ -198,20 +257,55 @@ class Agent(Caller):
         name = self.provider.name
         return lambda partial, received: settled(partial, request, name, received)
 
-    def _endpoint(self) -> Endpoint:
+    def _endpoint(self, provider: Provider) -> Endpoint:
         config = self.config
         limits = Limits(config.connect_timeout, config.first_byte_timeout, config.timeout)
-        return Endpoint(self.provider, limits, config.idle_timeout, self._transport)
+        return Endpoint(provider, limits, config.idle_timeout, self._transport)
+
+    def _endpoint_with(self, key: Secret | None) -> Endpoint:
+        config = self.config if key is None else validated(lambda: self.config.with_overrides(api_key=key))
+        return self._endpoint(load(config.provider)(config))
+
+    def _reached(self, once: Callable[[Endpoint], Call]) -> Call:
+        """A call of the vendor: with the key that there is, or with the one that there is at that time."""
+        if self._keys is None:
+            return once(self._endpoint(self.provider))
+        from .execution.credentials import keyed
+
+        return keyed(self._keys, once)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.provider.name}:{self.config.model}"
 
     def _compose(self, *, streaming: bool) -> Call:
-        once = self._attempt(f"{self.provider.name}:{self.config.model}", streaming=streaming)
-        call = structured(retry(once, self.retry, self._retries), self.provider, streaming=streaming)
-        return recorded(call, streaming=streaming)
+        once = retry(self._attempt(self._name, streaming=streaming), self.retry, self._retries)
+        return recorded(self._around(once, self._name, streaming=streaming), streaming=streaming)
+
+    def _around(self, once: Call, name: str, *, streaming: bool) -> Call:
+        """What stands around the attempts of a call."""
+        call = structured(once, self.provider, streaming=streaming)
+        if not self.middleware:
+            return call
+        from .middleware.flow import wrapped
+
+        return wrapped(call, self.middleware, streaming=streaming, target=name, fingerprint=self._fingerprint)
+
+    def _fingerprint(self, request: AgentRequest) -> str:
+        from .middleware.fingerprints import of_schema, of_wire
+
+        provider = self.provider
+        wire = provider.encode(as_sent(provider, request), stream=False)
+        return of_wire(provider.name, wire, of_schema(request.output_schema))
 
     def _attempt(self, name: str, *, streaming: bool) -> Call:
-        endpoint = self._endpoint()
-        call = stream(endpoint) if streaming else complete(endpoint)
-        return attempt(call, target=name, provider=endpoint.provider.name, model=self.config.model)
+        model = self.config.model
+
+        def once(endpoint: Endpoint) -> Call:
+            call = stream(endpoint) if streaming else complete(endpoint)
+            return attempt(call, target=name, provider=endpoint.provider.name, model=model)
+
+        return self._reached(once)
 
     @property
     @override
@@ -222,7 +316,13 @@ class Agent(Caller):
 
     def one_call(self, name: str, *, streaming: bool) -> Call:
         """A call that tries once, for a router: retries are its business, and so is the record."""
-        return structured(self._attempt(name, streaming=streaming), self.provider, streaming=streaming)
+        return self._around(self._attempt(name, streaming=streaming), name, streaming=streaming)
+
+    def adds(self) -> str:
+        """What it adds to every request, in a form that is the same for equal agents; its key is no part of it."""
+        from .middleware.fingerprints import of_agent
+
+        return of_agent(self.config, self.tools)
 
     def as_asked(self, request: AgentRequest) -> AgentRequest:
         """The request as this agent would send it: with its own system prompt, sampling and tools."""
@@ -232,6 +332,7 @@ class Agent(Caller):
         """How this agent would ask for the request's schema, and read the answer."""
         return plan_output(self.provider, self.as_asked(request))
 
+    @override
     def named(self) -> tuple[str, str]:
         """Its provider and its model."""
         return self.config.provider, self.config.model
@@ -240,9 +341,27 @@ class Agent(Caller):
         """What a key's troubles are shared by, and what a model's are."""
         config = self.config
         way = self._client if self._client is not None else self._brought_transport
-        access = (config.provider, config.base_url, config.api_key, None if way is None else id(way))
+        key = config.api_key if self._get_key is None else id(self._get_key)
+        access = (config.provider, config.base_url, key, None if way is None else id(way))
         return access, (*access, config.model)
 
 
-def _rebuild(config: AgentConfig, tools: Sequence[Any], retry: RetryConfig, transport: Transport | None) -> Agent:
-    return Agent(config, tools=tools, retry=retry, transport=transport)
+_LATER = "-"
+"""Stands in for a key that is asked for before each attempt, in the codec that plans and never sends."""
+
+
+def _read_keys(get_api_key: GetKey, agent: Agent) -> Any:
+    from .execution.credentials import Keys
+
+    return Keys(get_api_key, agent.config.provider, agent._endpoint_with)
+
+
+def read_middleware(given: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    """Loaded by those who have some."""
+    from .middleware.flow import read_middleware as read
+
+    return read(given)
+
+
+def _rebuild(config: AgentConfig, options: dict[str, Any]) -> Agent:
+    return Agent(config, **options)

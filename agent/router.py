@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from typing_extensions import override
 
-from .agent import Agent
+from .agent import Agent, read_middleware
 from .caller import Caller
 from .context import Call, Context
 from .errors import ConfigurationError
@@ -21,9 +21,9 @@ from .execution.outermost import recorded
 from .flow import Flow
 from .json_streams import Partials
 from .requests import RequestLike, check_not_empty, read_request
+from .routing.assembling import name_targets, one_of, racers_of, share_health, tools_of
 from .routing.budgets import RequestBudget, SpendLedger, retry_budget
 from .routing.explaining import Explanation, explained
-from .routing.health import Health, Parking
 from .routing.memory import Memory
 from .routing.routed import routed
 from .routing.strategies import Custom, read_strategy
@@ -31,12 +31,22 @@ from .routing.targets import Target
 from .routing.trip import Routes, Shadow
 from .streams import Settle
 from .tokens import Received, TokenCount
-from .types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, RoutingStrategy
+from .types import (
+    AgentConfig,
+    AgentRequest,
+    AgentResponse,
+    ProviderCapabilities,
+    RetryConfig,
+    RoutingStrategy,
+    ToolLoopConfig,
+)
 from .types.policies import BreakerConfig, HedgeConfig, OnPartial, SpendLimit
 from .wire import Transport
 
 if TYPE_CHECKING:
     from .checking import Report
+    from .looping.plan import Hooks
+    from .middleware import Middleware
 
 TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"
 """An agent or a router, a target with its settings, or what an agent is made from."""
@@ -58,6 +68,9 @@ _OPTIONS = frozenset(
         "deadline",
         "name",
         "only",
+        "middleware",
+        "loop",
+        "hooks",
     )
 )
 
@@ -94,6 +107,10 @@ class Router(Caller):
         max_wait: Seconds to wait at most for a target to be ready again, if none is.
         deadline: Seconds for a whole call, unless the request says otherwise.
         name: What it is called inside another router.
+        middleware: Stands around every call of the router, the first of it outermost. Its agents keep their own, which
+            stand around each attempt.
+        loop: Limits of runs in which the model calls tools.
+        hooks: Who has a say in those runs.
 
     A router may be shared by threads and event loops. It remembers how its targets fare.
     """
@@ -115,21 +132,28 @@ class Router(Caller):
         deadline: float | None = None,
         name: str = "router",
         only: Sequence[str] | None = None,
+        middleware: Sequence[Middleware] = (),
+        loop: ToolLoopConfig | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self.name = name
         self.deadline = deadline
+        self.middleware = read_middleware(middleware) if middleware else ()
+        self._loop = loop
+        self.hooks = hooks
         self._options: dict[str, Any] = {
             "strategy": strategy, "retry": retry, "on_partial": on_partial, "on_content_filter": on_content_filter,
             "race": race, "hedge": hedge, "breaker": breaker, "spend": spend, "shadow": shadow, "max_wait": max_wait,
             "deadline": deadline, "name": name, "only": only,
+            "middleware": self.middleware, "loop": loop, "hooks": hooks,
         }  # fmt: skip
         self.targets = _read_targets(targets)
-        _one_of("on_partial", on_partial, ("raise", "restart", "continue"))
-        _one_of("on_content_filter", on_content_filter, ("raise", "fallback"))
+        one_of("on_partial", on_partial, ("raise", "restart", "continue"))
+        one_of("on_content_filter", on_content_filter, ("raise", "fallback"))
         retrying = retry or RetryConfig(max_retries=3)
         hedging = HedgeConfig() if hedge is True else hedge or None
         limits = (spend,) if isinstance(spend, SpendLimit) else tuple(spend)
-        _share_health(self.targets, BreakerConfig(least=_NEVER) if breaker is False else breaker or BreakerConfig())
+        share_health(self.targets, BreakerConfig(least=_NEVER) if breaker is False else breaker or BreakerConfig())
         self._routes = Routes(
             targets=self.targets,
             strategy=read_strategy(strategy),
@@ -137,7 +161,7 @@ class Router(Caller):
             on_partial=on_partial,
             filtered_elsewhere=on_content_filter == "fallback",
             max_wait=max_wait,
-            racers=_racers(race, len(self.targets)),
+            racers=racers_of(race, len(self.targets)),
             hedge=hedging,
             shadows=tuple(_read_shadow(*one) for one in shadow),
             takes_turns=strategy == RoutingStrategy.ROUND_ROBIN,
@@ -177,22 +201,25 @@ class Router(Caller):
         """As an agent's, by the target that would be asked first."""
         router, changes = self._router(overrides)
         asked = router._prepare(request, changes)
-        count: TokenCount = router._likely(asked)[0].agent.count_tokens(
-            asked.model_copy(update={"model": None}), exact=exact
-        )
+        count: TokenCount = router._counter(asked).count_tokens(asked.model_copy(update={"model": None}), exact=exact)
         return count
 
     async def acount_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
         """As `count_tokens`, with await."""
         router, changes = self._router(overrides)
         asked = router._prepare(request, changes)
-        count: TokenCount = await router._likely(asked)[0].agent.acount_tokens(
-            asked.model_copy(update={"model": None}), exact=exact
-        )
+        counter = router._counter(asked)
+        count: TokenCount = await counter.acount_tokens(asked.model_copy(update={"model": None}), exact=exact)
         return count
+
+    def _counter(self, asked: AgentRequest) -> Any:
+        """Who counts: the one that would be asked first. What the router's middleware hides, it hides there, too."""
+        agent = self._likely(asked)[0].agent
+        return agent.with_config(middleware=(*self.middleware, *agent.middleware)) if self.middleware else agent
 
     # State and variants
 
+    @override
     def with_config(self, **changes: Any) -> Router:
         """Another router with some settings changed; what is remembered about the targets is shared.
 
@@ -225,6 +252,7 @@ class Router(Caller):
         return self._routes.ledger.spent(limit, value)
 
     @property
+    @override
     def capabilities(self) -> ProviderCapabilities:
         """What at least one of the targets can do."""
         every = [target.capabilities for target in self.targets]
@@ -248,11 +276,12 @@ class Router(Caller):
 
     def one_call(self, name: str, *, streaming: bool) -> Call:
         """Its flow, for a router around it. The attempts of both count together."""
-        return self._routed(streaming=streaming)
+        return self._around(name, streaming=streaming)
 
     def as_asked(self, request: AgentRequest) -> AgentRequest:
         return request
 
+    @override
     def named(self) -> tuple[str, str]:
         return self.name, ""
 
@@ -260,6 +289,10 @@ class Router(Caller):
         return ("router", id(self)), ("router", id(self))
 
     # Composition
+
+    @override
+    def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
+        return tools_of(self.targets, response)
 
     def _router(self, overrides: Mapping[str, Any]) -> tuple[Router, Mapping[str, Any]]:
         """This router, or one with the settings for this request alone."""
@@ -289,8 +322,28 @@ class Router(Caller):
     def _call(self, *, streaming: bool) -> Call:
         call = self._calls.get(streaming)
         if call is None:
-            call = self._calls[streaming] = recorded(self._routed(streaming=streaming), streaming=streaming)
+            call = self._calls[streaming] = recorded(self._around(self.name, streaming=streaming), streaming=streaming)
         return call
+
+    def _around(self, name: str, *, streaming: bool) -> Call:
+        """The flow that asks the targets, and what stands around it."""
+        call = self._routed(streaming=streaming)
+        if not self.middleware:
+            return call
+        from .middleware.flow import wrapped
+
+        return wrapped(
+            call, self.middleware, streaming=streaming, target=name, fingerprint=self._fingerprint, every_target=True
+        )
+
+    def _fingerprint(self, request: AgentRequest) -> str:
+        from .middleware.fingerprints import of_request
+
+        return of_request(request, [f"{target.name} {target.agent.adds()}" for target in self.targets])
+
+    def adds(self) -> str:
+        """As an agent's: what its targets add to every request."""
+        return "; ".join(f"{target.name} {target.agent.adds()}" for target in self.targets)
 
     def _routed(self, *, streaming: bool) -> Call:
         plain = routed(self._routes, streaming=streaming)
@@ -408,7 +461,7 @@ def _read_targets(given: Sequence[TargetLike | Sequence[TargetLike]]) -> tuple[T
             targets.append(_read_target(entry, level if levelled else None))
     if not targets:
         raise ConfigurationError("A router needs at least one target.", field="targets", fix="Pass some agents.")
-    _name(targets)
+    name_targets(targets)
     return tuple(targets)
 
 
@@ -428,41 +481,6 @@ def _read_target(given: Any, level: int | None) -> Target:
     return target
 
 
-def _name(targets: Sequence[Target]) -> None:
-    """Targets without a name are called as their agents; of several, all but the first get a number."""
-    taken: set[str] = set()
-    for target in targets:
-        provider, model = target.callee.named()
-        plain = target.name or (f"{provider}:{model}" if model else provider)
-        name, number = plain, 1
-        while name in taken:
-            number += 1
-            name = f"{plain}#{number}"
-        if target.name and name != target.name and target.health is None:
-            raise ConfigurationError(
-                f"Two targets are called {target.name!r}.", field="targets", fix="Give each a name of its own."
-            )
-        target.name = name
-        taken.add(name)
-
-
-def _share_health(targets: Sequence[Target], config: BreakerConfig) -> None:
-    """What is the same model behind the same key fails together; what is behind the same key is refused together."""
-    keys: dict[Hashable, Parking] = {}
-    known: dict[Hashable, Health] = {}
-    for target in targets:
-        access, whole = target.callee.identity()
-        if target.health is not None:
-            keys.setdefault(access, target.health.key)
-            known.setdefault(whole, target.health)
-    for target in targets:
-        if target.health is None:
-            access, whole = target.callee.identity()
-            if whole not in known:
-                known[whole] = Health(config, keys.setdefault(access, Parking()))
-            target.health = known[whole]
-
-
 def _read_shadow(agent: Any, share: float = 1.0, heard: Callable[[Any], object] | None = None) -> Shadow:
     if not 0 < share <= 1:
         raise ConfigurationError(
@@ -471,18 +489,3 @@ def _read_shadow(agent: Any, share: float = 1.0, heard: Callable[[Any], object] 
     target = _read_target(agent, None)
     target.name = target.name or "shadow"
     return Shadow(target, share, heard)
-
-
-def _racers(race: bool | int, targets: int) -> int:
-    if race is True:
-        return targets
-    if race is False:
-        return 1
-    if race < 2:
-        raise ConfigurationError(f"A race of {race}.", field="race", fix="Pass True, or 2 or more.")
-    return min(race, targets)
-
-
-def _one_of(field: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ConfigurationError(f"{field} is {value!r}.", field=field, fix=f"Use one of {', '.join(known)}.")

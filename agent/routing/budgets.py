@@ -9,8 +9,8 @@ from typing import Any
 
 from typing_extensions import override
 
+from ..locks import Locked
 from ..types.policies import SpendLimit
-from .locks import Locked
 
 
 class RequestBudget:

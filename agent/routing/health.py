@@ -10,8 +10,8 @@ import math
 from collections import deque
 from typing import Literal
 
+from ..locks import Locked
 from ..types.policies import BreakerConfig
-from .locks import Locked
 
 State = Literal["closed", "open", "half-open"]
 

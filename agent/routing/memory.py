@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from .locks import Locked
+from ..locks import Locked
 
 KEPT = 4096
 """Conversations; the one that was quiet for longest is forgotten first."""

@@ -11,8 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..locks import Locked
 from ..types.policies import RateLimit
-from .locks import Locked
 
 if TYPE_CHECKING:
     from ..providers.hints import Allowance

@@ -87,7 +87,8 @@ def park(error: errors.AgentError, target: Target, now: float) -> None:
         case errors.QuotaExceededError():
             target.health.key.until(now + (QUOTA_PAUSE if hint is None else hint), "its account is out of credit")
         case errors.AuthenticationError():
-            target.health.key.until(math.inf, "its key was refused")
+            # A key that is fetched may be there the next time; one that was refused will be refused again.
+            target.health.key.until(math.inf if hint is None else now + hint, "its key was refused")
         case errors.ModelNotFoundError():
             target.health.parking.until(math.inf, "the vendor does not know its model")
         case _:

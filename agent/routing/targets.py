@@ -5,7 +5,7 @@ A target may be shared by several routers, which then share what they know of it
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from typing_extensions import override
@@ -45,6 +45,10 @@ class Callee(Protocol):
 
     def identity(self) -> tuple[Hashable, Hashable]:
         """What shares troubles with it: everything that uses its key, and everything that is the same model, too."""
+        ...
+
+    def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
+        """The tools that it offers with every request."""
         ...
 
 

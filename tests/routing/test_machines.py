@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from agent.providers.hints import Allowance
 from agent.routing.budgets import Refusal, RequestBudget, Reservation, SpendLedger
 from agent.routing.health import Breaker, Parking, Permit
-from agent.routing.locks import Locked
+from agent.locks import Locked
 from agent.routing.rates import WINDOW, Rates
 from agent.types import BreakerConfig, RateLimit, SpendLimit
 
