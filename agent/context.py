@@ -14,25 +14,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from .flow import Flow
-from .types import AgentRequest, AgentResponse, Attempt, Candidate, Message
+from .types import AgentRequest, AgentResponse, Attempt, Candidate
 
 ambient_deadline: contextvars.ContextVar[float] = contextvars.ContextVar("agent_deadline", default=math.inf)
 """time.monotonic() by which the run around this code must end. Set only while user code runs."""
 
 
 class Inbox:
-    """Messages that steer a run, put in by any thread and taken out by the flow."""
+    """Messages for a run, put in by any thread and taken out by the flow."""
 
     __slots__ = ("_messages",)
 
     def __init__(self) -> None:
-        self._messages: deque[Message] = deque()
+        self._messages: deque[Any] = deque()
 
-    def put(self, message: Message) -> None:
+    def put(self, message: Any) -> None:
         self._messages.append(message)
 
-    def take(self) -> list[Message]:
-        taken: list[Message] = []
+    def take(self) -> list[Any]:
+        taken: list[Any] = []
         while self._messages:
             taken.append(self._messages.popleft())
         return taken
@@ -45,6 +45,14 @@ class Tries:
 
     def __init__(self) -> None:
         self.made = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlace:
+    """A place in a run: its id, and which of its turns."""
+
+    id: str
+    turn: int
 
 
 @dataclass(slots=True)
@@ -71,6 +79,8 @@ class Context:
     """Who was considered, for whoever asks."""
     inbox: Inbox = field(default_factory=Inbox)
     spans: list[Any] = field(default_factory=list)
+    run: RunPlace | None = None
+    """Which run of a tool loop this call is a part of."""
     user_context: contextvars.Context | None = None
     """The contextvars in which user code of this run executes; None for a copy of the caller's."""
 

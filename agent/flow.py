@@ -19,7 +19,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from .types import StreamEvent
 from .wire import Body, Limits, Reply, WireRequest
 
 R = TypeVar("R")
@@ -88,7 +87,8 @@ class Random(Effect[float]):
 class Emit(Effect[None]):
     """Events for whoever consumes the run: one effect for all that one chunk brought."""
 
-    events: Sequence[StreamEvent]
+    events: Sequence[Any]
+    """StreamEvents of a model call, or a tool loop's own events."""
 
 
 @dataclass(slots=True, eq=False)

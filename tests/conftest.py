@@ -18,7 +18,20 @@ SEED = int(os.environ.get("AGENT_TEST_SEED") or random.SystemRandom().randrange(
 os.environ["AGENT_TEST_SEED"] = str(SEED)  # for worker processes: they start from this one's environment
 WIRE = Path(os.environ.get("AGENT_WIRE_CORPUS") or Path(__file__).parent.parent.parent / "shared" / "wire")
 
-ALONE = {"drivers", "transports", "live", "test_imports", "test_streams", "test_retry", "test_plugins"}
+ALONE = {
+    "drivers",
+    "transports",
+    "live",
+    "mcp_",
+    "test_exits",
+    "test_imports",
+    "test_isolation",
+    "test_misbehaving",
+    "test_plugins",
+    "test_programs",
+    "test_retry",
+    "test_streams",
+}
 """Directories and modules whose tests depend on real time, threads or sockets closing in time."""
 
 NOT_TRACED = {
@@ -36,6 +49,7 @@ NOT_TRACED = {
     "test_sse",
     "test_storms",
     "test_stream_cuts",
+    "test_signatures",
 }
 """Modules that run the same code thousands of times: measuring their coverage would double their time."""
 

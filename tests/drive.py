@@ -17,7 +17,8 @@ from typing_extensions import override
 
 from agent import Agent, Router
 from agent.errors import AgentError
-from agent.testing import LoopbackServer, Network, Simulation, simulate
+from agent.looping.results import RunResult
+from agent.testing import LoopbackServer, Network, SimulatedLoop, Simulation, simulate
 from agent.types import AgentResponse, StreamEvent
 from agent.wire import WireRequest
 
@@ -50,6 +51,28 @@ class Outcome:
         return "".join(event.text or "" for event in self.events if event.type == "text_delta")
 
 
+@dataclass
+class Ran:
+    """What a run came to."""
+
+    result: RunResult | None = None
+    events: list[Any] = field(default_factory=list)
+    error: AgentError | None = None
+    seconds: float = 0.0
+    requests: list[WireRequest] = field(default_factory=list)
+
+    @property
+    def ok(self) -> RunResult:
+        if self.result is None:
+            raise AssertionError(f"the run failed: {self.error!r}") from self.error
+        return self.result
+
+    @property
+    def failed(self) -> AgentError:
+        assert self.error is not None, f"the run succeeded: {self.result!r}"
+        return self.error
+
+
 class Driver:
     """Runs calls of an agent against a network."""
 
@@ -77,6 +100,22 @@ class Driver:
 
     def stream(self, network: Network, request: Any = "hi", **options: Any) -> Outcome:
         return self._run(network, request, options, streaming=True)
+
+    def run(self, network: Network, request: Any = "hi", *, asked: dict[str, Any] | None = None, **options: Any) -> Ran:
+        """A run with tools, as a stream of events. `asked` are options of the run, `options` those of the agent."""
+        server = self.serve(network)
+        agent = make_agent(options, base_url=server.url)
+        ran = Ran(requests=server.requests)
+        started = time.monotonic()
+        try:
+            self._loop(agent, request, asked or {}, ran)
+        except AgentError as error:
+            ran.error = error
+        ran.seconds = time.monotonic() - started
+        return ran
+
+    def _loop(self, agent: Agent | Router, request: Any, asked: dict[str, Any], ran: Ran) -> None:
+        raise NotImplementedError
 
     def _run(self, network: Network, request: Any, options: dict[str, Any], *, streaming: bool) -> Outcome:
         server = self.serve(network)
@@ -120,8 +159,32 @@ class SyncDriver(Driver):
         outcome.response = stream.response
 
 
+    @override
+    def _loop(self, agent: Agent | Router, request: Any, asked: dict[str, Any], ran: Ran) -> None:
+        watching = asked.pop("watching", None)
+        stream = agent.run_stream(request, **asked)
+        for event in stream:
+            ran.events.append(event)
+            if watching is not None:
+                watching(event, stream)
+        ran.result = stream.result
+
+
 class AioDriver(Driver):
     name = "aio"
+
+    @override
+    def _loop(self, agent: Agent | Router, request: Any, asked: dict[str, Any], ran: Ran) -> None:
+        run_and_leave_nothing(self._aloop(agent, request, asked, ran))
+
+    async def _aloop(self, agent: Agent | Router, request: Any, asked: dict[str, Any], ran: Ran) -> None:
+        watching = asked.pop("watching", None)
+        stream = agent.arun_stream(request, **asked)
+        async for event in stream:
+            ran.events.append(event)
+            if watching is not None:
+                watching(event, stream)
+        ran.result = stream.result
 
     @override
     def _call(self, agent: Agent | Router, request: Any, outcome: Outcome, *, streaming: bool) -> None:
@@ -139,6 +202,26 @@ class AioDriver(Driver):
 
 class SimulatedDriver(Driver):
     name = "simulated"
+
+    @override
+    def run(self, network: Network, request: Any = "hi", *, asked: dict[str, Any] | None = None, **options: Any) -> Ran:
+        simulation = Simulation(network)
+        ran = Ran(requests=simulation.requests)
+        options_of_run = dict(asked or {})
+        watching = options_of_run.pop("watching", None)
+        try:
+            agent = make_agent({"base_url": "http://127.0.0.1/v1", **options})
+            run = SimulatedLoop(simulation, agent, request, **options_of_run)
+            for event in run:
+                ran.events.append(event)
+                if watching is not None:
+                    watching(event, run)
+            ran.result = run.result
+        except AgentError as error:
+            ran.error = error
+        ran.seconds = simulation.now
+        assert simulation.open_bodies == 0, "a body was left open"
+        return ran
 
     @override
     def _run(self, network: Network, request: Any, options: dict[str, Any], *, streaming: bool) -> Outcome:

@@ -7,7 +7,7 @@ import math
 from .. import errors
 from ..wire import Body, Limits
 
-GRACE = 1.0
+GRACE = 0.5
 """Seconds that cancelled user code gets to end before it is left alone."""
 SLACK = 0.002
 """Clocks and timers may fire this much early."""

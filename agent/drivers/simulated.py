@@ -41,7 +41,6 @@ from ..flow import (
     Wait,
     rest_of,
 )
-from ..types import StreamEvent
 from ..wire import Limits, Reply, WireRequest
 from .limits import deadline_passed, exchange_end, read_expired, reply_expired, until_reply
 from .news import fatal, take_news
@@ -92,7 +91,7 @@ class SimulatedRun:
         self.children: list[SimulatedRun] = []
         self.result: Any = None
         self.error: BaseException | None = None
-        self.events: list[StreamEvent] = []
+        self.events: list[Any] = []
 
 
 class Simulation:
@@ -122,7 +121,7 @@ class Simulation:
         self.open_bodies = 0
         self.open_bodies_while_emitting = 0
         self.open_bodies_while_sleeping = 0
-        self.events: list[StreamEvent] = []
+        self.events: list[Any] = []
         self._network = network
         self._fault = fault
         self._stop_at = stop_at
@@ -158,6 +157,10 @@ class Simulation:
         root.started_at = self.now
         self._ready.append((root, None, None))
         return root
+
+    def step(self) -> bool:
+        """Let the next thing happen; False if nothing can."""
+        return self._happen()
 
     def finish(self) -> None:
         """Let happen whatever can still happen."""

@@ -43,7 +43,6 @@ from ..flow import (
     Wait,
     rest_of,
 )
-from ..types import StreamEvent
 from ..wire import Cancelled, Limits, Live, SyncBody, SyncTransport
 from .limits import GRACE, SLACK, deadline_passed, exchange_end, read_expired, reply_expired, until_reply
 from .news import fatal, take_news
@@ -117,7 +116,7 @@ class SyncRun:
 
     # Stepping
 
-    def advance(self) -> Sequence[StreamEvent] | None:
+    def advance(self) -> Sequence[Any] | None:
         """Run to the next Emit and return its events, or to the end and return None. Whatever it raises, it closes."""
         flow, reply, error = self.flow, self._reply, self._error
         self._reply = self._error = None

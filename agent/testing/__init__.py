@@ -21,6 +21,7 @@ from ..providers.scripted import Line, Script
 from ..transports.scripted import ScriptedTransport
 from .chaos import Chaos, FaultyTransport, Injected
 from .faults import FAULTS, Exchange, Fault
+from .loops import SimulatedLoop, TimedTool
 from .rules import Violation, broken_rules
 from .server import LoopbackServer, RawAnswer
 from .simulation import simulate, start
@@ -40,10 +41,12 @@ __all__ = [
     "RawAnswer",
     "Script",
     "ScriptedTransport",
+    "SimulatedLoop",
     "SimulatedRun",
     "SimulatedTool",
     "Simulation",
     "Stopped",
+    "TimedTool",
     "VendorScript",
     "Violation",
     "broken_rules",

@@ -24,7 +24,7 @@ import pytest
 from google import genai
 from pydantic import BaseModel
 
-from agent import Agent, AgentRequest, AgentResponse, Message, RetryConfig, ToolSpec, errors
+from agent import Agent, AgentRequest, AgentResponse, Message, RetryConfig, Router, RunResult, ToolSpec, errors, tool
 
 ROOT = Path(__file__).parent.parent.parent
 AIMOCK = ROOT / ".tools" / "node_modules" / "@copilotkit" / "aimock" / "dist" / "aimock-cli.js"
@@ -364,6 +364,57 @@ def test_a_stream_that_is_cut_is_interrupted(aimock: str, dialect: Dialect, ask:
     text = caught.value.partial.text or ""
     assert 0 < len(text) < len(STORY)
     assert STORY.startswith(text)
+
+
+# The loop
+
+
+@tool
+async def get_weather(city: str, days: int = 1) -> str:
+    """The weather of the next days."""
+    await asyncio.sleep(0)
+    return f"{city}: {21 + days} °C"
+
+
+def _run(agent: Agent, question: str) -> RunResult:
+    return agent.run(question)
+
+
+def _arun(agent: Agent, question: str) -> RunResult:
+    return asyncio.run(agent.arun(question))
+
+
+def _run_stream(agent: Agent, question: str) -> RunResult:
+    return agent.run_stream(question).collect()
+
+
+def _arun_stream(agent: Agent, question: str) -> RunResult:
+    async def main() -> RunResult:
+        return await agent.arun_stream(question).collect()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("run", [_run, _arun, _run_stream, _arun_stream], ids=lambda way: way.__name__.strip("_"))
+def test_the_loop_makes_parallel_calls_and_comes_to_its_answer(
+    aimock: str, dialect: Dialect, run: Callable[[Agent, str], RunResult]
+) -> None:
+    result = run(dialect.agent(aimock, tools=[get_weather]), "How is the weather?")
+    assert result.text == "Sunny."
+    assert result.turns == 2
+    answers = [message.text for message in result.messages if message.role == "tool"]
+    assert answers == ["Paris: 24 °C", "São Paulo: 22 °C"]
+    assert result.usage is not None
+    assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (22, 14)
+    assert [attempt.error for attempt in result.route] == [None, None]
+
+
+def test_a_router_runs_the_loop_over_three_dialects(aimock: str) -> None:
+    agents = [dialect.agent(aimock, tools=[get_weather]) for dialect in DIALECTS]
+    router = Router(agents, strategy="round_robin")
+    result = router.run("How is the weather?")
+    assert result.text == "Sunny."  # one vendor made the calls, another read their results
+    assert len({attempt.target for attempt in result.route}) == 2
 
 
 # Through brought clients

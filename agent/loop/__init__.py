@@ -1,0 +1,143 @@
+"""The agent loop: events, steering, approval, journals, and the loop as a function of anybody's model.
+
+`Agent.run` and `Router.run` are this loop. Here is what their events and options are made of, an `AgentLoop` that keeps
+a conversation, and `agent_loop` for those who bring their own stream function.
+"""
+
+from __future__ import annotations
+
+from ..looping.control import Allow, Ask, Change, Decision, Deny, Rules
+from ..looping.events import (
+    AgentEndEvent,
+    AgentEvent,
+    AgentStartEvent,
+    AssistantMessageEvent,
+    MessageEndEvent,
+    MessageStartEvent,
+    MessageUpdateEvent,
+    ToolExecutionEndEvent,
+    ToolExecutionStartEvent,
+    ToolExecutionUpdateEvent,
+    TurnEndEvent,
+    TurnStartEvent,
+)
+from ..looping.journal import CallRecord, Entry, Journal, JournalError, MemoryJournal, Outcome, SqliteJournal, calls_in
+from ..looping.plan import Hooks
+from ..looping.results import PausedRun, PendingCall, RunResult
+from ..looping.shapes import (
+    AgentMessage,
+    AssistantContent,
+    AssistantMessage,
+    CustomAgentMessage,
+    JsonPrimitive,
+    JsonValue,
+    StopReason,
+    ToolResultMessage,
+    UserMessage,
+    for_the_model,
+)
+from ..looping.streams import AsyncRunStream, RunStream
+from ..tools.base import AgentTool, AgentToolResult, Tool
+from ..tools.signal import Signal
+from ..types import (
+    ImageContent,
+    JsonObject,
+    Message,
+    TextContent,
+    ThinkingContent,
+    ThinkingLevel,
+    ToolCallContent,
+)
+from .compaction import Compaction
+from .config import (
+    AgentContext,
+    AgentLoopConfig,
+    AgentMessageProvider,
+    AgentState,
+    ApiKeyResolver,
+    Context,
+    ConvertToLlmFn,
+    Model,
+    SimpleStreamOptions,
+    StreamFn,
+    StreamResponse,
+    TransformContextFn,
+)
+from .event_stream import EventStream
+from .functions import agent_loop, agent_loop_continue
+from .living import AgentLoop
+from .stream_functions import stream_function
+
+__all__ = [
+    "AgentContext",
+    "AgentEndEvent",
+    "AgentEvent",
+    "AgentLoop",
+    "AgentLoopConfig",
+    "AgentMessage",
+    "AgentMessageProvider",
+    "AgentStartEvent",
+    "AgentState",
+    "AgentTool",
+    "AgentToolResult",
+    "Allow",
+    "ApiKeyResolver",
+    "Ask",
+    "AssistantContent",
+    "AssistantMessage",
+    "AssistantMessageEvent",
+    "AsyncRunStream",
+    "CallRecord",
+    "Change",
+    "Compaction",
+    "Context",
+    "ConvertToLlmFn",
+    "CustomAgentMessage",
+    "Decision",
+    "Deny",
+    "Entry",
+    "EventStream",
+    "Hooks",
+    "ImageContent",
+    "Journal",
+    "JournalError",
+    "JsonObject",
+    "JsonPrimitive",
+    "JsonValue",
+    "MemoryJournal",
+    "Message",
+    "MessageEndEvent",
+    "MessageStartEvent",
+    "MessageUpdateEvent",
+    "Model",
+    "Outcome",
+    "PausedRun",
+    "PendingCall",
+    "Rules",
+    "RunResult",
+    "RunStream",
+    "Signal",
+    "SimpleStreamOptions",
+    "SqliteJournal",
+    "StopReason",
+    "StreamFn",
+    "StreamResponse",
+    "TextContent",
+    "ThinkingContent",
+    "ThinkingLevel",
+    "Tool",
+    "ToolCallContent",
+    "ToolExecutionEndEvent",
+    "ToolExecutionStartEvent",
+    "ToolExecutionUpdateEvent",
+    "ToolResultMessage",
+    "TransformContextFn",
+    "TurnEndEvent",
+    "TurnStartEvent",
+    "UserMessage",
+    "agent_loop",
+    "agent_loop_continue",
+    "calls_in",
+    "for_the_model",
+    "stream_function",
+]

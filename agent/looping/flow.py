@@ -1,0 +1,261 @@
+"""The loop itself: ask the model, make the calls it wants, tell it what came of them, until it has nothing to ask for.
+
+One flow for every way to run it. It emits the events of `agent.loop.events` and returns the result; what goes wrong is
+told as the last events of the story, and then raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..context import Context, RunPlace
+from ..errors import AgentError, BudgetExceededError, ConfigurationError
+from ..flow import Emit, Flow, Now, intercept
+from ..types import AgentResponse, Message, Role, Route, ToolResult
+from .calls import run_calls
+from .events import (
+    AgentEndEvent,
+    AgentEvent,
+    LiveUpdate,
+    MessageEndEvent,
+    MessageStartEvent,
+)
+from .journaling import digest, note_answer, note_end, note_message, restored
+from .plan import Plan, heard, messages_from, takes_second
+from .record import Record, Slot, Speaking
+from .results import PausedRun, RunResult
+from .shapes import AgentMessage, for_the_model
+
+
+class _Waits(Exception):
+    """Calls wait for a person. Internal: it only leaves the loops."""
+
+
+def looped(plan: Plan, record: Record, context: Context) -> Flow[RunResult]:
+    """Run to the end, or to the point where a person has to decide."""
+    record.began = yield from Now()
+    try:
+        if not (yield from restored(plan, record)):
+            yield from _said(plan, record, plan.prompts[len(record.added) :])  # those that no journal holds already
+            yield from _turns(plan, record, context)
+            yield from note_end(plan, record)
+    except _Waits:
+        return (yield from _paused(plan, record))
+    except Exception as error:
+        if isinstance(error, AgentError):
+            record.account_for(error)
+        yield Emit(record.closing("error", error))
+        if isinstance(error, AgentError):
+            error.result = record.result(now=(yield from Now()), stop_reason="error")
+            error.attempts = error.result.route
+        raise
+    record.over = True
+    yield Emit([*record.run_begins(), AgentEndEvent(messages=record.added)])
+    return record.result(now=(yield from Now()))
+
+
+def _turns(plan: Plan, record: Record, context: Context) -> Flow[None]:
+    """Turn after turn; when there is nothing left to do, whatever was kept for that moment."""
+    if not _has_answered(record):
+        yield from _spoken(plan, record, context)
+    while True:
+        yield from _acted(plan, record, context)
+        said: list[AgentMessage] = [*record.steered, *record.steering.take()]
+        record.steered = []
+        said += yield from messages_from("get_steering_messages", plan.hooks.get_steering_messages)
+        if not said and not _goes_on(record):
+            said = record.follow_ups.take()
+            said += yield from messages_from("get_follow_up_messages", plan.hooks.get_follow_up_messages)
+            if not said:
+                return
+        _check_budgets(plan, record)
+        yield from _said(plan, record, said)
+        yield from _spoken(plan, record, context)
+
+
+def _has_answered(record: Record) -> bool:
+    """Whether a run that is taken up again stopped behind an answer: its calls, or its end, come next."""
+    last = record.history[-1] if record.turn else None
+    return isinstance(last, Message) and last.role in (Role.ASSISTANT, Role.TOOL)
+
+
+def _goes_on(record: Record) -> bool:
+    """Whether the model expects to be asked again: its calls have results, or its vendor took a break."""
+    assert record.latest is not None
+    return bool(record.slots) or record.latest.stop_reason == "pause"
+
+
+def _said(plan: Plan, record: Record, messages: Sequence[AgentMessage]) -> Flow[None]:
+    """Begin a turn, with what somebody says in it."""
+    for message in messages:
+        record.untold += record.say(message)
+        yield from note_message(plan, record, message)
+    yield Emit([*record.turn_begins(), *record.news()])
+
+
+def _spoken(plan: Plan, record: Record, context: Context) -> Flow[None]:
+    """Ask the model, and take in what it says."""
+    messages = yield from _shown(plan, record)
+    record.turn += 1
+    record.slots = []
+    record.speaking = speaking = Speaking()
+    asked = Context(
+        deadline=context.deadline, run=RunPlace(record.run_id, record.turn), user_context=context.user_context
+    )
+    started = yield from Now()
+    response = yield from intercept(plan.ask(messages, record.turn, asked), lambda emit: _passed_on(speaking, emit))
+    message = record.hear(_placed(response, started - record.began))
+    record.speaking = None
+    if plan.account is not None:
+        plan.account(response)
+    assert record.latest is not None
+    begun: list[AgentEvent] = [] if speaking.begun else [MessageStartEvent(message=message)]
+    record.untold = [*begun, MessageEndEvent(message=message)]
+    yield from note_answer(plan, record, record.latest)
+    yield Emit(record.news())
+
+
+def _placed(response: AgentResponse, offset: float) -> AgentResponse:
+    """Its attempts are told from the beginning of the run."""
+    if not response.route or offset <= 0:
+        return response
+    moved = [attempt.model_copy(update={"started": (attempt.started or 0.0) + offset}) for attempt in response.route]
+    return response.model_copy(update={"route": Route(moved, response.route.candidates)})
+
+
+def _shown(plan: Plan, record: Record) -> Flow[Sequence[Message]]:
+    """The conversation as the model gets it."""
+    messages: Sequence[AgentMessage] = record.history
+    hooks = plan.hooks
+    if hooks.transform_context is not None:
+        given = (list(messages), plan.signal) if takes_second(hooks.transform_context) else (list(messages),)
+        messages = yield from heard("transform_context", hooks.transform_context, *given)
+    if hooks.convert_to_llm is not None:
+        converted = yield from heard("convert_to_llm", hooks.convert_to_llm, list(messages))
+        return [message if isinstance(message, Message) else Message.from_dict(message) for message in converted]
+    return for_the_model(messages)
+
+
+def _passed_on(speaking: Speaking, emit: Emit) -> Flow[None]:
+    """What the model streams, as events of the run."""
+    events: list[AgentEvent] = []
+    for event in emit.events:
+        speaking.add(event)
+        if not speaking.begun:
+            speaking.begun = True
+            events.append(MessageStartEvent(message=speaking.so_far()))
+        if event.type not in ("message_start", "message_end"):
+            events.append(LiveUpdate(event, speaking.so_far))
+    if events:
+        yield Emit(events)
+
+
+def _acted(plan: Plan, record: Record, context: Context) -> Flow[None]:
+    """Make the calls of the turn, and end it."""
+    if record.slots:
+        _check_budgets(plan, record)
+        yield from run_calls(plan, record, context)
+        record.settle()
+        if record.pending():
+            raise _Waits
+    yield Emit(record.turn_ends())
+
+
+def _check_budgets(plan: Plan, record: Record) -> None:
+    """Nothing is done whose result nobody would see: a run that may not ask again makes no more calls."""
+    config = plan.config
+    if record.turn >= config.max_iterations:
+        raise BudgetExceededError(f"The model was asked {record.turn} times without coming to an end (max_iterations).")
+    tokens = record.usage.total_tokens if record.usage is not None else 0
+    if config.token_budget is not None and tokens >= config.token_budget:
+        raise BudgetExceededError(f"The run used {tokens} tokens of {config.token_budget} (token_budget).")
+    if config.cost_budget is None:
+        return
+    if record.cost >= config.cost_budget:
+        raise BudgetExceededError(f"The run cost ${record.cost:.4f} of ${config.cost_budget:.4f} (cost_budget).")
+    if not record.costs_known:
+        record.warnings["what some answers cost is not known, so cost_budget did not see them"] = None
+
+
+# Ends
+
+
+def _paused(plan: Plan, record: Record) -> Flow[RunResult]:
+    """Everything that is needed to go on, as data."""
+    record.settle()
+    record.over = True
+    results = [slot.result for slot in record.slots[record.told_results :] if slot.result is not None]
+    paused = PausedRun(
+        run_id=record.run_id,
+        request=plan.request,
+        messages=[message for message in record.history if isinstance(message, Message)],
+        start=sum(isinstance(message, Message) for message in record.history[: record.start]),
+        turn=record.turn,
+        pending=record.pending(),
+        results=results,
+        usage=record.usage,
+        cost=record.cost,
+        costs_known=record.costs_known,
+        attempts=record.attempts,
+        warnings=tuple(record.warnings),
+        notes=_notes(plan, record),
+    )
+    yield Emit([*record.turn_ends(), AgentEndEvent(messages=record.added)])
+    return record.result(now=(yield from Now()), stop_reason="pause", paused=paused)
+
+
+def _notes(plan: Plan, record: Record) -> dict[str, Any]:
+    """What a run has to remember besides its conversation."""
+    asides = [
+        (place, dict(message)) for place, message in enumerate(record.history) if not isinstance(message, Message)
+    ]
+    return {
+        "digest": digest(plan, record),
+        "start": record.start,
+        "asides": asides,
+        "outcomes": {slot.call.id: slot.outcome for slot in record.slots if slot.result is not None},
+        "misfits": [slot.call.id for slot in record.slots if slot.misfit],
+        "repairs": record.repairs,
+        "repeats": record.repeats,
+    }
+
+
+def resumed_record(paused: PausedRun) -> Record:
+    """The record of a run that was paused, as it was."""
+    notes = paused.notes or {}
+    history: list[AgentMessage] = list(paused.messages)
+    for place, message in notes.get("asides", ()):
+        history.insert(place, dict(message))
+    record = Record(paused.run_id, history, notes.get("start", paused.start))
+    record.turn = paused.turn
+    record.usage, record.cost, record.costs_known = paused.usage, paused.cost or 0.0, paused.costs_known
+    record.billed = True
+    record.attempts = list(paused.attempts)
+    record.warnings = dict.fromkeys(paused.warnings)
+    record.digest = notes.get("digest", "")
+    record.repairs = notes.get("repairs", 0)
+    record.repeats = {key: (brought, times) for key, (brought, times) in notes.get("repeats", {}).items()}
+    spoken = [place for place, message in enumerate(paused.messages) if message.role is Role.ASSISTANT]
+    if not spoken:
+        raise ConfigurationError("The paused run holds no answer.", field="messages", fix="Pass it as it was returned.")
+    spoke = spoken[-1]
+    answer = paused.messages[spoke]
+    told: list[Any] = [part for message in paused.messages[spoke + 1 :] for part in message.parts]
+    record.told_results = len(told)
+    record.slots = _open_slots(paused, answer, {result.tool_call_id: result for result in (*told, *paused.results)})
+    record.latest = AgentResponse(
+        content=answer.parts, stop_reason="tool_calls", provider=answer.provider or "", model=answer.model or ""
+    )
+    return record
+
+
+def _open_slots(paused: PausedRun, answer: Message, results: Mapping[str, ToolResult]) -> list[Slot]:
+    """The calls of the turn in which the run was paused."""
+    notes = paused.notes or {}
+    slots = [Slot(call, call.name, verdict=paused.verdicts.get(call.id)) for call in answer.tool_calls or ()]
+    for slot in slots:
+        if (result := results.get(slot.call.id)) is not None:
+            outcome = notes.get("outcomes", {}).get(slot.call.id, "completed")
+            slot.recall(result, outcome, misfit=slot.call.id in notes.get("misfits", ()))
+    return slots

@@ -1,0 +1,272 @@
+"""The loop as a function of a stream function, and the queue that its events come through."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from agent import errors, tool
+from agent.loop import (
+    AgentContext,
+    AgentLoopConfig,
+    AgentMessage,
+    AgentTool,
+    AgentToolResult,
+    Context,
+    EventStream,
+    Model,
+    Signal,
+    SimpleStreamOptions,
+    agent_loop,
+    agent_loop_continue,
+    for_the_model,
+    stream_function,
+)
+from agent.testing import scripted_agent
+from agent.types import Message, StreamEvent, TextContent, ThinkingLevel, ToolCall
+from tests.loop.telling import check_history, story
+
+MODEL = Model(provider="scripted", id="m")
+
+
+def config(**settings: Any) -> AgentLoopConfig:
+    return AgentLoopConfig(model=MODEL, convert_to_llm=for_the_model, **settings)
+
+
+class Fake:
+    """A stream response of somebody else's making."""
+
+    def __init__(self, message: dict[str, Any], texts: Sequence[str] = ()) -> None:
+        self._message = message
+        self._texts = list(texts)
+
+    def __aiter__(self) -> AsyncIterator[StreamEvent]:
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        if not self._texts:
+            raise StopAsyncIteration
+        await asyncio.sleep(0)
+        return StreamEvent.text_delta(self._texts.pop(0))
+
+    async def result(self) -> Any:
+        return self._message
+
+
+async def collected(stream: EventStream) -> list[Any]:
+    return [event async for event in stream]
+
+
+def test_a_brought_stream_function_drives_the_loop() -> None:
+    seen: list[tuple[Model, Context, SimpleStreamOptions]] = []
+    answers = iter(
+        (
+            Fake(
+                {"role": "assistant", "content": [{"type": "tool_call", "id": "c1", "name": "look", "arguments": {}}]}
+            ),
+            Fake({"role": "assistant", "content": [{"type": "text", "text": "A river."}]}, ["A ", "river."]),
+        )
+    )
+
+    async def stream(model: Model, context: Context, options: SimpleStreamOptions) -> Any:
+        seen.append((model, context, options))
+        return next(answers)
+
+    async def execute(tool_call_id: str) -> AgentToolResult:
+        return AgentToolResult(content=[TextContent(text=f"saw it ({tool_call_id})")])
+
+    async def main() -> tuple[list[Any], Any]:
+        context = AgentContext("Be brief.", [], [AgentTool("look", "Looks.", execute=execute)])
+        events = agent_loop(["What is there?"], context, config(temperature=0.5, max_tokens=9), None, stream)
+        told = await collected(events)
+        assert context.messages == []  # it is the caller's
+        return told, await events.result()
+
+    told, messages = asyncio.run(main())
+    assert [message.text for message in messages] == ["What is there?", "", "saw it (c1)", "A river."]
+    assert story(told)[-5:] == [
+        "message_start assistant",
+        "message_update text_delta",
+        "message_end assistant",
+        "turn_end 0 results",
+        "agent_end 4 messages",
+    ]
+    model, context, options = seen[1]
+    assert model is MODEL
+    assert (context.system_prompt, [message.role.value for message in context.messages]) == (
+        "Be brief.",
+        ["user", "assistant", "tool"],
+    )
+    assert (options["temperature"], options["max_tokens"]) == (0.5, 9)
+
+
+def test_an_agent_is_a_stream_function_that_never_raises() -> None:
+    async def main() -> tuple[Message, Message, list[str]]:
+        stream = stream_function(scripted_agent("Hello.", errors.BadRequestError("no")))
+        answer = await stream(MODEL, Context(messages=[Message.user("Hi")]), {})
+        types: list[str] = [event.type async for event in answer]
+        good: Any = await answer.result()
+        bad: Any = await (await stream(MODEL, Context(messages=[Message.user("Hi")]), {})).result()
+        return good, bad, types
+
+    good, bad, types = asyncio.run(main())
+    assert (good.text, good.stop_reason, good.provider) == ("Hello.", "stop", "scripted")
+    assert "text_delta" in types
+    assert bad.stop_reason == "error"
+    assert "no" in (bad.error_message or "")
+
+
+def test_a_failure_is_the_last_message() -> None:
+    async def main() -> Any:
+        events = agent_loop(
+            ["Hi"], AgentContext(), config(), None, stream_function(scripted_agent(errors.BadRequestError("no")))
+        )
+        await collected(events)
+        return await events.result()
+
+    messages = asyncio.run(main())
+    assert messages[-1].stop_reason == "error"
+    assert "no" in messages[-1].error_message
+
+
+def test_a_stream_function_that_raises_after_all_ends_the_run_the_same_way() -> None:
+    async def stream(model: Model, context: Context, options: SimpleStreamOptions) -> Any:
+        raise RuntimeError("oops")
+
+    async def main() -> Any:
+        return await agent_loop(["Hi"], AgentContext(), config(), None, stream).result()
+
+    messages = asyncio.run(main())
+    assert messages[-1].stop_reason == "error"
+    assert "oops" in messages[-1].error_message
+
+
+def test_a_signal_aborts_the_run() -> None:
+    signal = Signal()
+
+    @tool
+    async def hang() -> str:
+        signal.set()
+        await asyncio.sleep(30)
+        return "never"
+
+    async def main() -> Any:
+        context = AgentContext(tools=[hang])
+        agent = scripted_agent(ToolCall(id="c1", name="hang", arguments={}))
+        events = agent_loop(["Hi"], context, config(), signal, stream_function(agent))
+        told = await collected(events)
+        return told, await events.result()
+
+    told, messages = asyncio.run(main())
+    assert told[-1].type == "agent_end"
+    assert messages[-1].stop_reason == "aborted"
+    check_history(messages)
+
+
+def test_a_loop_continues_only_from_something_to_answer() -> None:
+    async def main() -> list[str]:
+        stream = stream_function(scripted_agent("Yes."))
+        with pytest.raises(errors.ConfigurationError, match="nothing to answer"):
+            agent_loop_continue(AgentContext(), config(), None, stream)
+        with pytest.raises(errors.ConfigurationError, match="the model's"):
+            agent_loop_continue(AgentContext(messages=[Message.assistant("Hi")]), config(), None, stream)
+        events = agent_loop_continue(AgentContext(messages=[Message.user("Hi")]), config(), None, stream)
+        return [message.text for message in await events.result()]  # type: ignore[union-attr]
+
+    assert asyncio.run(main()) == ["Yes."]
+
+
+def test_keys_are_asked_for_before_each_call_and_hooks_have_their_say() -> None:
+    keys: list[str | None] = []
+    steering: list[list[AgentMessage]] = [[], [Message.user("Also.")]]
+    follow_ups: list[list[Any]] = [[{"role": "user", "content": "And?"}]]
+    answers = iter(("One.", "Two.", "Three."))
+
+    async def stream(model: Model, context: Context, options: SimpleStreamOptions) -> Any:
+        keys.append(options["api_key"])
+        return Fake({"role": "assistant", "content": next(answers)})
+
+    async def key(provider: str) -> str:
+        return f"{provider}-{len(keys)}"
+
+    async def main() -> list[str]:
+        settings = config(
+            get_api_key=key,
+            get_steering_messages=lambda: steering.pop() if steering else [],
+            get_follow_up_messages=lambda: follow_ups.pop() if follow_ups else [],
+            transform_context=lambda messages, signal: messages,
+        )
+        return [message.text for message in await agent_loop(["Hi"], AgentContext(), settings, None, stream).result()]  # type: ignore[union-attr]
+
+    assert asyncio.run(main()) == ["Hi", "One.", "Also.", "Two.", "And?", "Three."]
+    assert keys == ["scripted-0", "scripted-1", "scripted-2"]
+    assert "sk-secret" not in repr(config(api_key="sk-secret"))
+
+
+def test_without_a_stream_function_the_model_is_asked_by_its_name() -> None:
+    async def main() -> list[str]:
+        settings = config(max_tokens=100)
+        settings.model = Model(provider="scripted", id="echo", thinking_level=ThinkingLevel.OFF)
+        return [message.text for message in await agent_loop(["Hi"], AgentContext(), settings).result()]  # type: ignore[union-attr]
+
+    assert asyncio.run(main()) == ["Hi", "You said: Hi"]
+
+
+# The queue
+
+
+def make_stream() -> EventStream:
+    return EventStream(lambda event: event == "end", lambda event: [Message.user("result")])
+
+
+def test_events_come_out_in_order_and_the_end_event_brings_the_result() -> None:
+    async def main() -> tuple[list[Any], Any]:
+        stream = make_stream()
+        for event in ("a", "b", "end", "too late"):
+            stream.push(event)
+        return await collected(stream), await stream.result()
+
+    events, result = asyncio.run(main())
+    assert events == ["a", "b", "end"]
+    assert [message.text for message in result] == ["result"]
+
+
+def test_a_stream_may_be_filled_from_another_thread_and_ended_by_hand() -> None:
+    async def main() -> tuple[list[Any], Any]:
+        stream = make_stream()
+
+        def fill() -> None:
+            for number in range(100):
+                stream.push(number)
+            stream.end([Message.user("by hand")])
+            stream.end([Message.user("too late")])
+
+        thread = threading.Thread(target=fill)
+        waiting = asyncio.create_task(stream.result())
+        reading = asyncio.create_task(collected(stream))
+        await asyncio.sleep(0)
+        thread.start()
+        events = await reading
+        thread.join()
+        return events, await waiting
+
+    events, result = asyncio.run(main())
+    assert events == list(range(100))
+    assert [message.text for message in result] == ["by hand"]
+
+
+def test_a_reader_that_is_cancelled_leaves_nothing_behind() -> None:
+    async def main() -> int:
+        stream = make_stream()
+        task = asyncio.create_task(collected(stream))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return len(stream._waiting)
+
+    assert asyncio.run(main()) == 0
