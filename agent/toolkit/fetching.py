@@ -1,0 +1,221 @@
+"""Fetches what a stranger's URL names, without being led into the network this machine stands in.
+
+A name is resolved once, every address it has must be public, and the connection goes to one of those very addresses:
+a name that resolves to something else a moment later gains nothing. Each redirect is a new URL and is judged anew. No
+proxy of the environment is asked, no cookie and no key is sent, nothing compressed is taken. Size and time are limited.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse, HTTPSConnection
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urljoin, urlsplit
+
+from typing_extensions import override
+
+from ..tools.base import ToolError
+from .addresses import is_public
+
+if TYPE_CHECKING:
+    import ssl
+
+MOST_BYTES = 10_000_000
+MOST_SECONDS = 10.0
+MOST_REDIRECTS = 3
+REDIRECTS = (301, 302, 303, 307, 308)
+LONGEST_URL = 4096
+_KEPT = "%/:=&?~#+!$,;'@()*[]-._"
+
+
+def resolve(host: str, port: int) -> Sequence[str]:
+    """Every address of a name."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[4][0]) for address in found))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Where a fetch may go. The defaults are what a stranger's URL deserves."""
+
+    judge: Callable[[str], bool] = is_public
+    resolve: Callable[[str, int], Sequence[str]] = resolve
+    ports: frozenset[int] | None = frozenset({443})
+    """None: any."""
+    tls: ssl.SSLContext | None = None
+    """None: the system's authorities."""
+    max_bytes: int = MOST_BYTES
+    max_seconds: float = MOST_SECONDS
+    max_redirects: int = MOST_REDIRECTS
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """An answer: where it came from in the end, and what it is."""
+
+    url: str
+    status: int
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    host: str
+    port: int
+    path: str
+    url: str
+
+
+def fetch(url: str, policy: Policy, *, stopped: Callable[[], bool], seconds: float) -> Fetched:
+    """Raises ToolError for what is not fetched."""
+    until = monotonic() + min(policy.max_seconds, seconds)
+    for _ in range(policy.max_redirects + 1):
+        target = _target(url, policy)
+        response = _ask(target, policy, until, stopped)
+        if isinstance(response, Fetched):
+            return response
+        url = urljoin(target.url, response)
+    raise ToolError(f"There were more than {policy.max_redirects} redirects.")
+
+
+def _target(url: str, policy: Policy) -> _Target:
+    """A URL, taken apart. Whatever could be read in two ways is refused."""
+    shown = repr(url if len(url) <= 200 else f"{url[:200]}…")
+    if len(url) > LONGEST_URL or any(ord(character) <= 0x20 or ord(character) == 0x7F for character in url):
+        raise ToolError(f"{shown} is too long, or has spaces or control characters in it.")
+    if "\\" in url:
+        raise ToolError(f"{shown} has a backslash in it.")
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 443
+        host = (parts.hostname or "").rstrip(".").encode("idna").decode("ascii")
+    except ValueError:
+        raise ToolError(f"{shown} is not a URL.") from None
+    if parts.scheme.lower() != "https":
+        raise ToolError(f"{shown} is not fetched: only https is.")
+    if "@" in parts.netloc:
+        raise ToolError(f"{shown} has a user name in it.")
+    if not host or "%" in host:
+        raise ToolError(f"{shown} names no host.")
+    if policy.ports is not None and port not in policy.ports:
+        raise ToolError(f"{shown} is not fetched: port {port} is not one that may be used.")
+    path = quote(parts.path or "/", safe=_KEPT) + (f"?{quote(parts.query, safe=_KEPT)}" if parts.query else "")
+    return _Target(host, port, path, url)
+
+
+def _addresses(target: _Target, policy: Policy, until: float) -> Sequence[str]:
+    """All addresses of a name, if all of them may be used. Resolving cannot be interrupted, only left behind."""
+    found: list[Sequence[str]] = []
+
+    def look_up() -> None:
+        with suppress(OSError, UnicodeError):
+            found.append(policy.resolve(target.host, target.port))
+
+    looking = threading.Thread(target=look_up, name="agent-resolve", daemon=True)
+    looking.start()
+    looking.join(max(until - monotonic(), 0.0))
+    if not found or not found[0]:
+        raise ToolError(f"The name {target.host!r} cannot be resolved.")
+    if not all(policy.judge(address) for address in found[0]):
+        raise ToolError(f"{target.host!r} is not on the public internet, and is not fetched.")
+    return found[0]
+
+
+class _Pinned(HTTPSConnection):
+    """A connection to addresses that were judged, under the name they were judged for."""
+
+    def __init__(self, target: _Target, addresses: Sequence[str], tls: ssl.SSLContext, until: float) -> None:
+        super().__init__(target.host, target.port, context=tls)
+        self._addresses, self._tls, self._until = addresses, tls, until
+        self.broken_off = False
+
+    @override
+    def connect(self) -> None:
+        failure: OSError = OSError("no address")
+        for address in self._addresses:
+            left = self._until - monotonic()
+            if left <= 0:
+                raise TimeoutError
+            try:
+                plain = socket.create_connection((address, self.port), timeout=left)
+            except OSError as error:
+                failure = error
+                continue
+            try:
+                plain.settimeout(max(self._until - monotonic(), 0.001))
+                self.sock = self._tls.wrap_socket(plain, server_hostname=self.host)
+            except BaseException:
+                plain.close()
+                raise
+            return
+        raise failure
+
+    def break_off(self) -> None:
+        """From another thread: each read has its own timeout, and a slow answer has many reads."""
+        self.broken_off = True
+        if self.sock is not None:
+            with suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _ask(target: _Target, policy: Policy, until: float, stopped: Callable[[], bool]) -> Fetched | str:
+    """An answer, or where it redirects to."""
+    import ssl
+
+    connection = _Pinned(target, _addresses(target, policy, until), policy.tls or ssl.create_default_context(), until)
+    watchdog = threading.Timer(max(until - monotonic(), 0.0), connection.break_off)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        connection.putrequest("GET", target.path, skip_accept_encoding=True)
+        for name, value in (("Accept", "text/*, application/json, */*;q=0.1"), ("Accept-Encoding", "identity")):
+            connection.putheader(name, value)
+        connection.putheader("User-Agent", "agent-toolkit")
+        connection.putheader("Connection", "close")
+        connection.endheaders()
+        response = connection.getresponse()
+        location = response.getheader("Location")
+        if response.status in REDIRECTS and location:
+            return location
+        body = _body(response, policy, until, stopped)
+        if connection.broken_off:
+            raise TimeoutError
+        content_type = response.getheader("Content-Type") or "application/octet-stream"
+        return Fetched(target.url, response.status, content_type, body)
+    except (OSError, HTTPException, ValueError) as error:
+        if connection.broken_off or isinstance(error, TimeoutError):
+            raise ToolError(f"{target.host!r} did not answer in {policy.max_seconds:g} s.") from None
+        raise ToolError(f"{target.host!r} could not be fetched: {_reason(error)}.") from None
+    finally:
+        watchdog.cancel()
+        connection.close()
+
+
+def _body(response: HTTPResponse, policy: Policy, until: float, stopped: Callable[[], bool]) -> bytes:
+    if (response.getheader("Content-Encoding") or "identity").lower() != "identity":
+        raise ToolError("The answer is compressed, though that was not asked for, and is not read.")
+    pieces: list[bytes] = []
+    size = 0
+    while piece := response.read1(65536):
+        pieces.append(piece)
+        size += len(piece)
+        if size > policy.max_bytes:
+            raise ToolError(f"The answer has more than {policy.max_bytes:,} bytes, and is not read.")
+        if stopped():
+            raise ToolError("The call was given up.")
+        if monotonic() > until:
+            raise TimeoutError
+    if response.length:  # what was promised and did not come; read1 does not mind
+        raise HTTPException("the answer broke off")
+    return b"".join(pieces)
+
+
+def _reason(error: Any) -> str:
+    """Without addresses: which ones a name has inside a network is nobody's business."""
+    return getattr(error, "verify_message", None) or getattr(error, "strerror", None) or type(error).__name__
