@@ -26,8 +26,13 @@ import trustme
 
 import agent
 import agent.errors
+import agent.loop
+import agent.mcp
+import agent.middleware
 import agent.providers
 import agent.testing
+import agent.toolkit
+import agent.tools
 import agent.types
 from agent.providers import compatible
 from agent.providers.scripted import Line
@@ -40,6 +45,16 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = sorted((ROOT / "agent").rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+MODULES_OF_NAMES = (
+    agent.types,
+    agent.errors,
+    agent.testing,
+    agent.tools,
+    agent.loop,
+    agent.middleware,
+    agent.mcp,
+    agent.toolkit,
+)
 
 ANSWERS: dict[str, Line] = {
     "What is the capital of France?": "Paris.",
@@ -286,9 +301,10 @@ def test_every_public_name_is_in_the_reference() -> None:
     described = set(re.findall(r"^::: ([\w.]+)$", reference, re.M))
     spoken_of = set(re.findall(r"`([\w.]+)`", reference))
     public = {name: getattr(agent, name) for name in agent.__all__}
+    homes = ("agent", "agent.types", "agent.errors", "agent.tools", "agent.loop")
     for name in (name for name, value in public.items() if not inspect.ismodule(value)):
-        assert {f"agent.{name}", f"agent.types.{name}", f"agent.errors.{name}"} & described, f"agent.{name}"
-    for module in (agent.types, agent.errors, agent.testing):
+        assert {f"{home}.{name}" for home in homes} & described, f"agent.{name}"
+    for module in MODULES_OF_NAMES:
         for name in module.__all__:
             assert f"{module.__name__}.{name}" in described or name in spoken_of, f"{module.__name__}.{name}"
 
