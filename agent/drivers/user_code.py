@@ -15,6 +15,9 @@ from typing import Any
 
 from .limits import GRACE
 
+_BLOCKED = 0.25
+"""Seconds after which a loop that does nothing is taken to be held by user code."""
+
 
 def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
@@ -88,7 +91,16 @@ class LoopThread:
         return pending
 
     def stop(self) -> None:
+        heard = threading.Event()
+
+        def end() -> None:
+            heard.set()
+            self._loop.stop()
+
         with suppress(RuntimeError):  # stopped before
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(GRACE + 0.5)
+            self._loop.call_soon_threadsafe(end)
+        if threading.current_thread() is self._thread:
+            return
+        # A loop that does not even hear it is blocked by user code; its thread is left, as a hanging tool's is.
+        if heard.wait(_BLOCKED):
+            self._thread.join(GRACE + 0.25)

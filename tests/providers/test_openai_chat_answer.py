@@ -140,3 +140,13 @@ def test_probabilities_are_reported_token_by_token() -> None:
     older = {"choices": [{"message": {"content": "Hi"}, "logprobs": {"tokens": ["Hi"], "token_logprobs": [-0.1]}}]}
     response = codec.decode(Reply(200, {}, json.dumps(older).encode()), request)
     assert response.logprobs == ({"token": "Hi", "logprob": -0.1, "top": []},)
+
+
+def test_arguments_that_are_no_object_are_kept_as_text_and_never_taken_for_none() -> None:
+    for written in ([1, 2], 3, True):
+        call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": written}}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        body = {"id": "r", "model": "m", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}]}
+        reply = Reply(200, {}, json.dumps(body).encode())
+        found = codec_of().decode(reply, AgentRequest(input="hi", model="m")).tool_calls[0]
+        assert (found.arguments, found.invalid_arguments) == ({}, json.dumps(written, separators=(",", ":")))

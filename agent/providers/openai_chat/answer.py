@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pydantic_core import to_json
+
 from ...schemas import compile_schema
 from ...types import (
     AgentRequest,
@@ -105,6 +107,8 @@ class Reader:
                 values, invalid = {}, arguments
         elif isinstance(arguments, dict):
             values = arguments
+        elif arguments is not None and not isinstance(arguments, str):
+            invalid = to_json(arguments, inf_nan_mode="constants").decode()
         if values:
             values = self._restored(name, values)
         if opaque:
