@@ -1,0 +1,51 @@
+"""Conversations as graphs: immutable, branching, merging; drawn, saved, compared.
+
+```python
+from agent.graph import DAG
+
+dag = DAG().system("Be brief.").user("What is the capital of France?").assistant("Paris.")
+print(dag)
+```
+
+The graph holds what was said and done. It asks nobody and runs nothing.
+"""
+
+from __future__ import annotations
+
+from ..types import (
+    ContentBlock,
+    Message,
+    NodeData,
+    Role,
+    StopReason,
+    SystemPrompt,
+    TextContent,
+    ThinkingContent,
+    ToolDefinition,
+    ToolDefinitions,
+    ToolExecution,
+    ToolResultContent,
+    ToolUseContent,
+)
+from .algebra import Difference
+from .dag import DAG
+from .node import Node
+
+__all__ = [
+    "DAG",
+    "ContentBlock",
+    "Difference",
+    "Message",
+    "Node",
+    "NodeData",
+    "Role",
+    "StopReason",
+    "SystemPrompt",
+    "TextContent",
+    "ThinkingContent",
+    "ToolDefinition",
+    "ToolDefinitions",
+    "ToolExecution",
+    "ToolResultContent",
+    "ToolUseContent",
+]

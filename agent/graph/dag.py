@@ -1,0 +1,306 @@
+"""DAG: a conversation as a value. Every method returns a new one; all of them share their history.
+
+The graph never runs a tool and never asks a model. It records what was said and done, in branches that may part and
+join, and gives it back as messages.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from typing_extensions import override
+
+from ..errors import ConfigurationError
+from ..types import (
+    AgentRequest,
+    AgentResponse,
+    ContentPart,
+    FrozenDict,
+    Message,
+    NodeData,
+    Role,
+    StopReason,
+    SystemPrompt,
+    ToolDefinitions,
+    ToolExecution,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
+from .algebra import Difference, common_ancestor, difference, rebased
+from .linear import linearised
+from .node import Node, causal_order
+
+Content = str | ContentPart | Sequence[ContentPart | Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DAG:
+    """A conversation, as seen from its heads. What is added follows all of them.
+
+    ```python
+    from agent.graph import DAG
+
+    dag = DAG().system("Be brief.").user("Hi")
+    kind = dag.assistant("Hello!")
+    curt = dag.assistant("What?")
+    assert [message.text for message in kind.to_messages()] == ["Hi", "Hello!"]
+    print(DAG.merged(kind, curt).user("Which one was better?"))
+    ```
+
+    Args:
+        heads: The latest nodes.
+        addressed: Whether ids of new nodes follow from their content. Then the same conversation has the same ids.
+        extra: Fields of a saved graph that this version does not know.
+    """
+
+    heads: tuple[Node, ...] = ()
+    addressed: bool = False
+    extra: Mapping[str, Any] = FrozenDict()
+
+    # Growing
+
+    def add(self, data: NodeData, **metadata: Any) -> DAG:
+        """Add a node behind all heads."""
+        make = Node.addressed if self.addressed else Node.with_parents
+        return self._at(make(self.heads, data, **metadata))
+
+    def system(self, content: str) -> DAG:
+        return self.add(SystemPrompt(content=content))
+
+    def tools(self, *tools: Any) -> DAG:
+        """Offer tools from here on: specs, tools, dicts, or lists of them."""
+        flat = [one for given in tools for one in (given if isinstance(given, list | tuple) else (given,))]
+        read = AgentRequest(input="", tools=[getattr(one, "spec", one) for one in flat]).tools
+        return self.add(ToolDefinitions(tools=[tool for tool in read if isinstance(tool, ToolSpec)]))
+
+    def user(self, content: Content, **metadata: Any) -> DAG:
+        return self.add(_message(Role.USER, content), **metadata)
+
+    def assistant(self, content: Content | AgentResponse, **metadata: Any) -> DAG:
+        """What a model said. Of a response, its usage, cost and time are kept with it."""
+        if isinstance(content, AgentResponse):
+            return self.add(content.message, **{**facts_of(content), **metadata})
+        return self.add(_message(Role.ASSISTANT, content), **metadata)
+
+    def tool_result(self, *results: ToolResult | Mapping[str, Any]) -> DAG:
+        """What tools returned, in one message."""
+        read = [one if isinstance(one, ToolResult) else ToolResult.from_dict(one) for one in results]
+        return self.add(Message(Role.TOOL, read))
+
+    def tool_execution(self, *executions: ToolExecution) -> DAG:
+        """Tools that ran beside each other: drawn as branches, never sent. What is added next joins them."""
+        if not executions:
+            return self
+        make = Node.addressed if self.addressed else Node.with_parents
+        return replace(self, heads=tuple(make(self.heads, execution) for execution in executions))
+
+    def stop(self, reason: str, usage: Usage | Mapping[str, Any] | None = None) -> DAG:
+        """Say why the conversation ended here. Drawn, never sent."""
+        return self.add(StopReason(reason=reason, usage=usage if usage is not None else {}))
+
+    def messages(self, messages: Iterable[Message]) -> DAG:
+        """Add several messages, one behind the other."""
+        dag = self
+        for message in messages:
+            dag = dag.add(message)
+        return dag
+
+    # Places
+
+    @property
+    def head(self) -> Node:
+        """The latest node; of several, the first."""
+        if not self.heads:
+            raise ConfigurationError("The graph is empty.", field="head", fix="Add something: DAG().user(…).")
+        return self.heads[0]
+
+    def at(self, node: Node | str) -> DAG:
+        """The conversation as it was when that node was the latest: time travel, or the start of a branch."""
+        return self._at(self.node(node) if isinstance(node, str) else node)
+
+    def back(self, steps: int = 1) -> DAG:
+        """Some nodes earlier. Where branches joined, all of them are heads again."""
+        heads = self.heads
+        for _ in range(steps):
+            heads = tuple(dict.fromkeys(parent for head in heads for parent in head.parents))
+        return replace(self, heads=heads)
+
+    def branches(self) -> list[DAG]:
+        """One graph for each head."""
+        return [self._at(head) for head in self.heads]
+
+    @classmethod
+    def merged(cls, *dags: DAG) -> DAG:
+        """Several conversations as one with all their heads. What is added next follows all of them."""
+        heads = dict.fromkeys(head for dag in dags for head in dag.heads)
+        first = dags[0] if dags else cls()
+        return replace(first, heads=tuple(heads))
+
+    def merge(self, *others: DAG) -> DAG:
+        """This conversation and others as one."""
+        return DAG.merged(self, *others)
+
+    def _at(self, node: Node) -> DAG:
+        return DAG((node,), self.addressed, self.extra)
+
+    # Reading
+
+    def nodes(self) -> list[Node]:
+        """All nodes: parents before children, each once."""
+        return causal_order(self.heads)
+
+    def node(self, id: str) -> Node:
+        """The node with that id."""
+        found = next((node for node in self.nodes() if node.id == id), None)
+        if found is None:
+            raise ConfigurationError(f"There is no node {id!r} here.", field="id", fix="Use an id of this graph.")
+        return found
+
+    def children(self) -> dict[str, list[Node]]:
+        """By a node's id, the nodes that follow it, as far as the heads have seen them."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes():
+            for parent in node.parents:
+                found.setdefault(parent.id, []).append(node)
+        return found
+
+    def to_messages(self) -> list[Message]:
+        """The conversation as a vendor can take it, whatever was merged: each call with its result, once."""
+        return linearised([node.data for node in self.nodes() if isinstance(node.data, Message)])
+
+    def to_request(self) -> AgentRequest:
+        """The conversation as a request: its instructions, its tools, its messages."""
+        tools = self.get_tools()
+        return AgentRequest(messages=self.to_messages(), system=self.get_system_prompt() or None, tools=tools)
+
+    def get_system_prompt(self) -> str:
+        prompts = (node.data.content for node in self.nodes() if isinstance(node.data, SystemPrompt))
+        return "\n\n".join(dict.fromkeys(prompts))
+
+    def get_tools(self) -> list[dict[str, Any]]:
+        tools = {
+            tool.name: tool
+            for node in self.nodes()
+            if isinstance(node.data, ToolDefinitions)
+            for tool in node.data.tools
+        }
+        return [tool.to_dict() for tool in tools.values()]
+
+    def usage(self, since: Node | None = None) -> Usage:
+        """What the model used on the way here, or behind a node of it. What branches share counts once."""
+        total = Usage()
+        for node in self._since(since):
+            if isinstance(node.data, Message) and node.data.usage is not None:
+                total += node.data.usage
+        return total
+
+    def cost(self, since: Node | None = None) -> float:
+        """What that cost, in dollars, as far as it is known."""
+        return sum(float(node.metadata.get("cost") or 0.0) for node in self._since(since))
+
+    def _since(self, start: Node | None) -> list[Node]:
+        if start is None:
+            return self.nodes()
+        before = {id(node) for node in start.ancestors()}
+        return [node for node in self.nodes() if id(node) not in before]
+
+    def __len__(self) -> int:
+        return len(self.nodes())
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes())
+
+    def __bool__(self) -> bool:
+        return bool(self.heads)
+
+    @override
+    def __repr__(self) -> str:
+        return f"DAG({', '.join(head.id for head in self.heads)})"
+
+    # Two graphs
+
+    def diff(self, other: DAG) -> Difference:
+        """What only this one holds, what only the other, and what both."""
+        return difference(self.heads, other.heads)
+
+    def common_ancestor(self, other: DAG) -> Node | None:
+        """The latest node that both have seen, if they have any in common."""
+        return common_ancestor(self.heads, other.heads)
+
+    def rebase(self, onto: DAG) -> DAG:
+        """What this one has and the other has not, again, behind the other. Nodes of either stay as they are."""
+        return replace(self, heads=rebased(self.heads, onto.heads, addressed=self.addressed))
+
+    # Pictures and files
+
+    @override
+    def __str__(self) -> str:
+        """A drawing for a terminal."""
+        from .drawing import drawn
+
+        return drawn(self.heads)
+
+    def mermaid(self) -> str:
+        """A drawing in Mermaid's language."""
+        from .mermaid import mermaid
+
+        return mermaid(self.heads)
+
+    def html(self, *, title: str = "Conversation") -> str:
+        """A page that shows the graph: self-contained, without network."""
+        from .viewer import html_page
+
+        return html_page(self.to_dict(), title=title)
+
+    def save_html(self, path: str | os.PathLike[str], *, title: str = "Conversation") -> None:
+        """Write that page to a file."""
+        from ..stores.files import replace_file
+
+        replace_file(path, [self.html(title=title).encode()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The graph as plain JSON data."""
+        from .files import as_document
+
+        return as_document(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DAG:
+        """Reads what `to_dict` wrote, also in older versions."""
+        from .files import from_document
+
+        return from_document(data)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph to a file, whole or not at all."""
+        from .files import save
+
+        save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> DAG:
+        """Read a graph that was saved."""
+        from .files import load
+
+        return load(path)
+
+
+def _message(role: Role, content: Any) -> Message:
+    return Message(role, content)
+
+
+def facts_of(response: AgentResponse) -> dict[str, Any]:
+    """What is worth keeping of a response beside its content."""
+    facts = {
+        "provider": response.provider,
+        "model": response.model,
+        "stop_reason": response.stop_reason,
+        "cost": response.cost_estimate,
+        "latency_ms": response.latency_ms,
+        "usage": None if response.usage is None else response.usage.to_dict(),
+    }
+    return {name: value for name, value in facts.items() if value not in (None, "")}

@@ -1,0 +1,152 @@
+"""A graph in a terminal: one line for each node, branches as lanes that part and join.
+
+What a model or a tool wrote is shown with its control characters taken out: a drawing must not move the cursor, ring
+the bell, or pass one thing off as another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..types import (
+    Message,
+    NodeData,
+    Role,
+    StopReason,
+    SystemPrompt,
+    ToolCall,
+    ToolDefinitions,
+    ToolExecution,
+    ToolResult,
+)
+from .node import Node, causal_order
+
+_WIDTH = 76
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
+
+
+def drawn(heads: Sequence[Node]) -> str:
+    """The drawing, oldest first."""
+    nodes = causal_order(heads)
+    if not nodes:
+        return "(empty)"
+    children: dict[int, int] = {}
+    for node in nodes:
+        for parent in node.parents:
+            children[id(parent)] = children.get(id(parent), 0) + 1
+    lanes = _Lanes()
+    for node in nodes:
+        lanes.draw(node, children.get(id(node), 0))
+    return "\n".join(lanes.lines)
+
+
+class _Lanes:
+    """Columns of the drawing: in each, the node whose children it leads to."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._lanes: list[int | None] = []
+
+    def draw(self, node: Node, children: int) -> None:
+        place = self._join(node)
+        self._put(place, "●", f" {label(node.data)}")
+        self._part(place, id(node), children)
+
+    def _join(self, node: Node) -> int:
+        """One lane for each parent comes together in the first of them; a node without parents gets a new one."""
+        taken: list[int] = []
+        for parent in node.parents:
+            place = next((at for at, lane in enumerate(self._lanes) if lane == id(parent) and at not in taken), None)
+            if place is not None:
+                taken.append(place)
+        if not taken:
+            return self._free()
+        taken.sort()
+        first = taken[0]
+        if len(taken) > 1:
+            row = ["─" if first < at < taken[-1] else " " for at in range(len(self._lanes))]
+            for at, lane in enumerate(self._lanes):
+                if lane is not None:
+                    row[at] = "┼" if first < at < taken[-1] else "│"
+            for at in taken[1:]:
+                row[at] = "┴"
+                self._lanes[at] = None
+            row[first], row[taken[-1]] = "├", "╯"
+            self._write(row, first, taken[-1])
+        return first
+
+    def _part(self, place: int, node: int, children: int) -> None:
+        """A lane for each child: the first goes on where the node stands."""
+        self._lanes[place] = node if children else None
+        if children > 1:
+            taken = [self._free(node) for _ in range(children - 1)]
+            last, begin = max(*taken, place), min(*taken, place)
+            row = [" "] * len(self._lanes)
+            for at, lane in enumerate(self._lanes):
+                inside = begin < at < last
+                row[at] = ("┼" if inside else "│") if lane is not None else ("─" if inside else " ")
+            for at in taken:
+                row[at] = "╭" if at == begin else "╮" if at == last else "┬"
+            row[place] = "├" if place == begin else "┤" if place == last else "┼"
+            self._write(row, begin, last)
+        while self._lanes and self._lanes[-1] is None:
+            self._lanes.pop()
+
+    def _free(self, node: int | None = None) -> int:
+        """A lane that nobody uses."""
+        for at, lane in enumerate(self._lanes):
+            if lane is None and node is not None:
+                self._lanes[at] = node
+                return at
+        self._lanes.append(node)
+        return len(self._lanes) - 1
+
+    def _put(self, place: int, mark: str, text: str) -> None:
+        row = ["│" if lane is not None else " " for lane in self._lanes]
+        row[place] = mark
+        self.lines.append(" ".join(row).rstrip() + text)
+
+    def _write(self, row: Sequence[str], begin: int, end: int) -> None:
+        text = row[0]
+        for at in range(1, len(row)):
+            text += ("─" if begin < at <= end else " ") + row[at]
+        self.lines.append(text.rstrip())
+
+
+def label(data: NodeData, width: int = _WIDTH) -> str:
+    """What a node is, and how it begins."""
+    match data:
+        case SystemPrompt(content):
+            return _short("system", content, width)
+        case ToolDefinitions():
+            return _short("tools", ", ".join(tool.name for tool in data.tools), width)
+        case ToolExecution():
+            said = "".join(part.text or "" for part in data.result)
+            return _short(f"{data.tool_name}{' failed' if data.is_error else ''}", said, width)
+        case StopReason(reason):
+            return _short("stop", reason, width)
+        case Message():
+            return _short(data.role.value, _words(data), width)
+
+
+def _words(message: Message) -> str:
+    said: list[str] = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            said.append(f"{part.name}({', '.join(f'{key}={value!r}' for key, value in part.arguments.items())})")
+        elif isinstance(part, ToolResult):
+            said.append(f"{part.name or part.tool_call_id}: {part.text}" if message.role is Role.TOOL else part.text)
+        else:
+            said.append(part.text or f"[{part.type}]")
+    return " ".join(said)
+
+
+def _short(kind: str, text: str, width: int) -> str:
+    plain = clean(text[: width * 4])
+    return f"{clean(kind)}: {plain if len(plain) <= width else plain[: width - 1] + '…'}"
+
+
+def clean(text: str) -> str:
+    """One line, without what a terminal would obey."""
+    return " ".join(_CONTROL.sub(" ", text).split())

@@ -1,0 +1,117 @@
+"""What a conversation costs as it grows: graphs, and sessions of many turns.
+
+    python -m benchmarks.conversations
+
+A turn of an old session may cost more than one of a young session only by the bytes that it sends: so its CPU time is
+told for each kilobyte, and beside it what writing the same conversation as JSON costs.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import tracemalloc
+from time import process_time
+from typing import Any
+
+from agent import Agent
+from agent.graph import DAG
+from agent.testing import Answer, ScriptedTransport
+from agent.types import Message
+
+
+def append_ratio(count: int) -> float:
+    """The time of the last tenth of so many appends, over that of the first."""
+    message = Message.user("Hello")
+    dag = DAG()
+    tenth = count // 10
+    times: list[float] = []
+    gc.collect()
+    gc.disable()  # its pauses grow with what is alive; what is measured is the append
+    try:
+        for _ in range(10):
+            started = process_time()
+            for _ in range(tenth):
+                dag = dag.add(message)
+            times.append(process_time() - started)
+    finally:
+        gc.enable()
+    return times[-1] / times[0]
+
+
+def bytes_per_node(count: int) -> float:
+    """Memory of one node of a chain, beside the message that it holds."""
+    message = Message.user("Hello")
+    dag = DAG()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(count):
+            dag = dag.add(message)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(dag.heads) == 1
+    return (after - before) / count
+
+
+_REPLY = json.dumps(
+    {
+        "id": "r",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Yes, indeed."}}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
+    }
+).encode()
+
+
+def session_costs(turns: int, at: tuple[int, ...], store: Any = None) -> dict[int, tuple[float, int]]:
+    """CPU microseconds of a turn of this age, the least of ten, and the bytes that it sends."""
+    sizes: list[int] = []
+
+    def network(request: Any) -> Answer:
+        sizes.append(len(request.body))
+        return Answer([_REPLY], headers={"content-type": "application/json"})
+
+    session = Agent("openai-chat:m", api_key="k", transport=ScriptedTransport(network)).session(store=store)
+    found: dict[int, tuple[float, int]] = {}
+    least: list[float] = []
+    for number in range(1, turns + 1):
+        started = process_time()
+        session.complete(f"This is question {number} of a long conversation, as long as most are.")
+        least.append(process_time() - started)
+        if number in at:
+            found[number] = (min(least[-10:]) * 1e6, sizes[-1])
+    return found
+
+
+def json_cost(turns: int) -> float:
+    """CPU microseconds of writing so many turns as JSON with the standard library, the least of five."""
+    messages = [
+        {"role": "assistant" if number % 2 else "user", "content": f"This is message {number} of a long conversation."}
+        for number in range(2 * turns)
+    ]
+
+    def timed() -> float:
+        started = process_time()
+        json.dumps({"model": "m", "messages": messages}).encode()
+        return process_time() - started
+
+    return min(timed() for _ in range(5)) * 1e6
+
+
+def main() -> None:
+    print(f"append, last tenth of 1,000,000 over the first: {append_ratio(1_000_000):.2f}")
+    print(f"bytes per node: {bytes_per_node(100_000):.0f}")
+    print("a session's turn: age, CPU µs, bytes sent, µs per KB over a young turn's cost, and as a ratio to json.dumps")
+    costs = session_costs(10_000, (10, 100, 1_000, 5_000, 10_000))
+    first = costs[10][0]
+    for age, (cost, size) in costs.items():
+        print(f"{age:>7} {cost:>9.0f} {size:>9} {(cost - first) / (size / 1024):>8.2f} {cost / json_cost(age):>8.2f}")
+
+
+if __name__ == "__main__":
+    main()
