@@ -66,7 +66,7 @@ wheel: $(VENV)/.dev  ## build the wheel and try it in an empty environment
 
 soak: $(VENV)/.dev  ## the slow suites: every byte, many rounds
 	$(BIN)/python -m pytest -m soak --timeout=3600
-	AGENT_TEST_RANDOM=1 $(BIN)/python -m pytest --timeout=3600 tests/types tests/schemas tests/providers tests/routing
+	AGENT_TEST_RANDOM=1 $(BIN)/python -m pytest --timeout=3600 tests/types tests/schemas tests/providers tests/routing tests/loop tests/graph
 
 bench: bench-quick  ## all benchmarks
 

@@ -31,8 +31,13 @@ from .types import (
 )
 
 if TYPE_CHECKING:
+    from .looping.plan import Hooks
+    from .looping.results import RunResult
     from .router import Router
     from .routing.targets import Target
+    from .tools.base import Tool, ToolContext, ToolError
+    from .tools.functions import tool
+    from .tools.registry import ToolRegistry
 
 __all__ = [
     "Agent",
@@ -41,35 +46,51 @@ __all__ = [
     "AgentRequest",
     "AgentResponse",
     "ContentPart",
+    "Hooks",
     "Message",
     "ProviderCapabilities",
     "RetryConfig",
     "Role",
     "Router",
     "RoutingStrategy",
+    "RunResult",
     "StreamEvent",
     "Target",
     "ThinkingLevel",
+    "Tool",
     "ToolCall",
+    "ToolContext",
+    "ToolError",
     "ToolLoopConfig",
+    "ToolRegistry",
     "ToolResult",
     "ToolSpec",
     "Usage",
     "errors",
     "register_provider",
+    "tool",
 ]
+
+_LATER = {
+    "Hooks": "looping.plan",
+    "Router": "router",
+    "RunResult": "looping.results",
+    "Target": "routing.targets",
+    "Tool": "tools.base",
+    "ToolContext": "tools.base",
+    "ToolError": "tools.base",
+    "ToolRegistry": "tools.registry",
+    "tool": "tools.functions",
+}
+"""Where to find what programs with one model and no tools do not need."""
 
 
 def __getattr__(name: str) -> Any:
     """What programs with one model do not need is loaded by those that do."""
-    if name == "Router":
-        from .router import Router
+    if name in _LATER:
+        from importlib import import_module
 
-        return Router
-    if name == "Target":
-        from .routing.targets import Target
-
-        return Target
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
     if name == "__version__":
         from importlib.metadata import version
 

@@ -7,24 +7,59 @@ await, whole or as a stream, typed or not.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .context import Call, Context, ambient_deadline
+from .context import Call, Context, RunPlace, ambient_deadline
 from .drivers.sync import SyncRun, drain
 from .errors import ConfigurationError
 from .json_streams import AsyncJsonStream, JsonStream, Partials
 from .requests import RequestLike, read_request
 from .streams import AsyncResponseStream, ResponseStream, Settle
-from .types import AgentRequest, AgentResponse
+from .types import AgentRequest, AgentResponse, Message, ProviderCapabilities, ToolLoopConfig
 from .wire import Transport
+
+if TYPE_CHECKING:
+    from .drivers.aio import AioRun
+    from .looping.plan import Hooks
+    from .looping.results import PausedRun, RunResult
+    from .looping.streams import AsyncRunStream, RunStream
+    from .middleware.base import Middleware
+    from .sessions import AgentSession
+    from .stores.base import Store
+    from .tools.base import Tool
 
 
 class Caller:
     """Asks a model. Each method that takes a request also takes any of its fields as keyword arguments."""
 
+    _loop: ToolLoopConfig | None = None
+    hooks: Hooks | None = None
+    """Who has a say in its runs."""
+    middleware: Sequence[Middleware] = ()
+    """What stands around its calls."""
+
+    @property
+    def loop(self) -> ToolLoopConfig:
+        """Limits of its runs."""
+        return self._loop if self._loop is not None else ToolLoopConfig()
+
     # For subclasses
+
+    def named(self) -> tuple[str, str]:
+        """Its provider and its model."""
+        raise NotImplementedError
+
+    @property
+    def capabilities(self) -> ProviderCapabilities:
+        """What it can do."""
+        raise NotImplementedError
+
+    def with_config(self, **changes: Any) -> Caller:
+        """Another one with some settings changed; this one stays as it is."""
+        raise NotImplementedError
 
     def _chosen(self, overrides: Mapping[str, Any]) -> tuple[Caller, Mapping[str, Any]]:
         """Who answers a request with these overrides, and what is left of them."""
@@ -45,6 +80,10 @@ class Caller:
         """A streaming call whose answer is read as a value while it arrives."""
         raise NotImplementedError
 
+    def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
+        """The tools that are offered with every request; after an answer, by whoever gave it."""
+        return ()
+
     @property
     def _transport(self) -> Transport:
         """Carries what the flow sends, unless it says otherwise."""
@@ -57,54 +96,172 @@ class Caller:
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(request, changes)
         response: AgentResponse = caller._drained(caller._call(streaming=False), prepared)
-        return response
+        return _grown(request, prepared, response)
 
     async def acomplete(self, request: RequestLike, **overrides: Any) -> AgentResponse:
         """As `complete`, with await."""
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(request, changes)
         response: AgentResponse = await caller._adrained(caller._call(streaming=False), prepared)
-        return response
+        return _grown(request, prepared, response)
 
     def stream(self, request: RequestLike, **overrides: Any) -> ResponseStream:
         """Ask the model, and get events while the answer arrives. Nothing is sent before the first is asked for."""
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(request, changes)
-        return caller._streamed(caller._call(streaming=True), prepared)
+        return caller._streamed(caller._call(streaming=True), prepared, request)
 
     def astream(self, request: RequestLike, **overrides: Any) -> AsyncResponseStream:
         """As `stream`, for `async for`. There is nothing to await first."""
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(request, changes)
-        return caller._astreamed(caller._call(streaming=True), prepared)
+        return caller._astreamed(caller._call(streaming=True), prepared, request)
 
     # Typed output
 
     def json(self, request: RequestLike, **overrides: Any) -> AgentResponse:
         """As `complete`, with `schema=`: a pydantic model, any type, or a JSON schema. The value is in `output`."""
         caller, changes = self._chosen(overrides)
-        return caller.complete(_with_schema(request, changes))
+        asked = _with_schema(request, changes)
+        return _grown(request, asked, caller.complete(asked))
 
     async def ajson(self, request: RequestLike, **overrides: Any) -> AgentResponse:
         """As `json`, with await."""
         caller, changes = self._chosen(overrides)
-        return await caller.acomplete(_with_schema(request, changes))
+        asked = _with_schema(request, changes)
+        return _grown(request, asked, await caller.acomplete(asked))
 
     def stream_json(self, request: RequestLike, **overrides: Any) -> JsonStream:
         """As `json`, with what has come of the value so far while it arrives. The typed value is in `output`."""
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(_with_schema(request, changes), {})
         call, partials = caller._reading(prepared)
-        return JsonStream(caller._streamed(call, prepared), partials)
+        return JsonStream(caller._streamed(call, prepared, request), partials)
 
     def astream_json(self, request: RequestLike, **overrides: Any) -> AsyncJsonStream:
         """As `stream_json`, for `async for`. There is nothing to await first."""
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(_with_schema(request, changes), {})
         call, partials = caller._reading(prepared)
-        return AsyncJsonStream(caller._astreamed(call, prepared), partials)
+        return AsyncJsonStream(caller._astreamed(call, prepared, request), partials)
+
+    # Conversations
+
+    def session(self, session_id: str | None = None, *, store: Store | None = None, **options: Any) -> AgentSession:
+        """A conversation that goes on, kept in `store` if there is one. See `AgentSession` for the options."""
+        from .sessions import AgentSession
+
+        return AgentSession(self, session_id, store=store, **options)
+
+    # With tools
+
+    def run(self, request: RequestLike | PausedRun, **options: Any) -> RunResult:
+        """Ask the model, run the tools it calls, and ask again, until it has its answer.
+
+        ```python
+        from agent import tool
+        from agent.testing import scripted_agent
+        from agent.types import ToolCall
+
+        @tool
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        agent = scripted_agent(ToolCall(id="call_1", name="add", arguments={"a": 2, "b": 3}), "It is 5.")
+        result = agent.run("What is 2 + 3?", tools=[add])
+        assert result.text == "It is 5." and result.turns == 2
+        ```
+
+        Args:
+            request: As for `complete`, or a run that was paused.
+            options: Fields of the request, and: `loop`, limits as a `ToolLoopConfig`; `deps`, for the tools' context;
+                `run_id` and `journal`, to go on after a crash; `before_tool_call`, `after_tool_call`,
+                `transform_context`, `convert_to_llm`, `get_steering_messages`, `get_follow_up_messages`.
+
+        The result has the usage, cost and route of all turns. Errors have in `result` what was done until then.
+        """
+        caller, run, flow = self._running(request, options, streaming=False)
+        context = Context(deadline=_until(run.deadline, monotonic()))
+        result: RunResult = drain(SyncRun(caller._transport, flow(context), context.deadline))
+        return _grown_by_run(request, result)
+
+    async def arun(self, request: RequestLike | PausedRun, **options: Any) -> RunResult:
+        """As `run`, with await."""
+        from .drivers.aio import AioRun
+        from .drivers.aio import drain as adrain
+
+        caller, run, flow = self._running(request, options, streaming=False)
+        context = _loop_context(run.deadline)
+        result: RunResult = await adrain(AioRun(caller._transport, flow(context), context.deadline))
+        return _grown_by_run(request, result)
+
+    def run_stream(self, request: RequestLike | PausedRun, **options: Any) -> RunStream:
+        """As `run`, with events while it goes on, and the means to steer it."""
+        from .looping.streams import RunStream
+
+        caller, run, flow = self._running(request, options, streaming=True)
+
+        def start() -> SyncRun:
+            context = Context(deadline=_until(run.deadline, monotonic()))
+            return SyncRun(caller._transport, flow(context), context.deadline)
+
+        return RunStream(start, run.record, run.plan.signal, partial(_grown_by_run, request))
+
+    def arun_stream(self, request: RequestLike | PausedRun, **options: Any) -> AsyncRunStream:
+        """As `run_stream`, for `async for`. There is nothing to await first."""
+        from .looping.streams import AsyncRunStream
+
+        caller, run, flow = self._running(request, options, streaming=True)
+
+        def start() -> AioRun:
+            from .drivers.aio import AioRun
+
+            context = _loop_context(run.deadline)
+            return AioRun(caller._transport, flow(context), context.deadline)
+
+        return AsyncRunStream(start, run.record, run.plan.signal, partial(_grown_by_run, request))
+
+    def as_tool(self, name: str, description: str, **settings: Any) -> Tool:
+        """This agent as a tool of another: it gets a task in words, and answers in words.
+
+        Args:
+            settings: Options for `run`, and the settings of a tool; `parameters`, for a task that is more than text.
+        """
+        from .looping.sub_agents import SubAgent
+
+        return SubAgent.of(self, name, description, settings)
 
     # For a driver of one's own
+
+    def run_flow(
+        self, request: RequestLike | PausedRun, *, streaming: bool, context: Context | None = None, **options: Any
+    ) -> Any:
+        """The flow of one run, for a driver of your own, and the run itself."""
+        _, run, flow = self._running(request, options, streaming=streaming)
+        return flow(context or Context()), run
+
+    def _running(self, request: RequestLike | PausedRun, options: Mapping[str, Any], *, streaming: bool) -> Any:
+        from .looping.flow import looped
+        from .looping.starting import begun
+
+        caller, changes = self._chosen(options)
+        run = begun(caller, request, changes, streaming=streaming)
+
+        def flow(context: Context) -> Any:
+            looping = looped(run.plan, run.record, context)
+            return caller._overheard(looping, run, streaming=streaming) if caller.middleware else looping
+
+        return caller, run, flow
+
+    def _overheard(self, flow: Any, run: Any, *, streaming: bool) -> Any:
+        """The flow of a run, with middleware that hears its events."""
+        from .middleware.base import CallInfo
+        from .middleware.flow import listened
+
+        place = RunPlace(run.record.run_id, 0)
+        target = ":".join(filter(None, self.named()))
+        info = CallInfo(streaming=streaming, target=target, request=run.plan.request, run=place)
+        return listened(flow, self.middleware, info)
 
     def flow_for(
         self, request: RequestLike, *, streaming: bool, context: Context | None = None, **overrides: Any
@@ -122,35 +279,55 @@ class Caller:
     # Drivers
 
     def _drained(self, call: Call, prepared: AgentRequest) -> Any:
-        context = Context(deadline=_deadline(prepared, monotonic()))
+        context = Context(deadline=_until(prepared.deadline, monotonic()))
         return drain(SyncRun(self._transport, call(prepared, context), context.deadline))
 
     async def _adrained(self, call: Call, prepared: AgentRequest) -> Any:
         from .drivers.aio import AioRun
         from .drivers.aio import drain as adrain
 
-        context = _loop_context(prepared)
+        context = _loop_context(prepared.deadline)
         return await adrain(AioRun(self._transport, call(prepared, context), context.deadline))
 
-    def _streamed(self, call: Call, prepared: AgentRequest) -> ResponseStream:
+    def _streamed(self, call: Call, prepared: AgentRequest, asked: Any = None) -> ResponseStream:
         transport = self._transport
 
         def start() -> SyncRun:
-            context = Context(deadline=_deadline(prepared, monotonic()))
+            context = Context(deadline=_until(prepared.deadline, monotonic()))
             return SyncRun(transport, call(prepared, context), context.deadline)
 
-        return ResponseStream(start, self._settle(prepared))
+        return ResponseStream(start, self._settle(prepared), partial(_grown, asked, prepared))
 
-    def _astreamed(self, call: Call, prepared: AgentRequest) -> AsyncResponseStream:
+    def _astreamed(self, call: Call, prepared: AgentRequest, asked: Any = None) -> AsyncResponseStream:
         from .drivers.aio import AioRun
 
         transport = self._transport
 
         def start() -> AioRun:
-            context = _loop_context(prepared)
+            context = _loop_context(prepared.deadline)
             return AioRun(transport, call(prepared, context), context.deadline)
 
-        return AsyncResponseStream(start, self._settle(prepared))
+        return AsyncResponseStream(start, self._settle(prepared), partial(_grown, asked, prepared))
+
+
+def _grown(asked: Any, prepared: AgentRequest, response: AgentResponse) -> AgentResponse:
+    """The response; if a graph was asked with, with that graph grown by it."""
+    if isinstance(asked, str) or not hasattr(asked, "to_request"):
+        return response
+    from .graph.growing import grown
+
+    said = [Message.user(prepared.input)] if prepared.input else []
+    object.__setattr__(response, "_dag", grown(asked, [*said, response.message], [response]))
+    return response
+
+
+def _grown_by_run(asked: Any, result: RunResult) -> RunResult:
+    if isinstance(asked, str) or not hasattr(asked, "to_request"):
+        return result
+    from .graph.growing import grown
+
+    object.__setattr__(result, "_dag", grown(asked, result.messages, result.responses))
+    return result
 
 
 def _with_schema(request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
@@ -162,14 +339,15 @@ def _with_schema(request: RequestLike, overrides: Mapping[str, Any]) -> AgentReq
     return asked
 
 
-def _deadline(request: AgentRequest, now: float) -> float:
-    own = math.inf if request.deadline is None else now + request.deadline
+def _until(seconds: float | None, now: float) -> float:
+    """When a call that may take so long must be over, and the run around it, if there is one."""
+    own = math.inf if seconds is None else now + seconds
     return min(own, ambient_deadline.get())
 
 
-def _loop_context(request: AgentRequest) -> Context:
+def _loop_context(seconds: float | None) -> Context:
     """A context on the running loop's clock, which need not be the system's."""
     import asyncio
 
     now = monotonic()
-    return Context(deadline=asyncio.get_running_loop().time() + _deadline(request, now) - now)
+    return Context(deadline=asyncio.get_running_loop().time() + _until(seconds, now) - now)

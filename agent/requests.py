@@ -5,9 +5,10 @@ Nothing is sent until all of it is right, and nothing a caller passed is ever ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from pydantic import PydanticUserError
 
@@ -15,8 +16,15 @@ from .errors import ConfigurationError
 from .types import AgentConfig, AgentRequest, FrozenDict, Message, Role, Session, ToolSpec
 from .validation import validated
 
-RequestLike: TypeAlias = AgentRequest | str | Message | Session | Sequence[Message | Mapping[str, Any]]
-"""A request, or anything that can only mean one: text, a message, a conversation."""
+
+class HasRequest(Protocol):
+    """A conversation of another form, such as a graph."""
+
+    def to_request(self) -> AgentRequest: ...
+
+
+RequestLike: TypeAlias = AgentRequest | str | Message | Session | HasRequest | Sequence[Message | Mapping[str, Any]]
+"""A request, or anything that can only mean one: text, a message, a conversation, a graph."""
 
 
 def read_config(config: AgentConfig | str, overrides: Mapping[str, Any]) -> AgentConfig:
@@ -44,6 +52,8 @@ def read_request(request: RequestLike, overrides: Mapping[str, Any]) -> AgentReq
     given = validated(lambda: _as_request(request))
     if not overrides:
         return given
+    if "tools" in overrides:
+        overrides = {**overrides, "tools": _read_tools(overrides["tools"])}
     if "schema" in overrides:
         if "output_schema" in overrides:
             raise ConfigurationError(
@@ -52,6 +62,19 @@ def read_request(request: RequestLike, overrides: Mapping[str, Any]) -> AgentReq
         overrides = {**overrides, "output_schema": overrides["schema"]}
         del overrides["schema"]
     return validated(lambda: given.model_copy(update=dict(overrides)))
+
+
+def _read_tools(tools: Any) -> Any:
+    """Functions are tools, too; and any collection of tools will do."""
+    if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
+        return tools  # pydantic knows how to complain about it
+    return tuple(_made_a_tool(tool) if inspect.isroutine(tool) else tool for tool in tools)
+
+
+def _made_a_tool(function: Any) -> Any:
+    from .tools.functions import tool
+
+    return tool(function)
 
 
 def _as_request(request: Any) -> AgentRequest:
@@ -66,11 +89,14 @@ def _as_request(request: Any) -> AgentRequest:
             return AgentRequest(messages=request.messages, session_id=request.id)
         case list() | tuple():
             return AgentRequest(messages=request)
+        case _ if hasattr(request, "to_request"):
+            asked: AgentRequest = request.to_request()
+            return asked
         case _:
             raise ConfigurationError(
                 f"A request cannot be made from {type(request).__name__}.",
                 field="request",
-                fix="Pass text, a Message, a list of messages, a Session or an AgentRequest.",
+                fix="Pass text, a Message, a list of messages, a Session, a DAG or an AgentRequest.",
             )
 
 

@@ -99,6 +99,10 @@ class _Progress:
         return self._seen().usage
 
 
+Finish: TypeAlias = Callable[[AgentResponse], AgentResponse]
+"""Has the last word about a response that has come whole."""
+
+
 class ResponseStream(_Progress):
     """Iterate over it, or use it in a `with` block.
 
@@ -113,8 +117,11 @@ class ResponseStream(_Progress):
     ```
     """
 
-    def __init__(self, start: Callable[[], SyncRun], settle: Settle | None = None) -> None:
+    def __init__(
+        self, start: Callable[[], SyncRun], settle: Settle | None = None, finish: Finish | None = None
+    ) -> None:
         super().__init__(settle)
+        self._finish = finish
         self._start = start
         self._run: SyncRun | None = None
         self._aborted = False
@@ -127,7 +134,7 @@ class ResponseStream(_Progress):
                 for event in events:
                     self._add(event)
                     yield event
-            self._response = run.result
+            self._response = run.result if self._finish is None else self._finish(run.result)
         except Cancelled:
             raise errors.Aborted("the stream was aborted") from None
         finally:
@@ -185,8 +192,9 @@ class ResponseStream(_Progress):
 class AsyncResponseStream(_Progress):
     """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
 
-    def __init__(self, start: Callable[[], AioRun], settle: Settle | None = None) -> None:
+    def __init__(self, start: Callable[[], AioRun], settle: Settle | None = None, finish: Finish | None = None) -> None:
         super().__init__(settle)
+        self._finish = finish
         self._start = start
         self._run: AioRun | None = None
         self._aborted = False
@@ -267,8 +275,9 @@ class _Iteration:
     def _end(self) -> None:
         stream = self._stream
         stream._closed = True
-        if stream._response is None:
-            stream._response = self._run.result
+        if stream._response is None and self._run.result is not None:
+            result = self._run.result
+            stream._response = result if stream._finish is None else stream._finish(result)
         if stream._response is None and stream._aborted:
             raise errors.Aborted("the stream was aborted")
 

@@ -29,6 +29,7 @@ ALONE = {
     "test_misbehaving",
     "test_plugins",
     "test_programs",
+    "test_viewer_browser",
     "test_retry",
     "test_streams",
 }

@@ -158,7 +158,6 @@ class SyncDriver(Driver):
             outcome.events.append(event)
         outcome.response = stream.response
 
-
     @override
     def _loop(self, agent: Agent | Router, request: Any, asked: dict[str, Any], ran: Ran) -> None:
         watching = asked.pop("watching", None)

@@ -26,10 +26,13 @@ import trustme
 
 import agent
 import agent.errors
+import agent.graph
 import agent.loop
 import agent.mcp
 import agent.middleware
 import agent.providers
+import agent.sessions
+import agent.stores
 import agent.testing
 import agent.toolkit
 import agent.tools
@@ -54,6 +57,9 @@ MODULES_OF_NAMES = (
     agent.middleware,
     agent.mcp,
     agent.toolkit,
+    agent.graph,
+    agent.sessions,
+    agent.stores,
 )
 
 ANSWERS: dict[str, Line] = {

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from ..errors import AgentError
+from ..forks import let_go_before_forks
 
 if TYPE_CHECKING:
     import sqlite3
@@ -88,10 +89,11 @@ class SqliteJournal:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-        self._lock = threading.Lock()
+        self._lock: Any = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inherited: list[sqlite3.Connection] = []
         self._pid = os.getpid()
+        let_go_before_forks(self)
         self._ask("SELECT place FROM entries LIMIT 1")  # what cannot be used is an error here, not during a run
 
     def read(self, run_id: str) -> Sequence[Entry]:
@@ -119,11 +121,13 @@ class SqliteJournal:
 
     def close(self) -> None:
         """It is opened again when it is needed."""
-        if self._pid == os.getpid():
-            with self._lock:
-                if self._connection is not None:
-                    self._connection.close()
-                self._connection = None
+        with self._lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._pid == os.getpid() and self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def __del__(self) -> None:
         if hasattr(self, "_pid"):  # it may be half-made
@@ -137,7 +141,7 @@ class SqliteJournal:
             # After a fork, neither lock nor connection may be used, and the connection must not even be closed.
             if self._connection is not None:
                 self._inherited.append(self._connection)
-            self._lock, self._connection, self._pid = threading.Lock(), None, os.getpid()
+            self._connection, self._pid = None, os.getpid()
         with self._lock:
             try:
                 if self._connection is None:

@@ -6,6 +6,7 @@ A store knows texts under keys and when they expire. It does not know what they 
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from typing_extensions import override
 
 from ..errors import ConfigurationError
+from ..forks import let_go_before_forks
 from ..locks import Locked
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ class MemoryStore(Locked):
             self._entries.clear()
 
 
-class SqliteStore(Locked):
+class SqliteStore:
     """Keeps answers in a file. Any number of threads and processes may share it; only its owner can read it.
 
     A file that is damaged is set aside under another name, and a new one begun: what was in it can be asked again.
@@ -104,12 +106,13 @@ class SqliteStore(Locked):
     blocking = True
 
     def __init__(self, path: str | os.PathLike[str], *, max_entries: int = 100_000) -> None:
-        super().__init__()
         _check_entries(max_entries)
         self._path, self._most = Path(path), max_entries
+        self._lock: Any = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inherited: sqlite3.Connection | None = None
         self._process = os.getpid()
+        let_go_before_forks(self)
         self._writes = 0
         self.set_aside: list[Path] = []
         """Damaged files that this store has found."""
@@ -184,7 +187,8 @@ class SqliteStore(Locked):
             if self._process == os.getpid():
                 return self._connection
             self._inherited = self._connection  # from before a fork: the parent's, and not ours to close
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        if not self._path.exists():  # closing it would drop the locks that another store here holds in the file
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         connection = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
             _begin_log(connection)

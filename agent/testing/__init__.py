@@ -26,9 +26,11 @@ from .rules import Violation, broken_rules
 from .server import LoopbackServer, RawAnswer
 from .simulation import simulate, start
 from .speaking import VendorScript
+from .stores import STORE_CASES, check_store
 
 __all__ = [
     "FAULTS",
+    "STORE_CASES",
     "Answer",
     "Chaos",
     "Exchange",
@@ -50,6 +52,7 @@ __all__ = [
     "VendorScript",
     "Violation",
     "broken_rules",
+    "check_store",
     "scripted_agent",
     "simulate",
     "start",

@@ -63,7 +63,7 @@ def exits() -> None:
 
 @tool(isolation="process", timeout=10.0)
 def raises() -> None:
-    raise ValueError("in /home/me/secret/file.txt")
+    raise ValueError("in /srv/me/secret/file.txt")
 
 
 @tool(isolation="process", timeout=10.0)

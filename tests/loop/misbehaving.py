@@ -174,14 +174,14 @@ def raises_a_memory_error() -> NoReturn:
 
 @fails("FileNotFoundError: [Errno 2] No such file or directory: 'secrets.txt'")
 def raises_with_a_path() -> NoReturn:
-    open("/home/somebody/private/secrets.txt")  # noqa: SIM115
+    open("/srv/somebody/private/secrets.txt")  # noqa: SIM115
     raise AssertionError
 
 
 @fails("OSError: cannot read secrets.txt, nor 'my keys.txt', nor plan.doc, nor x.py; see https://example.com/a/b")
 def raises_with_many_paths() -> NoReturn:
     raise OSError(
-        "cannot read /etc/app/secrets.txt, nor '/home/some body/my keys.txt', nor C:\\Users\\me\\plan.doc, "
+        "cannot read /etc/app/secrets.txt, nor '/srv/some body/my keys.txt', nor C:\\Users\\me\\plan.doc, "
         "nor file:///srv/x.py; see https://example.com/a/b"
     )
 

@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
+from agent.locks import Locked
 from agent.providers.hints import Allowance
 from agent.routing.budgets import Refusal, RequestBudget, Reservation, SpendLedger
 from agent.routing.health import Breaker, Parking, Permit
-from agent.locks import Locked
 from agent.routing.rates import WINDOW, Rates
 from agent.types import BreakerConfig, RateLimit, SpendLimit
 

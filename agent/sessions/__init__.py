@@ -1,0 +1,8 @@
+"""Conversations that last: an agent, a place in a graph, and a store that keeps it."""
+
+from __future__ import annotations
+
+from .session import AgentSession
+from .streams import AsyncSessionRun, AsyncSessionStream, SessionRun, SessionStream
+
+__all__ = ["AgentSession", "AsyncSessionRun", "AsyncSessionStream", "SessionRun", "SessionStream"]

@@ -1,0 +1,488 @@
+"""AgentSession: a head in a graph, an agent to ask, and a store that keeps it.
+
+A turn counts when it is complete and written down. One that fails, is cancelled or cannot be written leaves the session
+as it was: there is never half a turn in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from typing_extensions import override
+
+from ..errors import ConfigurationError
+from ..graph import DAG
+from ..graph.growing import before_last_turn, grown, without_messages
+from ..graph.linear import linearised
+from ..looping.results import RunResult
+from ..looping.shapes import MessageLike, read_message
+from ..requests import RequestLike, read_request
+from ..stores.base import SessionNotFoundError, SessionRecord, Store, StoreError
+from ..types import AgentRequest, AgentResponse, Message, Session, Usage
+from .keeping import Keeper, awaited, waited
+from .streams import AsyncSessionRun, AsyncSessionStream, SessionRun, SessionStream
+
+
+class Asked(Protocol):
+    """What a session needs of an agent or a router."""
+
+    def complete(self, request: RequestLike, **overrides: Any) -> AgentResponse: ...
+
+    async def acomplete(self, request: RequestLike, **overrides: Any) -> AgentResponse: ...
+
+    def stream(self, request: RequestLike, **overrides: Any) -> Any: ...
+
+    def astream(self, request: RequestLike, **overrides: Any) -> Any: ...
+
+    def run(self, request: Any, **options: Any) -> RunResult: ...
+
+    async def arun(self, request: Any, **options: Any) -> RunResult: ...
+
+    def run_stream(self, request: Any, **options: Any) -> Any: ...
+
+    def arun_stream(self, request: Any, **options: Any) -> Any: ...
+
+
+class AgentSession:
+    """A conversation that goes on.
+
+    ```python
+    from agent.testing import scripted_agent
+
+    session = scripted_agent("Hello, Ada!", "You are Ada.").session()
+    session.run("I am Ada.")
+    print(session.run("Who am I?").text)
+    ```
+
+    Args:
+        agent: Who is asked: an Agent or a Router.
+        session_id: Its name in the store; by default a new one.
+        store: Keeps it. By default it lasts as long as this object.
+        system: What the model is told before anything else.
+        tools: Offered in every turn, besides the agent's own.
+        title: For people.
+        keep_partial: Whether a stream that is interrupted leaves what had come of the answer, marked, or nothing.
+        dag: Where it begins.
+
+    An object serves one turn at a time. Several objects, in several processes, may work on one session: who is late is
+    told by `ConflictError`, and can `reload`.
+    """
+
+    def __init__(
+        self,
+        agent: Asked,
+        session_id: str | None = None,
+        *,
+        store: Store | None = None,
+        system: str | None = None,
+        tools: Iterable[Any] = (),
+        title: str = "",
+        keep_partial: bool = False,
+        dag: DAG | None = None,
+    ) -> None:
+        self._agent = agent
+        self._tools = tuple(tools)
+        self._title = title
+        self._created = self._updated = datetime.now(UTC)
+        self.keep_partial = keep_partial
+        self.id = session_id if session_id is not None else f"s_{os.urandom(8).hex()}"
+        self._keeper = None if store is None else Keeper(store, self.id)
+        begun = dag if dag is not None else DAG()
+        self._start = begun.system(system) if system else begun
+        self._dag: DAG | None = None if store is not None else self._start
+        self._messages: list[Message] | None = None
+        self._prompt: str | None = None
+        self._busy = False
+
+    # What it holds
+
+    @property
+    def agent(self) -> Asked:
+        return self._agent
+
+    @property
+    def dag(self) -> DAG:
+        """The conversation, with everything that ever branched off from what is seen from here."""
+        return self._loaded()
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What the next question is asked after."""
+        return tuple(self._known())
+
+    @property
+    def title(self) -> str:
+        self._loaded()
+        return self._title
+
+    @title.setter
+    def title(self, title: str) -> None:
+        dag = self._loaded()
+        self._commit(dag, title=title)
+
+    @property
+    def usage(self) -> Usage:
+        """Of all turns on the way here."""
+        return self.dag.usage()
+
+    @property
+    def cost(self) -> float:
+        """In dollars, as far as it is known."""
+        return self.dag.cost()
+
+    @property
+    def data(self) -> Session:
+        """The session as plain data: messages with ids and parents, no behaviour."""
+        messages: list[Message] = []
+        parent: str | None = None
+        for node in self.dag.nodes():
+            if isinstance(node.data, Message):
+                facts = {"id": node.id, "parent_id": parent, "timestamp": node.timestamp}
+                messages.append(node.data.model_copy(update=facts))
+                parent = node.id
+        return Session(
+            id=self.id, title=self.title, messages=messages, created_at=self._created, updated_at=self._updated
+        )
+
+    def export(self) -> dict[str, Any]:
+        """Plain JSON: the data, for others."""
+        return self.data.to_dict()
+
+    @classmethod
+    def of(cls, agent: Asked, data: Session | Mapping[str, Any], **options: Any) -> AgentSession:
+        """A session that goes on from exported data."""
+        session = data if isinstance(data, Session) else Session.from_dict(data)
+        begun = cls(agent, session.id, title=session.title, dag=DAG().messages(session.messages), **options)
+        begun._created = session.created_at or begun._created
+        return begun
+
+    @override
+    def __repr__(self) -> str:
+        return f"AgentSession({self.id!r}, {self._agent!r})"
+
+    # Turns
+
+    def run(self, request: RequestLike, **options: Any) -> RunResult:
+        """One turn: the model is asked, and its tools run, until it has its answer."""
+        with self._turn():
+            asked = self._asked(request, options)
+            result = self._agent.run(asked, **_rest(options))
+            self._add(request, options, result.messages, result.responses, result)
+            return result
+
+    async def arun(self, request: RequestLike, **options: Any) -> RunResult:
+        """As `run`, with await."""
+        with self._turn():
+            await self._aloaded()
+            asked = self._asked(request, options)
+            result = await self._agent.arun(asked, **_rest(options))
+            await self._aadd(request, options, result.messages, result.responses, result)
+            return result
+
+    def complete(self, request: RequestLike, **options: Any) -> AgentResponse:
+        """One turn with one model call. Tools are offered, not run."""
+        with self._turn():
+            response = self._agent.complete(self._asked(request, options), **_rest(options))
+            self._add(request, options, _answered(request, options, response), (response,), response)
+            return response
+
+    async def acomplete(self, request: RequestLike, **options: Any) -> AgentResponse:
+        """As `complete`, with await."""
+        with self._turn():
+            await self._aloaded()
+            response = await self._agent.acomplete(self._asked(request, options), **_rest(options))
+            await self._aadd(request, options, _answered(request, options, response), (response,), response)
+            return response
+
+    def json(self, request: RequestLike, **options: Any) -> RunResult:
+        """As `run`, with `schema=`. The value is in `output`."""
+        _check_schema(request, options)
+        return self.run(request, **options)
+
+    async def ajson(self, request: RequestLike, **options: Any) -> RunResult:
+        """As `json`, with await."""
+        _check_schema(request, options)
+        return await self.arun(request, **options)
+
+    def stream(self, request: RequestLike, **options: Any) -> SessionStream:
+        """As `complete`, with events while the answer arrives. The turn counts when its end has been read."""
+
+        def start() -> Any:
+            return self._agent.stream(self._asked(request, options), **_rest(options))
+
+        def commit(response: AgentResponse) -> None:
+            self._add(request, options, _answered(request, options, response), (response,), response)
+
+        return SessionStream(self._turn, start, commit, keep_partial=self.keep_partial)
+
+    def astream(self, request: RequestLike, **options: Any) -> AsyncSessionStream:
+        """As `stream`, for `async for`."""
+
+        async def start() -> Any:
+            await self._aloaded()
+            return self._agent.astream(self._asked(request, options), **_rest(options))
+
+        async def commit(response: AgentResponse) -> None:
+            await self._aadd(request, options, _answered(request, options, response), (response,), response)
+
+        return AsyncSessionStream(self._turn, start, commit, keep_partial=self.keep_partial)
+
+    def run_stream(self, request: RequestLike, **options: Any) -> SessionRun:
+        """As `run`, with the events of the loop, and the means to steer it."""
+
+        def start() -> Any:
+            return self._agent.run_stream(self._asked(request, options), **_rest(options))
+
+        def commit(result: RunResult) -> None:
+            self._add(request, options, result.messages, result.responses, result)
+
+        return SessionRun(self._turn, start, commit, keep_partial=self.keep_partial)
+
+    def arun_stream(self, request: RequestLike, **options: Any) -> AsyncSessionRun:
+        """As `run_stream`, for `async for`."""
+
+        async def start() -> Any:
+            await self._aloaded()
+            return self._agent.arun_stream(self._asked(request, options), **_rest(options))
+
+        async def commit(result: RunResult) -> None:
+            await self._aadd(request, options, result.messages, result.responses, result)
+
+        return AsyncSessionRun(self._turn, start, commit, keep_partial=self.keep_partial)
+
+    # Other changes
+
+    def add_message(self, message: MessageLike) -> None:
+        """Add something to the conversation without asking anybody."""
+        read = read_message(message)
+        if not isinstance(read, Message):
+            raise ConfigurationError(
+                f"A session does not keep messages of role {read.get('role')!r}.",
+                field="message",
+                fix="Use user, assistant, system or tool.",
+            )
+        with self._turn():
+            self._commit(self._loaded().add(read), said=[read])
+
+    def undo(self, turns: int = 1) -> None:
+        """Go back to before the last turns. What was said stays in the graph, and is not seen from here any more."""
+        with self._turn():
+            dag = self._loaded()
+            for _ in range(turns):
+                earlier = before_last_turn(dag)
+                if earlier is None:
+                    raise ConfigurationError(
+                        "There is no turn to undo.", field="turns", fix=f"The session has fewer than {turns}."
+                    )
+                dag = earlier
+            self._commit(dag, anew=True)
+
+    def clear(self) -> None:
+        """Forget everything that was said. Instructions and tools stay."""
+        with self._turn():
+            self._commit(without_messages(self._loaded()), anew=True)
+
+    def fork(self, session_id: str | None = None, *, at: str | None = None) -> AgentSession:
+        """Another session that begins where this one is, or where it was at a node. Both go their own ways."""
+        dag = self._loaded()
+        forked = AgentSession(
+            self._agent,
+            session_id,
+            store=None if self._keeper is None else self._keeper.store,
+            tools=self._tools,
+            title=self._title,
+            keep_partial=self.keep_partial,
+            dag=dag if at is None else dag.at(at),
+        )
+        if self._keeper is not None:
+            forked._loaded()
+        return forked
+
+    def switch(self, agent: Asked) -> AgentSession:
+        """Go on with another agent, of any vendor. The conversation is put into its form when it is asked."""
+        self._agent = agent
+        return self
+
+    def reload(self) -> None:
+        """Take what the store has now, such as after a conflict."""
+        if self._keeper is not None:
+            self._dag = self._messages = self._prompt = None
+            self._loaded()
+
+    # Inside
+
+    def _turn(self) -> _Turn:
+        return _Turn(self)
+
+    def _asked(self, request: RequestLike, options: Mapping[str, Any]) -> AgentRequest:
+        """The request with the conversation before it."""
+        asked = _read(request, options)
+        dag = self._loaded()
+        messages = (*self._known(), *asked.messages)
+        changes: dict[str, Any] = {"messages": messages, "session_id": asked.session_id or self.id}
+        if asked.system is None and (prompt := self._instructions(dag)):
+            changes["system"] = prompt
+        if self._tools and not asked.tools:
+            return read_request(asked.model_copy(update=changes), {"tools": self._tools})
+        return asked.model_copy(update=changes)
+
+    def _instructions(self, dag: DAG) -> str:
+        """Worked out when the conversation is read, and kept: turns add no instructions."""
+        if self._prompt is None:
+            self._prompt = dag.get_system_prompt()
+        return self._prompt
+
+    def _known(self) -> list[Message]:
+        """The messages so far, put together once and then added to."""
+        dag = self._loaded()
+        if self._messages is None:
+            self._messages = linearised([node.data for node in dag.nodes() if isinstance(node.data, Message)])
+        return self._messages
+
+    def _add(
+        self,
+        request: RequestLike,
+        options: Mapping[str, Any],
+        said: Sequence[Message],
+        responses: Sequence[AgentResponse],
+        answer: AgentResponse,
+    ) -> None:
+        """Take a whole turn in. If it cannot be written, nothing has changed, and the error has what was paid for."""
+        new = [*_read(request, options).messages, *said]
+        try:
+            self._commit(grown(self._loaded(), new, responses), said=new)
+        except StoreError as error:
+            error.result = answer
+            raise
+
+    async def _aadd(
+        self,
+        request: RequestLike,
+        options: Mapping[str, Any],
+        said: Sequence[Message],
+        responses: Sequence[AgentResponse],
+        answer: AgentResponse,
+    ) -> None:
+        new = [*_read(request, options).messages, *said]
+        try:
+            await self._acommit(grown(self._loaded(), new, responses), said=new)
+        except StoreError as error:
+            error.result = answer
+            raise
+
+    # The store
+
+    def _loaded(self) -> DAG:
+        if self._dag is None:
+            assert self._keeper is not None
+            try:
+                self._take(waited(self._keeper.store.load(self.id)))
+            except SessionNotFoundError:
+                self._dag = self._start
+                rows, facts = self._creation()
+                self._keeper.wrote(rows, waited(self._keeper.store.create(self.id, rows=rows, **facts)).version)
+        assert self._dag is not None
+        return self._dag
+
+    async def _aloaded(self) -> None:
+        if self._dag is None:
+            assert self._keeper is not None
+            store = self._keeper.store
+            try:
+                self._take(await awaited(store, store.load, self.id))
+            except SessionNotFoundError:
+                self._dag = self._start
+                rows, facts = self._creation()
+                record = await awaited(store, store.create, self.id, rows=rows, **facts)
+                self._keeper.wrote(rows, record.version)
+
+    def _take(self, record: SessionRecord) -> None:
+        assert self._keeper is not None
+        self._messages = None
+        self._dag = self._keeper.read(record)
+        self._title = record.title or self._title
+        self._created = datetime.fromtimestamp(record.created_at, UTC)
+        self._updated = datetime.fromtimestamp(record.updated_at, UTC)
+
+    def _creation(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        assert self._keeper is not None
+        rows = self._keeper.unwritten(self._start)
+        return rows, {"title": self._title, "heads": [head.id for head in self._start.heads]}
+
+    def _commit(self, dag: DAG, *, said: Sequence[Message] = (), title: str | None = None, anew: bool = False) -> None:
+        keeper = self._keeper
+        if keeper is not None:
+            rows, change = self._change(dag, title)
+            keeper.wrote(rows, waited(keeper.store.append(self.id, rows, **change)))
+        self._committed(dag, said, title, anew=anew)
+
+    async def _acommit(self, dag: DAG, *, said: Sequence[Message]) -> None:
+        keeper = self._keeper
+        if keeper is not None:
+            rows, change = self._change(dag, None)
+            keeper.wrote(rows, await awaited(keeper.store, keeper.store.append, self.id, rows, **change))
+        self._committed(dag, said, None, anew=False)
+
+    def _change(self, dag: DAG, title: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        assert self._keeper is not None
+        assert self._keeper.version is not None
+        rows = self._keeper.unwritten(dag)
+        heads = [head.id for head in dag.heads]
+        return rows, {"heads": heads, "expected_version": self._keeper.version, "title": title}
+
+    def _committed(self, dag: DAG, said: Sequence[Message], title: str | None, *, anew: bool) -> None:
+        self._dag = dag
+        self._updated = datetime.now(UTC)
+        if title is not None:
+            self._title = title
+        if anew:
+            self._messages = self._prompt = None
+        elif self._messages is not None:
+            self._messages += said
+
+
+class _Turn:
+    """While it lasts, nobody else may change the session through this object."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: AgentSession) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        if self._session._busy:
+            raise ConfigurationError(
+                "The session is in the middle of a turn.", field="session", fix="Wait for it, or fork() the session."
+            )
+        self._session._busy = True
+
+    def __exit__(self, *exc: object) -> None:
+        self._session._busy = False
+
+
+_RUN_ONLY = frozenset(AgentRequest.model_fields) | {"schema"}
+
+
+def _read(request: RequestLike, options: Mapping[str, Any]) -> AgentRequest:
+    return read_request(request, {name: value for name, value in options.items() if name in _RUN_ONLY})
+
+
+def _rest(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said to the agent besides the request."""
+    return {name: value for name, value in options.items() if name not in _RUN_ONLY}
+
+
+def _answered(request: RequestLike, options: Mapping[str, Any], response: AgentResponse) -> list[Message]:
+    asked = _read(request, options)
+    said = [Message.user(asked.input)] if asked.input else []
+    return [*said, response.message]
+
+
+def _check_schema(request: RequestLike, options: Mapping[str, Any]) -> None:
+    if _read(request, options).output_schema is None:
+        raise ConfigurationError(
+            "There is no schema for the output.", field="schema", fix="Pass schema=, such as a pydantic model."
+        )

@@ -1,0 +1,69 @@
+"""Where conversations are kept: in memory, in a SQLite file, or in anything that has the methods of `Store`.
+
+```python
+from agent.stores import MemoryStore
+
+store = MemoryStore()
+record = store.create("trip-to-paris", title="A trip")
+hello = {"id": "n1", "parents": [], "timestamp": 0.0, "metadata": {}, "data": {"role": "user", "content": "Hello"}}
+store.append("trip-to-paris", [hello], heads=["n1"], expected_version=record.version)
+assert store.load("trip-to-paris").nodes == (hello,)
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .base import (
+    ConflictError,
+    CorruptStoreError,
+    NodeExistsError,
+    SearchHit,
+    SessionNotFoundError,
+    SessionRecord,
+    Store,
+    StoreBusyError,
+    StoreError,
+    StoreFullError,
+    UnknownFormatError,
+)
+from .files import replace_file
+from .memory import MemoryStore
+from .rows import Row, check_session_id, new_rows, read_rows, same_row
+from .texts import Words, text_of
+
+if TYPE_CHECKING:
+    from .sqlite import SqliteStore
+
+__all__ = [
+    "ConflictError",
+    "CorruptStoreError",
+    "MemoryStore",
+    "NodeExistsError",
+    "Row",
+    "SearchHit",
+    "SessionNotFoundError",
+    "SessionRecord",
+    "SqliteStore",
+    "Store",
+    "StoreBusyError",
+    "StoreError",
+    "StoreFullError",
+    "UnknownFormatError",
+    "Words",
+    "check_session_id",
+    "new_rows",
+    "read_rows",
+    "replace_file",
+    "same_row",
+    "text_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SqliteStore":  # a database engine is loaded when somebody wants one
+        from .sqlite import SqliteStore
+
+        return SqliteStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
