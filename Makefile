@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TOOLS := .tools
 AIMOCK := $(TOOLS)/node_modules/@copilotkit/aimock/package.json
 AIMOCK_VERSION := 1.43.0
+EVERYTHING := $(TOOLS)/node_modules/@modelcontextprotocol/server-everything/package.json
+EVERYTHING_VERSION := 2026.8.31
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types imports unit peers docs wheel soak bench bench-quick format clean
@@ -48,11 +50,12 @@ unit: $(VENV)/.dev peers  ## the test suite with branch coverage
 	$(BIN)/python -m pytest -m 'alone and not soak' --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=95
 
 peers:  ## other people's servers to test against; without npm or network their tests are skipped
-	@if [ -e $(AIMOCK) ]; then :; \
-	elif ! command -v npm >/dev/null; then echo "There is no npm: the tests against aimock will be skipped."; \
+	@if [ -e $(AIMOCK) ] && [ -e $(EVERYTHING) ]; then :; \
+	elif ! command -v npm >/dev/null; then echo "There is no npm: the tests against aimock and server-everything will be skipped."; \
 	else mkdir -p $(TOOLS) && npm install --prefix $(TOOLS) --no-package-lock --no-audit --no-fund --ignore-scripts \
-		--fetch-retries=1 --fetch-timeout=30000 @copilotkit/aimock@$(AIMOCK_VERSION) >$(TOOLS)/npm.log 2>&1 \
-		|| echo "aimock cannot be installed (see $(TOOLS)/npm.log): the tests against it will be skipped."; fi
+		--fetch-retries=1 --fetch-timeout=30000 @copilotkit/aimock@$(AIMOCK_VERSION) \
+		@modelcontextprotocol/server-everything@$(EVERYTHING_VERSION) >$(TOOLS)/npm.log 2>&1 \
+		|| echo "The peers cannot be installed (see $(TOOLS)/npm.log): the tests against them will be skipped."; fi
 
 docs: $(VENV)/.dev  ## build the documentation, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
