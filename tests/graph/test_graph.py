@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import pickle
@@ -456,3 +457,25 @@ def test_tools_are_read_in_all_their_forms() -> None:
     assert isinstance(data, ToolDefinitions)
     request = dag.to_request()
     assert [offered.name for offered in request.tools if not isinstance(offered, dict)] == ["a"]
+
+
+def test_the_graph_provides_calls_and_records_results_and_somebody_else_runs_the_tools() -> None:
+    async def my_tool(input: dict[str, Any]) -> str:
+        return f"listed {input['path']}"
+
+    async def main() -> DAG:
+        dag = DAG()
+        dag = dag.system("...")
+        dag = dag.user("List it.")
+        response = AgentResponse(content=[ToolCall(id="c1", name="ls", arguments={"path": "."})])
+        dag = dag.assistant(response.content)
+        for tool_call in response.get_tool_use():
+            result = await my_tool(tool_call.input)
+            dag = dag.tool_result(
+                ToolResultContent(tool_use_id=tool_call.id, content=[TextContent(text=result)], is_error=False)
+            )
+        return dag
+
+    dag = asyncio.run(main())
+    assert texts(dag) == ["List it.", "", "listed ."]
+    check_history(dag.to_messages())

@@ -244,7 +244,7 @@ def test_parameters_that_numpydoc_describes_together_are_described_each() -> Non
         (tuple[int, int], (1, 2), [1, 2]),
         (dict[str, Any], {"a": [1]}, {"a": [1]}),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_default_that_is_json_is_shown(annotation: Any, default: Any, shown: Any) -> None:
     def look(x: Any = default) -> Any:
@@ -266,7 +266,7 @@ def test_a_default_that_is_json_is_shown(annotation: Any, default: Any, shown: A
         (Any, lambda: 1),
         (Any, {1, 2}),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_default_that_is_no_json_is_kept_for_the_call_alone(annotation: Any, default: Any) -> None:
     def look(x: Any = default) -> Any:
