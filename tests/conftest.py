@@ -22,13 +22,9 @@ ALONE = {
     "drivers",
     "transports",
     "live",
-    "mcp_",
     "test_exits",
     "test_imports",
-    "test_isolation",
-    "test_misbehaving",
     "test_plugins",
-    "test_programs",
     "test_viewer_browser",
     "test_retry",
     "test_streams",
@@ -36,6 +32,11 @@ ALONE = {
 """Directories and modules whose tests depend on real time, threads or sockets closing in time."""
 
 NOT_TRACED = {
+    "test_durability",
+    "test_escapes",
+    "test_killed",
+    "test_scale",
+    "test_viewer_browser",
     "test_anthropic_oracle",
     "test_broken_streams",
     "test_conformance",

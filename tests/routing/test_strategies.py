@@ -394,11 +394,12 @@ def test_shadows_run_on_real_drivers_too(face: str) -> None:
     asyncio.run(main())
 
 
-def test_agents_with_transports_of_their_own_can_be_mixed() -> None:
+def test_agents_with_transports_of_their_own_can_be_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real socket, a scripted transport and a function, in one router."""
-    from agent import register_provider
+    from agent import providers, register_provider
     from agent.testing import LoopbackServer
 
+    monkeypatch.setattr(providers, "_registered", {})
     register_provider("seeing-double", function=lambda request: (_ for _ in ()).throw(ValueError("no")))
     with LoopbackServer(Script("from the socket")) as server:
         router = Router(

@@ -293,7 +293,7 @@ def test_a_failure_to_write_on_a_full_disk_means_that_it_is_full(monkeypatch: py
 
 def test_somebody_elses_files_are_a_typed_error(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    for folder in (tmp_path, *tmp_path.parents[:2]):
+    for folder in (tmp_path, *(above for above in tmp_path.parents if above.name.startswith(("pytest-", "popen-")))):
         folder.chmod(0o755)
     with SqliteStore(path) as store:
         store.create("s")
