@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import Context, Decimal, localcontext
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -96,6 +96,7 @@ _VARIANT = {
 
 _MILLION = 1_000_000
 _ZERO = Decimal(0)
+_EXACT = Context(prec=28)
 
 
 class Cost(NamedTuple):
@@ -133,7 +134,8 @@ def price(
         return None
     for model in models:
         if model and (found := _find(listed, model)) is not None:
-            dollars = _at_list_prices(usage, *found, tier, when or datetime.now(UTC))
+            with localcontext(_EXACT):  # whatever the program has set, a bill is not rounded to three digits
+                dollars = _at_list_prices(usage, *found, tier, when or datetime.now(UTC))
             return None if dollars is None else Cost(dollars, _version())
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import json
 import subprocess
 import sys
@@ -533,3 +534,14 @@ for thread in threads: thread.join()
 assert costs == [0.00125] * 16, costs
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_a_bill_is_exact_whatever_the_program_has_set_for_its_own_arithmetic() -> None:
+    usage = Usage(prompt_tokens=982, completion_tokens=0)
+    exact = price(usage, provider="openai-chat", models=("gpt-4o",))
+    with decimal.localcontext() as context:
+        context.prec = 2
+        rounded = price(usage, provider="openai-chat", models=("gpt-4o",))
+    assert exact is not None
+    assert exact.dollars == pytest.approx(982 * 2.5e-6)
+    assert rounded == exact

@@ -160,12 +160,12 @@ def test_only_one_run_at_a_time_and_others_wait_until_it_is_idle() -> None:
 
 
 def test_an_abort_keeps_what_was_said() -> None:
-    begun = threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     @tool
     def hang() -> str:
         begun.set()
-        threading.Event().wait(20)
+        release.wait(20)
         return "never"
 
     loop = AgentLoop(scripted_agent(call("c1", "hang"), "Better."), tools=[hang])
@@ -186,6 +186,7 @@ def test_an_abort_keeps_what_was_said() -> None:
     assert loop.messages[-1].stop_reason == "aborted"  # type: ignore[union-attr]
     check_history([message for message in loop.messages if isinstance(message, Message)])
     loop.abort()  # nothing runs, nothing happens
+    release.set()
 
 
 def test_an_async_abort_and_waiting_for_idleness() -> None:
