@@ -15,11 +15,11 @@ from ..context import Context
 from ..drivers.limits import SLACK, deadline_passed
 from ..errors import BudgetExceededError, ToolExecutionError
 from ..flow import Branch, Cancel, Emit, Emitted, Failed, Finished, Flow, Now, Paused, Spawn, Wait
-from ..tools.base import AgentToolResult, Tool, ToolContext, ToolError
+from ..tools.base import AgentToolResult, Tool, ToolContext
 from ..tools.results import error_text, rendered
-from ..tools.running import Running, performed
+from ..tools.running import Running, tried
 from ..tools.signal import Signal
-from ..types import Message, ToolResult
+from ..types import Message
 from .control import Allow, Ask, Change, Deny, by_risk, read_decision
 from .events import AgentEvent, ToolExecutionUpdateEvent
 from .journal import Outcome
@@ -230,27 +230,8 @@ def _spawned(plan: Plan, slot: Slot, around: Context) -> Flow[Branch]:
     slot.running = Running(context.signal)
     slot.until = (yield from Now()) + timeout
     until = min(slot.until, around.deadline)
-    steps = _tried(slot.running, tool, slot.arguments, context, timeout, plan.config.max_output_bytes, until)
+    steps = tried(slot.running, tool, slot.arguments, context, timeout, plan.config.max_output_bytes, until)
     return (yield from Spawn(steps))
-
-
-def _tried(
-    running: Running, tool: Tool, arguments: Any, context: ToolContext[Any], timeout: float, limit: int, until: float
-) -> Flow[ToolResult]:
-    """Run a tool, and again after it raised, as often as it says."""
-    try:
-        for _ in range(tool.retries):
-            try:
-                return (yield from performed(running, tool, arguments, context, timeout, limit))
-            except ToolError:
-                raise  # it has said what the model should know
-            except Exception:
-                if running.given_up or (yield from Now()) >= until:
-                    raise
-                arguments = tool.check(context.arguments)  # it may have changed those that it had
-        return (yield from performed(running, tool, arguments, context, timeout, limit))
-    finally:
-        running.over = True
 
 
 def _next_news(plan: Plan, record: Record, running: dict[Branch, Slot], around: Context) -> Flow[None]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from typing_extensions import Unpack
 
 from ..errors import ConfigurationError, TimeoutError
-from ..flow import Cancel, Emit, Emitted, Failed, Finished, Flow, Invoke, Now, Spawn, Wait
-from ..tools.base import AgentToolResult, Tool, ToolContext, ToolError
+from ..flow import Cancel, Emit, Emitted, Failed, Finished, Flow, Now, Spawn, Wait
+from ..tools.base import AgentToolResult, Tool, ToolContext
 from ..tools.functions import as_tool
-from ..tools.results import error_text, failed, rendered
-from ..tools.running import Running, performed
+from ..tools.results import error_text, failed
+from ..tools.running import Running, tried
 from ..tools.signal import Signal
 from ..types import TextContent, ToolResult, thaw
 from .content import written
@@ -139,8 +140,9 @@ class ToolServer:
         )
         seconds = tool.timeout or self._settings.get("timeout", 60.0)
         limit = self._settings.get("max_output_bytes", 256 * 1024)
-        nowhere: Any = None  # a flow that calls a tool sends nothing itself
-        run = AioRun(nowhere, _within(seconds, _tried(running, tool, tool.check(given), context, seconds, limit)))
+        nowhere: Any = None  # a flow that calls a tool sends nothing itself, and agents know their own way
+        steps = tried(running, tool, tool.check(given), context, seconds, limit, inf)
+        run = AioRun(nowhere, _within(seconds, steps))
         told = 0.0
         try:
             while (reports := await run.advance()) is not None:
@@ -243,31 +245,6 @@ def _within(seconds: float, steps: Flow[ToolResult]) -> Flow[ToolResult]:
             case _:
                 yield from Cancel([branch])
                 raise TimeoutError(f"The tool did not end within {seconds:g} s.")
-
-
-def _tried(
-    running: Running, tool: Tool, arguments: Any, context: ToolContext[Any], seconds: float, limit: int
-) -> Flow[ToolResult]:
-    """Run a tool, and again after it raised, as often as it says."""
-    for _ in range(tool.retries):
-        try:
-            return (yield from _once(running, tool, arguments, context, seconds, limit))
-        except ToolError:
-            raise  # it has said what the client should know
-        except Exception:
-            if running.given_up:
-                raise
-    return (yield from _once(running, tool, arguments, context, seconds, limit))
-
-
-def _once(
-    running: Running, tool: Tool, arguments: Any, context: ToolContext[Any], seconds: float, limit: int
-) -> Flow[ToolResult]:
-    if getattr(tool, "steps", None) is None:
-        return (yield from performed(running, tool, arguments, context, seconds, limit))
-    # A sub-agent is part of its caller's run. Here is no run that it could be part of, so it is one of its own.
-    value = yield from Invoke(tool.run, (arguments, context), blocking=True)
-    return rendered(value, context.call_id, context.tool_name, limit)
 
 
 def _progress(report: Any, told: float) -> tuple[float, float | None, str | None]:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..context import ambient_deadline
-from ..flow import Flow, Invoke
+from ..flow import Flow, Invoke, Now
 from ..types import ToolResult
 from .base import Tool, ToolContext, ToolError
 from .leaving import Leavable
@@ -46,7 +46,7 @@ class Running:
         self.signal = signal
         self.given_up = False
         self.over = False
-        """Set by whoever makes the call when it has come to an end: there will be news of it."""
+        """Set when the call has come to an end: there will be news of it."""
         self._child: ChildProcess | None = None
 
     def give_up(self) -> None:
@@ -94,6 +94,25 @@ def performed(
         raise ToolError(f"The tool was not started: {MAX_ABANDONED} others hang, and nothing can stop them.")
     result = yield from Invoke(call.run_blocking, blocking=True, reports=True)
     return result
+
+
+def tried(
+    running: Running, tool: Tool, arguments: Any, context: ToolContext[Any], timeout: float, limit: int, until: float
+) -> Flow[ToolResult]:
+    """Run a tool, and again after it raised, as often as it says; not after `until`, on the driver's clock."""
+    try:
+        for _ in range(tool.retries):
+            try:
+                return (yield from performed(running, tool, arguments, context, timeout, limit))
+            except ToolError:
+                raise  # it has said what the model should know
+            except Exception:
+                if running.given_up or (yield from Now()) >= until:
+                    raise
+                arguments = tool.check(context.arguments)  # it may have changed those that it had
+        return (yield from performed(running, tool, arguments, context, timeout, limit))
+    finally:
+        running.over = True
 
 
 class _Call:
