@@ -31,8 +31,7 @@ from ..types import (
     Usage,
 )
 from .algebra import Difference, common_ancestor, difference, rebased
-from .linear import linearised
-from .node import Node, causal_order
+from .node import Node, causal_order, messages_of, prompt_of, tools_of
 
 Content = str | ContentPart | Sequence[ContentPart | Mapping[str, Any]]
 
@@ -170,25 +169,20 @@ class DAG:
 
     def to_messages(self) -> list[Message]:
         """The conversation as a vendor can take it, whatever was merged: each call with its result, once."""
-        return linearised([node.data for node in self.nodes() if isinstance(node.data, Message)])
+        return messages_of(self.nodes())
 
     def to_request(self) -> AgentRequest:
         """The conversation as a request: its instructions, its tools, its messages."""
-        tools = self.get_tools()
-        return AgentRequest(messages=self.to_messages(), system=self.get_system_prompt() or None, tools=tools)
+        nodes = self.nodes()
+        return AgentRequest(messages=messages_of(nodes), system=prompt_of(nodes) or None, tools=tools_of(nodes))
 
     def get_system_prompt(self) -> str:
-        prompts = (node.data.content for node in self.nodes() if isinstance(node.data, SystemPrompt))
-        return "\n\n".join(dict.fromkeys(prompts))
+        """The instructions, each once."""
+        return prompt_of(self.nodes())
 
     def get_tools(self) -> list[dict[str, Any]]:
-        tools = {
-            tool.name: tool
-            for node in self.nodes()
-            if isinstance(node.data, ToolDefinitions)
-            for tool in node.data.tools
-        }
-        return [tool.to_dict() for tool in tools.values()]
+        """The tools that are offered. A later definition replaces an earlier one of the same name."""
+        return [tool.to_dict() for tool in tools_of(self.nodes())]
 
     def usage(self, since: Node | None = None) -> Usage:
         """What the model used on the way here, or behind a node of it. What branches share counts once."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..types import FrozenDict, Message, NodeData, SystemPrompt, ToolDefinitions, freeze
+from ..types import FrozenDict, Message, NodeData, SystemPrompt, ToolDefinitions, ToolSpec, freeze
 from .linear import linearised
 
 _NOTHING: Mapping[str, Any] = FrozenDict()
@@ -82,22 +82,32 @@ class Node:
 
     def to_messages(self) -> list[Message]:
         """The conversation up to here, as a vendor can take it."""
-        return linearised([node.data for node in self.ancestors() if isinstance(node.data, Message)])
+        return messages_of(self.ancestors())
 
     def get_system_prompt(self) -> str:
         """The instructions on the way here, each once."""
-        prompts = (node.data.content for node in self.ancestors() if isinstance(node.data, SystemPrompt))
-        return "\n\n".join(dict.fromkeys(prompts))
+        return prompt_of(self.ancestors())
 
     def get_tools(self) -> list[dict[str, Any]]:
         """The tools that are offered here. A later definition replaces an earlier one of the same name."""
-        tools = {
-            tool.name: tool
-            for node in self.ancestors()
-            if isinstance(node.data, ToolDefinitions)
-            for tool in node.data.tools
-        }
-        return [tool.to_dict() for tool in tools.values()]
+        return [tool.to_dict() for tool in tools_of(self.ancestors())]
+
+
+def messages_of(nodes: Iterable[Node]) -> list[Message]:
+    """The messages of nodes in causal order, as a vendor can take them."""
+    return linearised([node.data for node in nodes if isinstance(node.data, Message)])
+
+
+def prompt_of(nodes: Iterable[Node]) -> str:
+    """The instructions in nodes, each once."""
+    prompts = (node.data.content for node in nodes if isinstance(node.data, SystemPrompt))
+    return "\n\n".join(dict.fromkeys(prompts))
+
+
+def tools_of(nodes: Iterable[Node]) -> list[ToolSpec]:
+    """The tools that nodes offer, with their functions, as far as they have any: a file keeps only descriptions."""
+    offered = (tool for node in nodes if isinstance(node.data, ToolDefinitions) for tool in node.data.tools)
+    return list({tool.name: tool for tool in offered}.values())
 
 
 def content_id(parents: Sequence[str], data: NodeData) -> str:

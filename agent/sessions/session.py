@@ -16,12 +16,12 @@ from typing_extensions import override
 from ..errors import ConfigurationError
 from ..graph import DAG
 from ..graph.growing import before_last_turn, grown, without_messages
-from ..graph.linear import linearised
+from ..graph.node import prompt_of, tools_of
 from ..looping.results import RunResult
 from ..looping.shapes import MessageLike, read_message
 from ..requests import RequestLike, read_request
 from ..stores.base import SessionNotFoundError, SessionRecord, Store, StoreError
-from ..types import AgentRequest, AgentResponse, Message, Session, Usage
+from ..types import AgentRequest, AgentResponse, Message, Session, ToolSpec, Usage
 from .keeping import Keeper, awaited, waited
 from .streams import AsyncSessionRun, AsyncSessionStream, SessionRun, SessionStream
 
@@ -94,7 +94,7 @@ class AgentSession:
         self._start = begun.system(system) if system else begun
         self._dag: DAG | None = None if store is not None else self._start
         self._messages: list[Message] | None = None
-        self._prompt: str | None = None
+        self._holds: tuple[str, Sequence[ToolSpec | Mapping[str, Any]]] | None = None
         self._busy = False
 
     # What it holds
@@ -167,34 +167,36 @@ class AgentSession:
 
     def run(self, request: RequestLike, **options: Any) -> RunResult:
         """One turn: the model is asked, and its tools run, until it has its answer."""
+        asked, rest = _read(request, options)
         with self._turn():
-            asked = self._asked(request, options)
-            result = self._agent.run(asked, **_rest(options))
-            self._add(request, options, result.messages, result.responses, result)
+            result = self._agent.run(self._with_conversation(asked), **rest)
+            self._add([*asked.messages, *result.messages], result.responses, result)
             return result
 
     async def arun(self, request: RequestLike, **options: Any) -> RunResult:
         """As `run`, with await."""
+        asked, rest = _read(request, options)
         with self._turn():
             await self._aloaded()
-            asked = self._asked(request, options)
-            result = await self._agent.arun(asked, **_rest(options))
-            await self._aadd(request, options, result.messages, result.responses, result)
+            result = await self._agent.arun(self._with_conversation(asked), **rest)
+            await self._aadd([*asked.messages, *result.messages], result.responses, result)
             return result
 
     def complete(self, request: RequestLike, **options: Any) -> AgentResponse:
         """One turn with one model call. Tools are offered, not run."""
+        asked, rest = _read(request, options)
         with self._turn():
-            response = self._agent.complete(self._asked(request, options), **_rest(options))
-            self._add(request, options, _answered(request, options, response), (response,), response)
+            response = self._agent.complete(self._with_conversation(asked), **rest)
+            self._add(_said(asked, response), (response,), response)
             return response
 
     async def acomplete(self, request: RequestLike, **options: Any) -> AgentResponse:
         """As `complete`, with await."""
+        asked, rest = _read(request, options)
         with self._turn():
             await self._aloaded()
-            response = await self._agent.acomplete(self._asked(request, options), **_rest(options))
-            await self._aadd(request, options, _answered(request, options, response), (response,), response)
+            response = await self._agent.acomplete(self._with_conversation(asked), **rest)
+            await self._aadd(_said(asked, response), (response,), response)
             return response
 
     def json(self, request: RequestLike, **options: Any) -> RunResult:
@@ -209,47 +211,51 @@ class AgentSession:
 
     def stream(self, request: RequestLike, **options: Any) -> SessionStream:
         """As `complete`, with events while the answer arrives. The turn counts when its end has been read."""
+        asked, rest = _read(request, options)
 
         def start() -> Any:
-            return self._agent.stream(self._asked(request, options), **_rest(options))
+            return self._agent.stream(self._with_conversation(asked), **rest)
 
         def commit(response: AgentResponse) -> None:
-            self._add(request, options, _answered(request, options, response), (response,), response)
+            self._add(_said(asked, response), (response,), response)
 
         return SessionStream(self._turn, start, commit, keep_partial=self.keep_partial)
 
     def astream(self, request: RequestLike, **options: Any) -> AsyncSessionStream:
         """As `stream`, for `async for`."""
+        asked, rest = _read(request, options)
 
         async def start() -> Any:
             await self._aloaded()
-            return self._agent.astream(self._asked(request, options), **_rest(options))
+            return self._agent.astream(self._with_conversation(asked), **rest)
 
         async def commit(response: AgentResponse) -> None:
-            await self._aadd(request, options, _answered(request, options, response), (response,), response)
+            await self._aadd(_said(asked, response), (response,), response)
 
         return AsyncSessionStream(self._turn, start, commit, keep_partial=self.keep_partial)
 
     def run_stream(self, request: RequestLike, **options: Any) -> SessionRun:
         """As `run`, with the events of the loop, and the means to steer it."""
+        asked, rest = _read(request, options)
 
         def start() -> Any:
-            return self._agent.run_stream(self._asked(request, options), **_rest(options))
+            return self._agent.run_stream(self._with_conversation(asked), **rest)
 
         def commit(result: RunResult) -> None:
-            self._add(request, options, result.messages, result.responses, result)
+            self._add([*asked.messages, *result.messages], result.responses, result)
 
         return SessionRun(self._turn, start, commit, keep_partial=self.keep_partial)
 
     def arun_stream(self, request: RequestLike, **options: Any) -> AsyncSessionRun:
         """As `run_stream`, for `async for`."""
+        asked, rest = _read(request, options)
 
         async def start() -> Any:
             await self._aloaded()
-            return self._agent.arun_stream(self._asked(request, options), **_rest(options))
+            return self._agent.arun_stream(self._with_conversation(asked), **rest)
 
         async def commit(result: RunResult) -> None:
-            await self._aadd(request, options, result.messages, result.responses, result)
+            await self._aadd([*asked.messages, *result.messages], result.responses, result)
 
         return AsyncSessionRun(self._turn, start, commit, keep_partial=self.keep_partial)
 
@@ -309,7 +315,7 @@ class AgentSession:
     def reload(self) -> None:
         """Take what the store has now, such as after a conflict."""
         if self._keeper is not None:
-            self._dag = self._messages = self._prompt = None
+            self._dag = self._messages = self._holds = None
             self._loaded()
 
     # Inside
@@ -317,58 +323,46 @@ class AgentSession:
     def _turn(self) -> _Turn:
         return _Turn(self)
 
-    def _asked(self, request: RequestLike, options: Mapping[str, Any]) -> AgentRequest:
-        """The request with the conversation before it."""
-        asked = _read(request, options)
-        dag = self._loaded()
-        messages = (*self._known(), *asked.messages)
-        changes: dict[str, Any] = {"messages": messages, "session_id": asked.session_id or self.id}
-        if asked.system is None and (prompt := self._instructions(dag)):
+    def _with_conversation(self, asked: AgentRequest) -> AgentRequest:
+        """The request with what was said before it, and what holds for the whole session."""
+        prompt, tools = self._standing()
+        changes: dict[str, Any] = {
+            "messages": (*self._known(), *asked.messages),
+            "session_id": asked.session_id or self.id,
+        }
+        if asked.system is None and prompt:
             changes["system"] = prompt
-        if self._tools and not asked.tools:
-            return read_request(asked.model_copy(update=changes), {"tools": self._tools})
+        if tools and not asked.tools:
+            changes["tools"] = tools
         return asked.model_copy(update=changes)
 
-    def _instructions(self, dag: DAG) -> str:
-        """Worked out when the conversation is read, and kept: turns add no instructions."""
-        if self._prompt is None:
-            self._prompt = dag.get_system_prompt()
-        return self._prompt
+    def _standing(self) -> tuple[str, Sequence[ToolSpec | Mapping[str, Any]]]:
+        """Instructions and tools. Worked out when the conversation is read, and kept: turns add none."""
+        if self._holds is None:
+            nodes = self._loaded().nodes()
+            own = read_request("", {"tools": self._tools}).tools if self._tools else ()
+            named = {tool.name for tool in own if isinstance(tool, ToolSpec)}
+            recorded = [tool for tool in tools_of(nodes) if tool.name not in named]
+            self._holds = prompt_of(nodes), (*recorded, *own)
+        return self._holds
 
     def _known(self) -> list[Message]:
         """The messages so far, put together once and then added to."""
-        dag = self._loaded()
         if self._messages is None:
-            self._messages = linearised([node.data for node in dag.nodes() if isinstance(node.data, Message)])
+            self._messages = self._loaded().to_messages()
         return self._messages
 
-    def _add(
-        self,
-        request: RequestLike,
-        options: Mapping[str, Any],
-        said: Sequence[Message],
-        responses: Sequence[AgentResponse],
-        answer: AgentResponse,
-    ) -> None:
+    def _add(self, said: Sequence[Message], responses: Sequence[AgentResponse], answer: AgentResponse) -> None:
         """Take a whole turn in. If it cannot be written, nothing has changed, and the error has what was paid for."""
-        new = [*_read(request, options).messages, *said]
         try:
-            self._commit(grown(self._loaded(), new, responses), said=new)
+            self._commit(grown(self._loaded(), said, responses), said=said)
         except StoreError as error:
             error.result = answer
             raise
 
-    async def _aadd(
-        self,
-        request: RequestLike,
-        options: Mapping[str, Any],
-        said: Sequence[Message],
-        responses: Sequence[AgentResponse],
-        answer: AgentResponse,
-    ) -> None:
-        new = [*_read(request, options).messages, *said]
+    async def _aadd(self, said: Sequence[Message], responses: Sequence[AgentResponse], answer: AgentResponse) -> None:
         try:
-            await self._acommit(grown(self._loaded(), new, responses), said=new)
+            await self._acommit(grown(self._loaded(), said, responses), said=said)
         except StoreError as error:
             error.result = answer
             raise
@@ -439,7 +433,7 @@ class AgentSession:
         if title is not None:
             self._title = title
         if anew:
-            self._messages = self._prompt = None
+            self._messages = self._holds = None
         elif self._messages is not None:
             self._messages += said
 
@@ -463,26 +457,24 @@ class _Turn:
         self._session._busy = False
 
 
-_RUN_ONLY = frozenset(AgentRequest.model_fields) | {"schema"}
+_OF_A_REQUEST = frozenset(AgentRequest.model_fields) | {"schema"}
 
 
-def _read(request: RequestLike, options: Mapping[str, Any]) -> AgentRequest:
-    return read_request(request, {name: value for name, value in options.items() if name in _RUN_ONLY})
+def _read(request: RequestLike, options: Mapping[str, Any]) -> tuple[AgentRequest, dict[str, Any]]:
+    """What is asked, and what is said to the agent besides."""
+    fields = {name: value for name, value in options.items() if name in _OF_A_REQUEST}
+    rest = {name: value for name, value in options.items() if name not in _OF_A_REQUEST}
+    return read_request(request, fields), rest
 
 
-def _rest(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said to the agent besides the request."""
-    return {name: value for name, value in options.items() if name not in _RUN_ONLY}
-
-
-def _answered(request: RequestLike, options: Mapping[str, Any], response: AgentResponse) -> list[Message]:
-    asked = _read(request, options)
-    said = [Message.user(asked.input)] if asked.input else []
-    return [*said, response.message]
+def _said(asked: AgentRequest, response: AgentResponse) -> list[Message]:
+    """All that a turn with one answer adds."""
+    question = [Message.user(asked.input)] if asked.input else []
+    return [*asked.messages, *question, response.message]
 
 
 def _check_schema(request: RequestLike, options: Mapping[str, Any]) -> None:
-    if _read(request, options).output_schema is None:
+    if _read(request, options)[0].output_schema is None:
         raise ConfigurationError(
             "There is no schema for the output.", field="schema", fix="Pass schema=, such as a pydantic model."
         )

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Self
 
+from typing_extensions import override
+
 from ..errors import AgentError, StreamInterrupted
 from ..looping.results import RunResult
-from ..looping.shapes import MessageLike
 from ..types import AgentResponse, ToolCall
 
 
@@ -47,8 +48,8 @@ class _Forwards:
             self._stream.abort()
 
 
-class SessionStream(_Forwards):
-    """The events of an answer, as from `Agent.stream`; `response`, `text`, `usage` and the others are its."""
+class _Turn(_Forwards):
+    """A stream that is a turn of a session. What becomes of it when it ends is said below."""
 
     def __init__(
         self, turn: Callable[[], Any], start: Callable[[], Any], commit: Callable[[Any], None], *, keep_partial: bool
@@ -68,14 +69,77 @@ class SessionStream(_Forwards):
                 failure = error
                 raise
             finally:
-                self._end(stream, failure)
+                stream.close()
+                if (whole := self._taken(stream, failure)) is not None:
+                    self._commit(whole)
 
-    def _end(self, stream: Any, failure: BaseException | None) -> None:
-        stream.close()
-        if stream.ended:
-            self._commit(stream.response)
-        elif self._keep and (partial := _partial_of(stream, failure)) is not None:
-            self._commit(partial)
+    def _taken(self, stream: Any, failure: BaseException | None) -> Any:
+        """What the session takes of it; None for nothing."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _AsyncTurn(_Forwards):
+    """The same, for `async for`."""
+
+    def __init__(
+        self,
+        turn: Callable[[], Any],
+        start: Callable[[], Awaitable[Any]],
+        commit: Callable[[Any], Awaitable[None]],
+        *,
+        keep_partial: bool,
+    ) -> None:
+        self._turn = turn
+        self._start = start
+        self._commit = commit
+        self._keep = keep_partial
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        with self._turn():
+            stream = self._stream = await self._start()
+            failure: BaseException | None = None
+            try:
+                async for event in stream:
+                    yield event
+            except BaseException as error:
+                failure = error
+                raise
+            finally:
+                await stream.aclose()
+                if (whole := self._taken(stream, failure)) is not None:
+                    await self._commit(whole)
+
+    def _taken(self, stream: Any, failure: BaseException | None) -> Any:
+        """What the session takes of it; None for nothing."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        if self._stream is not None:
+            await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+class SessionStream(_Turn):
+    """The events of an answer, as from `Agent.stream`; `response`, `text`, `usage` and the others are its."""
+
+    @override
+    def _taken(self, stream: Any, failure: BaseException | None) -> Any:
+        return _answer_of(stream, failure, keep=self._keep)
 
     def text_stream(self) -> Iterator[str]:
         """Only the text, piece by piece."""
@@ -90,52 +154,13 @@ class SessionStream(_Forwards):
         response: AgentResponse = self._stream.response
         return response
 
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class AsyncSessionStream(_Forwards):
+class AsyncSessionStream(_AsyncTurn):
     """As `SessionStream`, for `async for`. Leave it with `async with`, or read it to its end."""
 
-    def __init__(
-        self,
-        turn: Callable[[], Any],
-        start: Callable[[], Awaitable[Any]],
-        commit: Callable[[Any], Awaitable[None]],
-        *,
-        keep_partial: bool,
-    ) -> None:
-        self._turn = turn
-        self._start = start
-        self._commit = commit
-        self._keep = keep_partial
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        with self._turn():
-            stream = self._stream = await self._start()
-            failure: BaseException | None = None
-            try:
-                async for event in stream:
-                    yield event
-            except BaseException as error:
-                failure = error
-                raise
-            finally:
-                await self._end(stream, failure)
-
-    async def _end(self, stream: Any, failure: BaseException | None) -> None:
-        await stream.aclose()
-        if stream.ended:
-            await self._commit(stream.response)
-        elif self._keep and (partial := _partial_of(stream, failure)) is not None:
-            await self._commit(partial)
+    @override
+    def _taken(self, stream: Any, failure: BaseException | None) -> Any:
+        return _answer_of(stream, failure, keep=self._keep)
 
     async def collect(self) -> AgentResponse:
         """Read to the end, and return the response."""
@@ -144,49 +169,13 @@ class AsyncSessionStream(_Forwards):
         response: AgentResponse = self._stream.response
         return response
 
-    async def aclose(self) -> None:
-        if self._stream is not None:
-            await self._stream.aclose()
 
-    async def __aenter__(self) -> Self:
-        return self
+class SessionRun(_Turn):
+    """The events of a run, as from `Agent.run_stream`; `result`, `steer`, `follow_up` and the others are its."""
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
-
-
-class _Steered(_Forwards):
-    def steer(self, message: MessageLike) -> None:
-        self._stream.steer(message)
-
-    def follow_up(self, message: MessageLike) -> None:
-        self._stream.follow_up(message)
-
-
-class SessionRun(_Steered):
-    """The events of a run, as from `Agent.run_stream`; `result`, `steer` and the others are its."""
-
-    def __init__(
-        self, turn: Callable[[], Any], start: Callable[[], Any], commit: Callable[[Any], None], *, keep_partial: bool
-    ) -> None:
-        self._turn = turn
-        self._start = start
-        self._commit = commit
-        self._keep = keep_partial
-
-    def __iter__(self) -> Iterator[Any]:
-        with self._turn():
-            stream = self._stream = self._start()
-            try:
-                yield from stream
-            finally:
-                stream.close()
-                self._end(stream)
-
-    def _end(self, stream: Any) -> None:
-        result = _result_of(stream, keep=self._keep)
-        if result is not None:
-            self._commit(result)
+    @override
+    def _taken(self, stream: Any, failure: BaseException | None) -> Any:
+        return _result_of(stream, keep=self._keep)
 
     def collect(self) -> RunResult:
         """Run to the end, and return the result."""
@@ -195,44 +184,13 @@ class SessionRun(_Steered):
         result: RunResult = self._stream.result
         return result
 
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class AsyncSessionRun(_Steered):
+class AsyncSessionRun(_AsyncTurn):
     """As `SessionRun`, for `async for`."""
 
-    def __init__(
-        self,
-        turn: Callable[[], Any],
-        start: Callable[[], Awaitable[Any]],
-        commit: Callable[[Any], Awaitable[None]],
-        *,
-        keep_partial: bool,
-    ) -> None:
-        self._turn = turn
-        self._start = start
-        self._commit = commit
-        self._keep = keep_partial
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        with self._turn():
-            stream = self._stream = await self._start()
-            try:
-                async for event in stream:
-                    yield event
-            finally:
-                await stream.aclose()
-                result = _result_of(stream, keep=self._keep)
-                if result is not None:
-                    await self._commit(result)
+    @override
+    def _taken(self, stream: Any, failure: BaseException | None) -> Any:
+        return _result_of(stream, keep=self._keep)
 
     async def collect(self) -> RunResult:
         """Run to the end, and return the result."""
@@ -241,15 +199,13 @@ class AsyncSessionRun(_Steered):
         result: RunResult = self._stream.result
         return result
 
-    async def aclose(self) -> None:
-        if self._stream is not None:
-            await self._stream.aclose()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
+def _answer_of(stream: Any, failure: BaseException | None, *, keep: bool) -> AgentResponse | None:
+    """What the session takes of an answer: all of it, or what had come before it broke, or nothing."""
+    if stream.ended:
+        whole: AgentResponse = stream.response
+        return whole
+    return _partial_of(stream, failure) if keep else None
 
 
 def _result_of(stream: Any, *, keep: bool) -> RunResult | None:

@@ -390,6 +390,16 @@ def test_agents_routers_and_the_loop_take_a_graph_and_give_back_a_grown_one() ->
     assert len(dag) == 3
 
 
+def test_tools_that_a_graph_offers_are_run_and_a_session_offers_them_too(ask: Any) -> None:
+    dag = DAG().system("Be brief.").tools(add)
+    lines = (call("c1", a=1, b=2), "Three.")
+    result = scripted_agent(*lines).run(dag.user("1 + 2?"))
+    assert (result.paused, result.text) == (None, "Three.")
+    session = scripted_agent(*lines).session(dag=dag)
+    ask(session, "1 + 2?")
+    assert texts(session) == ["1 + 2?", "", "3", "Three."]
+
+
 def test_what_a_graph_says_is_sent() -> None:
     script = Script("Done.")
     agent = Agent("scripted:m", transport=ScriptedTransport(script))
