@@ -15,14 +15,14 @@ Events are values; whoever wants to steer the run uses the stream they come from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from typing_extensions import override
 
 from ..tools.base import AgentToolResult
-from ..types import JsonObject, Message, StreamEvent
+from ..types import Message, StreamEvent
 from .shapes import AgentMessage
 
 AssistantMessageEvent: TypeAlias = StreamEvent
@@ -105,7 +105,7 @@ class ToolExecutionStartEvent:
     type: Literal["tool_execution_start"] = "tool_execution_start"
     tool_call_id: str = ""
     tool_name: str = ""
-    args: JsonObject | None = None
+    args: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class ToolExecutionUpdateEvent:
     type: Literal["tool_execution_update"] = "tool_execution_update"
     tool_call_id: str = ""
     tool_name: str = ""
-    args: JsonObject | None = None
+    args: Mapping[str, Any] | None = None
     partial_result: AgentToolResult | None = None
 
 

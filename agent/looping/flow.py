@@ -1,7 +1,7 @@
 """The loop itself: ask the model, make the calls it wants, tell it what came of them, until it has nothing to ask for.
 
-One flow for every way to run it. It emits the events of `agent.loop.events` and returns the result; what goes wrong is
-told as the last events of the story, and then raised.
+One flow for every way to run it. It emits the events of `agent.looping.events` and returns the result; what goes wrong
+is told as the last events of the story, and then raised.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Slot:
         return ToolExecutionStartEvent(
             tool_call_id=self.call.id,
             tool_name=self.call.name,
-            args=self.context.arguments if self.context else self.call.arguments,  # type: ignore[arg-type]
+            args=self.context.arguments if self.context else self.call.arguments,
         )
 
     def end(self) -> ToolExecutionEndEvent:
