@@ -250,7 +250,7 @@ def _retry_tools(monkeypatch: pytest.MonkeyPatch) -> None:
         except Exception:
             return (yield from performed(running, tool, arguments, context, timeout, limit))
 
-    monkeypatch.setattr(calls, "_tried", tried)
+    monkeypatch.setattr(calls, "tried", tried)
 
 
 def _let_tools_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
