@@ -113,7 +113,7 @@ class Session:
         finally:
             _alive.discard(self)
             if not self.opened.done():
-                self.opened.set_exception(lost(self.notes, "connecting"))
+                self._cannot_be_used(lost(self.notes, "connecting"))
             self.ended.set_result(None)
             if left:  # calls that cannot be cancelled, of a server in this process: nobody waits for them any more
                 self._loop.run_until_complete(asyncio.wait(left))
@@ -147,7 +147,7 @@ class Session:
                     self.notes.clear()
                     continue
                 else:
-                    self.opened.set_exception(self._why_not(error))
+                    self._cannot_be_used(self._why_not(error))
             return
 
     async def _hold(self, client: Client) -> None:
@@ -193,6 +193,11 @@ class Session:
     def _may_be_old_fashioned(self) -> bool:
         """Some servers leave when the first thing they hear is not the older greeting."""
         return self._accepting and not self.notes.heard and not self._too_slow and self.notes.exit_code is not None
+
+    def _cannot_be_used(self, why: Exception) -> None:
+        """Closed before anyone hears of it: whoever has heard, and calls again, shall get another session."""
+        self._accepting = False
+        self.opened.set_exception(why)
 
     def _why_not(self, error: BaseException) -> Exception:
         if self._too_slow:

@@ -149,6 +149,18 @@ def test_a_server_that_cannot_come_back_is_tried_again_by_each_call(tmp_path: Pa
         assert act(server, "back") == "back"
 
 
+def test_whoever_has_heard_of_a_failure_is_never_told_it_again_by_the_next_call() -> None:
+    with plain() as server:
+        server._connect = lambda notes, on_end: object()  # what no client can connect to
+        with pytest.raises(errors.ConnectionError, match="status 3"):
+            act(server, "die")
+        for _ in range(20):
+            with pytest.raises(errors.AgentError):
+                act(server, "pid")
+            assert server._session is not None
+            assert server._session.over
+
+
 def test_output_that_is_no_message_is_skipped() -> None:
     with plain() as server:
         assert act(server, "babble") == "babbled"
