@@ -71,6 +71,7 @@ SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
     "minimax": (("minimax", "minimax/"),),
     "nova": (("amazon_nova", "amazon-nova/"), ("bedrock_converse", "amazon.")),
     "sambanova": (("sambanova", "sambanova/"),),
+    "local": (),
 }
 """Our table → the map's providers, and how their keys begin there. The first source that has a model wins."""
 
@@ -150,8 +151,20 @@ ADDED: dict[str, dict[str, dict[str, Any]]] = {
         "grok-3-mini": {"context_window": 131_072, "tools": True, "vision": False, "thinking": True},
         "grok-4": {"context_window": 256_000, "tools": True, "vision": True, "native_schema": True, "thinking": True},
     },
+    "local": {
+        "smollm2": {
+            "context_window": 8192,
+            "prices": {"input": 0.0, "output": 0.0},
+            "tools": True,
+            "native_schema": True,
+            "vision": False,
+            "documents": False,
+            "audio": False,
+            "thinking": False,
+        },
+    },
 }
-"""Well-known models that the map no longer lists; programs and recordings still name them."""
+"""Well-known models that the map no longer lists, which programs and recordings still name; and the embedded one."""
 
 DROPPED = {"anthropic": r"^claude(-instant)?$|20240620$"}
 

@@ -36,6 +36,7 @@ _BUILT_IN = {
     "anthropic": "anthropic",
     "gemini": "gemini",
     "vertex": "gemini",
+    "local": "local",
     "scripted": "scripted",
 }
 """Name of a provider → module here that has a `provider(name)` function."""

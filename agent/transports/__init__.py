@@ -1,5 +1,5 @@
-"""Transports carry bytes: `http` over the network, `sdk` through a client that the caller brings, `scripted` and
-`function` in process. They know no vendor and decide nothing.
+"""Transports carry bytes: `http` over the network, `sdk` through a client that the caller brings, `local`, `scripted`
+and `function` in process. They know no vendor and decide nothing.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ def _make(name: str) -> Transport:
         from .function import FunctionTransport
 
         return FunctionTransport()
+    if name == "local":
+        from .local import LocalTransport
+
+        return LocalTransport()
     raise errors.ConfigurationError(
-        f"There is no transport named {name!r}.", field="transport", fix="Use http, scripted or function, or pass one."
+        f"There is no transport named {name!r}.",
+        field="transport",
+        fix="Use http, local, scripted or function, or pass one.",
     )

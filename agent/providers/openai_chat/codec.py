@@ -7,7 +7,7 @@ is never a response.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -31,7 +31,7 @@ class ChatCodec(CodecBase):
 
     api = API
     answer_kind = "chat completion"
-    schema_dialect = SCHEMA_DIALECT
+    schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
 
     def __init__(
         self,

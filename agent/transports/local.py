@@ -1,0 +1,90 @@
+"""Carries requests to a model in this process. The engine writes in a thread of its own, ahead of whoever reads."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+from collections.abc import Iterator
+
+from ..local.engine import begin
+from ..local.pieces import count_in, cut_off, failure_status, is_cut_off, is_failure, is_progress, with_costs
+from ..local.preparing import prepared, prepared_to_count
+from ..local.weights import model_named
+from ..providers.local import COUNTED
+from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
+from .stepping import Head, Stepper, Steps, acollect, aopen_body, collect, open_body
+
+_STREAM = Headers({"content-type": "text/event-stream"})
+_JSON = Headers({"content-type": "application/json"})
+
+
+class LocalTransport:
+    """Carries requests to the engines of this process."""
+
+    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
+        return collect(self.open(request, limits, live), limits, live)
+
+    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
+        return open_body(_stepper(request), live)
+
+    async def asend(self, request: WireRequest, limits: Limits) -> Reply:
+        return await acollect(await self.aopen(request, limits, []), limits)
+
+    async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
+        return await aopen_body(_stepper(request), bodies)
+
+
+def _stepper(request: WireRequest) -> Stepper:
+    return Stepper(lambda stepper: _steps(request, stepper), contextvars.copy_context())
+
+
+def _steps(request: WireRequest, stepper: Stepper) -> Steps:
+    """An answer as a server would give it: a failure, or events with an end."""
+    asked = json.loads(request.body)
+    model = model_named(asked["model"])
+    counted = request.url.endswith(COUNTED)
+    body = prepared_to_count(asked) if counted else prepared(asked, dict(model.settings))
+    first = None
+    while first is None:  # or it was unloaded before it said anything, and is loaded again
+        generation = begin(model, body)
+        stepper.interrupt = generation.stop
+        if stepper.closed:  # while the model was being loaded
+            generation.stop()
+            return
+        pieces = iter(generation)
+        first = next(pieces, None)
+    try:
+        if is_failure(first) and not (counted and count_in(first) is not None):
+            yield from _whole(first, failure_status(first))
+        elif counted:
+            yield from _whole(json.dumps({"prompt_tokens": count_in(first)}).encode(), 200)
+        else:
+            yield Head(200, _STREAM)
+            yield from _events(first, pieces, asked["max_tokens"])
+    finally:
+        generation.stop()
+
+
+def _whole(body: bytes, status: int) -> Steps:
+    yield Head(status, _JSON)
+    yield body
+
+
+def _events(first: bytes, pieces: Iterator[bytes], limit: int) -> Iterator[bytes]:
+    """The pieces as events. The engine swallows the mark of the end; it has come if the usage has."""
+    ended = False
+    read, last = 0, b""
+    piece: bytes | None = first
+    while piece is not None:
+        if is_progress(piece):
+            read = count_in(piece) or read
+        else:
+            if is_cut_off(piece):
+                piece = cut_off(last, read, limit)
+            if b'"usage":{' in piece:
+                piece, ended = with_costs(piece), True
+            yield b"data: " + piece + b"\n\n"
+            last = piece
+        piece = next(pieces, None)
+    if ended:
+        yield b"data: [DONE]\n\n"
