@@ -1,43 +1,43 @@
 """One typed client for every LLM vendor.
 
-Importing this loads no vendor, no HTTP library and no event loop, and does no I/O.
+Importing this loads no vendor, no HTTP library and no event loop, and does no I/O. Names are loaded when they are first
+used; type checkers see plain imports.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import errors
-from .agent import Agent
-from .errors import AgentError
-from .providers import register_provider
-from .types import (
-    AgentConfig,
-    AgentRequest,
-    AgentResponse,
-    ContentPart,
-    Message,
-    ProviderCapabilities,
-    RetryConfig,
-    Role,
-    RoutingStrategy,
-    StreamEvent,
-    ThinkingLevel,
-    ToolCall,
-    ToolLoopConfig,
-    ToolResult,
-    ToolSpec,
-    Usage,
-)
-
 if TYPE_CHECKING:
+    from . import errors
+    from .agent import Agent
+    from .errors import AgentError
     from .looping.plan import Hooks
     from .looping.results import RunResult
+    from .providers import register_provider
     from .router import Router
     from .routing.targets import Target
     from .tools.base import Tool, ToolContext, ToolError
     from .tools.functions import tool
     from .tools.registry import ToolRegistry
+    from .types import (
+        AgentConfig,
+        AgentRequest,
+        AgentResponse,
+        ContentPart,
+        Message,
+        ProviderCapabilities,
+        RetryConfig,
+        Role,
+        RoutingStrategy,
+        StreamEvent,
+        ThinkingLevel,
+        ToolCall,
+        ToolLoopConfig,
+        ToolResult,
+        ToolSpec,
+        Usage,
+    )
 
 __all__ = [
     "Agent",
@@ -71,28 +71,58 @@ __all__ = [
     "tool",
 ]
 
-_LATER = {
-    "Hooks": "looping.plan",
-    "Router": "router",
-    "RunResult": "looping.results",
-    "Target": "routing.targets",
-    "Tool": "tools.base",
-    "ToolContext": "tools.base",
-    "ToolError": "tools.base",
-    "ToolRegistry": "tools.registry",
-    "tool": "tools.functions",
+_HOMES = {
+    "agent": ("Agent",),
+    "errors": ("AgentError",),
+    "looping.plan": ("Hooks",),
+    "looping.results": ("RunResult",),
+    "providers": ("register_provider",),
+    "router": ("Router",),
+    "routing.targets": ("Target",),
+    "tools.base": ("Tool", "ToolContext", "ToolError"),
+    "tools.functions": ("tool",),
+    "tools.registry": ("ToolRegistry",),
+    "types": (
+        "AgentConfig",
+        "AgentRequest",
+        "AgentResponse",
+        "ContentPart",
+        "Message",
+        "ProviderCapabilities",
+        "RetryConfig",
+        "Role",
+        "RoutingStrategy",
+        "StreamEvent",
+        "ThinkingLevel",
+        "ToolCall",
+        "ToolLoopConfig",
+        "ToolResult",
+        "ToolSpec",
+        "Usage",
+    ),
 }
-"""Where to find what programs with one model and no tools do not need."""
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = frozenset(("errors", "providers", "requests", "streams", "transports", "types"))
+"""Modules that programs may use as attributes after nothing but `import agent`."""
 
 
 def __getattr__(name: str) -> Any:
-    """What programs with one model do not need is loaded by those that do."""
-    if name in _LATER:
-        from importlib import import_module
+    """The command line tells its version, and completes a word, without loading what asks models."""
+    from importlib import import_module
 
-        return getattr(import_module(f".{_LATER[name]}", __name__), name)
-    if name == "__version__":
+    if name in _HOME:
+        found = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    elif name in _MODULES:
+        found = import_module(f".{name}", __name__)
+    elif name == "__version__":
         from importlib.metadata import version
 
-        return version("agent-llm-router")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = version("agent-llm-router")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found  # asked for once
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -19,10 +19,8 @@ from .execution.accounting import settled
 from .execution.call import Endpoint, attempt, complete, stream
 from .execution.counting import counted, counter_of, token_count
 from .execution.outermost import recorded
-from .execution.output_modes import Plan, as_sent, plan_output
 from .execution.retry import retry
 from .execution.structured import structured
-from .json_streams import Partials
 from .models import facts, narrowed
 from .providers import Provider, for_client, load
 from .requests import RequestLike, prepare, read_config, read_request
@@ -45,6 +43,8 @@ from .wire import Limits, Transport
 if TYPE_CHECKING:
     from .checking import Report
     from .execution.credentials import GetKey
+    from .execution.output_modes import Plan
+    from .json_streams import Partials
     from .looping.plan import Hooks
     from .middleware import Middleware
 
@@ -249,6 +249,9 @@ class Agent(Caller):
 
     @override
     def _reading(self, request: AgentRequest) -> tuple[Call, Partials]:
+        from .execution.output_modes import plan_output
+        from .json_streams import Partials
+
         plan = plan_output(self.provider, request)
         return self._call(streaming=True), Partials(plan.partial, plan.restored)
 
@@ -292,6 +295,7 @@ class Agent(Caller):
         return wrapped(call, self.middleware, streaming=streaming, target=name, fingerprint=self._fingerprint)
 
     def _fingerprint(self, request: AgentRequest) -> str:
+        from .execution.output_modes import as_sent
         from .middleware.fingerprints import of_schema, of_wire
 
         provider = self.provider
@@ -330,6 +334,8 @@ class Agent(Caller):
 
     def output_plan(self, request: AgentRequest) -> Plan:
         """How this agent would ask for the request's schema, and read the answer."""
+        from .execution.output_modes import plan_output
+
         return plan_output(self.provider, self.as_asked(request))
 
     @override

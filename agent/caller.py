@@ -7,7 +7,7 @@ await, whole or as a stream, typed or not.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 from .context import Call, Context, RunPlace, ambient_deadline
 from .drivers.sync import SyncRun, drain
 from .errors import ConfigurationError
-from .json_streams import AsyncJsonStream, JsonStream, Partials
 from .requests import RequestLike, read_request
 from .streams import AsyncResponseStream, ResponseStream, Settle
 from .types import AgentRequest, AgentResponse, Message, ProviderCapabilities, ToolLoopConfig
 from .wire import Transport
 
 if TYPE_CHECKING:
+    from .batching.aio_streams import AsyncBatchStream
+    from .batching.streams import BatchStream
+    from .batching.values import BatchProgress, BatchResult
     from .drivers.aio import AioRun
+    from .json_streams import AsyncJsonStream, JsonStream, Partials
     from .looping.plan import Hooks
     from .looping.results import PausedRun, RunResult
     from .looping.streams import AsyncRunStream, RunStream
@@ -133,6 +136,8 @@ class Caller:
 
     def stream_json(self, request: RequestLike, **overrides: Any) -> JsonStream:
         """As `json`, with what has come of the value so far while it arrives. The typed value is in `output`."""
+        from .json_streams import JsonStream
+
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(_with_schema(request, changes), {})
         call, partials = caller._reading(prepared)
@@ -140,10 +145,91 @@ class Caller:
 
     def astream_json(self, request: RequestLike, **overrides: Any) -> AsyncJsonStream:
         """As `stream_json`, for `async for`. There is nothing to await first."""
+        from .json_streams import AsyncJsonStream
+
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(_with_schema(request, changes), {})
         call, partials = caller._reading(prepared)
         return AsyncJsonStream(caller._astreamed(call, prepared, request), partials)
+
+    # Many at a time
+
+    def batch(
+        self,
+        requests: Iterable[RequestLike],
+        *,
+        concurrency: int = 32,
+        on_progress: Callable[[BatchProgress], object] | None = None,
+        **options: Any,
+    ) -> BatchResult:
+        """Ask many requests, several at a time, and wait for all. A request that fails does not disturb the others.
+
+        ```python
+        from agent.testing import scripted_agent
+
+        result = scripted_agent().batch(["one", "two"], concurrency=2)
+        for item in result:
+            print(item.index, item.response.text if item.ok else item.error)
+        ```
+
+        Args:
+            requests: Anything that can be iterated, also a generator without an end: it is read as answers come.
+            concurrency: How many are under way at a time.
+            on_progress: Called after each request, in this thread.
+            options: Fields of every request, such as `schema`, and: `progress`, True for a bar on the terminal;
+                `total`, how many requests there are, if `requests` cannot say; `max_failures`, `max_cost` (US dollars)
+                and `max_seconds`, after which nothing more is asked.
+        """
+        from .batching.streams import run_batch
+
+        return run_batch(*self._batched(requests, concurrency, on_progress, options))
+
+    async def abatch(
+        self,
+        requests: Iterable[RequestLike] | AsyncIterable[RequestLike],
+        *,
+        concurrency: int = 32,
+        on_progress: Callable[[BatchProgress], object] | None = None,
+        **options: Any,
+    ) -> BatchResult:
+        """As `batch`, with await. The requests may come from an async iterable."""
+        from .batching.aio_streams import arun_batch
+
+        return await arun_batch(*self._batched(requests, concurrency, on_progress, options))
+
+    def batch_stream(
+        self,
+        requests: Iterable[RequestLike],
+        *,
+        concurrency: int = 32,
+        on_progress: Callable[[BatchProgress], object] | None = None,
+        **options: Any,
+    ) -> BatchStream:
+        """As `batch`, with each item as soon as it is done. Nothing is sent before the first is asked for."""
+        from .batching.plan import Plan
+        from .batching.streams import BatchStream
+
+        return BatchStream(Plan(*self._batched(requests, concurrency, on_progress, options), awaiting=False))
+
+    def abatch_stream(
+        self,
+        requests: Iterable[RequestLike] | AsyncIterable[RequestLike],
+        *,
+        concurrency: int = 32,
+        on_progress: Callable[[BatchProgress], object] | None = None,
+        **options: Any,
+    ) -> AsyncBatchStream:
+        """As `batch_stream`, for `async for`. There is nothing to await first."""
+        from .batching.aio_streams import AsyncBatchStream
+        from .batching.plan import Plan
+
+        return AsyncBatchStream(Plan(*self._batched(requests, concurrency, on_progress, options), awaiting=True))
+
+    def _batched(self, requests: Any, concurrency: int, on_progress: Any, options: Mapping[str, Any]) -> Any:
+        from .batching.plan import read_options
+
+        ask, ours = read_options(self, {**options, "concurrency": concurrency, "on_progress": on_progress})
+        return ask, requests, ours
 
     # Conversations
 

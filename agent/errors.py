@@ -23,7 +23,8 @@
     ├── RoutingError              every target failed, or none could take the request: `errors`
     └── BudgetExceededError       a limit on tokens, cost or turns was reached
 
-Two more live where they are raised: `agent.loop.JournalError`, and `agent.stores.StoreError` with its own family.
+Others live where they are raised: `agent.loop.JournalError`, `agent.stores.StoreError` with its own family, and
+`BatchInputError` and `BatchFileError` of `agent.batching`.
 
 `retryable` says whether sending the same request again can help. It is decided once, where the error is made.
 `ConnectionError` and `TimeoutError` shadow builtins: write `errors.TimeoutError`.

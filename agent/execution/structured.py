@@ -5,15 +5,17 @@ There is a value that fits, or an error with what the model wrote. Never a silen
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..context import Call, Context
 from ..flow import Flow
 from ..providers import Provider
 from ..types import AgentRequest, AgentResponse, Message
-from .output_modes import Plan, plan_output
 from .output_values import Misfit, read_value
+
+if TYPE_CHECKING:
+    from .output_modes import Plan
 
 MAX_REASKS = 2
 """How often a model is told what is wrong with its answer before that is the caller's problem."""
@@ -40,6 +42,8 @@ def structured(call: Call, provider: Provider, *, streaming: bool = False) -> Ca
     def checked(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         if request.output_schema is None:
             return (yield from call(request, context))
+        from .output_modes import plan_output  # the compiler of schemas: most programs have none
+
         plan = plan_output(provider, request)
         if streaming:
             return (yield from _streamed(call, plan, request, context))

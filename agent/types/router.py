@@ -85,9 +85,7 @@ _ATTEMPTS = ("attempt", "target", "waited", "took", "cost", "outcome", "reason")
 class Route(tuple[Attempt, ...]):
     """The attempts of a call, in order, and who else was considered. Printed, it is a table.
 
-    Args:
-        attempts: What was tried.
-        candidates: Who was considered, or a function that says so when somebody asks.
+    It is made from what was tried, and from who was considered, or a function that says so when somebody asks.
     """
 
     _candidates: Sequence[Candidate] | Callable[[], Sequence[Candidate]]

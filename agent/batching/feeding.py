@@ -1,0 +1,178 @@
+"""What both kinds of batch streams have in common: how the input is read, what is under way, what is ready.
+
+The input is never read far ahead. At most `concurrency` requests are under way, and at most as many more have an
+outcome that nobody has taken yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from .. import errors
+from .plan import OnProgress, Plan, Tally
+from .values import BatchInputError, BatchItem, BatchProgress, BatchResult
+
+if TYPE_CHECKING:
+    from .bar import Bar
+
+LATER: Any = object()
+"""In the place of a request: the input has not come up with it yet."""
+
+_PATIENCE = 0.005
+"""Seconds of reading a slow input after which others have their turn, although there is room for more."""
+
+
+class Feeding:
+    """One batch stream, without its waiting: a subclass says how requests are begun, and waits for the outcomes."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._bar: Bar | None = None
+        if plan.options.progress:
+            from .bar import Bar
+
+            self._bar = Bar()  # before anything is sent, if it cannot be shown
+        self._tally: Tally | None = None
+        self._source: Iterator[Any] = iter(())
+        self._ready: deque[BatchItem] = deque()
+        self._under_way = 0
+        self._read = 0
+        self._exhausted = False
+        self._failed_input: Exception | None = None
+        self._closed = False
+
+    @property
+    def progress(self) -> BatchProgress:
+        """How far it has come."""
+        if self._tally is None:
+            return BatchProgress(total=self._plan.total, earlier=self._plan.options.earlier)
+        return self._tally.progress
+
+    @property
+    def stopped(self) -> str | None:
+        """Why nothing more is asked although the input goes on; None if that is not so."""
+        return None if self._tally is None else self._tally.stopped
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether `max_seconds` have passed."""
+        return self._tally is not None and self._tally.out_of_time
+
+    def stop(self, reason: str) -> None:
+        """Ask nothing more. What is under way goes on to its end, and is handed out."""
+        if self._tally is not None and self._tally.stopped is None:
+            self._tally.stopped = reason
+
+    def rest(self) -> list[BatchItem]:
+        """After the loop was left: the outcomes that had come and were not handed out."""
+        found = list(self._ready)
+        self._ready.clear()
+        return found
+
+    def _begin(self, index: int, request: Any) -> None:
+        """Have it asked, at once: the input may take hours to come up with the next. Once closed, nothing is asked."""
+        raise NotImplementedError
+
+    def _open(self, read: Callable[[Any], Iterator[Any]]) -> None:
+        if self._tally is not None or self._closed:
+            raise errors.ConfigurationError(
+                "The stream was iterated or closed before, and cannot be resumed.",
+                field="stream",
+                fix="Start a new one.",
+            )
+        self._source = read(self._plan.source)
+        self._tally = Tally(self._plan, self._told())
+
+    def _told(self) -> OnProgress | None:
+        bar, told = self._bar, self._plan.options.on_progress
+        if bar is None:
+            return told
+        bar.open(self.progress)
+        if told is None:
+            return bar
+
+        def both(progress: BatchProgress) -> None:
+            bar(progress)
+            told(progress)
+
+        return both
+
+    def _room(self) -> int:
+        """How many more requests may be begun now."""
+        if self._exhausted or self._closed:
+            return 0
+        most = self._plan.options.concurrency
+        return min(most - self._under_way, 2 * most - self._under_way - len(self._ready))
+
+    def _feed(self) -> bool:
+        """Begin as many requests as there is room for. Whether there may be room left: reading took too long."""
+        assert self._tally is not None
+        began = monotonic()
+        try:
+            while self._room() > 0 and self._tally.may_go_on():
+                request = next(self._source)
+                if request is LATER:
+                    break
+                self._under_way += 1
+                self._begin(self._read, request)
+                self._read += 1
+                if monotonic() - began > _PATIENCE:
+                    return True
+            if self._tally.stopped is not None and not self._exhausted:
+                self._exhausted = True
+                self._never_asked()
+        except StopIteration:
+            self._exhausted = True
+        except Exception as error:
+            self._failed_input = error  # to be told when what is under way has come to its end
+            self._exhausted = True
+        return False
+
+    def _taken(self, item: BatchItem) -> None:
+        """An outcome has come."""
+        assert self._tally is not None
+        self._under_way -= 1
+        self._ready.append(item)  # first: the display may be where a Ctrl-C is heard
+        self._tally.add(item)
+
+    def _is_over(self) -> bool:
+        return self._exhausted and not self._under_way and not self._ready
+
+    def _last_word(self) -> None:
+        failed, self._failed_input = self._failed_input, None
+        if failed is not None:
+            raise BatchInputError(
+                f"The input of the batch raised {type(failed).__name__} after {self._read} requests: {failed}"
+            ) from failed
+
+    def _never_asked(self) -> None:
+        """The rest of an input that has a length, which was not asked because of a limit."""
+        assert self._tally is not None
+        if not self._plan.sized:
+            return
+        error = self._tally.never_asked()
+        for request in self._source:
+            item = BatchItem(self._read, request, error=error)
+            self._read += 1
+            self._ready.append(item)
+            self._tally.add(item)
+
+    def _end(self) -> None:
+        self._closed = True
+        if self._bar is not None:
+            with suppress(Exception):  # a terminal that has gone away must not cost the answers
+                self._bar.close()
+
+
+def gathered(items: list[BatchItem], stream: Feeding) -> BatchResult:
+    """The items in the order of the input."""
+    items.sort(key=_index)
+    return BatchResult(items, stream.progress, stream.stopped)
+
+
+def _index(item: BatchItem) -> int:
+    return item.index
