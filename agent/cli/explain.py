@@ -1,0 +1,46 @@
+"""`agent explain`: who would be asked, in what order, and why. Nobody is."""
+
+from __future__ import annotations
+
+import typer
+
+from . import asking, attachments, exits, options, telling, terminal
+
+
+def register(app: typer.Typer) -> None:
+    app.command("explain")(explain)
+
+
+def explain(
+    words: options.Words = None,
+    models: options.Models = None,
+    strategy: options.Strategy = None,
+    system: options.System = None,
+    attach: options.Attachments = None,
+    tool: options.Tools = None,
+    schema: options.Schema = None,
+    max_tokens: options.MaxTokens = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show how a route would take a request; nobody is asked.
+
+    Ends with exit code 1 if no model could take it.
+    """
+    from . import references
+
+    names = models or [asking.default_model()]
+    router = asking.router([asking.agent(name) for name in names], strategy)
+    request = asking.request(
+        attachments.request(words, attach),
+        system=system,
+        tools=references.tools(tool) if tool else None,
+        output_schema=None if schema is None else references.schema(schema),
+        max_tokens=max_tokens,
+    )
+    explanation = router.explain(request)
+    if as_json:
+        terminal.write(terminal.as_json(explanation.model_dump(mode="json")) + "\n")
+    else:
+        terminal.say(telling.without_library_advice(str(explanation)))
+    if not explanation.order:
+        raise typer.Exit(exits.FAILED)

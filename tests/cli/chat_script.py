@@ -1,0 +1,45 @@
+"""Commands run in this process, with a pipe for a keyboard: quick, and measured."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agent.cli import main
+
+
+@dataclass
+class Done:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Desk:
+    """A home of one's own, and a way to run commands there."""
+
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+    home: Path
+
+    @classmethod
+    def at(cls, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
+        monkeypatch.setenv("AGENT_HOME", str(home / "data"))
+        monkeypatch.setenv("AGENT_MODEL", "scripted:echo")
+        monkeypatch.chdir(home)
+        return cls(monkeypatch, capsys, home)
+
+    def run(self, *arguments: str, lines: str | bytes = "") -> Done:
+        given = lines.encode("utf-8", "surrogatepass") if isinstance(lines, str) else lines
+        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+        self.capsys.readouterr()
+        code = main(list(arguments))
+        shown = self.capsys.readouterr()
+        return Done(code, shown.out, shown.err)

@@ -1,0 +1,206 @@
+"""Ways to drive the command line: in this process, on a terminal of this process, or as a program on a real one."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pexpect
+import pyte
+
+from agent.answers import Answer, Piece
+from agent.cli import main
+from agent.wire import WireRequest
+
+ROOT = Path(__file__).parent.parent.parent
+MODEL = "openai-chat:gpt-test"
+COMMAND = (sys.executable, "-m", "agent")
+FOREIGN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What must never reach a terminal from anybody but us."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+def chunked(pieces: Sequence[str], *, delay: float = 0.0) -> Answer:
+    """A stream of Chat Completions that says these pieces of text as they are."""
+    events: list[dict[str, object]] = [{"delta": {"content": piece}, "finish_reason": None} for piece in pieces]
+    events.append({"delta": {}, "finish_reason": "stop"})
+    lines = [_event(choice) for choice in events]
+    return Answer(
+        [Piece(line, delay) for line in (*lines, b"data: [DONE]\n\n")], headers={"content-type": "text/event-stream"}
+    )
+
+
+def whole(text: str) -> Answer:
+    """The same text as an answer that is not streamed."""
+    message = {"role": "assistant", "content": text}
+    body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}  # fmt: skip
+    return Answer([json.dumps(body).encode()], headers={"content-type": "application/json"})
+
+
+def _event(choice: Mapping[str, object]) -> bytes:
+    chunk = {
+        "id": "1",
+        "object": "chat.completion.chunk",
+        "created": 0,
+        "model": "m",
+        "choices": [{"index": 0, **choice}],
+    }
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def is_streamed(request: WireRequest) -> bool:
+    return bool(json.loads(request.body).get("stream"))
+
+
+# In this process
+
+
+@contextmanager
+def piped_in(data: bytes) -> Iterator[None]:
+    """Standard input that holds this."""
+    before = sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BytesIO(data))
+    try:
+        yield
+    finally:
+        sys.stdin = before
+
+
+def run(*arguments: str, stdin: bytes = b"") -> Done:
+    """A command in this process, with output to pipes."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = out, err
+    try:
+        with piped_in(stdin):
+            code = main(list(arguments))
+    finally:
+        sys.stdout, sys.stderr = before
+    texts = [stream.buffer.getvalue().decode("utf-8") for stream in (out, err)]
+    return Done(code, *texts)
+
+
+def run_on_terminal(*arguments: str) -> tuple[int, bytes]:
+    """A command in this process whose output and errors go to a terminal, and every byte that got there."""
+    control, terminal = os.openpty()
+    tty.setraw(terminal, termios.TCSANOW)
+    got: list[bytes] = []
+
+    def read() -> None:
+        while True:
+            try:
+                data = os.read(control, 65536)
+            except OSError:  # how Linux says that nobody has it open any more
+                return
+            if not data:
+                return
+            got.append(data)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    stream = io.TextIOWrapper(io.FileIO(terminal, "w"), "utf-8", write_through=True)
+    before = sys.stdout, sys.stderr
+    sys.stdout = sys.stderr = stream
+    try:
+        with piped_in(b""):
+            code = main(list(arguments))
+    finally:
+        sys.stdout, sys.stderr = before
+        stream.close()
+        reader.join(10)
+        os.close(control)
+    return code, b"".join(got)
+
+
+# As a program
+
+
+def environment(url: str | None = None, **more: str) -> dict[str, str]:
+    """The environment for a program that shall ask a server of ours."""
+    kept = {
+        name: os.environ[name]
+        for name in ("PATH", "HOME", "TMPDIR", "LANG", "COVERAGE_PROCESS_START")
+        if name in os.environ
+    }
+    asked = {} if url is None else {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "sk-test"}
+    return {**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "LANG": "C.UTF-8", **asked, **more}
+
+
+LOOK = 'before=$(stty -g); "$@"; code=$?; [ "$before" = "$(stty -g)" ] && echo "the terminal is as it was"; exit $code'
+
+
+class Terminal:
+    """A program on a terminal of its own, and what can be seen there.
+
+    Args:
+        look: Whether to say in the end that the terminal is as it was before.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        env: Mapping[str, str],
+        columns: int = 60,
+        lines: int = 20,
+        look: bool = False,
+        cwd: Path | None = None,
+    ) -> None:
+        self.screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        # A terminal that nobody has open forgets how it was left, so a shell looks before it ends.
+        command, *rest = ("bash", "-c", LOOK, "bash", *COMMAND, *arguments) if look else (*COMMAND, *arguments)
+        self.program = pexpect.spawn(
+            command, rest, env=dict(env), dimensions=(lines, columns), timeout=20, echo=False, cwd=cwd
+        )
+
+    def see(self, pattern: str) -> None:
+        """Wait until this has been written."""
+        self.program.expect(pattern)
+        self._take(self.program.before + self.program.after)
+
+    def end(self) -> int:
+        """Wait for the program to end; its exit code, or minus the signal that ended it."""
+        self.program.expect(pexpect.EOF)
+        self._take(self.program.before)
+        self.program.close()
+        status = self.program.exitstatus
+        return -int(self.program.signalstatus or 0) if status is None else int(status)
+
+    def resize(self, columns: int, lines: int) -> None:
+        self.program.setwinsize(lines, columns)
+        self.screen.resize(lines, columns)
+
+    @property
+    def shown(self) -> str:
+        """The screen as text."""
+        return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
+
+    def _take(self, data: bytes) -> None:
+        self.raw += data
+        self._stream.feed(data)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.program.close(force=True)
