@@ -11,9 +11,12 @@ AIMOCK := $(TOOLS)/node_modules/@copilotkit/aimock/package.json
 AIMOCK_VERSION := 1.43.0
 EVERYTHING := $(TOOLS)/node_modules/@modelcontextprotocol/server-everything/package.json
 EVERYTHING_VERSION := 2026.8.31
+# The libraries that the migration pages compare us with, each in a folder of its own: their dependencies are not ours.
+LITELLM_VERSION := 1.100.5
+PYDANTIC_AI_VERSION := 2.66.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports unit peers docs wheel soak bench bench-quick format clean
+.PHONY: help demo test lint types imports unit cover peers docs wheel soak bench bench-quick format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,10 +33,16 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) install -e '.[dev]'
 	@touch $@ $(VENV)/.core
 
-demo: $(VENV)/.core  ## the first minute: complete, stream and a typed answer, with no key
+# Fetched once. Where it cannot be had, the demo says so and plays a script, and the tests that need it are skipped.
+$(VENV)/.local: agent/local/installing.py agent/local/machine.py | $(VENV)/.core
+	@$(BIN)/python -m agent local install && touch $@ || echo "There is no embedded model here; everything else works."
+
+demo: $(VENV)/.core $(VENV)/.local  ## the first minute: a model on this machine, a stream, a typed answer, a route; no key
 	@$(BIN)/python examples/demo.py
 
-test: lint types imports unit docs wheel  ## every check; what CI runs
+test: $(VENV)/.dev $(VENV)/.local  ## every check; what CI runs
+	@$(MAKE) --no-print-directory -j2 lint types imports docs peers
+	@$(MAKE) --no-print-directory unit wheel
 
 lint: $(VENV)/.dev  ## ruff
 	$(BIN)/ruff check .
@@ -45,11 +54,17 @@ types: $(VENV)/.dev  ## mypy, strict, over package and tests
 imports: $(VENV)/.dev  ## imports point downward
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev peers  ## the test suite with branch coverage
+unit: $(VENV)/.dev $(VENV)/.local peers  ## the test suite; what measures time comes last, and alone
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 -m 'not soak and not alone'
+	$(BIN)/python -m pytest -m 'alone and not soak'
+
+cover: $(VENV)/.dev $(VENV)/.local peers  ## the test suite with branch coverage, which takes twice as long
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 -m 'not soak and not alone' --cov --cov-report=
 	$(BIN)/python -m pytest -m 'alone and not soak' --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=95
 
-peers:  ## other people's servers to test against; without npm or network their tests are skipped
+peers: | $(BIN)/python  ## other people's servers and libraries to test against; without network their tests are skipped
+	@$(call peer,litellm,litellm==$(LITELLM_VERSION),litellm-$(LITELLM_VERSION)) & \
+	$(call peer,pydantic-ai,pydantic-ai-slim[openai]==$(PYDANTIC_AI_VERSION),pydantic_ai_slim-$(PYDANTIC_AI_VERSION)) & wait
 	@if [ -e $(AIMOCK) ] && [ -e $(EVERYTHING) ]; then :; \
 	elif ! command -v npm >/dev/null; then echo "There is no npm: the tests against aimock and server-everything will be skipped."; \
 	else mkdir -p $(TOOLS) && npm install --prefix $(TOOLS) --no-package-lock --no-audit --no-fund --ignore-scripts \
@@ -57,8 +72,15 @@ peers:  ## other people's servers to test against; without npm or network their 
 		@modelcontextprotocol/server-everything@$(EVERYTHING_VERSION) >$(TOOLS)/npm.log 2>&1 \
 		|| echo "The peers cannot be installed (see $(TOOLS)/npm.log): the tests against them will be skipped."; fi
 
+# Into a new folder first, so that a half-finished one is never taken for an installed library.
+define peer
+if [ ! -d $(TOOLS)/$(1)/$(3).dist-info ]; then mkdir -p $(TOOLS); rm -rf $(TOOLS)/$(1) $(TOOLS)/$(1).new; \
+	$(PIP) install --no-compile --retries=1 --target $(TOOLS)/$(1).new '$(2)' >$(TOOLS)/$(1).log 2>&1 && mv $(TOOLS)/$(1).new $(TOOLS)/$(1) \
+	|| echo "$(1) cannot be installed (see $(TOOLS)/$(1).log): its migration page will not be tried."; fi
+endef
+
 docs: $(VENV)/.dev  ## build the documentation, warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # not --quiet: warnings that nobody hears do not count
 
 wheel: $(VENV)/.dev  ## build the wheel and try it in an empty environment
 	rm -rf dist build/wheel-env
@@ -67,7 +89,7 @@ wheel: $(VENV)/.dev  ## build the wheel and try it in an empty environment
 	build/wheel-env/bin/python -m pip --disable-pip-version-check -q install dist/*.whl
 	cd build && wheel-env/bin/python ../scripts/smoke.py
 
-soak: $(VENV)/.dev  ## the slow suites: every byte, many rounds
+soak: $(VENV)/.dev $(VENV)/.local  ## the slow suites: every byte, many rounds
 	$(BIN)/python -m pytest -m soak --timeout=3600
 	AGENT_TEST_RANDOM=1 $(BIN)/python -m pytest --timeout=3600 tests/types tests/schemas tests/providers tests/routing tests/loop tests/graph
 

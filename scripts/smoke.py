@@ -28,10 +28,26 @@ def check_installation() -> None:
 
 
 def check_import() -> None:
-    code = "import agent, sys; print(*sorted(sys.modules))"
+    code = "import sys; from agent import Agent; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-I", "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     eager = set(NOT_LOADED_BY_IMPORT) & set(done.stdout.split())
-    assert not eager, f"`import agent` loads {sorted(eager)}"
+    assert not eager, f"`from agent import Agent` loads {sorted(eager)}"
+
+
+def check_command_line() -> None:
+    """Without the extra `cli` it tells its version, what to install, and of the embedded model, in words."""
+    program = Path(sys.executable).with_name("agent")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode, done.stdout + done.stderr
+
+    assert run("--version") == (0, f"agent {agent.__version__}\n")
+    code, said = run("run", "Hello")
+    assert (code, "agent-llm-router[cli]" in said) == (3, True), said
+    code, said = run("local", "status")
+    assert (code, "agent local install" in said) == (3, True), said
 
 
 def check_calls(model: agent.Agent) -> None:
@@ -56,6 +72,7 @@ def check_calls(model: agent.Agent) -> None:
 def main() -> None:
     check_installation()
     check_import()
+    check_command_line()
     from agent.testing import LoopbackServer, Script
 
     check_calls(agent.Agent("scripted:smoke"))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import os
 import random
+import signal
 import socket
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,24 +17,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pytest_socket import socket_allow_hosts
 
+from agent.context import ambient_deadline
 from tests.drive import AioDriver, Driver, SimulatedDriver, SyncDriver
 
 SEED = int(os.environ.get("AGENT_TEST_SEED") or random.SystemRandom().randrange(2**32))
 os.environ["AGENT_TEST_SEED"] = str(SEED)  # for worker processes: they start from this one's environment
 WIRE = Path(os.environ.get("AGENT_WIRE_CORPUS") or Path(__file__).parent.parent.parent / "shared" / "wire")
-
-ALONE = {
-    "drivers",
-    "transports",
-    "live",
-    "test_exits",
-    "test_imports",
-    "test_plugins",
-    "test_viewer_browser",
-    "test_retry",
-    "test_streams",
-}
-"""Directories and modules whose tests depend on real time, threads or sockets closing in time."""
 
 NOT_TRACED = {
     "test_durability",
@@ -68,6 +61,11 @@ settings.register_profile("soak", settings.get_profile("agent"), derandomize=Fal
 settings.load_profile("soak" if os.environ.get("AGENT_TEST_RANDOM") else "agent")
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in the background deaf to Ctrl-C, and so would be all that the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_report_header() -> list[str]:
     corpus = str(WIRE) if WIRE.exists() else "absent (set AGENT_WIRE_CORPUS to run the recordings)"
     return [f"seed: AGENT_TEST_SEED={SEED}", f"recordings: {corpus}"]
@@ -76,13 +74,32 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A busy machine can make any one measurement of time too long. What is wrong is too long every time."""
     for item in items:
-        timing = item.get_closest_marker("timing") is not None
-        if timing:
+        if item.get_closest_marker("timing") is not None:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=0.5))
-        if timing or item.path.parent.name in ALONE or item.path.stem in ALONE:
             item.add_marker(pytest.mark.alone)
         if item.path.stem in NOT_TRACED:
             item.add_marker(pytest.mark.no_cover)
+
+
+def pytest_collection_finish() -> None:
+    """Twenty thousand tests are a lot of objects, and the collector of garbage need not look at them again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """In a worker process pytest-cov begins to measure twice, and pauses once."""
+    if item.get_closest_marker("no_cover") is None:
+        return (yield)
+    here, elsewhere = sys.gettrace(), threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(here)
+        threading.settrace(elsewhere)
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +115,13 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.upper().endswith(("_API_KEY", "_BASE_URL", "_PROXY")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _no_deadline_is_left() -> Iterator[None]:
+    """Whoever sets the deadline of user code does so in a context of its own, or the next test has no time."""
+    yield
+    assert ambient_deadline.get() == math.inf
 
 
 @pytest.fixture

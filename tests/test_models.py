@@ -35,7 +35,8 @@ def check_form(data: dict[str, Any]) -> None:
     assert "Copyright (c) 2023 Berri AI" in data["notice"]
     for table, rows in data["models"].items():
         for name, row in rows.items():
-            assert set(row) <= {"context_window", "max_input", "max_output", "makes", "retires", "yes", "no"}
+            allowed = {"context_window", "max_input", "max_output", "makes", "retires", "yes", "no"}
+            assert set(row) <= (allowed | {"prices"} if table == "local" else allowed)  # the only one that is free
             said = [*row.get("yes", "").split(), *row.get("no", "").split()]
             assert set(said) <= FLAGS
             assert len(said) == len(set(said)), "nothing is both true and false"

@@ -51,7 +51,9 @@ def _excluded(url: SplitResult, entry: str) -> bool:
     if entry == "*":
         return True
     if "://" in entry:
-        wanted = urlsplit(entry)
+        wanted = _split(entry)
+        if wanted is None:
+            return False
         same_port = wanted.port is None or wanted.port == url.port
         return wanted.scheme in ("all", url.scheme) and wanted.hostname == url.hostname and same_port
     host = url.hostname or ""
@@ -67,6 +69,15 @@ def _excluded(url: SplitResult, entry: str) -> bool:
     if name.startswith("."):
         return host.endswith(name)
     return host == name or host.endswith(f".{name}")
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of a URL that somebody wrote by hand; None if it is none."""
+    try:
+        parts = urlsplit(url)
+        return parts if parts.port is None or parts.port > 0 else None
+    except ValueError:
+        return None
 
 
 def _host_and_port(entry: str) -> tuple[str, str]:
@@ -98,7 +109,11 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def httpcore_proxy(proxy: str, ssl_context: ssl.SSLContext) -> httpcore2.Proxy:
     """The proxy as httpcore2 wants it, its user and password taken out of the URL; trusted as vendors are."""
-    parts = urlsplit(proxy)
+    parts = _split(proxy)
+    if parts is None:  # it is not quoted: there may be a password in it
+        raise errors.ConfigurationError(
+            "The address of a proxy cannot be read.", field="proxy", fix="Write it as http://host:port."
+        )
     if parts.scheme not in _SCHEMES or not parts.hostname:
         raise errors.ConfigurationError(
             f"A proxy has the unknown scheme {parts.scheme!r}.", field="proxy", fix=f"Use one of {', '.join(_SCHEMES)}."

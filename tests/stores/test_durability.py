@@ -67,7 +67,6 @@ def many_kills(processes: Nursery, folder: Path, kills: int) -> None:
     assert total > kills, "the children were killed before they had done anything"
 
 
-@pytest.mark.alone
 def test_200_kills_lose_no_acknowledged_turn_and_tear_none(processes: Nursery, tmp_path: Path) -> None:
     many_kills(processes, tmp_path, 200)
 
@@ -100,12 +99,10 @@ def many_writers(processes: Nursery, path: Path, sessions: list[str], turns: int
     assert set(written) == {f"p{name}-{number}" for name in range(8) for number in range(turns)}
 
 
-@pytest.mark.alone
 def test_eight_processes_with_1000_turns_each_lose_no_update(processes: Nursery, tmp_path: Path) -> None:
     many_writers(processes, tmp_path / "s.db", ["one"], 1000)
 
 
-@pytest.mark.alone
 def test_eight_processes_lose_no_update_in_several_sessions(processes: Nursery, tmp_path: Path) -> None:
     many_writers(processes, tmp_path / "s.db", ["one", "two", "three", "four"], 150)
 

@@ -377,8 +377,19 @@ def test_a_proxy_that_is_not_there_is_a_connection_error(drive_real: Driver) -> 
     assert server.requests == []
 
 
-@pytest.mark.parametrize("url", ["ftp://proxy:1", "gopher://user:canary@proxy", "http://"])
-def test_a_proxy_of_an_unknown_kind_is_refused(url: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://proxy:1",
+        "gopher://user:canary@proxy",
+        "http://",
+        "http://user:canary@[bad",
+        "http://user:canary@proxy:port",
+        "http://user:canary@proxy:99999",
+        "http://user:canary@proxy:0",
+    ],
+)
+def test_a_proxy_of_an_unknown_kind_or_with_no_readable_address_is_refused(url: str) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         httpcore_proxy(url, ssl.create_default_context())
     assert "canary" not in str(caught.value)
@@ -427,6 +438,8 @@ def test_a_password_with_special_characters_is_decoded() -> None:
         ("https://example.com", "http://example.com", False),
         ("all://example.com:99", "http://example.com:99", True),
         ("all://example.com:99", "http://example.com", False),
+        ("http://[bad, https://example.com:port, example.com", "https://example.com", True),
+        ("http://[bad, https://example.com:port", "https://example.com", False),
         ("a.example, ,b.example ", "https://b.example", True),
         ("", "https://example.com", False),
         (",", "https://example.com", False),

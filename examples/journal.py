@@ -1,0 +1,49 @@
+"""A run that is killed in the middle, and goes on in another process without paying anybody twice. Runs offline."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from agent import tool
+from agent.loop import SqliteJournal, calls_in
+from agent.testing import scripted_agent
+from agent.types import ToolCall
+
+
+@tool
+def pay(recipient: str) -> str:
+    """Pays somebody."""
+    print(f"  paid {recipient}", flush=True)
+    return f"paid {recipient}"
+
+
+@tool
+def power_cut() -> str:
+    """Ends the process at once, as a power cut would, the first time it is called."""
+    os._exit(1)
+
+
+def work(file: str) -> None:
+    calls = [ToolCall(id="call_1", name="pay", arguments={"recipient": "Ada"})]
+    calls.append(ToolCall(id="call_2", name="power_cut", arguments={}))
+    # A model goes by the conversation; a script has to be told where it was.
+    agent = scripted_agent(*calls[len(calls_in(SqliteJournal(file).read("wages"))) :], "Done.", tools=[pay, power_cut])
+    print(" ", agent.run("Pay the wages.", run_id="wages", journal=SqliteJournal(file)).text)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "runs.db")
+        for attempt in ("first", "second"):
+            print(f"{attempt} process:", flush=True)
+            subprocess.run([sys.executable, __file__, file])
+        for call in calls_in(SqliteJournal(file).read("wages")):
+            print(f"{call.name}: {call.outcome}")
+
+
+if __name__ == "__main__":
+    work(sys.argv[1]) if len(sys.argv) > 1 else main()

@@ -1,0 +1,44 @@
+"""Record answers once, and replay them where nothing may be sent: in tests, or in continuous integration.
+
+Runs offline: a script stands in for the vendor that is recorded.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from typing_extensions import override
+
+from agent import AgentRequest, errors
+from agent.middleware import Cache, CallInfo, Middleware, SqliteStore
+from agent.testing import scripted_agent
+
+
+class NothingNew(Middleware):
+    """Stands behind the cache: whoever comes this far was never recorded."""
+
+    @override
+    def before(self, request: AgentRequest, call: CallInfo) -> None:
+        raise errors.ConfigurationError(f"Not recorded: {request.input!r}", fix="Record it first.")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        tape = Cache(SqliteStore(Path(folder) / "tape.db"))
+        recording = scripted_agent("Paris.", "Rome.", middleware=[tape])
+        for country in ("France", "Italy"):
+            recording.complete(f"What is the capital of {country}?")
+
+        replaying = scripted_agent("must not be asked", middleware=[tape, NothingNew()])
+        print(replaying.complete("What is the capital of Italy?").text)
+        print(replaying.stream("What is the capital of France?").collect().text)
+        try:
+            replaying.complete("What is the capital of Spain?")
+        except errors.ConfigurationError as error:
+            print(error.message)
+        print(tape.stats)
+
+
+if __name__ == "__main__":
+    main()
