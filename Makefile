@@ -15,6 +15,9 @@ EVERYTHING_VERSION := 2026.8.31
 LITELLM_VERSION := 1.100.5
 PYDANTIC_AI_VERSION := 2.66.0
 
+# Without compiled modules every program that a test starts would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types imports unit cover peers docs wheel soak bench bench-quick format clean
 
