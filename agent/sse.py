@@ -61,7 +61,10 @@ class SseDecoder:
             self._skip_lf = False
             if chunk[0] == 0x0A:
                 chunk = chunk[1:]
-        if b"\n" not in chunk and b"\r" not in chunk:
+        if b"\r" in chunk:
+            self._skip_lf = chunk[-1] == 0x0D
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\n" not in chunk:
             self._hold(chunk)
             return []
         buffer = b"".join((*self._held, chunk)) if self._held else chunk
@@ -72,8 +75,8 @@ class SseDecoder:
             self._started = True
             buffer = buffer.removeprefix(_BOM)
             searched = 0
-        # Whole events can be split off at once, unless CR ends lines or an event was begun line by line.
-        return self._take_lines(buffer) if self._data or b"\r" in buffer else self._take_blocks(buffer, searched)
+        # Whole events can be split off at once, unless one was begun line by line.
+        return self._take_lines(buffer) if self._data else self._take_blocks(buffer, searched)
 
     def _hold(self, rest: bytes) -> None:
         if rest:
@@ -111,16 +114,10 @@ class SseDecoder:
 
     def _take_lines(self, buffer: bytes) -> list[bytes]:
         payloads: list[bytes] = []
-        start = 0
-        while (end := _line_end(buffer, start)) >= 0:
-            self._take_line(buffer[start:end], payloads)
-            start = end + 1
-            if buffer[end] == 0x0D:
-                if start == len(buffer):
-                    self._skip_lf = True
-                elif buffer[start] == 0x0A:
-                    start += 1
-        self._hold(buffer[start:])
+        *lines, rest = buffer.split(b"\n")
+        for line in lines:
+            self._take_line(line, payloads)
+        self._hold(rest)
         return payloads
 
     def _take_line(self, line: bytes, payloads: list[bytes]) -> None:
@@ -134,9 +131,3 @@ class SseDecoder:
             self._data_size += len(line) + _COST_OF_A_LINE
             self._check(self._data_size)
 
-
-def _line_end(buffer: bytes, start: int) -> int:
-    """Where the next line ends, or -1."""
-    lf = buffer.find(b"\n", start)
-    cr = buffer.find(b"\r", start, lf if lf >= 0 else len(buffer))
-    return cr if cr >= 0 else lf
