@@ -61,7 +61,7 @@ unit: $(VENV)/.dev $(VENV)/.local peers  ## the test suite; what measures time c
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 -m 'not soak and not alone'
 	$(BIN)/python -m pytest -m 'alone and not soak'
 
-cover: $(VENV)/.dev $(VENV)/.local peers  ## the test suite with branch coverage, which takes twice as long
+cover: $(VENV)/.dev $(VENV)/.local peers  ## the test suite with branch coverage, which takes a quarter longer
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 -m 'not soak and not alone' --cov --cov-report=
 	$(BIN)/python -m pytest -m 'alone and not soak' --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=95
 

@@ -17,6 +17,7 @@ import runpy
 import subprocess
 import sys
 import textwrap
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -224,9 +225,13 @@ def test_the_main_uses_are_shown_with_code_that_is_really_found() -> None:
 
 
 def run_example(path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run_python(str(path), **variables)
+
+
+def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG", "TMPDIR")}
     return subprocess.run(
-        [sys.executable, "-W", "error", str(path)],
+        [sys.executable, "-W", "error", *arguments],
         env={**kept, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **variables},
         capture_output=True,
         text=True,
@@ -235,11 +240,34 @@ def run_example(path: Path, **variables: str) -> subprocess.CompletedProcess[str
     )
 
 
+MEASURED = """
+import pathlib, runpy, sys
+runpy.run_path(sys.argv[1], run_name="__main__")
+account = pathlib.Path("/proc/self/status")
+facts = dict(line.split(":", 1) for line in account.read_text().splitlines()) if account.exists() else {}
+sys.stderr.write(facts.get("VmHWM", "0").split()[0])
+"""
+"""Runs an example, and says last how many kilobytes of memory it had at the most; 0 where nobody tells."""
+
+
 @pytest.fixture(scope="module")
-def demo_output() -> str:
-    done = run_example(ROOT / "examples" / "demo.py")
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+def demo() -> tuple[str, float, int]:
+    """What it prints, the seconds it takes, and the most memory that it holds, in kilobytes."""
+    began = time.monotonic()
+    done = run_python("-c", MEASURED, str(ROOT / "examples" / "demo.py"))
+    assert (done.returncode, done.stderr.isdigit()) == (0, True), done.stderr
+    return done.stdout, time.monotonic() - began, int(done.stderr)
+
+
+@pytest.fixture
+def demo_output(demo: tuple[str, float, int]) -> str:
+    return demo[0]
+
+
+def test_the_demo_takes_less_than_a_minute_and_300_megabytes(demo: tuple[str, float, int]) -> None:
+    _, seconds, kilobytes = demo
+    assert seconds < 60
+    assert kilobytes <= 300 * 1024
 
 
 @pytest.mark.parametrize("path", [path for path in EXAMPLES if path.name != "demo.py"], ids=short)

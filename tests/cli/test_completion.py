@@ -11,9 +11,11 @@ import pexpect
 import pytest
 
 from agent.cli.completing import put_together
-from agent.cli.options import complete_model
+from agent.cli.options import STRATEGIES, THINKING, complete_model
 from agent.models import known_models
+from agent.routing import strategies
 from agent.testing import scripted_agent
+from agent.types import ThinkingLevel
 
 from .playing import ROOT, run
 
@@ -112,6 +114,12 @@ def test_a_shell_completes_commands_options_models_and_files(
 )
 def test_words_that_bash_has_taken_apart_are_put_together(words: list[str], whole: list[str]) -> None:
     assert put_together(words, len(words) - 1) == (whole, len(whole) - 1)
+
+
+def test_the_names_that_help_and_completion_offer_are_those_of_the_library() -> None:
+    # Written down in the options, because loading the library to complete a word would be felt.
+    assert tuple(strategies.STRATEGIES) == STRATEGIES
+    assert tuple(ThinkingLevel) == THINKING
 
 
 def test_of_a_name_with_a_colon_bash_is_told_what_comes_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
