@@ -130,4 +130,3 @@ class SseDecoder:
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
             self._data_size += len(line) + _COST_OF_A_LINE
             self._check(self._data_size)
-
