@@ -21,7 +21,7 @@ from agent import Agent
 from agent.drivers.aio import AioRun
 from agent.drivers.simulated import Simulation
 from agent.drivers.sync import SyncRun
-from agent.flow import Emit, Flow, Open, Read
+from agent.flow import Emit, Flow, Open, Read, Sleep
 from agent.testing import Answer, LoopbackServer, Piece, RawAnswer
 from agent.transports.http import HttpTransport
 from agent.types import StreamEvent
@@ -161,6 +161,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.answers: Answers = {}
+        self.asked: set[str] = set()
         self.transport = HttpTransport(proxy=False, ssl_context=NO_TLS)
         self.server = LoopbackServer(self._answer)
 
@@ -174,7 +175,9 @@ class Stage:
         self.server.close()
 
     def _answer(self, request: WireRequest) -> Answer:
-        return self.answers[request.url.rsplit("/", 1)[-1]]()
+        mode = request.url.rsplit("/", 1)[-1]
+        self.asked.add(mode)
+        return self.answers[mode]()
 
     def ask(self, mode: str) -> WireRequest:
         return WireRequest(f"{self.server.url}/{mode}", (), b"{}")
@@ -234,6 +237,7 @@ class SimulatedStage(Stage):
 
     def __init__(self) -> None:
         self.answers = {}
+        self.asked = set()
         self.simulation = Simulation(self._answer)
 
     @override
@@ -280,3 +284,10 @@ def listen(stage: Stage, mode: str, idle: float | None = None) -> Flow[str]:
             heard.append(chunk.decode())
             yield from Emit([StreamEvent.text_delta(heard[-1])])
     return "".join(heard)
+
+
+def once_asked(stage: Stage, mode: str, flow: Flow[Any]) -> Flow[Any]:
+    """Begin when another answer has been asked for: whoever was not there yet cannot be seen to leave."""
+    while mode not in stage.asked:
+        yield from Sleep(0.002)
+    return (yield from flow)
