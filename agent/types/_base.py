@@ -10,6 +10,7 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 from pydantic import (
@@ -211,6 +212,24 @@ class Value(BaseModel, frozen=True):
     _carried: ClassVar[tuple[str, ...]] = ()
     """Slots that a changed copy takes along; an update names them without the underscore."""
 
+    @classmethod
+    def trusted(cls, **values: Any) -> Self:
+        """An instance of values that are known to be right, for our own code: nothing is checked or converted.
+
+        Validating takes several times as long, and what a codec has just made needs none. Fields whose default is
+        worked out must be given.
+        """
+        return _made(cls, {**_defaults(cls), **values}, set(values))
+
+    def changed(self, **values: Any) -> Self:
+        """As `model_copy`, for our own code: nothing is checked or converted."""
+        copy = _made(type(self), {**self.__dict__, **values}, self.__pydantic_fields_set__ | values.keys())
+        for slot in self._carried:
+            kept = getattr(self, slot, None)
+            if kept is not None:
+                _set(copy, slot, kept)
+        return copy
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data without the fields that are None."""
         return self.model_dump(mode="json", exclude_none=True)
@@ -225,7 +244,7 @@ class Value(BaseModel, frozen=True):
         """A changed copy, validated: pydantic's own would take any value under any name. Without changes, itself."""
         if not update:
             return self
-        field_of = self._field_of_alias()
+        field_of = _field_of_alias(type(self))
         changes = {field_of.get(name, name): value for name, value in update.items()}
         copy = type(self).model_validate({**self.__dict__, **changes})
         given = self.model_fields_set | (changes.keys() & copy.__dict__.keys())
@@ -235,17 +254,6 @@ class Value(BaseModel, frozen=True):
             if kept is not None:
                 object.__setattr__(copy, slot, kept)
         return copy
-
-    @classmethod
-    def _field_of_alias(cls) -> dict[str, str]:
-        """Field names by their other spellings, which would otherwise lose against the field's present value."""
-        return {
-            alias: name
-            for name, field in cls.model_fields.items()
-            if isinstance(field.validation_alias, AliasChoices)
-            for alias in field.validation_alias.choices
-            if isinstance(alias, str)
-        }
 
     @override
     def __copy__(self) -> Self:
@@ -258,3 +266,35 @@ class Value(BaseModel, frozen=True):
     @override
     def __repr_args__(self) -> Any:
         return [(name, value) for name, value in super().__repr_args__() if value is not None]
+
+
+V = TypeVar("V", bound=Value)
+_set = object.__setattr__
+
+
+def _made(cls: type[V], values: dict[str, Any], given: set[str]) -> V:
+    """What pydantic's own construction comes down to."""
+    made = cls.__new__(cls)
+    _set(made, "__dict__", values)
+    _set(made, "__pydantic_fields_set__", given)
+    _set(made, "__pydantic_extra__", None)
+    _set(made, "__pydantic_private__", None)
+    return made
+
+
+@cache
+def _defaults(cls: type[Value]) -> dict[str, Any]:
+    """A value for every field, in the fields' order, that of fields without a default included."""
+    return {name: None if field.is_required() else field.default for name, field in cls.model_fields.items()}
+
+
+@cache
+def _field_of_alias(cls: type[Value]) -> dict[str, str]:
+    """Field names by their other spellings, which would otherwise lose against the field's present value."""
+    return {
+        alias: name
+        for name, field in cls.model_fields.items()
+        if isinstance(field.validation_alias, AliasChoices)
+        for alias in field.validation_alias.choices
+        if isinstance(alias, str)
+    }

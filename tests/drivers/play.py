@@ -135,8 +135,8 @@ def branch_threads(within: float = 1.0) -> list[threading.Thread]:
 
 def busy_connections(transport: HttpTransport) -> list[Any]:
     """Connections of blocking calls that are neither idle nor closed, when no call is under way."""
-    pools = [pool for shards in transport._shards.values() for pool in shards.pools]
-    return [one for pool in pools for one in pool.connections if not (one.is_idle() or one.is_closed())]
+    idle = set(transport._direct.idle)
+    return [one for one in transport._direct.open if one not in idle and not one.closed]
 
 
 @dataclass

@@ -17,6 +17,7 @@ from agent import Agent, errors
 from agent.drivers.aio import AioRun
 from agent.flow import Flow, Open, Read, Send, Sleep
 from agent.testing import Answer, LoopbackServer
+from agent.transports.direct_aio import AioConnections
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
 from agent.wire import AsyncBody, Limits, Reply, WireRequest
@@ -48,9 +49,10 @@ async def stream(agent: Agent, text: str = "hi") -> None:
 
 
 async def pools_are_idle(transport: HttpTransport) -> bool:
-    shards = await transport._async_shards(None)
-    connections = [connection for pool in shards.pools for connection in pool.connections]
-    return all(connection.is_idle() or connection.is_closed() for connection in connections)
+    connections = await transport._acarrier(None)
+    assert isinstance(connections, AioConnections)
+    idle = set(connections.idle)
+    return all(connection in idle or connection.transport.is_closing() for connection in connections.open)
 
 
 async def cancel_at(step: int, work: Coroutine[Any, Any, None]) -> bool:

@@ -81,7 +81,7 @@ def test_many_event_loops_one_after_the_other_leave_nothing(vendor: LoopbackServ
         asyncio.run(main())
     assert vendor.wait_until(lambda: vendor.open_connections == 0)
     assert transport._loops is not None
-    assert len(transport._loops._by_loop) <= 1
+    assert len(transport._loops.by_loop) <= 1
 
 
 def test_event_loops_in_several_threads_share_an_agent(vendor: LoopbackServer) -> None:
@@ -285,5 +285,5 @@ def test_tracebacks_are_short_and_name_the_cause(drive_real: Driver, vendor: Loo
     error = caught.value
     ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/agent/" in frame.filename]
     assert len(ours) <= 16
-    assert type(error.__cause__).__module__.startswith("httpcore2")
+    assert isinstance(error.__cause__, OSError)
     assert len(error.attempts) == 1
