@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import inspect
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -25,6 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 from typing_extensions import override
 
+_set = object.__setattr__
 Got = TypeVar("Got")
 Given = TypeVar("Given")
 
@@ -224,10 +226,11 @@ class Value(BaseModel, frozen=True):
     def changed(self, **values: Any) -> Self:
         """As `model_copy`, for our own code: nothing is checked or converted."""
         copy = _made(type(self), {**self.__dict__, **values}, self.__pydantic_fields_set__ | values.keys())
-        for slot in self._carried:
-            kept = getattr(self, slot, None)
-            if kept is not None:
-                _set(copy, slot, kept)
+        for slot in _slots_of(type(self)):  # not by name: of an empty one, pydantic would look everywhere else first
+            try:
+                slot.__set__(copy, slot.__get__(self))
+            except AttributeError:
+                continue
         return copy
 
     def to_dict(self) -> dict[str, Any]:
@@ -244,7 +247,7 @@ class Value(BaseModel, frozen=True):
         """A changed copy, validated: pydantic's own would take any value under any name. Without changes, itself."""
         if not update:
             return self
-        field_of = _field_of_alias(type(self))
+        field_of = self._field_of_alias()
         changes = {field_of.get(name, name): value for name, value in update.items()}
         copy = type(self).model_validate({**self.__dict__, **changes})
         given = self.model_fields_set | (changes.keys() & copy.__dict__.keys())
@@ -254,6 +257,11 @@ class Value(BaseModel, frozen=True):
             if kept is not None:
                 object.__setattr__(copy, slot, kept)
         return copy
+
+    @classmethod
+    def _field_of_alias(cls) -> Mapping[str, str]:
+        """Field names by their other spellings, which would otherwise lose against the field's present value."""
+        return _aliases(cls)
 
     @override
     def __copy__(self) -> Self:
@@ -269,7 +277,6 @@ class Value(BaseModel, frozen=True):
 
 
 V = TypeVar("V", bound=Value)
-_set = object.__setattr__
 
 
 def _made(cls: type[V], values: dict[str, Any], given: set[str]) -> V:
@@ -283,14 +290,18 @@ def _made(cls: type[V], values: dict[str, Any], given: set[str]) -> V:
 
 
 @cache
+def _slots_of(cls: type[Value]) -> tuple[Any, ...]:
+    return tuple(inspect.getattr_static(cls, slot) for slot in cls._carried)
+
+
+@cache
 def _defaults(cls: type[Value]) -> dict[str, Any]:
     """A value for every field, in the fields' order, that of fields without a default included."""
     return {name: None if field.is_required() else field.default for name, field in cls.model_fields.items()}
 
 
 @cache
-def _field_of_alias(cls: type[Value]) -> dict[str, str]:
-    """Field names by their other spellings, which would otherwise lose against the field's present value."""
+def _aliases(cls: type[Value]) -> dict[str, str]:
     return {
         alias: name
         for name, field in cls.model_fields.items()
