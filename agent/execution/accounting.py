@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from ..costs import Cost, price, service_tier
 from ..tokens import Received, completed
 from ..types import AgentRequest, AgentResponse
 
 
-def cost_of(response: AgentResponse, request: AgentRequest, provider: str, first: object = None) -> Cost | None:
+def cost_of(
+    response: AgentResponse, request: AgentRequest, provider: str, first: object = None, when: datetime | None = None
+) -> Cost | None:
     """By the model that answered, which says more than the name it was asked by.
 
     Args:
         first: What a stream began with. Of some vendors' streams it is all that is kept that names the tier of service.
+        when: Prices change; by default it is now.
     """
     if response.usage is None:
         return None
     names = (response.model, request.model or "")
     tier = service_tier(response.raw if response.raw is not None else first)
     try:
-        return price(response.usage, provider=provider, models=names, tier=tier)
+        return price(response.usage, provider=provider, models=names, tier=tier, when=when)
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return None  # an answer that was paid for must not fail because its price cannot be worked out
 
 
 def priced(response: AgentResponse, request: AgentRequest, provider: str, first: object = None) -> AgentResponse:
-    """The response with its cost, if anybody knows it."""
-    cost = cost_of(response, request, provider, first)
-    if cost is None:
+    """The response with its cost, if anybody knows it: worked out when somebody asks, by the prices of now."""
+    if response.usage is None:
         return response
-    return response.changed(cost_estimate=cost.dollars, cost_source=cost.source)
+    when, known = datetime.now(UTC), (response.cost_estimate, response.cost_source)
+
+    def work_out() -> tuple[float | None, str | None]:
+        cost = cost_of(response, request, provider, first, when)
+        return known if cost is None else cost
+
+    return response.later(work_out)
 
 
 def settled(partial: AgentResponse, request: AgentRequest, provider: str, received: Received) -> AgentResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from .. import errors
 from ..context import Call, Context
@@ -90,8 +91,8 @@ def stream(endpoint: Endpoint) -> Call:
                 return with_warnings(response, wire.warnings)
             except errors.AgentError as error:
                 if started:
-                    partial = settled(decoder.partial(), request, provider.name, received)
-                    raise _interrupted(error, partial) from error
+                    heard = settled(decoder.partial(), request, provider.name, received)
+                    raise _interrupted(error, heard) from error
                 raise
 
     return call
@@ -186,7 +187,7 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
                 status_code=None if error is None else error.status_code,
                 request_id=response.request_id if response is not None else error.request_id if error else None,
                 usage=None if heard is None else heard.usage,
-                cost=None if heard is None else heard.cost_estimate,
+                later=None if heard is None else partial(_cost_of, heard),
             )
         )
         context.waited = context.reason = None
@@ -203,6 +204,10 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
 
 def _since(started: float, when: float | None) -> float | None:
     return None if when is None else (when - started) * 1000
+
+
+def _cost_of(heard: AgentResponse) -> tuple[float | None]:
+    return (heard.cost_estimate,)
 
 
 def _part_of(error: errors.AgentError | None) -> AgentResponse | None:

@@ -241,12 +241,12 @@ class Admission:
         self.target.timings.observe(
             now, now - self.started, None if first is None else first - self.started, _answered(usage)
         )
-        self._settle(now, False, usage, response.cost_estimate)
+        self._settle(now, False, usage, None if self._reservation is None else response.cost_estimate)
 
     def failed(self, now: float, *, blamed: bool | None, partial: AgentResponse | None = None) -> None:
         """It failed; None if nobody knows whose fault that is."""
-        usage, cost = (None, None) if partial is None else (partial.usage, partial.cost_estimate)
-        self._settle(now, blamed, usage, cost)
+        cost = None if partial is None or self._reservation is None else partial.cost_estimate
+        self._settle(now, blamed, None if partial is None else partial.usage, cost)
 
     def cancelled(self, now: float, usage: Usage, cost: float | None) -> None:
         """It was given up because another was faster; it will be billed all the same."""

@@ -5,15 +5,20 @@ httpcore2 leaves this to the client above it, and there is none: we use its pool
 
 from __future__ import annotations
 
-import ipaddress
-import ssl
+import os
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
-from urllib.request import getproxies
-
-import httpcore2
 
 from .. import errors
+
+if TYPE_CHECKING:
+    import ipaddress
+    import ssl
+
+    import httpcore2
 
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 
@@ -27,7 +32,7 @@ class ProxySettings:
 
     @classmethod
     def from_environment(cls) -> ProxySettings:
-        found = getproxies()
+        found = _configured()
         by_scheme = tuple((scheme, found[scheme]) for scheme in ("http", "https", "all") if found.get(scheme))
         excluded = tuple(entry.strip().lower() for entry in found.get("no", "").split(",") if entry.strip())
         return cls(by_scheme, excluded)
@@ -44,6 +49,22 @@ class ProxySettings:
         if proxy is None or any(_excluded(parts, entry) for entry in self.no_proxy):
             return None
         return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _configured() -> Mapping[str, str]:
+    """Proxies by scheme, as `urllib.request.getproxies` finds them, but without what that takes to import."""
+    if sys.platform in ("darwin", "win32"):
+        from urllib.request import getproxies  # these systems have settings beside the environment
+
+        return getproxies()
+    given = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    found = {name.lower()[:-6]: value for name, value in given.items() if value}
+    if "REQUEST_METHOD" in os.environ:
+        found.pop("http", None)  # in a CGI program, a client could set it with a header named Proxy
+    for name, value in given.items():  # names in small letters win, also with nothing in them
+        if name.endswith("_proxy"):
+            found[name[:-6].lower()] = value
+    return {scheme: value for scheme, value in found.items() if value}
 
 
 def _excluded(url: SplitResult, entry: str) -> bool:
@@ -94,6 +115,8 @@ def _default_port(scheme: str) -> int:
 
 
 def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    import ipaddress
+
     try:
         return ipaddress.ip_network(entry.strip("[]"), strict=False)
     except ValueError:
@@ -101,6 +124,8 @@ def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    import ipaddress
+
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -109,6 +134,8 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def httpcore_proxy(proxy: str, ssl_context: ssl.SSLContext) -> httpcore2.Proxy:
     """The proxy as httpcore2 wants it, its user and password taken out of the URL; trusted as vendors are."""
+    import httpcore2
+
     parts = _split(proxy)
     if parts is None:  # it is not quoted: there may be a password in it
         raise errors.ConfigurationError(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NoReturn, Self, TypeVar
@@ -22,6 +23,7 @@ from pydantic import (
     ConfigDict,
     PlainSerializer,
     WrapValidator,
+    model_serializer,
 )
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 from typing_extensions import override
@@ -274,6 +276,93 @@ class Value(BaseModel, frozen=True):
     @override
     def __repr_args__(self) -> Any:
         return [(name, value) for name, value in super().__repr_args__() if value is not None]
+
+
+class LateValue(Value, frozen=True):
+    """A value of which some fields are worked out when somebody first asks for them.
+
+    Until then they are not in `__dict__`, so that Python asks `__getattr__`; whatever reads all fields has them worked
+    out first. What it takes to do so stays outside equality, hash, dumps and pickles, as the fields themselves do not.
+    """
+
+    __slots__ = ("_later",)
+    _late: ClassVar[tuple[str, ...]] = ()
+    """The fields, in their order."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if name in type(self)._late:
+                self._work_out()
+                return self.__dict__[name]
+            return super().__getattr__(name)
+
+        @model_serializer(mode="wrap")
+        def _write(self, write):
+            self._work_out()
+            return write(self)
+
+        def __eq__(self, other):
+            self._work_out()
+            if isinstance(other, LateValue):
+                other._work_out()
+            return super().__eq__(other)
+
+        def __hash__(self):
+            # Without what is late: equal values have equal hashes all the same.
+            return hash(tuple([value for name, value in self.__dict__.items() if name not in self._late]))
+
+        def __iter__(self):
+            self._work_out()
+            return super().__iter__()
+
+        def __getstate__(self):
+            self._work_out()
+            return super().__getstate__()
+
+    @classmethod
+    @override
+    def trusted(cls, *, later: Callable[[], tuple[Any, ...]] | None = None, **values: Any) -> Self:
+        """As for any value; the late fields are what `later` returns, if anybody asks."""
+        made = super().trusted(**values)
+        if later is not None:
+            made._put_off(later)
+        return made
+
+    def later(self, work_out: Callable[[], tuple[Any, ...]]) -> Self:
+        """A copy whose late fields are what `work_out` returns, if anybody asks."""
+        copy = self.changed()
+        copy._put_off(work_out)
+        return copy
+
+    def _put_off(self, work_out: Callable[[], tuple[Any, ...]]) -> None:
+        for name in self._late:
+            self.__dict__.pop(name, None)
+        _set(self, "_later", work_out)
+
+    def _work_out(self) -> None:
+        slot: Any = LateValue.__dict__["_later"]
+        try:
+            work_out = slot.__get__(self)
+        except AttributeError:
+            return
+        worked_out = dict(zip(self._late, work_out(), strict=True))
+        given = self.__pydantic_fields_set__ | {name for name, value in worked_out.items() if value is not None}
+        values = {**worked_out, **self.__dict__}
+        _set(self, "__dict__", {name: values[name] for name in type(self).model_fields})
+        _set(self, "__pydantic_fields_set__", given)
+        with suppress(AttributeError):  # another thread was faster, and has found the same
+            slot.__delete__(self)
+
+    @override
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        self._work_out()
+        return super().model_copy(update=update, deep=deep)
+
+    @override
+    def __repr_args__(self) -> Any:
+        self._work_out()
+        return super().__repr_args__()
 
 
 V = TypeVar("V", bound=Value)

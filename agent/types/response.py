@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 from pydantic import Field, computed_field, model_validator
 from typing_extensions import override
 
-from ._base import Json, JsonObject, Many, Reads, Value
+from ._base import Json, JsonObject, LateValue, Many, Reads
 from .messages import Message, Role
 from .parts import ContentPart, Part, RefusalContent, TextContent, ThinkingContent, ToolCall
 from .router import Attempt, Route
@@ -36,11 +36,13 @@ _NO_ROUTE: Any = Route()
 _CANONICAL = frozenset(get_args(FinishReason))
 
 
-class AgentResponse(Value, frozen=True):
+class AgentResponse(LateValue, frozen=True):
     """A model's answer. `content` is stored; `text` and `tool_calls` are read from it, and accepted in its place."""
 
     __slots__ = ("_dag", "_raw")
-    _carried: ClassVar[tuple[str, ...]] = ("_raw", "_dag")
+    _carried: ClassVar[tuple[str, ...]] = ("_raw", "_dag", "_later")
+    _late: ClassVar[tuple[str, ...]] = ("cost_estimate", "cost_source")
+    """The price list is large, and most programs never ask."""
 
     provider: str = ""
     model: str = ""

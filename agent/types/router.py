@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, GetCoreSchemaHandler, ValidatorFunctionWrapHandler
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
-from ._base import Value
+from ._base import LateValue, Value
 from .table import table
 from .usage import Usage
 
@@ -38,8 +38,11 @@ class RouteResult(Value, frozen=True):
     reason: str | None = None
 
 
-class Attempt(Value, frozen=True):
+class Attempt(LateValue, frozen=True):
     """One try at one target, successful or not. Times are seconds unless the name says otherwise."""
+
+    _carried: ClassVar[tuple[str, ...]] = ("_later",)
+    _late: ClassVar[tuple[str, ...]] = ("cost",)
 
     target: str
     provider: str = ""
