@@ -1,15 +1,185 @@
-"""The benchmarks that take a minute: what an import, a call, a chunk, a codec and a router cost."""
+"""The benchmarks that take two minutes: ours against the floor, with limits; exits 1 if one is exceeded.
+
+    python -m benchmarks.quick                                      # everything
+    python -m benchmarks.quick --rows call,stream --apis anthropic  # while working on one thing
+    python -m benchmarks.quick --rows call --rounds 20 --sessions 4 # when it must be exact
+
+A limit is a ratio of CPU time to raw httpx in the same run. It may be missed by what the floor misses itself by, since
+that is noise: see `figures.allowance`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from benchmarks import calls, codecs, imports, routing
+from typing_extensions import override
+
+from benchmarks import contest, growth, imports, routing, starts
+from benchmarks.contest import Cell, Plan, Table
+from benchmarks.contestants import FLOOR, OURS, OURS_FAST, Entry
+from benchmarks.environments import Environment, all_ready
+from benchmarks.figures import LEAST_ALLOWANCE, Spread, allowance, ratios
+from benchmarks.rows import BY_KEY, EVERY_KEY, GROWTH, IMPORT, MEMORY, OTHER_LIMITS, OTHER_TITLES, ROUTER, ROWS, START
+from benchmarks.server import running
+from benchmarks.workload import APIS
+
+OWN = (OURS, OURS_FAST)
 
 
-def main() -> int:
-    return max(imports.main(), calls.main(), codecs.main(), routing.main())
+@dataclass(frozen=True)
+class Verdict:
+    """One line of the table."""
+
+    title: str
+    where: str
+    found: float | None
+    limit: float | None
+    allowed: float = LEAST_ALLOWANCE
+    """Share of the limit that noise may add."""
+    note: str = ""
+    failed: bool = False
+    """It could not be measured though it should."""
+
+    @property
+    def judged(self) -> bool:
+        return self.limit is not None and (self.found is not None or self.failed)
+
+    @property
+    def exceeded(self) -> bool:
+        if self.failed:
+            return True
+        return self.found is not None and self.limit is not None and self.found > self.limit * (1 + self.allowed)
+
+    @override
+    def __str__(self) -> str:
+        value = "      –" if self.found is None else f"{self.found:7.2f}"
+        limit = "" if self.limit is None else f"limit {self.limit:5.2f} +{self.allowed * 100:.0f} %"
+        mark = "EXCEEDED" if self.exceeded else "" if self.found is None or self.limit is None else "ok"
+        return f"{self.title:44} {self.where:30} {value}  {limit:18} {mark:8} {self.note}".rstrip()
+
+
+def of_cell(title: str, where: str, cell: Cell, control: Spread | None, limit: float | None) -> Verdict:
+    if cell.absent:
+        return Verdict(title, where, None, limit, note=f"unavailable: {cell.absent}")
+    if cell.problem or not cell.costs:
+        return Verdict(
+            title, where, None, limit, note=(cell.problem or "nothing was measured").splitlines()[0], failed=True
+        )
+    found = Spread.of(ratios(cell.costs, cell.floors))
+    noise = "" if control is None else f", control {control.median:.2f} [{control.low:.2f} {control.high:.2f}]"
+    note = f"[{found.low:.2f} {found.high:.2f}]{noise}"
+    share = LEAST_ALLOWANCE if control is None else allowance(control)
+    return Verdict(title, where, found.median, limit, share, note)
+
+
+def of_table(table: Table) -> Iterator[Verdict]:
+    """A line for each cell; but a contestant that takes no part anywhere has one line in all."""
+    missing: dict[str, str] = {}
+    for name in {name for _, _, name in table.cells}:
+        reasons = {cell.absent for (_, _, other), cell in table.cells.items() if other == name}
+        if len(reasons) == 1 and (reason := reasons.pop()):
+            missing[name] = reason
+            yield Verdict("everything", name, None, None, note=f"unavailable: {reason}")
+    for (key, api, name), cell in sorted(table.cells.items(), key=lambda item: list(BY_KEY).index(item[0][0])):
+        if name in missing:
+            continue
+        row = BY_KEY[key]
+        variant = OURS.variant if name == OURS.name else OURS_FAST.variant
+        yield of_cell(row.title, f"{api}, {name}", cell, table.control(key, api), row.limits.get(variant))
+
+
+def of_starts(found: starts.Starts, wanted: set[str]) -> Iterator[Verdict]:
+    for key, cells, control in zip((START, MEMORY), (found.cpu, found.memory), found.controls(), strict=True):
+        if key in wanted:
+            for name, cell in cells.items():
+                limit = OTHER_LIMITS[key] if name == OURS.name else None
+                if cell.absent:
+                    continue
+                yield of_cell(OTHER_TITLES[key], f"{found.api}, {name}", cell, control, limit)
+
+
+def of_growth(server: str, places: dict[str, Environment], api: str, rounds: int) -> Iterator[Verdict]:
+    with contest.processes((FLOOR, *OWN), places, server) as alive:
+        for name, process in alive.items():
+            found = growth.measure(process, api, rounds, "stream" if name != OURS_FAST.name else "astream")
+            where = f"{api}, {name}"
+            limit = None if name == FLOOR.name else OTHER_LIMITS[GROWTH]
+            if isinstance(found, str):
+                if name != OURS_FAST.name:
+                    yield Verdict(OTHER_TITLES[GROWTH], where, None, limit, note=found, failed=True)
+            else:
+                costs = ", ".join(f"{cost * 1e6 / length:.1f}" for length, cost in found.seconds.items())
+                note = f"µs a chunk: {costs}"
+                yield Verdict(OTHER_TITLES[GROWTH], where, found.ratio, limit, 0.10, note)
+
+
+def of_import() -> Verdict:
+    ratio, floor, ours = imports.import_ratio(9)
+    return Verdict(OTHER_TITLES[IMPORT], "", ratio, OTHER_LIMITS[IMPORT], 0.05, f"{ours:.0f} ms to {floor:.0f} ms")
+
+
+def of_router() -> Verdict:
+    added, plain = routing.overhead(blocks=100)
+    return Verdict(OTHER_TITLES[ROUTER], "", added, OTHER_LIMITS[ROUTER], 0.10, f"on top of {plain:.0f} µs")
+
+
+def verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
+    entries: list[Entry] = [entry for entry in OWN if entry.variant in options.variants]
+    places = all_ready(sorted({entry.environment for entry in (FLOOR, *OWN)}))
+    for place in places.values():
+        if place.python is None:
+            raise SystemExit(f"the environment {place.name} cannot be made: {place.reason}")
+    rows = [row for row in ROWS if row.key in options.rows]
+    plan = Plan(rows, options.apis, options.sessions, options.rounds, options.block, quick=not options.everywhere)
+    with running() as server:
+        if rows:
+            yield from of_table(contest.run(plan, entries, places, server))
+        if options.rows & {START, MEMORY}:
+            for api in options.apis if options.everywhere else options.apis[:1]:
+                yield from of_starts(starts.run(entries, places, server, api, 2 * options.rounds), options.rows)
+        if GROWTH in options.rows:
+            yield from of_growth(server, places, options.apis[0], options.rounds)
+    if IMPORT in options.rows:
+        yield of_import()
+    if ROUTER in options.rows:
+        yield of_router()
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Ours against raw httpx, as ratios of CPU time, with limits.")
+    parser.add_argument("--rows", default=",".join(EVERY_KEY), help="some of: " + ", ".join(EVERY_KEY))
+    parser.add_argument("--apis", default=",".join(APIS), help="some of: " + ", ".join(APIS))
+    parser.add_argument("--variants", default="http,fast", help="transports of ours: http, fast")
+    parser.add_argument("--sessions", type=int, default=2, help="how often all processes are started anew")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in each session")
+    parser.add_argument("--block", type=float, default=0.03, help="seconds of CPU in a block, about")
+    parser.add_argument("--everywhere", action="store_true", help="measure costly rows with all APIs, too")
+    options = parser.parse_args(arguments)
+    options.rows = set(options.rows.split(","))
+    options.apis = options.apis.split(",")
+    options.variants = options.variants.split(",")
+    for given, known in ((options.rows, EVERY_KEY), (options.apis, APIS), (options.variants, ("http", "fast"))):
+        if unknown := set(given) - set(known):
+            parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(known)}")
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    began = time.monotonic()
+    found: list[Verdict] = []
+    for verdict in verdicts(_options(arguments)):
+        print(verdict, flush=True)
+        found.append(verdict)
+    exceeded = sum(verdict.exceeded for verdict in found)
+    judged = sum(verdict.judged for verdict in found)
+    took = time.monotonic() - began
+    print(f"{exceeded} of {judged} limits exceeded; {took:.0f} s")
+    return int(exceeded > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""All rows, all APIs, all contestants; results as JSON, from which `benchmarks.report` writes the page.
+
+python -m benchmarks.full                                     # half an hour; writes build/bench/result.json
+python -m benchmarks.full --contestants litellm --rows call   # some of it
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks import contest, conversations, growth, imports, routing, starts
+from benchmarks.contest import Plan
+from benchmarks.contestants import AGAIN, EVERYONE, FLOOR, OURS, OURS_FAST, ROOT, Entry
+from benchmarks.environments import Environment, all_ready
+from benchmarks.rows import CROWD, EVERY_KEY, GROWTH, IMPORT, MEMORY, ROUTER, ROWS, SESSIONS, START
+from benchmarks.server import running
+from benchmarks.workload import APIS
+
+RESULT = ROOT / "build" / "bench" / "result.json"
+Json = dict[str, Any]
+
+
+def machine() -> Json:
+    model = ""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    except OSError:
+        model = platform.processor()
+    return {"processor": model or platform.machine(), "cores": os.cpu_count(), "system": platform.system()}
+
+
+def of_starts(entries: list[Entry], places: dict[str, Environment], server: str, api: str, rounds: int) -> list[Json]:
+    found = starts.run(entries, places, server, api, rounds)
+    cells: list[Json] = []
+    for key, by_name, control in zip((START, MEMORY), (found.cpu, found.memory), found.controls(), strict=True):
+        for name, cell in by_name.items():
+            told = {"row": key, "api": api, "contestant": name, **cell.as_json(), "control": control.as_json()}
+            if key == MEMORY and "microseconds" in told:
+                told["kilobytes"] = round(told.pop("microseconds") / 1e6)
+                del told["blocks"], told["floors"]
+            cells.append(told)
+    return cells
+
+
+def of_growth(entries: list[Entry], places: dict[str, Environment], server: str, api: str, rounds: int) -> list[Json]:
+    told: list[Json] = []
+    with contest.processes(entries, places, server) as alive:
+        for entry in entries:
+            task = "astream" if entry == OURS_FAST else "stream"
+            found = growth.measure(alive[entry.name], api, rounds, task)
+            line: Json = {"row": GROWTH, "api": api, "contestant": entry.name}
+            if isinstance(found, str):
+                told.append({**line, "absent": found})
+            else:
+                costs = {length: round(cost * 1e6 / length, 3) for length, cost in found.seconds.items()}
+                told.append({**line, "ratio": {"median": round(found.ratio, 4)}, "microseconds_a_chunk": costs})
+    return told
+
+
+def of_crowd(entries: list[Entry], places: dict[str, Environment], server: str, api: str) -> list[Json]:
+    """A thousand streams of 200 chunks at once, four times."""
+    told: list[Json] = []
+    for entry in entries:
+        with contest.processes((entry,), places, server) as alive:
+            order: Json = {"task": CROWD, "api": api, "scenario": "stream-200", "in_flight": 1000, "times": 3000}
+            answer = alive[entry.name].ask(**order)
+            told.append({"row": CROWD, "api": api, "contestant": entry.name, **answer})
+    return told
+
+
+def of_sessions() -> Json:
+    turns = {
+        str(age): {
+            "microseconds": round(cost, 1),
+            "bytes": size,
+            "json_microseconds": round(conversations.json_cost(age), 1),
+        }
+        for age, (cost, size) in conversations.session_costs(2_000, (10, 100, 1_000, 2_000)).items()
+    }
+    return {
+        "turns": turns,
+        "append_last_tenth_to_first": round(conversations.append_ratio(300_000), 3),
+        "bytes_a_node": round(conversations.bytes_per_node(100_000)),
+    }
+
+
+def measured(options: argparse.Namespace) -> Json:
+    entries = [entry for entry in EVERYONE if entry not in (FLOOR, AGAIN) and options.takes(entry.name)]
+    own = [entry for entry in entries if entry in (OURS, OURS_FAST)]
+    print("environments …", file=sys.stderr, flush=True)
+    places = all_ready(sorted({entry.environment for entry in (FLOOR, *entries)}))
+    rows = [row for row in ROWS if row.key in options.rows]
+    plan = Plan(rows, options.apis, options.sessions, options.rounds, options.block)
+    result: Json = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "python": platform.python_version(),
+        "settings": {"sessions": plan.sessions, "rounds": plan.rounds, "block_seconds": plan.block},
+        "absent": {place.name: place.reason for place in places.values() if place.python is None},
+        "versions": {},
+        "cells": [],
+    }
+    cells: list[Json] = result["cells"]
+    with running() as server:
+        if rows:
+            table = contest.run(plan, entries, places, server)
+            result["versions"] = table.versions
+            cells += table.as_json()
+        for api in options.apis:
+            if options.rows & {START, MEMORY}:
+                cells += of_starts(entries, places, server, api, options.rounds * 2)
+            if GROWTH in options.rows:
+                cells += of_growth([FLOOR, *own], places, server, api, options.rounds)
+        if CROWD in options.rows:
+            cells += of_crowd([FLOOR, *own], places, server, options.apis[0])
+    if IMPORT in options.rows and own:
+        ratio, floor, ours = imports.import_ratio()
+        result[IMPORT] = {"ratio": round(ratio, 3), "floor_ms": round(floor, 1), "ours_ms": round(ours, 1)}
+    if ROUTER in options.rows and own:
+        added, plain = routing.overhead()
+        result[ROUTER] = {"added_microseconds": round(added, 2), "call_microseconds": round(plain, 2)}
+    if SESSIONS in options.rows and own:
+        result[SESSIONS] = of_sessions()
+    return result
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    keys = (*EVERY_KEY, CROWD, SESSIONS)
+    parser = argparse.ArgumentParser(description="Everyone against raw httpx, as ratios of CPU time.")
+    parser.add_argument("--rows", default=",".join(keys), help="some of: " + ", ".join(keys))
+    parser.add_argument("--apis", default=",".join(APIS), help="some of: " + ", ".join(APIS))
+    parser.add_argument("--contestants", default="", help="only those whose names contain one of these")
+    parser.add_argument("--sessions", type=int, default=3, help="how often all processes are started anew")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in each session")
+    parser.add_argument("--block", type=float, default=0.05, help="seconds of CPU in a block, about")
+    parser.add_argument("--output", type=Path, default=RESULT)
+    options = parser.parse_args(arguments)
+    options.rows = set(options.rows.split(","))
+    options.apis = options.apis.split(",")
+    wanted = [part for part in options.contestants.split(",") if part]
+    options.takes = lambda name: not wanted or any(part in name for part in wanted)
+    for given, known in ((options.rows, keys), (options.apis, APIS)):
+        if unknown := set(given) - set(known):
+            parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(known)}")
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    options = _options(arguments)
+    result = measured(options)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    for cell in result["cells"]:
+        if "error" in cell:
+            print(f"{cell['row']}, {cell['api']}, {cell['contestant']}: {cell['error']}")
+    print(f"{options.output}: {len(result['cells'])} cells")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,72 @@
+"""What is measured: a table of rows, with the limits that ours must keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task, and what it is compared with."""
+
+    key: str
+    title: str
+    task: str
+    scenario: str = "whole"
+    limits: dict[str, float] = field(default_factory=dict)
+    """Variant of ours → the most that it may cost, as a ratio to the floor."""
+    unit: str = "call"
+    per: int = 1
+    """Units in one task."""
+    in_flight: int = 1
+    floor_task: str = ""
+    """What the floor does instead, if it is ours that is compared with itself."""
+    quick_apis: tuple[str, ...] = ()
+    """Where the quick run measures it; empty for everywhere."""
+    quick_rounds: int = 1_000
+    """Rounds in a session of the quick run, at most."""
+    longest: int = 10_000
+    """Times in one block, at most."""
+
+    @property
+    def own_floor(self) -> bool:
+        return bool(self.floor_task)
+
+
+ROWS = (
+    Row("call", "one call", "call", limits={"http": 0.80}),
+    Row("acall", "one call, async", "acall", limits={"http": 0.45, "fast": 0.33}),
+    Row("stream", "stream of 1,000 chunks", "stream", "stream-1000", {"http": 1.0}, "chunk", 1000),
+    Row(
+        "astream", "stream of 1,000 chunks, async", "astream", "stream-1000", {"http": 1.0, "fast": 0.40}, "chunk", 1000
+    ),
+    Row("first", "200 messages and 20 tools, first request", "first", limits={"http": 1.1}),
+    Row("next", "200 messages and 20 tools, next turn", "next", limits={"http": 0.7}, longest=3),
+    Row("loop", "tool loop of five turns", "loop", "loop", {"http": 1.3}, "loop"),
+    Row(
+        "flight",
+        "256 in flight, async",
+        "flight",
+        "slow",
+        {"http": 0.5, "fast": 0.10},
+        in_flight=256,
+        quick_apis=("openai-chat",),
+        quick_rounds=2,
+    ),
+    Row("failover", "503, then the next target", "failover", limits={"http": 1.15}, floor_task="pair"),
+)
+BY_KEY = {row.key: row for row in ROWS}
+
+START, MEMORY, IMPORT, ROUTER, GROWTH = "start", "memory", "import", "router", "growth"
+OTHER_LIMITS = {START: 1.6, MEMORY: 2.5, IMPORT: 1.3, ROUTER: 25.0, GROWTH: 1.1}
+"""Rows that are measured in ways of their own; a router's limit is in microseconds."""
+OTHER_TITLES = {
+    START: "from a fresh process to the first answer",
+    MEMORY: "memory after the first answer",
+    IMPORT: "import, to pydantic with one model",
+    ROUTER: "a router of three targets adds, µs",
+    GROWTH: "a late chunk of a stream to an early one",
+}
+EVERY_KEY = (*BY_KEY, *OTHER_LIMITS)
+CROWD, SESSIONS = "crowd", "sessions"
+"""Measured only by the full run: a thousand streams at once, and long conversations."""

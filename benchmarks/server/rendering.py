@@ -1,0 +1,89 @@
+"""Answers as bytes of HTTP/1.1, made once.
+
+A stream is sent with chunked transfer coding, each event as a chunk of its own, as vendors do. Several chunks go into
+one write: `BATCH` of them, about the size of a TCP segment or two. Real events come one by one, but then a benchmark
+would measure the kernel and the event loop; all in one write would hide what reading from a socket costs. Clients read
+when they are ready, so that a slow one may find several writes at once. The floor gets the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+BATCH = 8
+REASONS = {200: "OK", 503: "Service Unavailable", 529: "Overloaded"}
+
+
+class Api(Protocol):
+    """One vendor's way to answer; each is a module here."""
+
+    RESULT_MARKS: Sequence[bytes]
+    """What stands in a request once for each result of a tool."""
+    HEADERS: Mapping[str, str]
+
+    def whole(self) -> bytes: ...
+
+    def turn(self, results: int) -> bytes:
+        """The answer in a loop of tools, when so many results are there."""
+        ...
+
+    def failure(self) -> tuple[int, bytes]: ...
+
+    def events(self, count: int) -> Iterable[bytes]:
+        """A stream of so many chunks of text, and what is around them."""
+        ...
+
+
+def compact(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def indented(value: Any) -> bytes:
+    return json.dumps(value, indent=2, ensure_ascii=False).encode()
+
+
+def event(value: Any, name: str = "", end: bytes = b"\n\n") -> bytes:
+    head = b"event: " + name.encode() + b"\n" if name else b""
+    return head + b"data: " + compact(value) + end
+
+
+def answer(headers: Mapping[str, str], body: bytes, status: int = 200) -> bytes:
+    return _head(status, {**headers, "content-length": str(len(body))}) + body
+
+
+def stream(headers: Mapping[str, str], events: Iterable[bytes]) -> tuple[bytes, ...]:
+    """What is written, one after the other."""
+    chunks = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
+    chunks.append(b"0\r\n\r\n")
+    kind = "text/event-stream; charset=utf-8"
+    head = _head(200, {**headers, "content-type": kind, "cache-control": "no-cache", "transfer-encoding": "chunked"})
+    batches = [b"".join(chunks[start : start + BATCH]) for start in range(0, len(chunks), BATCH)]
+    return head + batches[0], *batches[1:]
+
+
+def _head(status: int, headers: Mapping[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {REASONS[status]}", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    return "\r\n".join(lines).encode()
+
+
+@dataclass(frozen=True)
+class Prebuilt:
+    """Everything that one API ever answers, but for streams, which are made when first asked for."""
+
+    whole: bytes
+    turns: tuple[bytes, ...]
+    failure: bytes
+    marks: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, api: Api, turns: int) -> Prebuilt:
+        status, failure = api.failure()
+        return cls(
+            whole=answer(api.HEADERS, api.whole()),
+            turns=tuple(answer(api.HEADERS, api.turn(results)) for results in range(turns)),
+            failure=answer(api.HEADERS, failure, status),
+            marks=tuple(api.RESULT_MARKS),
+        )
