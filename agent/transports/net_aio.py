@@ -165,7 +165,7 @@ class AioStream(httpcore2.AsyncNetworkStream):
 async def _connect(host: str, port: int, source: tuple[str, int] | None) -> tuple[asyncio.Transport, _Connection]:
     """The first of the host's addresses that can be reached."""
     loop = asyncio.get_running_loop()
-    addresses = await _resolve(host, port)
+    addresses = await resolve(host, port)
     for last, address in enumerate(addresses, 1 - len(addresses)):
         try:
             return await loop.create_connection(_Connection, address, port, local_addr=source)
@@ -175,7 +175,7 @@ async def _connect(host: str, port: int, source: tuple[str, int] | None) -> tupl
     raise OSError("it has no address")
 
 
-async def _resolve(host: str, port: int) -> list[str]:
+async def resolve(host: str, port: int) -> list[str]:
     """Addresses in the system's order, looked up in a daemon thread.
 
     A lookup can hang for minutes and cannot be interrupted. In the loop's own executor it would take one of few

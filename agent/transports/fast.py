@@ -1,0 +1,311 @@
+"""HTTP on aiohttp, for programs with much in flight: a third of the CPU of the ordinary transport, and the same rules.
+
+It never retries, redirects or decides. Only await is fast. Blocking calls go through an `http` transport with the same
+settings, and so does what aiohttp could not send as it is: through SOCKS proxies, or with headers that are not ASCII.
+What else differs between the two libraries is made equal here and below, and the same tests judge both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import re
+import ssl
+import threading
+from typing import Any, NamedTuple, Self
+
+import aiohttp
+import httpcore2
+from multidict import CIMultiDict
+from typing_extensions import override
+from yarl import URL
+
+from .. import errors
+from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
+from .fast_errors import ours
+from .fast_sessions import Content, Sessions, connecting_within
+from .http import HttpTransport
+from .inflate import Inflater, inflater_for
+from .proxies import ProxySettings, httpcore_proxy
+
+_AT_A_TIME = 64
+"""Pieces, or kilobytes, of an answer that is already here, before other tasks of the loop get their turn."""
+_MAX_KNOWN = 256
+_PLAIN_NAME = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]+")
+_PLAIN_VALUE = re.compile(rb"(?:[!-~](?:[ -~]*[!-~])?)?")
+
+
+class _Way(NamedTuple):
+    """What a URL and headers come down to, worked out once. It holds the key, and is kept in memory only."""
+
+    url: URL
+    headers: CIMultiDict[str]
+    proxy: URL | None = None
+    proxy_headers: dict[str, str] | None = None
+
+
+class FastTransport:
+    """Carries requests over HTTP/1.1 with aiohttp, from the extra `fast`. `Agent(transport="fast")` shares one.
+
+    Args:
+        ca_file: PEM file with the certificate authorities to trust instead of the system's.
+        ssl_context: A ready TLS context, for client certificates and the like; excludes `ca_file`.
+        proxy: A proxy for everything; False for none. By default the environment decides. Requests through a SOCKS
+            proxy are carried as by `HttpTransport`.
+    """
+
+    def __init__(
+        self,
+        *,
+        ca_file: str | os.PathLike[str] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        proxy: str | bool | None = None,
+    ) -> None:
+        self._http = HttpTransport(ca_file=ca_file, ssl_context=ssl_context, proxy=proxy)
+        self._ca_file = ca_file
+        self._ssl_context = ssl_context
+        if proxy is None or proxy is True:
+            self._proxies = ProxySettings.from_environment()
+        else:
+            self._proxies = ProxySettings.always(proxy) if proxy else ProxySettings()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._ways: dict[tuple[str, tuple[tuple[bytes, bytes], ...]], _Way | None] = {}
+        self._timeouts: dict[float | None, aiohttp.ClientTimeout] = {}
+        self._sessions = Sessions(self._trusted)
+
+    @classmethod
+    def beside(cls, http: HttpTransport) -> Self:
+        """One with the usual settings, whose blocking calls go over the connections of another transport."""
+        made = cls()
+        made._http = http
+        return made
+
+    @override
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"  # a proxy's URL may hold a password
+
+    @override
+    def __reduce__(self) -> Any:
+        raise TypeError("an HTTP transport holds connections and cannot be pickled; make one in the other process")
+
+    # Blocking
+
+    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
+        return self._http.send(request, limits, live)
+
+    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
+        return self._http.open(request, limits, live)
+
+    def close(self) -> None:
+        """Close idle connections of blocking calls. Those of event loops close with their loop."""
+        self._http.close()
+
+    # Async
+
+    async def asend(self, request: WireRequest, limits: Limits) -> Reply:
+        way = self._way(request)
+        if way is None:
+            return await self._http.asend(request, limits)
+        body = await self._exchange(way, request, limits)
+        try:
+            return Reply(body.status, body.headers, await body.whole(limits.max_bytes))
+        finally:
+            body.let_go()
+
+    async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
+        way = self._way(request)
+        if way is None:
+            return await self._http.aopen(request, limits, bodies)
+        body = await self._exchange(way, request, limits)
+        bodies.append(body)
+        return body
+
+    async def _exchange(self, way: _Way, request: WireRequest, limits: Limits) -> _FastBody:
+        """Send, and wait for the head of the answer. Nothing is awaited after that: whoever gets a body owns it."""
+        session = await self._session()
+        content = Content(request.body)
+        try:
+            response = await session.post(
+                way.url,
+                data=content,
+                headers=way.headers,
+                proxy=way.proxy,
+                proxy_headers=way.proxy_headers,
+                allow_redirects=False,
+                timeout=self._timeout(limits.connect),
+            )
+        except BaseException as error:
+            content.abort()
+            if not isinstance(error, Exception):
+                raise
+            failure = ours(error, request)
+        else:
+            return _FastBody(response, content, request)
+        raise failure  # not in the handler: the library's error would be its context, and hold the headers
+
+    def _timeout(self, connect: float | None) -> aiohttp.ClientTimeout:
+        found = self._timeouts.get(connect)
+        if found is None:
+            if len(self._timeouts) >= _MAX_KNOWN:
+                self._timeouts.clear()
+            found = self._timeouts[connect] = connecting_within(connect)
+        return found
+
+    async def _session(self) -> aiohttp.ClientSession:
+        if self._pid != os.getpid():
+            self._forget_the_parents_connections()
+        return await self._sessions.current()
+
+    def _forget_the_parents_connections(self) -> None:
+        """After a fork: the sockets belong to the parent's conversations, the lock perhaps to a thread that is gone."""
+        self._lock = threading.Lock()
+        self._sessions = Sessions(self._trusted)
+        self._pid = os.getpid()
+
+    def _trusted(self) -> ssl.SSLContext:
+        with self._lock:
+            if self._ssl_context is None:
+                self._ssl_context = (
+                    httpcore2.default_ssl_context()
+                    if self._ca_file is None
+                    else ssl.create_default_context(cafile=os.fspath(self._ca_file))
+                )
+            return self._ssl_context
+
+    # Where to, and what is said first
+
+    def _way(self, request: WireRequest) -> _Way | None:
+        key = (request.url, request.headers)
+        try:
+            return self._ways[key]
+        except KeyError:
+            if len(self._ways) >= _MAX_KNOWN:
+                self._ways.clear()
+            found = self._ways[key] = self._find_way(request)
+            return found
+
+    def _find_way(self, request: WireRequest) -> _Way | None:
+        """None if it is not a way for aiohttp."""
+        url, headers = _url(request.url), _headers(request)
+        if url is None or headers is None:
+            return None
+        headers["Host"] = url.host_port_subcomponent or ""
+        headers["Accept-Encoding"] = "identity"
+        address = self._proxies.for_url(request.url)
+        if address is None:
+            return _Way(url, headers)
+        proxy = httpcore_proxy(address, self._trusted())
+        proxy_url = _url(bytes(proxy.url).decode())
+        if proxy_url is None or proxy_url.scheme not in ("http", "https"):
+            return None
+        demanded = {}
+        if proxy.auth is not None:
+            demanded["Proxy-Authorization"] = "Basic " + base64.b64encode(b":".join(proxy.auth)).decode()
+        if url.scheme == "http":  # it is the proxy that reads this request
+            headers.update(demanded)
+        return _Way(url, headers, proxy_url, demanded)
+
+
+class _FastBody(AsyncBody):
+    __slots__ = ("_content", "_inflater", "_request", "_response", "_sent", "_taken")
+
+    def __init__(self, response: aiohttp.ClientResponse, sent: Content, request: WireRequest) -> None:
+        super().__init__(response.status, Headers.of(response.raw_headers))
+        self._response = response
+        self._content = response.content
+        self._sent = sent
+        self._request = request
+        self._taken = 0
+        self._inflater: Inflater | None = None
+        try:
+            if response.status == 407:
+                raise errors.ConnectionError("the proxy wants to be told who asks (status 407)", retryable=False)
+            self._inflater = inflater_for(self.headers.get("content-encoding"))
+        except errors.AgentError:
+            self.let_go()
+            raise
+
+    @override
+    async def read(self) -> bytes:
+        if self._taken >= _AT_A_TIME:
+            self._taken = 0
+            await asyncio.sleep(0)
+        if self._inflater is None:
+            return await self._read()
+        while chunk := await self._read():
+            if data := self._inflater.feed(chunk):
+                return data
+        inflater, self._inflater = self._inflater, None
+        return inflater.finish()
+
+    async def _read(self) -> bytes:
+        """All that has come. What came before a failure is read before it is raised."""
+        try:
+            chunk = await self._content.readany()
+        except Exception as error:
+            chunk = _left_in(self._content)
+            if not chunk:
+                failure = ours(error, self._request)
+        if chunk or self._content.is_eof():
+            self._taken += 1 + (len(chunk) >> 10)
+            return chunk
+        raise failure
+
+    async def whole(self, max_bytes: int) -> bytes:
+        """All of it, kept within its size."""
+        announced = self.headers.get("content-length", "")
+        if announced.isdigit() and int(announced) > max_bytes:
+            raise _too_large(max_bytes)
+        first = await self.read()
+        if len(first) <= max_bytes and self._inflater is None and self._content.at_eof():
+            return first
+        parts, size = [first], len(first)
+        while size <= max_bytes and (chunk := await self.read()):
+            parts.append(chunk)
+            size += len(chunk)
+        if size > max_bytes:
+            parts.clear()  # whoever keeps the error must not keep the megabytes
+            raise _too_large(max_bytes)
+        return b"".join(parts)
+
+    @override
+    async def aclose(self) -> None:
+        self.let_go()
+
+    def let_go(self) -> None:
+        """After the end, the connection is back in its pool by itself; before it, nobody can use it any more."""
+        if not self._content.is_eof():
+            self._sent.abort()
+        self._response.close()
+
+
+def _left_in(content: aiohttp.StreamReader) -> bytes:
+    """aiohttp raises as soon as it knows of a failure, and keeps what came before it."""
+    buffer = content._buffer
+    left = b"".join(buffer)
+    buffer.clear()
+    return left
+
+
+def _too_large(max_bytes: int) -> errors.ProtocolError:
+    return errors.ProtocolError(f"the answer is larger than {max_bytes} bytes", retryable=False)
+
+
+def _url(url: str) -> URL | None:
+    """As it is: a path that somebody has quoted must not be quoted again."""
+    try:
+        return URL(url, encoded=True)
+    except ValueError:
+        return None
+
+
+def _headers(request: WireRequest) -> CIMultiDict[str] | None:
+    """None if they are not plain ASCII: aiohttp would write other bytes, or say in its own words what is wrong."""
+    made: CIMultiDict[str] = CIMultiDict()
+    for name, value in request.headers:
+        if not (_PLAIN_NAME.fullmatch(name) and _PLAIN_VALUE.fullmatch(value)):
+            return None
+        made.add(name.decode(), value.decode())
+    return made
