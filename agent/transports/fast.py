@@ -13,6 +13,7 @@ import os
 import re
 import ssl
 import threading
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import aiohttp
@@ -24,13 +25,15 @@ from yarl import URL
 from .. import errors
 from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
 from .fast_errors import ours
-from .fast_sessions import Content, Sessions, connecting_within
+from .fast_sessions import Content, Session, Sessions, Unread, connecting_within, watch
 from .http import HttpTransport
 from .inflate import Inflater, inflater_for
 from .proxies import ProxySettings, httpcore_proxy
 
 _AT_A_TIME = 64
-"""Pieces, or kilobytes, of an answer that is already here, before other tasks of the loop get their turn."""
+"""Kilobytes of an answer that is already here, before other tasks of the loop get their turn."""
+_EACH_READ = 16
+"""What a read counts for in kilobytes, however little it brings: it may have been in very many chunks."""
 _MAX_KNOWN = 256
 _PLAIN_NAME = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]+")
 _PLAIN_VALUE = re.compile(rb"(?:[!-~](?:[ -~]*[!-~])?)?")
@@ -127,7 +130,7 @@ class FastTransport:
         session = await self._session()
         content = Content(request.body)
         try:
-            response = await session.post(
+            response = await session.client.post(
                 way.url,
                 data=content,
                 headers=way.headers,
@@ -142,8 +145,11 @@ class FastTransport:
                 raise
             failure = ours(error, request)
         else:
-            return _FastBody(response, content, request)
-        raise failure  # not in the handler: the library's error would be its context, and hold the headers
+            return _FastBody(response, content, request, session.unread)
+        try:
+            raise failure  # not in the handler: the library's error would be its context, and hold the headers
+        finally:
+            del failure  # an exception kept in a frame that it references is a cycle, and keeps sockets alive
 
     def _timeout(self, connect: float | None) -> aiohttp.ClientTimeout:
         found = self._timeouts.get(connect)
@@ -153,7 +159,7 @@ class FastTransport:
             found = self._timeouts[connect] = connecting_within(connect)
         return found
 
-    async def _session(self) -> aiohttp.ClientSession:
+    async def _session(self) -> Session:
         if self._pid != os.getpid():
             self._forget_the_parents_connections()
         return await self._sessions.current()
@@ -209,19 +215,27 @@ class FastTransport:
 
 
 class _FastBody(AsyncBody):
-    __slots__ = ("_content", "_inflater", "_request", "_response", "_sent", "_taken")
+    __slots__ = ("_content", "_inflater", "_request", "_response", "_sent", "_taken", "_unread")
 
-    def __init__(self, response: aiohttp.ClientResponse, sent: Content, request: WireRequest) -> None:
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        sent: Content,
+        request: WireRequest,
+        unread: set[Unread],
+    ) -> None:
         super().__init__(response.status, Headers.of(response.raw_headers))
         self._response = response
         self._content = response.content
         self._sent = sent
+        self._unread = unread
+        unread.add(self)
         self._request = request
         self._taken = 0
         self._inflater: Inflater | None = None
+        watch(response)
         try:
-            if response.status == 407:
-                raise errors.ConnectionError("the proxy wants to be told who asks (status 407)", retryable=False)
+            _refuse(response.status, self.headers)
             self._inflater = inflater_for(self.headers.get("content-encoding"))
         except errors.AgentError:
             self.let_go()
@@ -249,9 +263,12 @@ class _FastBody(AsyncBody):
             if not chunk:
                 failure = ours(error, self._request)
         if chunk or self._content.is_eof():
-            self._taken += 1 + (len(chunk) >> 10)
+            self._taken += _EACH_READ + (len(chunk) >> 10)
             return chunk
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure
 
     async def whole(self, max_bytes: int) -> bytes:
         """All of it, kept within its size."""
@@ -279,6 +296,17 @@ class _FastBody(AsyncBody):
         if not self._content.is_eof():
             self._sent.abort()
         self._response.close()
+        self._unread.discard(self)
+
+
+def _refuse(status: int, headers: Mapping[str, str]) -> None:
+    """What aiohttp takes for an answer, and we do not."""
+    if status == 407:
+        raise errors.ConnectionError("the proxy wants to be told who asks (status 407)", retryable=False)
+    if status == 101:
+        raise errors.ConnectionError("the server switches to a protocol that nobody has asked for", retryable=True)
+    if headers.get("transfer-encoding", "chunked").lower() != "chunked":
+        raise errors.ConnectionError("the answer is transferred in a way that nobody knows", retryable=True)
 
 
 def _left_in(content: aiohttp.StreamReader) -> bytes:

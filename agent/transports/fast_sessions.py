@@ -12,10 +12,12 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, AbstractStreamWriter, ResolveResult
+from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 from typing_extensions import override
 
@@ -24,7 +26,7 @@ from .net_aio import resolve
 
 _MAX_HEAD = 64 * 1024
 """Bytes of a status line or a header that are taken from a server."""
-_READ_AHEAD = 64 * 1024
+_READ_AHEAD = 16 * 1024
 """Bytes of an answer that wait for their reader, or twice as many, before the socket has to."""
 _WRITE_AT_ONCE = 256 * 1024
 _CLOSING_SECONDS = 1.0
@@ -98,6 +100,39 @@ class _Resolver(AbstractResolver):
         pass
 
 
+class _Protocol(ResponseHandler):
+    """One connection. It tells the reader of an answer when it is lost.
+
+    aiohttp does not, where bytes in the middle of an answer are not HTTP: the reader would wait for ever.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.reader: aiohttp.StreamReader | None = None
+
+    @override
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        if self.reader is not None:
+            _end(self.reader)
+
+
+def watch(response: aiohttp.ClientResponse) -> None:
+    """See to it that whoever reads this answer hears of its end."""
+    connection = response.connection
+    if connection is None:  # all of it is here
+        return
+    if isinstance(connection.protocol, _Protocol):
+        connection.protocol.reader = response.content
+    if connection.transport is None:  # it was lost before we came
+        _end(response.content)
+
+
+def _end(reader: aiohttp.StreamReader) -> None:
+    if not reader.is_eof() and reader.exception() is None:
+        reader.set_exception(aiohttp.ClientPayloadError("what came is not HTTP"))
+
+
 class _Connector(aiohttp.TCPConnector):
     """Connections of one loop. They end with it, or with the process, and nobody need be told so.
 
@@ -114,6 +149,7 @@ class _Connector(aiohttp.TCPConnector):
             use_dns_cache=False,  # its lookups are tasks that outlive a cancelled request
             happy_eyeballs_delay=None,
         )
+        self._factory = partial(_Protocol, loop=self._loop)  # type: ignore[assignment]
         self._owner = os.getpid()
 
     @property
@@ -126,6 +162,30 @@ class _Connector(aiohttp.TCPConnector):
         pass
 
 
+class Unread(Protocol):
+    """An answer that has a connection."""
+
+    def let_go(self) -> None: ...
+
+
+class Session:
+    """What one event loop has: its connections, and the answers that are still being read."""
+
+    __slots__ = ("client", "unread")
+
+    def __init__(self, client: aiohttp.ClientSession) -> None:
+        self.client = client
+        self.unread: set[Unread] = set()
+        """Closed with the loop at the latest. The garbage collector would complain of their connections."""
+
+    async def aclose(self) -> None:
+        for body in list(self.unread):
+            body.let_go()
+        await asyncio.sleep(0)  # what was aborted is closed when the loop turns
+        async with asyncio.timeout(_CLOSING_SECONDS):
+            await self.client.close()
+
+
 class Sessions:
     """One session for each event loop, closed with it.
 
@@ -135,22 +195,22 @@ class Sessions:
 
     def __init__(self, trusted: Callable[[], ssl.SSLContext]) -> None:
         self._trusted = trusted
-        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, Any]] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Session, Any]] = {}
 
-    async def current(self) -> aiohttp.ClientSession:
+    async def current(self) -> Session:
         """The session of the running loop."""
         loop = asyncio.get_running_loop()
         found = self._by_loop.get(loop)
         if found is None:
             for old in [old for old in list(self._by_loop) if old.is_closed()]:  # other threads add theirs
                 self._by_loop.pop(old, None)
-            session = self._session()
+            session = Session(self._client())
             keeper = _close_with_loop(session)
             found = self._by_loop[loop] = (session, keeper)
             await anext(keeper)
         return found[0]
 
-    def _session(self) -> aiohttp.ClientSession:
+    def _client(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=_Connector(self._trusted()),
             request_class=_Request,
@@ -164,12 +224,11 @@ class Sessions:
         )
 
 
-async def _close_with_loop(session: aiohttp.ClientSession) -> AsyncIterator[None]:
+async def _close_with_loop(session: Session) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        async with asyncio.timeout(_CLOSING_SECONDS):
-            await session.close()
+        await session.aclose()
 
 
 def connecting_within(seconds: float | None) -> aiohttp.ClientTimeout:

@@ -20,7 +20,8 @@ from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
 from agent.wire import AsyncBody, Limits, Reply, WireRequest
-from tests.drivers.play import agent_at, failing, hung_up, never, stall, streamed_or_whole
+from tests.drive import make_transport, needs_aiohttp
+from tests.drivers.play import agent_at, failing, hung_up, never, pools_are_idle, stall, streamed_or_whole
 
 QUICK = RetryConfig(max_retries=2, initial_delay=0.004, throttle_delay=0.004, jitter=False, budget=None)
 
@@ -47,12 +48,6 @@ async def stream(agent: Agent, text: str = "hi") -> None:
         await asyncio.sleep(0)
 
 
-async def pools_are_idle(transport: HttpTransport) -> bool:
-    shards = await transport._async_shards(None)
-    connections = [connection for pool in shards.pools for connection in pool.connections]
-    return all(connection.is_idle() or connection.is_closed() for connection in connections)
-
-
 async def cancel_at(step: int, work: Coroutine[Any, Any, None]) -> bool:
     """Let the loop turn `step` times, then cancel; whether there was still something to cancel."""
     task = asyncio.create_task(work)
@@ -67,10 +62,13 @@ async def cancel_at(step: int, work: Coroutine[Any, Any, None]) -> bool:
     return True
 
 
+@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
 @pytest.mark.parametrize("work", [complete, stream])
-def test_cancelling_at_every_await_leaves_nothing(work: Callable[[Agent, str], Coroutine[Any, Any, None]]) -> None:
+def test_cancelling_at_every_await_leaves_nothing(
+    work: Callable[[Agent, str], Coroutine[Any, Any, None]], carrier: str
+) -> None:
     with LoopbackServer(FailsOnce()) as server:
-        transport = HttpTransport(proxy=False)
+        transport = make_transport(carrier, proxy=False)
         agent = agent_at(server, retry=QUICK, transport=transport)
 
         def sent(step: int) -> int:

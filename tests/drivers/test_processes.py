@@ -242,11 +242,11 @@ started = time.monotonic()
 @pytest.mark.parametrize("answer", [cut, failing, lambda: Answer(failure=OSError("no"))], ids=["cut", "500", "refused"])
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_failed_call_leaves_no_reference_cycle(
-    drive_real: Driver, answer: Callable[[], Answer], streaming: bool
+    drive_http: Driver, answer: Callable[[], Answer], streaming: bool
 ) -> None:
     """A cycle would keep sockets open until the collector comes."""
-    server = drive_real.serve(lambda request: answer())
-    transport = HttpTransport(proxy=False)
+    server = drive_http.serve(lambda request: answer())
+    transport = drive_http.transport(proxy=False)
     agent = agent_at(server, transport=transport, retry=RetryConfig(max_retries=1, initial_delay=0))
 
     def fail() -> weakref.ref[errors.AgentError]:
@@ -270,20 +270,20 @@ def test_a_failed_call_leaves_no_reference_cycle(
         raise AssertionError("it succeeded")
 
     with without_gc():
-        error = fail() if drive_real.name == "sync" else asyncio.run(afail())
+        error = fail() if not drive_http.awaits else asyncio.run(afail())
         assert error() is None, gc.get_referrers(error())
 
 
-def test_tracebacks_are_short_and_name_the_cause(drive_real: Driver, vendor: LoopbackServer) -> None:
+def test_tracebacks_are_short_and_name_the_cause(drive_http: Driver, vendor: LoopbackServer) -> None:
     vendor.close()
-    agent = agent_at(vendor)
+    agent = agent_at(vendor, transport=drive_http.carrier)
     with pytest.raises(errors.ConnectionError) as caught:
-        if drive_real.name == "sync":
+        if not drive_http.awaits:
             agent.complete("hi")
         else:
             run_and_leave_nothing(agent.acomplete("hi"))
     error = caught.value
     ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/agent/" in frame.filename]
     assert len(ours) <= 16
-    assert type(error.__cause__).__module__.startswith("httpcore2")
+    assert type(error.__cause__).__module__.startswith("aiohttp" if drive_http.carrier == "fast" else "httpcore2")
     assert len(error.attempts) == 1
