@@ -14,7 +14,8 @@ import re
 import ssl
 import threading
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import aiohttp
 import httpcore2
@@ -39,8 +40,9 @@ _PLAIN_NAME = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]+")
 _PLAIN_VALUE = re.compile(rb"(?:[!-~](?:[ -~]*[!-~])?)?")
 
 
-class _Way(NamedTuple):
-    """What a URL and headers come down to, worked out once. It holds the key, and is kept in memory only."""
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Way:
+    """What a URL and headers come down to, worked out once. It holds the key, and so it is never printed."""
 
     url: URL
     headers: CIMultiDict[str]
