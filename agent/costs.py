@@ -84,7 +84,7 @@ _TIERS = {
 """Vendors' words for tiers, in small letters."""
 
 _TIER_KEYS = ("service_tier", "serviceTier", "trafficType")
-_SURCHARGED = {"speed": ("standard",), "inference_geo": ("global", "not_available")}
+_SURCHARGED = (("speed", ("standard",)), ("inference_geo", ("global", "not_available")))
 """What is charged on top of a tier, unless it is one of these. The price list knows neither."""
 
 _VARIANT = {
@@ -145,23 +145,24 @@ def service_tier(raw: Any) -> ServiceTier:
 
     The word stands in the answer or in its usage; streams wrap both once more.
     """
-    if not isinstance(raw, Mapping):
+    if not isinstance(raw, dict):
         return ServiceTier.STANDARD
     for answer in (raw, raw.get("response"), raw.get("message")):
-        if isinstance(answer, Mapping):
+        if isinstance(answer, dict):
             for place in (answer, answer.get("usage"), answer.get("usageMetadata")):
-                if isinstance(place, Mapping) and (tier := _tier_in(place)) is not None:
+                if isinstance(place, dict) and (tier := _tier_in(place)) is not None:
                     return tier
     return ServiceTier.STANDARD
 
 
 def _tier_in(place: Mapping[str, Any]) -> ServiceTier | None:
-    for key, usual in _SURCHARGED.items():
-        if isinstance(word := place.get(key), str) and word.lower() not in usual:
+    for key, usual in _SURCHARGED:
+        if key in place and isinstance(word := place[key], str) and word.lower() not in usual:
             return ServiceTier.OTHER
-    words = (place.get(key) for key in _TIER_KEYS)
-    found = next((word for word in words if isinstance(word, str) and word), None)
-    return None if found is None else _TIERS.get(found.lower(), ServiceTier.OTHER)
+    for key in _TIER_KEYS:
+        if key in place and isinstance(word := place[key], str) and word:
+            return _TIERS.get(word.lower(), ServiceTier.OTHER)
+    return None
 
 
 def load_prices() -> str:

@@ -123,7 +123,10 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec
         changes["extra"] = {**config.extra, **request.extra}
     if tools:
         changes["tools"] = _merged(tools, request.tools)
-    prepared = validated(lambda: request.model_copy(update=changes)) if changes else request
+    if "extra" in changes or "tools" in changes:
+        prepared = validated(lambda: request.model_copy(update=changes))
+    else:
+        prepared = request.changed(**changes) if changes else request  # the configuration's values are valid
     if prepared.tool_choice is not None:
         _check_choice(prepared.tool_choice, prepared.tools)
     if prepared.output_schema is not None:

@@ -102,9 +102,12 @@ class SseDecoder:
         *blocks, rest = (buffer[:first], *buffer[first + 2 :].split(b"\n\n"))
         payloads: list[bytes] = []
         for block in blocks:
-            self._check(len(block))
-            if block[:6] == b"data: " and b"\n" not in block:
-                payloads.append(block[6:])
+            if len(block) > self._limit:
+                self._check(len(block))
+            # A line of data, perhaps after one that names the event: what vendors nearly always send.
+            start = block.find(b"\n") + 1 if block[:6] == b"event:" else 0
+            if block[start : start + 6] == b"data: " and block.find(b"\n", start) < 0:
+                payloads.append(block[start + 6 :])
             else:
                 for line in block.split(b"\n"):
                     self._take_line(line, payloads)

@@ -39,8 +39,10 @@ class _Progress:
 
     def _add(self, event: StreamEvent) -> None:
         self._fold.add(event)
-        self._received.add(event)
-        if event.type != "error":
+        if event.type != "text_delta":  # of which there are most, and nothing has to be noted
+            self._received.add(event)
+            self._begun = self._begun or event.type != "error"
+        else:
             self._begun = True
 
     def _seen(self) -> AgentResponse:

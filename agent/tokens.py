@@ -290,6 +290,10 @@ class _Measure:
         return TokenCount(tokens=tokens, exact=False, margin=round(unsure / tokens, 3), method="estimate")
 
 
+_WORDS = frozenset(("text_delta", "thinking_delta", "refusal_delta"))
+"""Events of which nothing has to be noted: what they say is in the response."""
+
+
 class Received:
     """What has come of an answer, in tokens, while the vendor has not said it.
 
@@ -319,7 +323,8 @@ class Received:
 
     def add_all(self, events: Iterable[StreamEvent]) -> None:
         for event in events:
-            self.add(event)
+            if event.type not in _WORDS:
+                self.add(event)
 
     def reported(self, usage: Usage) -> bool:
         """Whether these counts are news since the answer began."""

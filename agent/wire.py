@@ -198,11 +198,12 @@ class Transport(SyncTransport, AsyncTransport, Protocol):
 
 def parse_json(data: bytes | str, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
     """JSON from outside: ValueError for anything that is not plain, finite, reasonably nested JSON."""
-    if len(data) > _FEW_VALUES and _is_bomb(data if isinstance(data, bytes) else data.encode("utf-8", "replace")):
+    if isinstance(data, str):
+        data = data.encode("utf-8", "surrogatepass")
+    if len(data) > _FEW_VALUES and _is_bomb(data):
         raise ValueError("JSON of too many values")
     value = from_json(data, allow_inf_nan=False)
-    opened = data.count(b"[") + data.count(b"{") if isinstance(data, bytes) else data.count("[") + data.count("{")
-    if opened > max_depth and _depth_exceeds(value, max_depth):
+    if data.count(b"{") + data.count(b"[") > max_depth and _depth_exceeds(value, max_depth):
         raise ValueError(f"JSON nested more than {max_depth} deep")
     return value
 

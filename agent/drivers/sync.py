@@ -133,6 +133,9 @@ class SyncRun:
                     error = None  # an exception kept in a frame that it references is a cycle, and keeps sockets alive
                 if type(effect) is Emit:
                     return effect.events
+                if type(effect) is Now:
+                    reply = monotonic()
+                    continue
                 try:
                     reply = self._read(effect) if type(effect) is Read else self._perform(effect)
                 except Exception as raised:

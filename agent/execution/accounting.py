@@ -28,14 +28,12 @@ def priced(response: AgentResponse, request: AgentRequest, provider: str, first:
     cost = cost_of(response, request, provider, first)
     if cost is None:
         return response
-    return response.model_copy(update={"cost_estimate": cost.dollars, "cost_source": cost.source})
+    return response.changed(cost_estimate=cost.dollars, cost_source=cost.source)
 
 
 def settled(partial: AgentResponse, request: AgentRequest, provider: str, received: Received) -> AgentResponse:
     """A part of an answer with what is known of its usage, completed by estimates, and the cost of that."""
-    whole = (
-        partial if partial.model else partial.model_copy(update={"provider": provider, "model": request.model or ""})
-    )
+    whole = partial if partial.model else partial.changed(provider=provider, model=request.model or "")
     usage = completed(whole, request, received)
-    heard = whole if usage is whole.usage else whole.model_copy(update={"usage": usage})
+    heard = whole if usage is whole.usage else whole.changed(usage=usage)
     return priced(heard, request, provider, received.first)

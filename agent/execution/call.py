@@ -152,7 +152,7 @@ def _drain(body: Body, decoder: StreamDecoder) -> Flow[None]:
 def with_warnings(response: AgentResponse, warnings: tuple[str, ...]) -> AgentResponse:
     if not warnings:
         return response
-    return response.model_copy(update={"warnings": tuple(dict.fromkeys((*response.warnings, *warnings)))})
+    return response.changed(warnings=tuple(dict.fromkeys((*response.warnings, *warnings))))
 
 
 def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Call:
@@ -172,7 +172,7 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
         context.ended = ended = yield from Now()
         heard = response if response is not None else _part_of(error)
         context.attempts.append(
-            Attempt(
+            Attempt.trusted(
                 target=target,
                 provider=provider,
                 model=request.model or model or "",

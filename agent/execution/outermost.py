@@ -27,7 +27,7 @@ def recorded(call: Call, *, streaming: bool) -> Call:
         changes: dict[str, Any] = {"route": _route(context), "latency_ms": (ended - context.started) * 1000}
         if len(context.attempts) > 1:
             changes |= _bill(response, context.attempts)
-        return response.model_copy(update=changes)
+        return response.changed(**changes)
 
     return outer
 

@@ -298,6 +298,7 @@ def _heard(layer: _Layer, info: CallInfo, emit: Emit) -> Flow[None]:
     assert hook is not None
     events: list[Any] = []
     changed = False
+    left: Exception | None = None
     try:
         for event in emit.events:
             made = (yield from _ask(hook, facts, event, info)) if hook.awaits else hook.function(event, info)
@@ -312,11 +313,17 @@ def _heard(layer: _Layer, info: CallInfo, emit: Emit) -> Flow[None]:
             else:
                 events.append(made)
     except Exception as error:
-        raise _Left(error) from None
+        left = error
+        changed = True
     if not changed:
         yield emit
     elif events:
-        yield Emit(events)
+        yield Emit(events)  # also those that came together with the one that was too much
+    if left is not None:
+        try:
+            raise _Left(left) from None
+        finally:
+            left = None
 
 
 def _request(changed: Any, request: AgentRequest, layer: _Layer) -> AgentRequest:

@@ -12,13 +12,11 @@ import base64
 import os
 import re
 import ssl
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import aiohttp
-import httpcore2
 from multidict import CIMultiDict
 from typing_extensions import override
 from yarl import URL
@@ -29,10 +27,9 @@ from .fast_errors import ours
 from .fast_sessions import Content, Session, Sessions, Unread, connecting_within, watch
 from .http import HttpTransport
 from .inflate import Inflater, inflater_for
-from .proxies import ProxySettings, httpcore_proxy
+from .proxies import httpcore_proxy
+from .replies import AT_A_TIME, Collector, check_status
 
-_AT_A_TIME = 64
-"""Kilobytes of an answer that is already here, before other tasks of the loop get their turn."""
 _EACH_READ = 16
 """What a read counts for in kilobytes, however little it brings: it may have been in very many chunks."""
 _MAX_KNOWN = 256
@@ -67,24 +64,21 @@ class FastTransport:
         ssl_context: ssl.SSLContext | None = None,
         proxy: str | bool | None = None,
     ) -> None:
-        self._http = HttpTransport(ca_file=ca_file, ssl_context=ssl_context, proxy=proxy)
-        self._ca_file = ca_file
-        self._ssl_context = ssl_context
-        if proxy is None or proxy is True:
-            self._proxies = ProxySettings.from_environment()
-        else:
-            self._proxies = ProxySettings.always(proxy) if proxy else ProxySettings()
-        self._lock = threading.Lock()
+        self._over(HttpTransport(ca_file=ca_file, ssl_context=ssl_context, proxy=proxy))
+
+    def _over(self, http: HttpTransport) -> None:
+        """The settings are the other transport's: whom to trust, and which proxy to take."""
+        self._http = http
         self._pid = os.getpid()
         self._ways: dict[tuple[str, tuple[tuple[bytes, bytes], ...]], _Way | None] = {}
         self._timeouts: dict[float | None, aiohttp.ClientTimeout] = {}
-        self._sessions = Sessions(self._trusted)
+        self._sessions = Sessions(http._context)
 
     @classmethod
     def beside(cls, http: HttpTransport) -> Self:
-        """One with the usual settings, whose blocking calls go over the connections of another transport."""
-        made = cls()
-        made._http = http
+        """One with the settings of another transport, over whose connections its blocking calls go."""
+        made = cls.__new__(cls)
+        made._over(http)
         return made
 
     @override
@@ -163,24 +157,9 @@ class FastTransport:
 
     async def _session(self) -> Session:
         if self._pid != os.getpid():
-            self._forget_the_parents_connections()
+            # After a fork: the sockets belong to the parent's conversations.
+            self._pid, self._sessions = os.getpid(), Sessions(self._http._context)
         return await self._sessions.current()
-
-    def _forget_the_parents_connections(self) -> None:
-        """After a fork: the sockets belong to the parent's conversations, the lock perhaps to a thread that is gone."""
-        self._lock = threading.Lock()
-        self._sessions = Sessions(self._trusted)
-        self._pid = os.getpid()
-
-    def _trusted(self) -> ssl.SSLContext:
-        with self._lock:
-            if self._ssl_context is None:
-                self._ssl_context = (
-                    httpcore2.default_ssl_context()
-                    if self._ca_file is None
-                    else ssl.create_default_context(cafile=os.fspath(self._ca_file))
-                )
-            return self._ssl_context
 
     # Where to, and what is said first
 
@@ -201,10 +180,10 @@ class FastTransport:
             return None
         headers["Host"] = url.host_port_subcomponent or ""
         headers["Accept-Encoding"] = "identity"
-        address = self._proxies.for_url(request.url)
+        address = self._http._proxies.for_url(request.url)
         if address is None:
             return _Way(url, headers)
-        proxy = httpcore_proxy(address, self._trusted())
+        proxy = httpcore_proxy(address, self._http._context())
         proxy_url = _url(bytes(proxy.url).decode())
         if proxy_url is None or proxy_url.scheme not in ("http", "https"):
             return None
@@ -245,7 +224,7 @@ class _FastBody(AsyncBody):
 
     @override
     async def read(self) -> bytes:
-        if self._taken >= _AT_A_TIME:
+        if self._taken >= AT_A_TIME:
             self._taken = 0
             await asyncio.sleep(0)
         if self._inflater is None:
@@ -274,20 +253,12 @@ class _FastBody(AsyncBody):
 
     async def whole(self, max_bytes: int) -> bytes:
         """All of it, kept within its size."""
-        announced = self.headers.get("content-length", "")
-        if announced.isdigit() and int(announced) > max_bytes:
-            raise _too_large(max_bytes)
-        first = await self.read()
-        if len(first) <= max_bytes and self._inflater is None and self._content.at_eof():
-            return first
-        parts, size = [first], len(first)
-        while size <= max_bytes and (chunk := await self.read()):
-            parts.append(chunk)
-            size += len(chunk)
-        if size > max_bytes:
-            parts.clear()  # whoever keeps the error must not keep the megabytes
-            raise _too_large(max_bytes)
-        return b"".join(parts)
+        collector = Collector(self.headers, max_bytes)
+        while chunk := await self.read():
+            collector.add(chunk)
+            if self._inflater is None and self._content.at_eof():
+                break
+        return collector.finish()
 
     @override
     async def aclose(self) -> None:
@@ -303,8 +274,7 @@ class _FastBody(AsyncBody):
 
 def _refuse(status: int, headers: Mapping[str, str]) -> None:
     """What aiohttp takes for an answer, and we do not."""
-    if status == 407:
-        raise errors.ConnectionError("the proxy wants to be told who asks (status 407)", retryable=False)
+    check_status(status)
     if status == 101:
         raise errors.ConnectionError("the server switches to a protocol that nobody has asked for", retryable=True)
     if headers.get("transfer-encoding", "chunked").lower() != "chunked":
@@ -317,10 +287,6 @@ def _left_in(content: aiohttp.StreamReader) -> bytes:
     left = b"".join(buffer)
     buffer.clear()
     return left
-
-
-def _too_large(max_bytes: int) -> errors.ProtocolError:
-    return errors.ProtocolError(f"the answer is larger than {max_bytes} bytes", retryable=False)
 
 
 def _url(url: str) -> URL | None:

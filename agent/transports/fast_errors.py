@@ -7,12 +7,12 @@ here; a cause is kept only where it shows nothing of the request, and without th
 from __future__ import annotations
 
 import errno
-import ssl
 
 import aiohttp
 
 from .. import errors
 from ..wire import WireRequest
+from .replies import is_untrusted, unsendable
 
 
 def ours(error: Exception, request: WireRequest) -> errors.AgentError:
@@ -31,11 +31,9 @@ def _mapped(error: Exception, message: str) -> errors.AgentError:
         case aiohttp.ClientHttpProxyError():
             return errors.ConnectionError(message, retryable=False)
         case aiohttp.InvalidURL():
-            return errors.ConfigurationError(
-                f"The request cannot be sent: {type(error).__name__}.", field="base_url", fix="Check URL and headers."
-            )
+            return unsendable(error)
         case aiohttp.ClientError() | OSError() | UnicodeError():
-            return errors.ConnectionError(message, retryable=not _is_untrusted(error))
+            return errors.ConnectionError(message, retryable=not is_untrusted(error))
         case _:
             raise error
 
@@ -78,13 +76,3 @@ def _cause(error: Exception) -> BaseException | None:
             seen.__context__ = None
         seen = seen.__cause__ or seen.__context__
     return found
-
-
-def _is_untrusted(error: BaseException) -> bool:
-    """A certificate that does not verify will not verify next time either."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False

@@ -21,8 +21,8 @@ from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 from typing_extensions import override
 
-from .http import KEEPALIVE_SECONDS
-from .net_aio import resolve
+from .direct import KEEPALIVE_SECONDS
+from .sockets_aio import resolve
 
 _MAX_HEAD = 64 * 1024
 """Bytes of a status line or a header that are taken from a server."""
@@ -195,18 +195,18 @@ class Sessions:
 
     def __init__(self, trusted: Callable[[], ssl.SSLContext]) -> None:
         self._trusted = trusted
-        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Session, Any]] = {}
+        self.by_loop: dict[asyncio.AbstractEventLoop, tuple[Session, Any]] = {}
 
     async def current(self) -> Session:
         """The session of the running loop."""
         loop = asyncio.get_running_loop()
-        found = self._by_loop.get(loop)
+        found = self.by_loop.get(loop)
         if found is None:
-            for old in [old for old in list(self._by_loop) if old.is_closed()]:  # other threads add theirs
-                self._by_loop.pop(old, None)
+            for old in [old for old in list(self.by_loop) if old.is_closed()]:  # other threads add theirs
+                self.by_loop.pop(old, None)
             session = Session(self._client())
             keeper = _close_with_loop(session)
-            found = self._by_loop[loop] = (session, keeper)
+            found = self.by_loop[loop] = (session, keeper)
             await anext(keeper)
         return found[0]
 

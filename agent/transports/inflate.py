@@ -49,10 +49,13 @@ class Inflater:
         return data
 
     def finish(self) -> bytes:
-        """What is left at the end; a stream that was cut is an error."""
+        """What is left at the end, once; a stream that was cut is an error."""
+        if self._zlib is None:
+            return b""
         data: bytes = self._zlib.flush()
         if self._packed and not self._zlib.eof:
             raise errors.ProtocolError(f"the answer's {self._encoding} encoding was cut off")
+        self._zlib = None
         return data
 
 

@@ -6,20 +6,17 @@ a `Live`: each call asks the run what is left. Given any other timeout, this beh
 
 from __future__ import annotations
 
-import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any, Self
 
 import httpcore2
 from typing_extensions import override
 
-from ..wire import BlockingRun, Cancelled, Live
+from ..wire import BlockingRun, Live
+from .sockets import LiveSocket, attempt
 
 SocketOption = tuple[int, int, int] | tuple[int, int, bytes | bytearray] | tuple[int, int, None, int]
-_LONG = 3600.0
 
 
 class LiveStream(httpcore2.NetworkStream):
@@ -27,7 +24,7 @@ class LiveStream(httpcore2.NetworkStream):
 
     def __init__(self, stream: httpcore2.NetworkStream, *, nested: bool = False) -> None:
         self._stream = stream
-        self._socket: socket.socket = stream.get_extra_info("socket")
+        self._socket = LiveSocket(stream.get_extra_info("socket"))
         self._nested = nested
         """TLS inside TLS: the socket carries the outer layer, so only the wrapped stream can read it."""
 
@@ -35,58 +32,31 @@ class LiveStream(httpcore2.NetworkStream):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         if not isinstance(timeout, Live):
             return self._stream.read(max_bytes, timeout)
-        run = timeout.run
-        run.wake = self._interrupt
         try:
-            while True:
-                self._arm(run, httpcore2.ReadTimeout)
-                try:
-                    if self._nested:
-                        return self._stream.read(max_bytes, run.seconds_left())
-                    return self._socket.recv(max_bytes)
-                except TimeoutError:
-                    continue
+            if not self._nested:
+                return self._socket.receive(timeout.run, max_bytes)
+            with self._socket.interruptible(timeout.run):
+                return self._stream.read(max_bytes, timeout.run.seconds_left())
+        except TimeoutError as error:
+            raise httpcore2.ReadTimeout(str(error)) from None
         except OSError as error:
             raise httpcore2.ReadError(str(error)) from None
-        finally:
-            run.wake = None
 
     @override
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         if not isinstance(timeout, Live):
             self._stream.write(buffer, timeout)
             return
-        run = timeout.run
-        run.wake = self._interrupt
         try:
-            if self._nested:
-                self._stream.write(buffer, run.seconds_left())
+            if not self._nested:
+                self._socket.send(timeout.run, memoryview(buffer))
                 return
-            view = memoryview(buffer)
-            while view:
-                self._arm(run, httpcore2.WriteTimeout)
-                try:
-                    view = view[self._socket.send(view) :]
-                except TimeoutError:
-                    continue
+            with self._socket.interruptible(timeout.run):
+                self._stream.write(buffer, timeout.run.seconds_left())
+        except TimeoutError as error:
+            raise httpcore2.WriteTimeout(str(error)) from None
         except OSError as error:
             raise httpcore2.WriteError(str(error)) from None
-        finally:
-            run.wake = None
-
-    def _arm(self, run: BlockingRun, expired: type[Exception]) -> None:
-        """Setting a socket's timeout is a system call: one that is too short stays, and is looked at when it fires."""
-        left = run.seconds_left()
-        if left <= 0:
-            raise expired("the time limit passed")
-        current = self._socket.gettimeout()
-        if current is None or current > left or current < left / 4:
-            self._socket.settimeout(left if left < 0.25 else min(left / 2, _LONG))
-
-    def _interrupt(self) -> None:
-        # On the class: an SSLSocket's own shutdown would forget its TLS state under the reader's feet.
-        with suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     @override
     def close(self) -> None:
@@ -98,15 +68,11 @@ class LiveStream(httpcore2.NetworkStream):
     ) -> httpcore2.NetworkStream:
         if not isinstance(timeout, Live):
             return self._upgraded(self._stream.start_tls(ssl_context, server_hostname, timeout))
-        run = timeout.run
-        run.wake = self._interrupt
-        try:
+        with self._socket.interruptible(timeout.run):
             return self._upgraded(self._stream.start_tls(ssl_context, server_hostname, timeout.seconds()))
-        finally:
-            run.wake = None
 
     def _upgraded(self, stream: httpcore2.NetworkStream) -> LiveStream:
-        return LiveStream(stream, nested=isinstance(self._socket, ssl.SSLSocket))
+        return LiveStream(stream, nested=self._socket.secure)
 
     @override
     def get_extra_info(self, info: str) -> Any:
@@ -148,69 +114,8 @@ class LiveBackend(httpcore2.SyncBackend):
         if not isinstance(timeout, Live):
             return LiveStream(connect(host, port, timeout, local_address, socket_options))
         limit = timeout.seconds()
-        attempt = _Attempt(lambda: connect(host, port, limit, local_address, socket_options))
-        run = timeout.run
-        run.wake = attempt.done.set
-        try:
-            attempt.start()
-            # Asked once more, now that there is something to wake us with.
-            in_time = run.cancelled or attempt.done.wait(limit)
-            if run.cancelled:
-                raise Cancelled
-            if not in_time:
-                raise httpcore2.ConnectTimeout(f"connecting to {host} took too long")
-            stream = LiveStream(attempt.stream())
-            if isinstance(timeout, ConnectLimit):
-                timeout.stream = stream
-            return stream
-        except BaseException:
-            attempt.abandon()
-            raise
-        finally:
-            run.wake = None
-
-
-class _Attempt:
-    """One try to connect. Neither getaddrinfo nor connect can be interrupted, so it waits in a thread of its own.
-
-    An attempt that nobody waits for any more closes what it still gets.
-    """
-
-    def __init__(self, connect: Callable[[], httpcore2.NetworkStream]) -> None:
-        self._connect = connect
-        self._lock = threading.Lock()
-        self._abandoned = False
-        self._stream: httpcore2.NetworkStream | None = None
-        self._error: Exception | None = None
-        self.done = threading.Event()
-
-    def start(self) -> None:
-        threading.Thread(target=self._main, daemon=True, name="agent-connect").start()
-
-    def _main(self) -> None:
-        try:
-            stream = self._connect()
-            with self._lock:
-                if self._abandoned:
-                    stream.close()
-                else:
-                    self._stream = stream
-        except Exception as error:
-            self._error = error
-        finally:
-            self.done.set()
-
-    def stream(self) -> httpcore2.NetworkStream:
-        if self._error is not None:
-            try:
-                raise self._error
-            finally:
-                self._error = None
-        assert self._stream is not None
-        return self._stream
-
-    def abandon(self) -> None:
-        with self._lock:
-            self._abandoned = True
-            if self._stream is not None:
-                self._stream.close()
+        dialled = attempt(lambda: connect(host, port, limit, local_address, socket_options), host, timeout.run, limit)
+        stream = LiveStream(dialled)
+        if isinstance(timeout, ConnectLimit):
+            timeout.stream = stream
+        return stream

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import inspect
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 from pydantic import (
@@ -24,6 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 from typing_extensions import override
 
+_set = object.__setattr__
 Got = TypeVar("Got")
 Given = TypeVar("Given")
 
@@ -211,6 +214,25 @@ class Value(BaseModel, frozen=True):
     _carried: ClassVar[tuple[str, ...]] = ()
     """Slots that a changed copy takes along; an update names them without the underscore."""
 
+    @classmethod
+    def trusted(cls, **values: Any) -> Self:
+        """An instance of values that are known to be right, for our own code: nothing is checked or converted.
+
+        Validating takes several times as long, and what a codec has just made needs none. Fields whose default is
+        worked out must be given.
+        """
+        return _made(cls, {**_defaults(cls), **values}, set(values))
+
+    def changed(self, **values: Any) -> Self:
+        """As `model_copy`, for our own code: nothing is checked or converted."""
+        copy = _made(type(self), {**self.__dict__, **values}, self.__pydantic_fields_set__ | values.keys())
+        for slot in _slots_of(type(self)):  # not by name: of an empty one, pydantic would look everywhere else first
+            try:
+                slot.__set__(copy, slot.__get__(self))
+            except AttributeError:
+                continue
+        return copy
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data without the fields that are None."""
         return self.model_dump(mode="json", exclude_none=True)
@@ -237,15 +259,9 @@ class Value(BaseModel, frozen=True):
         return copy
 
     @classmethod
-    def _field_of_alias(cls) -> dict[str, str]:
+    def _field_of_alias(cls) -> Mapping[str, str]:
         """Field names by their other spellings, which would otherwise lose against the field's present value."""
-        return {
-            alias: name
-            for name, field in cls.model_fields.items()
-            if isinstance(field.validation_alias, AliasChoices)
-            for alias in field.validation_alias.choices
-            if isinstance(alias, str)
-        }
+        return _aliases(cls)
 
     @override
     def __copy__(self) -> Self:
@@ -258,3 +274,38 @@ class Value(BaseModel, frozen=True):
     @override
     def __repr_args__(self) -> Any:
         return [(name, value) for name, value in super().__repr_args__() if value is not None]
+
+
+V = TypeVar("V", bound=Value)
+
+
+def _made(cls: type[V], values: dict[str, Any], given: set[str]) -> V:
+    """What pydantic's own construction comes down to."""
+    made = cls.__new__(cls)
+    _set(made, "__dict__", values)
+    _set(made, "__pydantic_fields_set__", given)
+    _set(made, "__pydantic_extra__", None)
+    _set(made, "__pydantic_private__", None)
+    return made
+
+
+@cache
+def _slots_of(cls: type[Value]) -> tuple[Any, ...]:
+    return tuple(inspect.getattr_static(cls, slot) for slot in cls._carried)
+
+
+@cache
+def _defaults(cls: type[Value]) -> dict[str, Any]:
+    """A value for every field, in the fields' order, that of fields without a default included."""
+    return {name: None if field.is_required() else field.default for name, field in cls.model_fields.items()}
+
+
+@cache
+def _aliases(cls: type[Value]) -> dict[str, str]:
+    return {
+        alias: name
+        for name, field in cls.model_fields.items()
+        if isinstance(field.validation_alias, AliasChoices)
+        for alias in field.validation_alias.choices
+        if isinstance(alias, str)
+    }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from typing_extensions import override
 
-from ._base import NOTHING, JsonObject, Value
+from ._base import NOTHING, FrozenDict, JsonObject, Value
 
 _PROMPT = ("prompt_tokens",)
 _UNCACHED = ("input_tokens", "input")
@@ -139,17 +139,19 @@ class Usage(Value, frozen=True):
         read = min(_at_least_zero(cache_read), prompt)
         more: dict[str, Any] = {}
         if details:
-            more["details"] = {name: count for name, count in details.items() if _is_count(count) and count}
-        if _is_count(billed):
-            more["billed"] = billed
-        return cls(
+            more["details"] = FrozenDict(
+                [(name, count) for name, count in details.items() if count and _is_count(count)]
+            )
+        if billed is not None and _is_count(billed):
+            more["billed"] = float(billed)
+        return cls.trusted(
             prompt_tokens=prompt,
             completion_tokens=completion,
             cache_read_tokens=read,
             cache_write_tokens=min(_at_least_zero(cache_write), prompt - read),
             reasoning_tokens=reasoning,
             total_tokens=max(total, prompt + completion),
-            **more,  # no None: what is left out needs no reading
+            **more,
         )
 
     @override

@@ -23,6 +23,7 @@ from agent.drivers.simulated import Simulation
 from agent.drivers.sync import SyncRun
 from agent.flow import Emit, Flow, Open, Read, Sleep
 from agent.testing import Answer, LoopbackServer, Piece, RawAnswer
+from agent.transports.direct_aio import AioConnections
 from agent.transports.http import HttpTransport
 from agent.types import StreamEvent
 from agent.wire import Limits, WireRequest
@@ -135,8 +136,8 @@ def branch_threads(within: float = 1.0) -> list[threading.Thread]:
 
 def busy_connections(transport: HttpTransport) -> list[Any]:
     """Connections of blocking calls that are neither idle nor closed, when no call is under way."""
-    pools = [pool for shards in transport._shards.values() for pool in shards.pools]
-    return [one for pool in pools for one in pool.connections if not (one.is_idle() or one.is_closed())]
+    idle = set(transport._direct.idle)
+    return [one for one in transport._direct.open if one not in idle and not one.closed]
 
 
 async def pools_are_idle(transport: AnyHttp) -> bool:
@@ -144,9 +145,10 @@ async def pools_are_idle(transport: AnyHttp) -> bool:
     if not isinstance(transport, HttpTransport):
         connector = (await transport._session()).client.connector
         return connector is not None and not connector._acquired
-    shards = await transport._async_shards(None)
-    connections = [connection for pool in shards.pools for connection in pool.connections]
-    return all(connection.is_idle() or connection.is_closed() for connection in connections)
+    connections = await transport._acarrier(None)
+    assert isinstance(connections, AioConnections)
+    idle = set(connections.idle)
+    return all(connection in idle or connection.transport.is_closing() for connection in connections.open)
 
 
 @dataclass

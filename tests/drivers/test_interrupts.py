@@ -118,8 +118,7 @@ def test_an_interrupt_at_any_line_leaves_no_busy_connection(
         while True:
             line += 1
             network.count = 0 if work is complete else 1  # one of them sees a failure and tries again
-            for pool in transport._shards[None].pools:
-                pool.close()  # each time it connects anew, so that the lines are always the same
+            transport.close()  # each time it connects anew, so that the lines are always the same
             tracer, outcome = interrupted_at(line, work, agent)
             if tracer.fired is None:
                 break

@@ -84,7 +84,7 @@ def test_many_event_loops_one_after_the_other_leave_nothing(vendor: LoopbackServ
     assert vendor.wait_until(lambda: vendor.open_connections == 0)
     known = transport._loops if isinstance(transport, HttpTransport) else transport._sessions
     assert known is not None
-    assert len(known._by_loop) <= 1
+    assert len(known.by_loop) <= 1
 
 
 @pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
@@ -298,5 +298,5 @@ def test_tracebacks_are_short_and_name_the_cause(drive_http: Driver, vendor: Loo
     error = caught.value
     ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/agent/" in frame.filename]
     assert len(ours) <= 16
-    assert type(error.__cause__).__module__.startswith("aiohttp" if drive_http.carrier == "fast" else "httpcore2")
+    assert isinstance(error.__cause__, OSError)
     assert len(error.attempts) == 1

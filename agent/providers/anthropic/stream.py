@@ -39,6 +39,13 @@ class _GrowingBlock:
         self.json: list[str] = []
         """Pieces of the JSON text of its input."""
 
+    def say(self, text: str) -> None:
+        said = self.pieces.get("text")
+        if said is None:
+            self.grow({"type": "text_delta", "text": text})
+        else:
+            said.append(text)
+
     def grow(self, delta: Mapping[str, Any]) -> None:
         match delta["type"]:
             case "input_json_delta":
@@ -171,14 +178,20 @@ class MessagesDecoder(DecoderBase):
     def _take_delta(self, event: dict[str, Any], events: list[StreamEvent]) -> None:
         index, delta = self._places[event["index"]], event["delta"]
         growing = self._growing[index]
-        growing.grow(delta)
         kind, of = delta["type"], growing.block["type"]
         if kind == "text_delta" and of == "text":
-            if text := delta["text"]:
-                events.append(StreamEvent(type="text_delta", text=text, index=index, raw=event))
-        elif kind == "thinking_delta" and of == "thinking":
+            text = delta["text"]
+            if len(delta) == 2 and type(text) is str:
+                growing.say(text)  # the most of what there is
+            else:
+                growing.grow(delta)
+            if text:
+                events.append(StreamEvent.text_delta(text, index=index, raw=event))
+            return
+        growing.grow(delta)
+        if kind == "thinking_delta" and of == "thinking":
             if text := delta["thinking"]:
-                events.append(StreamEvent(type="thinking_delta", text=text, index=index, raw=event))
+                events.append(StreamEvent.thinking_delta(text, index=index, raw=event))
         elif kind == "input_json_delta" and of == "tool_use" and (text := delta["partial_json"]):
             id = growing.block["id"]
             events.append(StreamEvent.tool_call_delta_event(text, id=id, index=index, raw=event))

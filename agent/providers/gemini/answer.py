@@ -122,15 +122,18 @@ class Reading:
             raise ValueError("it is not a chunk of an answer")
         self.model = chunk.get("modelVersion") or self.model
         self.id = chunk.get("responseId") or self.id
-        feedback = chunk.get("promptFeedback") or {}
-        if feedback.get("blockReason"):
+        feedback = chunk.get("promptFeedback")
+        if feedback and feedback.get("blockReason"):
             self.blocked = feedback["blockReason"]
             self._explanation = feedback.get("blockReasonMessage")
         if isinstance(usage := chunk.get("usageMetadata"), dict):
             # Each report replaces the one before, but the last may leave out what earlier ones had.
-            self._usage = {**(self._usage or {}), **usage}
-        candidate = next((one for one in candidates or () if not one.get("index")), None)
-        return [] if candidate is None else self._take_candidate(candidate)
+            earlier = self._usage
+            self._usage = usage if earlier is None or earlier.keys() <= usage.keys() else {**earlier, **usage}
+        for candidate in candidates or ():
+            if not candidate.get("index"):
+                return self._take_candidate(candidate)
+        return []
 
     def _take_candidate(self, candidate: Mapping[str, Any]) -> list[Change]:
         changes: list[Change] = []
@@ -149,6 +152,8 @@ class Reading:
         return changes
 
     def _take_part(self, part: Mapping[str, Any]) -> list[Change]:
+        if len(part) == 1 and type(part.get("text")) is str:
+            return self._take_text(part)  # the most of what there is
         if part.get("functionCall") is not None:
             return self._take_call(part["functionCall"], part.get("thoughtSignature"))
         kind = next((key for key, value in part.items() if value is not None and key not in _BESIDE), None)

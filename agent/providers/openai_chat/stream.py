@@ -58,6 +58,11 @@ class _GrowingCall:
         self.started = False
 
 
+_SAID = frozenset(("content", "role"))
+"""Keys of a delta that hold nothing but what is said, and by whom."""
+_words = StreamEvent._words
+
+
 class _Gathered:
     """What comes beside words and calls, until the end says that it is whole."""
 
@@ -141,21 +146,23 @@ class ChatDecoder(DecoderBase):
         if self.failure is not None:
             self._take_usage(chunk)  # some vendors report what a failed answer cost after the failure
             return
-        aside = chunk.get(_ASIDE)
-        failed = aside if isinstance(aside, dict) and aside.get("error") else chunk
-        if failed.get("error"):
-            self._complain(failed)
-            self._take_usage(failed)
-            return
+        if chunk.get("error") or _ASIDE in chunk:
+            aside = chunk.get(_ASIDE)
+            failed = aside if isinstance(aside, dict) and aside.get("error") else chunk
+            if failed.get("error"):
+                self._complain(failed)
+                self._take_usage(failed)
+                return
         choices = chunk.get("choices")
         if choices:
             if not self._started:  # not at the very first chunk: some vendors send one without model and id before it
                 self._open(chunk)
             for choice in choices:
                 self._take_choice(choice, chunk, events)
-            for key in ("search_results", "citations"):
-                if chunk.get(key):
-                    self._beside.sources[key] = chunk[key]
+            if "citations" in chunk or "search_results" in chunk:
+                for key in ("search_results", "citations"):
+                    if chunk.get(key):
+                        self._beside.sources[key] = chunk[key]
         elif choices is None and "usage" not in chunk and chunk.get("object") != "chat.completion.chunk":
             if read_complaint(chunk) is None:
                 raise ValueError("it is not a chat completion chunk")
@@ -199,9 +206,13 @@ class ChatDecoder(DecoderBase):
         if delta:
             content = delta.get("content")
             if content and type(content) is str:
-                self._say(content, chunk, events)
+                self._text.append(content)
+                events.append(_words("text_delta", content, _TEXT, chunk))
                 if len(delta) > 1:
-                    self._take_rest(delta, chunk, events)
+                    for key, value in delta.items():
+                        if value and key not in _SAID:
+                            self._take_rest(delta, chunk, events)
+                            break
             else:
                 self._take_rest(delta, chunk, events)
                 if content:
@@ -217,7 +228,7 @@ class ChatDecoder(DecoderBase):
 
     def _say(self, text: str, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         self._text.append(text)
-        events.append(StreamEvent(type="text_delta", text=text, index=_TEXT, raw=chunk))
+        events.append(StreamEvent.text_delta(text, index=_TEXT, raw=chunk))
 
     def _take_blocks(self, content: Any, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         text, thinking, summary, others = split_content(content)

@@ -54,12 +54,11 @@ def read_usage(usage: Any) -> Usage | None:
 
 def _details(usage: Mapping[str, Any], prompt: Mapping[str, Any], completion: Mapping[str, Any]) -> dict[str, Any]:
     """What else is counted; most answers have none of it."""
-    found = {
-        name: counts[key]
-        for counts, names in ((usage, _BESIDE), (prompt, _READ), (completion, _WRITTEN))
-        for key, name in names.items()
-        if counts.get(key)
-    }
+    found: dict[str, Any] = {}
+    for counts, names in ((usage, _BESIDE), (prompt, _READ), (completion, _WRITTEN)):
+        for key, count in counts.items():
+            if count and key in names:
+                found[names[key]] = count
     if "web_searches" not in found and (run := _group(usage.get("server_tool_use"))):
         found["web_searches"] = run.get("web_search_requests")
     return found
@@ -84,7 +83,10 @@ def billed(usage: Mapping[str, Any]) -> Any:
 
 
 def _first_number(*values: Any) -> int:
-    return next((int(value) for value in values if is_number(value)), 0)
+    for value in values:
+        if value is not None and is_number(value):
+            return int(value)
+    return 0
 
 
 def is_number(value: Any) -> bool:

@@ -230,7 +230,11 @@ def _group(counts: Any) -> Mapping[str, Any]:
 
 
 def _first(counts: Mapping[str, Any], *names: str) -> int | None:
-    return next((int(counts[name]) for name in names if is_number(counts.get(name))), None)
+    for name in names:
+        count = counts.get(name)
+        if count is not None and is_number(count):
+            return int(count)
+    return None
 
 
 _INCOMPLETE: dict[str, FinishReason] = {

@@ -196,7 +196,7 @@ class ResponsesDecoder(DecoderBase):
             item.refusals.add(place)
             events.append(StreamEvent.refusal_delta(text, index=index, raw=event))
         else:
-            events.append(StreamEvent(type="text_delta", text=text, index=index, raw=event))
+            events.append(StreamEvent.text_delta(text, index=index, raw=event))
 
     def _take_thought(self, event: dict[str, Any], events: list[StreamEvent], *, summary: bool) -> None:
         """A summary says what the text says: where a vendor sends both, only what came first is told."""

@@ -18,9 +18,9 @@ EFFORTS: tuple[Effort, ...] = ("none", "minimal", "low", "medium", "high", "xhig
 """From the least to the most."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """Models that take the same settings."""
+    """Models that take the same settings. One is itself and no other: comparing them by value would cost each call."""
 
     pattern: str
     """A regular expression for the start of the model's name, without the vendor's prefix."""

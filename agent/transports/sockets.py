@@ -1,0 +1,209 @@
+"""Sockets for blocking calls whose limits shrink while they are used, and that another thread can interrupt.
+
+A socket's own timeout starts anew with every byte, so a slow drip never ends. Here each system call asks the run what
+is left. Nothing here knows HTTP.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from ..wire import BlockingRun, Cancelled, Live
+
+if TYPE_CHECKING:
+    import ssl
+
+RECEIVE_BYTES = 64 * 1024
+_LONG = 3600.0
+
+
+class LiveSocket:
+    """A connected socket, as blocking calls use it. Whoever made it closes it."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+
+    @property
+    def secure(self) -> bool:
+        """Whether it speaks TLS."""
+        return hasattr(self._socket, "unwrap")
+
+    @contextmanager
+    def interruptible(self, run: BlockingRun) -> Iterator[None]:
+        """While somebody else reads or writes: another thread can end that."""
+        run.wake = self._interrupt
+        try:
+            yield
+        finally:
+            run.wake = None
+
+    def receive(self, run: BlockingRun, most: int = RECEIVE_BYTES) -> bytes:
+        """What has come, b"" at the end. Raises OSError, of which the TimeoutError is that of the run."""
+        run.wake = self._interrupt
+        try:
+            while True:
+                self._arm(run)
+                try:
+                    return self._socket.recv(most)
+                except TimeoutError:
+                    continue
+        finally:
+            run.wake = None
+
+    def send(self, run: BlockingRun, data: memoryview) -> None:
+        """A view, since there is a key in it: a traceback that shows local variables must not show bytes."""
+        run.wake = self._interrupt
+        try:
+            while data:
+                self._arm(run)
+                try:
+                    data = data[self._socket.send(data) :]
+                except TimeoutError:
+                    continue
+        finally:
+            run.wake = None
+
+    def _arm(self, run: BlockingRun) -> None:
+        """Setting a socket's timeout is a system call: one that is too short stays, and is looked at when it fires."""
+        left = run.seconds_left()
+        if left <= 0:
+            raise TimeoutError("the time limit passed")
+        current = self._socket.gettimeout()
+        if current is None or current > left or current < left / 4:
+            self._socket.settimeout(left if left < 0.25 else min(left / 2, _LONG))
+
+    def _interrupt(self) -> None:
+        # On the class: an SSLSocket's own shutdown would forget its TLS state under the reader's feet.
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+class Connection(LiveSocket):
+    """A socket of our own. Dropped, it closes: an interrupt may come where nobody could have closed it."""
+
+    __slots__ = ("__weakref__", "idle_since")
+
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__(connected)
+        self.idle_since = 0.0
+
+    def secured(self, context: ssl.SSLContext, host: str, limit: Live) -> Connection:
+        """The same connection with TLS on it. The handshake may take what is left of the limit."""
+        try:
+            with self.interruptible(limit.run):
+                self._socket.settimeout(limit.seconds())
+                return Connection(context.wrap_socket(self._socket, server_hostname=host))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        return self._socket.fileno() < 0
+
+    def has_news(self) -> bool:
+        """Whether an idle connection has something to read: its end, usually. Then it cannot be used again."""
+        if self.closed:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):  # it may be half-made
+            self._socket.close()
+
+
+def connect(host: str, port: int, limit: Live) -> Connection:
+    """Connect within the limit, name resolution included."""
+    seconds = limit.seconds()
+
+    def dial() -> socket.socket:
+        connected = socket.create_connection((host, port), seconds)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+
+    return Connection(attempt(dial, host, limit.run, seconds))
+
+
+class Closable(Protocol):
+    def close(self) -> object: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+def attempt(dial: Callable[[], C], host: str, run: BlockingRun, seconds: float) -> C:
+    """Wait for a connection no longer than it may take, and not at all once the run is cancelled."""
+    trying = _Attempt(dial)
+    run.wake = trying.done.set
+    try:
+        trying.start()
+        # Asked once more, now that there is something to wake us with.
+        in_time = run.cancelled or trying.done.wait(seconds)
+        if run.cancelled:
+            raise Cancelled
+        if not in_time:
+            raise TimeoutError(f"connecting to {host} took too long")
+        return trying.outcome()
+    except BaseException:
+        trying.abandon()
+        raise
+    finally:
+        run.wake = None
+
+
+class _Attempt(Generic[C]):
+    """One try to connect. Neither getaddrinfo nor connect can be interrupted, so it waits in a thread of its own.
+
+    An attempt that nobody waits for any more closes what it still gets.
+    """
+
+    def __init__(self, dial: Callable[[], C]) -> None:
+        self._dial = dial
+        self._lock = threading.Lock()
+        self._abandoned = False
+        self._connected: C | None = None
+        self._error: Exception | None = None
+        self.done = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._main, daemon=True, name="agent-connect").start()
+
+    def _main(self) -> None:
+        try:
+            connected = self._dial()
+            with self._lock:
+                if self._abandoned:
+                    connected.close()
+                else:
+                    self._connected = connected
+        except Exception as error:
+            self._error = error
+        finally:
+            self.done.set()
+
+    def outcome(self) -> C:
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None
+        assert self._connected is not None
+        return self._connected
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._abandoned = True
+            if self._connected is not None:
+                self._connected.close()
