@@ -12,8 +12,9 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from functools import partial
+from contextlib import suppress
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, AbstractStreamWriter, ResolveResult
@@ -149,13 +150,24 @@ class _Connector(aiohttp.TCPConnector):
             use_dns_cache=False,  # its lookups are tasks that outlive a cancelled request
             happy_eyeballs_delay=None,
         )
-        self._factory = partial(_Protocol, loop=self._loop)  # type: ignore[assignment]
+        self._factory = self._protocol  # type: ignore[assignment]
+        self._protocols: WeakSet[_Protocol] = WeakSet()
         self._owner = os.getpid()
 
     @property
     @override
     def closed(self) -> bool:
         return super().closed or self._loop.is_closed() or self._owner != os.getpid()
+
+    def _protocol(self) -> _Protocol:
+        made = _Protocol(self._loop)
+        self._protocols.add(made)
+        return made
+
+    def abort(self) -> None:
+        """Close all connections, whatever is under way."""
+        for protocol in list(self._protocols):
+            protocol.abort()
 
     @override
     def __del__(self, *_: Any) -> None:
@@ -171,19 +183,28 @@ class Unread(Protocol):
 class Session:
     """What one event loop has: its connections, and the answers that are still being read."""
 
-    __slots__ = ("client", "unread")
+    __slots__ = ("_connector", "_loop", "client", "unread")
 
-    def __init__(self, client: aiohttp.ClientSession) -> None:
-        self.client = client
+    def __init__(self, trusted: ssl.SSLContext) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connector = _Connector(trusted)
+        self.client = _client(self._connector)
         self.unread: set[Unread] = set()
         """Closed with the loop at the latest. The garbage collector would complain of their connections."""
 
     async def aclose(self) -> None:
         for body in list(self.unread):
             body.let_go()
-        await asyncio.sleep(0)  # what was aborted is closed when the loop turns
         async with asyncio.timeout(_CLOSING_SECONDS):
             await self.client.close()
+        await asyncio.sleep(0)  # what was aborted is closed when the loop turns
+
+    def __del__(self) -> None:
+        """Its transport is gone, and nobody had the time to close it: as when a loop ends in the same moment."""
+        if not self.client.closed:
+            self.client.detach()
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._connector.abort)
 
 
 class Sessions:
@@ -204,24 +225,25 @@ class Sessions:
         if found is None:
             for old in [old for old in list(self.by_loop) if old.is_closed()]:  # other threads add theirs
                 self.by_loop.pop(old, None)
-            session = Session(self._client())
+            session = Session(self._trusted())
             keeper = _close_with_loop(session)
             found = self.by_loop[loop] = (session, keeper)
             await anext(keeper)
         return found[0]
 
-    def _client(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=_Connector(self._trusted()),
-            request_class=_Request,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-            skip_auto_headers=_NOT_OURS,
-            read_bufsize=_READ_AHEAD,
-            max_line_size=_MAX_HEAD,
-            max_field_size=_MAX_HEAD,
-        )
+
+def _client(connector: _Connector) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=connector,
+        request_class=_Request,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,
+        skip_auto_headers=_NOT_OURS,
+        read_bufsize=_READ_AHEAD,
+        max_line_size=_MAX_HEAD,
+        max_field_size=_MAX_HEAD,
+    )
 
 
 async def _close_with_loop(session: Session) -> AsyncIterator[None]:

@@ -238,6 +238,30 @@ def test_one_answer_does_not_keep_other_tasks_waiting() -> None:
 
 
 @needs_aiohttp
+@pytest.mark.parametrize("awhile", [0.0, 0.05])
+def test_a_transport_that_is_dropped_closes_its_connections_without_complaints(
+    caplog: pytest.LogCaptureFixture, awhile: float
+) -> None:
+    """As the loop ends, or some time before."""
+    with LoopbackServer(streamed_or_whole) as server:
+
+        async def call() -> None:
+            transport = make_transport("fast", proxy=False, ssl_context=NO_TLS)
+            await _asend(transport, WireRequest(f"{server.url}/v1", PLAIN, b"{}"))
+
+        async def main() -> None:
+            await call()
+            if awhile:
+                await asyncio.sleep(awhile)
+                assert server.open_connections == 0
+
+        asyncio.run(main())
+        gc.collect()
+        assert server.wait_until(lambda: server.open_connections == 0)
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG] == []
+
+
+@needs_aiohttp
 def test_a_loop_that_was_closed_without_being_shut_down_causes_no_complaints_of_aiohttp(
     caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
 ) -> None:
