@@ -1,4 +1,4 @@
-"""HTTP on aiohttp, for programs with much in flight: a third of the CPU of the ordinary transport, and the same rules.
+"""HTTP on aiohttp, for programs behind a proxy with much in flight: the rules of the usual transport, for less CPU.
 
 It never retries, redirects or decides. Only await is fast. Blocking calls go through an `http` transport with the same
 settings, and so does what aiohttp could not send as it is: through SOCKS proxies, or with headers that are not ASCII.
