@@ -65,7 +65,8 @@ class Agent(Caller):
         retry: How failed calls are repeated; by default as often as `config.max_retries` says.
         loop: Limits of runs in which the model calls tools.
         hooks: Who has a say in those runs: what is asked before a tool is called, and so on.
-        transport: Carries the requests; by default the provider's usual one, shared by all agents.
+        transport: Carries the requests; by default the provider's usual one, shared by all agents. One of your own, or
+            the name of another that is shared: `fast`, on aiohttp, for much in flight through an HTTP proxy.
         client: A client of an official SDK (openai, anthropic, google-genai), to send through. Its key, address and
             proxies stay in use; its retries do not.
         middleware: Stands around every call, the first of it outermost; see `agent.middleware`.
@@ -86,7 +87,7 @@ class Agent(Caller):
         retry: RetryConfig | None = None,
         loop: ToolLoopConfig | None = None,
         hooks: Hooks | None = None,
-        transport: Transport | None = None,
+        transport: Transport | str | None = None,
         client: Any = None,
         middleware: Sequence[Middleware] = (),
         get_api_key: GetKey | None = None,
@@ -111,6 +112,8 @@ class Agent(Caller):
             raise ConfigurationError(
                 "client and get_api_key are both given.", field="get_api_key", fix="Leave it out: a client has its key."
             )
+        if isinstance(transport, str):
+            transports.check(transport)
         self.middleware = read_middleware(middleware) if middleware else ()
         self._get_key = get_api_key
         self._keys = None if get_api_key is None else _read_keys(get_api_key, self)
@@ -314,7 +317,8 @@ class Agent(Caller):
     @property
     @override
     def _transport(self) -> Transport:
-        return self._brought_transport or transports.load(self.provider.transport)
+        brought = self._brought_transport or self.provider.transport
+        return transports.load(brought) if isinstance(brought, str) else brought
 
     # As one of several
 
@@ -348,7 +352,8 @@ class Agent(Caller):
         config = self.config
         way = self._client if self._client is not None else self._brought_transport
         key = config.api_key if self._get_key is None else id(self._get_key)
-        access = (config.provider, config.base_url, key, None if way is None else id(way))
+        # By name, another way leads to the same vendor.
+        access = (config.provider, config.base_url, key, None if way is None or isinstance(way, str) else id(way))
         return access, (*access, config.model)
 
 

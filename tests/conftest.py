@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from pytest_socket import socket_allow_hosts
 
 from agent.context import ambient_deadline
-from tests.drive import AioDriver, Driver, SimulatedDriver, SyncDriver
+from tests.drive import AioDriver, Driver, FastDriver, SimulatedDriver, SyncDriver, needs_aiohttp
 
 SEED = int(os.environ.get("AGENT_TEST_SEED") or random.SystemRandom().randrange(2**32))
 os.environ["AGENT_TEST_SEED"] = str(SEED)  # for worker processes: they start from this one's environment
@@ -139,5 +139,14 @@ def drive(request: pytest.FixtureRequest) -> Iterator[Driver]:
 @pytest.fixture(params=[SyncDriver, AioDriver], ids=lambda kind: kind.name)
 def drive_real(request: pytest.FixtureRequest) -> Iterator[Driver]:
     """A behaviour that needs a real socket or a real clock."""
+    with request.param() as driver:
+        yield driver
+
+
+@pytest.fixture(
+    params=[SyncDriver, AioDriver, pytest.param(FastDriver, marks=needs_aiohttp)], ids=lambda kind: kind.name
+)
+def drive_http(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """A behaviour of the network: under either driver, and over either library."""
     with request.param() as driver:
         yield driver

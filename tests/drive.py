@@ -10,19 +10,27 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
+import pytest
 from typing_extensions import override
 
 from agent import Agent, Router
 from agent.errors import AgentError
 from agent.looping.results import RunResult
 from agent.testing import LoopbackServer, Network, SimulatedLoop, Simulation, simulate
+from agent.transports.http import HttpTransport
 from agent.types import AgentResponse, StreamEvent
 from agent.wire import WireRequest
 
+if TYPE_CHECKING:
+    from agent.transports.fast import FastTransport
+
 T = TypeVar("T")
+AnyHttp: TypeAlias = "HttpTransport | FastTransport"
+needs_aiohttp = pytest.mark.skipif(find_spec("aiohttp") is None, reason="the extra `fast` is not installed")
 
 
 @dataclass
@@ -77,6 +85,9 @@ class Driver:
     """Runs calls of an agent against a network."""
 
     name = ""
+    awaits = False
+    carrier: str | None = None
+    """The name of the transport, if it is not the usual one."""
 
     def __init__(self) -> None:
         self._servers: list[LoopbackServer] = []
@@ -95,6 +106,10 @@ class Driver:
         self._servers.append(server)
         return server
 
+    def transport(self, **settings: Any) -> AnyHttp:
+        """A transport of its own, of the kind that this driver uses."""
+        return make_transport(self.carrier, **settings)
+
     def complete(self, network: Network, request: Any = "hi", **options: Any) -> Outcome:
         return self._run(network, request, options, streaming=False)
 
@@ -104,7 +119,7 @@ class Driver:
     def run(self, network: Network, request: Any = "hi", *, asked: dict[str, Any] | None = None, **options: Any) -> Ran:
         """A run with tools, as a stream of events. `asked` are options of the run, `options` those of the agent."""
         server = self.serve(network)
-        agent = make_agent(options, base_url=server.url)
+        agent = make_agent({"transport": self.carrier, **options}, base_url=server.url)
         ran = Ran(requests=server.requests)
         started = time.monotonic()
         try:
@@ -119,7 +134,7 @@ class Driver:
 
     def _run(self, network: Network, request: Any, options: dict[str, Any], *, streaming: bool) -> Outcome:
         server = self.serve(network)
-        agent = make_agent(options, base_url=server.url)
+        agent = make_agent({"transport": self.carrier, **options}, base_url=server.url)
         outcome = Outcome(requests=server.requests)
         started = time.monotonic()
         try:
@@ -131,6 +146,14 @@ class Driver:
 
     def _call(self, agent: Agent | Router, request: Any, outcome: Outcome, *, streaming: bool) -> None:
         raise NotImplementedError
+
+
+def make_transport(name: str | None, **settings: Any) -> AnyHttp:
+    if name != "fast":
+        return HttpTransport(**settings)
+    from agent.transports.fast import FastTransport
+
+    return FastTransport(**settings)
 
 
 def make_agent(options: dict[str, Any], base_url: str | None = None) -> Agent | Router:
@@ -171,6 +194,7 @@ class SyncDriver(Driver):
 
 class AioDriver(Driver):
     name = "aio"
+    awaits = True
 
     @override
     def _loop(self, agent: Agent | Router, request: Any, asked: dict[str, Any], ran: Ran) -> None:
@@ -197,6 +221,13 @@ class AioDriver(Driver):
         async for event in stream:
             outcome.events.append(event)
         outcome.response = stream.response
+
+
+class FastDriver(AioDriver):
+    """With await, over aiohttp."""
+
+    name = "fast"
+    carrier = "fast"
 
 
 class SimulatedDriver(Driver):

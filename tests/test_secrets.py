@@ -18,9 +18,10 @@ import pytest
 
 from agent import Agent, AgentConfig, errors
 from agent.answers import Answer
-from agent.testing import LoopbackServer, Script
+from agent.testing import LoopbackServer, RawAnswer, Script
 from agent.types import AgentResponse
 from agent.wire import WireRequest
+from tests.drive import needs_aiohttp
 
 KEY = "sk-canary/Zm9vYmFy+0123456789=abcdefghij"
 RUN = 8
@@ -65,19 +66,34 @@ def nonsense(request: WireRequest) -> Answer:
     return Answer([b"<html>" + KEY.encode()])
 
 
+def not_http(request: WireRequest) -> Answer:
+    return RawAnswer([b"what? " + request.body])
+
+
+def cut_short(request: WireRequest) -> Answer:
+    return RawAnswer([b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"])
+
+
 NETWORKS: dict[str, Callable[[WireRequest], Answer]] = {
     "echoing": echoing,
     "broken": broken,
     "unreachable": unreachable,
     "moved": moved,
     "nonsense": nonsense,
+    "not HTTP": not_http,
+    "cut short": cut_short,
 }
 
 
+@pytest.fixture(params=["http", pytest.param("fast", marks=needs_aiohttp)])
+def carrier(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(params=NETWORKS.values(), ids=list(NETWORKS))
-def failing_agent(request: pytest.FixtureRequest) -> Iterator[Agent]:
+def failing_agent(request: pytest.FixtureRequest, carrier: str) -> Iterator[Agent]:
     with LoopbackServer(request.param) as server:
-        yield Agent("openai-chat:m", api_key=KEY, base_url=server.url, max_retries=0)
+        yield Agent("openai-chat:m", api_key=KEY, base_url=server.url, max_retries=0, transport=carrier)
 
 
 def failures_of(agent: Agent) -> Iterator[errors.AgentError]:

@@ -1,5 +1,5 @@
-"""Transports carry bytes: `http` over the network, `sdk` through a client that the caller brings, `local`, `scripted`
-and `function` in process. They know no vendor and decide nothing.
+"""Transports carry bytes: `http` and `fast` over the network, `sdk` through a client that the caller brings, `local`,
+`scripted` and `function` in process. They know no vendor and decide nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import Any
 from .. import errors
 from ..wire import Transport
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # one of them is made of another
 _shared: dict[str, Transport] = {}
+_NAMES = ("http", "fast", "local", "scripted", "function")
 
 
 def load(name: str) -> Transport:
@@ -28,6 +29,28 @@ def load(name: str) -> Transport:
     return found
 
 
+def check(name: str) -> None:
+    """Raises unless there is a transport of this name, and what it is made of; loads nothing."""
+    if name not in _NAMES:
+        raise errors.ConfigurationError(
+            f"There is no transport named {name!r}.",
+            field="transport",
+            fix=f"Use {', '.join(_NAMES[:-1])} or {_NAMES[-1]}, or pass one.",
+        )
+    if name == "fast" and not _is_there("aiohttp"):
+        raise errors.ConfigurationError(
+            "The transport named 'fast' needs aiohttp, which is not installed.",
+            field="transport",
+            fix="Install the extra: pip install 'agent-llm-router[fast]'.",
+        )
+
+
+def _is_there(package: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(package) is not None
+
+
 def through(client: Any) -> Transport:
     """A transport through a client that the caller brings."""
     from .sdk import SdkTransport
@@ -36,10 +59,18 @@ def through(client: Any) -> Transport:
 
 
 def _make(name: str) -> Transport:
+    check(name)
     if name == "http":
         from .http import HttpTransport
 
         return HttpTransport()
+    if name == "fast":
+        from .fast import FastTransport
+        from .http import HttpTransport
+
+        http = load("http")
+        assert isinstance(http, HttpTransport)
+        return FastTransport.beside(http)
     if name == "scripted":
         from ..providers.scripted import Script
         from .scripted import ScriptedTransport
@@ -49,12 +80,6 @@ def _make(name: str) -> Transport:
         from .function import FunctionTransport
 
         return FunctionTransport()
-    if name == "local":
-        from .local import LocalTransport
+    from .local import LocalTransport
 
-        return LocalTransport()
-    raise errors.ConfigurationError(
-        f"There is no transport named {name!r}.",
-        field="transport",
-        fix="Use http, local, scripted or function, or pass one.",
-    )
+    return LocalTransport()

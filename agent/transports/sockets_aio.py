@@ -144,7 +144,7 @@ async def dial(
     """The first of the host's addresses that can be reached."""
     loop = asyncio.get_running_loop()
     name = None if context is None else host
-    addresses = await _resolve(host, port)
+    addresses = await resolve(host, port)
     for last, address in enumerate(addresses, 1 - len(addresses)):
         try:
             _, connection = await loop.create_connection(
@@ -162,7 +162,7 @@ def finite(seconds: float | None) -> float | None:
     return None if seconds == math.inf else seconds
 
 
-async def _resolve(host: str, port: int) -> list[str]:
+async def resolve(host: str, port: int) -> list[str]:
     """Addresses in the system's order, looked up in a daemon thread.
 
     A lookup can hang for minutes and cannot be interrupted. In the loop's own executor it would take one of few

@@ -7,16 +7,19 @@ from collections.abc import Iterator
 import pytest
 
 from agent.testing import LoopbackServer
-from tests.drivers.play import AioStage, SimulatedStage, Stage, SyncStage, streamed_or_whole
+from tests.drive import needs_aiohttp
+from tests.drivers.play import AioStage, FastStage, SimulatedStage, Stage, SyncStage, streamed_or_whole
+
+FAST = pytest.param(FastStage, marks=needs_aiohttp)
 
 
-@pytest.fixture(params=[SyncStage, AioStage, SimulatedStage], ids=lambda kind: kind.name)
+@pytest.fixture(params=[SyncStage, AioStage, FAST, SimulatedStage], ids=lambda kind: kind.name)
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     with request.param() as made:
         yield made
 
 
-@pytest.fixture(params=[SyncStage, AioStage], ids=lambda kind: kind.name)
+@pytest.fixture(params=[SyncStage, AioStage, FAST], ids=lambda kind: kind.name)
 def real_stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     with request.param() as made:
         yield made

@@ -23,10 +23,11 @@ from agent.drivers.simulated import Simulation
 from agent.drivers.sync import SyncRun
 from agent.flow import Emit, Flow, Open, Read, Sleep
 from agent.testing import Answer, LoopbackServer, Piece, RawAnswer
+from agent.transports.direct_aio import AioConnections
 from agent.transports.http import HttpTransport
 from agent.types import StreamEvent
 from agent.wire import Limits, WireRequest
-from tests.drive import run_and_leave_nothing
+from tests.drive import AnyHttp, make_transport, run_and_leave_nothing
 
 FOREVER = 30.0
 SSE = {"content-type": "text/event-stream"}
@@ -139,6 +140,17 @@ def busy_connections(transport: HttpTransport) -> list[Any]:
     return [one for one in transport._direct.open if one not in idle and not one.closed]
 
 
+async def pools_are_idle(transport: AnyHttp) -> bool:
+    """Whether no connection of this loop carries anything."""
+    if not isinstance(transport, HttpTransport):
+        connector = (await transport._session()).client.connector
+        return connector is not None and not connector._acquired
+    connections = await transport._acarrier(None)
+    assert isinstance(connections, AioConnections)
+    idle = set(connections.idle)
+    return all(connection in idle or connection.transport.is_closing() for connection in connections.open)
+
+
 @dataclass
 class Played:
     """What became of a flow."""
@@ -158,11 +170,12 @@ class Stage:
 
     name = ""
     real = True
+    carrier: str | None = None
 
     def __init__(self) -> None:
         self.answers: Answers = {}
         self.asked: set[str] = set()
-        self.transport = HttpTransport(proxy=False, ssl_context=NO_TLS)
+        self.transport: AnyHttp = make_transport(self.carrier, proxy=False, ssl_context=NO_TLS)
         self.server = LoopbackServer(self._answer)
 
     def __enter__(self) -> Self:
@@ -229,6 +242,13 @@ class AioStage(Stage):
             played.value = run.result
 
         run_and_leave_nothing(main())
+
+
+class FastStage(AioStage):
+    """With await, over aiohttp."""
+
+    name = "fast"
+    carrier = "fast"
 
 
 class SimulatedStage(Stage):

@@ -17,11 +17,11 @@ from agent import Agent, errors
 from agent.drivers.aio import AioRun
 from agent.flow import Flow, Open, Read, Send, Sleep
 from agent.testing import Answer, LoopbackServer
-from agent.transports.direct_aio import AioConnections
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
 from agent.wire import AsyncBody, Limits, Reply, WireRequest
-from tests.drivers.play import agent_at, failing, hung_up, never, stall, streamed_or_whole
+from tests.drive import make_transport, needs_aiohttp
+from tests.drivers.play import agent_at, failing, hung_up, never, pools_are_idle, stall, streamed_or_whole
 
 QUICK = RetryConfig(max_retries=2, initial_delay=0.004, throttle_delay=0.004, jitter=False, budget=None)
 
@@ -48,13 +48,6 @@ async def stream(agent: Agent, text: str = "hi") -> None:
         await asyncio.sleep(0)
 
 
-async def pools_are_idle(transport: HttpTransport) -> bool:
-    connections = await transport._acarrier(None)
-    assert isinstance(connections, AioConnections)
-    idle = set(connections.idle)
-    return all(connection in idle or connection.transport.is_closing() for connection in connections.open)
-
-
 async def cancel_at(step: int, work: Coroutine[Any, Any, None]) -> bool:
     """Let the loop turn `step` times, then cancel; whether there was still something to cancel."""
     task = asyncio.create_task(work)
@@ -69,10 +62,13 @@ async def cancel_at(step: int, work: Coroutine[Any, Any, None]) -> bool:
     return True
 
 
+@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
 @pytest.mark.parametrize("work", [complete, stream])
-def test_cancelling_at_every_await_leaves_nothing(work: Callable[[Agent, str], Coroutine[Any, Any, None]]) -> None:
+def test_cancelling_at_every_await_leaves_nothing(
+    work: Callable[[Agent, str], Coroutine[Any, Any, None]], carrier: str
+) -> None:
     with LoopbackServer(FailsOnce()) as server:
-        transport = HttpTransport(proxy=False)
+        transport = make_transport(carrier, proxy=False)
         agent = agent_at(server, retry=QUICK, transport=transport)
 
         def sent(step: int) -> int:

@@ -23,7 +23,7 @@ from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
 from agent.wire import WireRequest
-from tests.drive import Driver, run_and_leave_nothing
+from tests.drive import Driver, make_transport, needs_aiohttp, run_and_leave_nothing
 from tests.drivers.play import agent_at, completion, cut, failing, stall, without_gc
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,17 +60,19 @@ def test_threads_share_an_agent_and_never_each_others_answers() -> None:
         assert server.wait_until(lambda: server.open_connections == 0)
 
 
-def test_no_thread_of_ours_is_left_after_a_call(vendor: LoopbackServer) -> None:
+@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+def test_no_thread_of_ours_is_left_after_a_call(vendor: LoopbackServer, carrier: str) -> None:
     before = set(threading.enumerate())
-    agent = agent_at(vendor)
+    agent = agent_at(vendor, transport=carrier)
     agent.complete("hi")
     agent.stream("hi").collect()
     asyncio.run(agent.acomplete("hi"))
     assert set(threading.enumerate()) <= before
 
 
-def test_many_event_loops_one_after_the_other_leave_nothing(vendor: LoopbackServer) -> None:
-    transport = HttpTransport(proxy=False)
+@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+def test_many_event_loops_one_after_the_other_leave_nothing(vendor: LoopbackServer, carrier: str) -> None:
+    transport = make_transport(carrier, proxy=False)
     agent = agent_at(vendor, transport=transport)
 
     async def main() -> None:
@@ -80,12 +82,14 @@ def test_many_event_loops_one_after_the_other_leave_nothing(vendor: LoopbackServ
     for _ in range(20):
         asyncio.run(main())
     assert vendor.wait_until(lambda: vendor.open_connections == 0)
-    assert transport._loops is not None
-    assert len(transport._loops.by_loop) <= 1
+    known = transport._loops if isinstance(transport, HttpTransport) else transport._sessions
+    assert known is not None
+    assert len(known.by_loop) <= 1
 
 
-def test_event_loops_in_several_threads_share_an_agent(vendor: LoopbackServer) -> None:
-    agent = agent_at(vendor, transport=HttpTransport(proxy=False))
+@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+def test_event_loops_in_several_threads_share_an_agent(vendor: LoopbackServer, carrier: str) -> None:
+    agent = agent_at(vendor, transport=make_transport(carrier, proxy=False))
     wrong: list[BaseException] = []
 
     async def main() -> None:
@@ -120,12 +124,13 @@ def run_script(code: str, *, within: float = 20.0) -> subprocess.CompletedProces
     )
 
 
-def test_a_forked_child_and_its_parent_both_go_on(vendor: LoopbackServer) -> None:
+@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+def test_a_forked_child_and_its_parent_both_go_on(vendor: LoopbackServer, carrier: str) -> None:
     """In a process of its own: this one has threads, and Python warns of forking with threads."""
     done = run_script(f"""
         import asyncio, os, sys
         from agent import Agent
-        agent = Agent("openai-chat:m", api_key="k", base_url="{vendor.url}/v1", max_retries=0)
+        agent = Agent("openai-chat:m", api_key="k", base_url="{vendor.url}/v1", max_retries=0, transport="{carrier}")
 
         async def both():
             assert (await agent.acomplete("hi")).text == "hello"
@@ -149,11 +154,12 @@ def test_a_forked_child_and_its_parent_both_go_on(vendor: LoopbackServer) -> Non
     assert vendor.connections_made == 5, "two of the parent's, two of the child's, and one of the parent's loop"
 
 
-def test_a_loop_that_forks_leaves_its_parent_alone(vendor: LoopbackServer) -> None:
+@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+def test_a_loop_that_forks_leaves_its_parent_alone(vendor: LoopbackServer, carrier: str) -> None:
     done = run_script(f"""
         import asyncio, os
         from agent import Agent
-        agent = Agent("openai-chat:m", api_key="k", base_url="{vendor.url}/v1", max_retries=0)
+        agent = Agent("openai-chat:m", api_key="k", base_url="{vendor.url}/v1", max_retries=0, transport="{carrier}")
 
         async def main():
             await agent.acomplete("hi")
@@ -184,9 +190,10 @@ def test_an_agent_can_be_pickled_without_its_key_or_connections(
     assert dict(vendor.requests[-1].headers)[b"authorization"] == b"Bearer sk-other"
 
 
-def test_a_transport_cannot_be_pickled_and_says_so() -> None:
+@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+def test_a_transport_cannot_be_pickled_and_says_so(carrier: str) -> None:
     with pytest.raises(TypeError, match="cannot be pickled"):
-        pickle.dumps(HttpTransport(proxy=False))
+        pickle.dumps(make_transport(carrier, proxy=False))
 
 
 EXITS = {
@@ -219,8 +226,14 @@ asyncio.run(main())""",
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("name", EXITS)
-def test_a_program_ends_quickly_and_quietly_with(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "carrier"),
+    [
+        *((name, "http") for name in EXITS),
+        *(pytest.param(name, "fast", marks=needs_aiohttp) for name in EXITS if "async" in name),
+    ],
+)
+def test_a_program_ends_quickly_and_quietly_with(name: str, carrier: str) -> None:
     with LoopbackServer(lambda request: stall()) as server:
         prelude = f"""
 import asyncio, threading, time
@@ -229,7 +242,7 @@ from agent.drivers.aio import AioRun, drain as adrain
 from agent.drivers.sync import SyncRun, drain
 from agent.flow import Cancel, Invoke, Spawn, Wait
 from agent.transports.http import HttpTransport
-agent = Agent("openai-chat:m", api_key="k", base_url="{server.url}/v1", max_retries=0)
+agent = Agent("openai-chat:m", api_key="k", base_url="{server.url}/v1", max_retries=0, transport="{carrier}")
 started = time.monotonic()
 """
         started = time.monotonic()
@@ -242,11 +255,11 @@ started = time.monotonic()
 @pytest.mark.parametrize("answer", [cut, failing, lambda: Answer(failure=OSError("no"))], ids=["cut", "500", "refused"])
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_failed_call_leaves_no_reference_cycle(
-    drive_real: Driver, answer: Callable[[], Answer], streaming: bool
+    drive_http: Driver, answer: Callable[[], Answer], streaming: bool
 ) -> None:
     """A cycle would keep sockets open until the collector comes."""
-    server = drive_real.serve(lambda request: answer())
-    transport = HttpTransport(proxy=False)
+    server = drive_http.serve(lambda request: answer())
+    transport = drive_http.transport(proxy=False)
     agent = agent_at(server, transport=transport, retry=RetryConfig(max_retries=1, initial_delay=0))
 
     def fail() -> weakref.ref[errors.AgentError]:
@@ -270,15 +283,15 @@ def test_a_failed_call_leaves_no_reference_cycle(
         raise AssertionError("it succeeded")
 
     with without_gc():
-        error = fail() if drive_real.name == "sync" else asyncio.run(afail())
+        error = fail() if not drive_http.awaits else asyncio.run(afail())
         assert error() is None, gc.get_referrers(error())
 
 
-def test_tracebacks_are_short_and_name_the_cause(drive_real: Driver, vendor: LoopbackServer) -> None:
+def test_tracebacks_are_short_and_name_the_cause(drive_http: Driver, vendor: LoopbackServer) -> None:
     vendor.close()
-    agent = agent_at(vendor)
+    agent = agent_at(vendor, transport=drive_http.carrier)
     with pytest.raises(errors.ConnectionError) as caught:
-        if drive_real.name == "sync":
+        if not drive_http.awaits:
             agent.complete("hi")
         else:
             run_and_leave_nothing(agent.acomplete("hi"))

@@ -72,19 +72,19 @@ def test_a_stream_ends_at_its_deadline(drive: Driver, answer: Callable[[], Answe
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_headers_that_drip_do_not_extend_the_deadline(drive_real: Driver, streaming: bool) -> None:
-    call = drive_real.stream if streaming else drive_real.complete
+def test_headers_that_drip_do_not_extend_the_deadline(drive_http: Driver, streaming: bool) -> None:
+    call = drive_http.stream if streaming else drive_http.complete
     outcome = call(always(dripped_head), deadline=0.4)
     assert root_of(outcome.failed).deadline
-    assert exactly(0.4, outcome.seconds, drive_real)
+    assert exactly(0.4, outcome.seconds, drive_http)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_the_socket_is_closed_when_the_deadline_passes(drive_real: Driver, streaming: bool) -> None:
-    server = drive_real.serve(always(stall))
-    agent = agent_at(server, deadline=0.2)
+def test_the_socket_is_closed_when_the_deadline_passes(drive_http: Driver, streaming: bool) -> None:
+    server = drive_http.serve(always(stall))
+    agent = agent_at(server, deadline=0.2, transport=drive_http.carrier)
     with pytest.raises(errors.AgentError):
-        _call(drive_real, agent, streaming=streaming)
+        _call(drive_http, agent, streaming=streaming)
     assert server.wait_until(lambda: server.open_connections == 0)
 
 
@@ -92,7 +92,7 @@ def _call(drive: Driver, agent: Agent, *, streaming: bool) -> Any:
     async def main() -> Any:
         return await (agent.astream("hi").collect() if streaming else agent.acomplete("hi"))
 
-    if drive.name == "aio":
+    if drive.awaits:
         return run_and_leave_nothing(main())
     return agent.stream("hi").collect() if streaming else agent.complete("hi")
 
@@ -158,9 +158,9 @@ def test_each_meaningful_event_starts_the_idle_time_anew(drive: Driver) -> None:
     assert outcome.seconds > 0.4
 
 
-def test_a_slow_consumer_is_not_idle(drive_real: Driver) -> None:
-    server = drive_real.serve(always(lambda: tokens(4, 0.01)))
-    agent = agent_at(server, idle_timeout=0.08)
+def test_a_slow_consumer_is_not_idle(drive_http: Driver) -> None:
+    server = drive_http.serve(always(lambda: tokens(4, 0.01)))
+    agent = agent_at(server, idle_timeout=0.08, transport=drive_http.carrier)
 
     async def main() -> int:
         seen = 0
@@ -169,7 +169,7 @@ def test_a_slow_consumer_is_not_idle(drive_real: Driver) -> None:
             seen += 1
         return seen
 
-    if drive_real.name == "aio":
+    if drive_http.awaits:
         assert run_and_leave_nothing(main()) >= 4
     else:
         seen = 0
@@ -219,20 +219,25 @@ def full_house() -> Iterator[int]:
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("limit", ["connect_timeout", "deadline"])
-def test_connecting_has_its_limits(drive_real: Driver, full_house: int, limit: str, streaming: bool) -> None:
+def test_connecting_has_its_limits(drive_http: Driver, full_house: int, limit: str, streaming: bool) -> None:
     options: dict[str, Any] = {limit: 0.3}
     agent = Agent(
-        "openai-chat:m", api_key="sk-test", base_url=f"http://127.0.0.1:{full_house}/v1", max_retries=0, **options
+        "openai-chat:m",
+        transport=drive_http.carrier,
+        api_key="sk-test",
+        base_url=f"http://127.0.0.1:{full_house}/v1",
+        max_retries=0,
+        **options,
     )
     started = time.monotonic()
     with pytest.raises(errors.TimeoutError) as caught:
-        _call(drive_real, agent, streaming=streaming)
+        _call(drive_http, agent, streaming=streaming)
     assert caught.value.deadline == (limit == "deadline")
-    assert exactly(0.3, time.monotonic() - started, drive_real)
+    assert exactly(0.3, time.monotonic() - started, drive_http)
 
 
 @pytest.mark.parametrize("limit", ["connect_timeout", "deadline"])
-def test_a_lookup_that_hangs_delays_nobody(drive_real: Driver, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+def test_a_lookup_that_hangs_delays_nobody(drive_http: Driver, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     """Not even the end of the event loop."""
     released = threading.Event()
 
@@ -242,34 +247,43 @@ def test_a_lookup_that_hangs_delays_nobody(drive_real: Driver, monkeypatch: pyte
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
     options: dict[str, Any] = {limit: 0.3}
-    agent = Agent("openai-chat:m", api_key="sk-test", base_url="https://slow.invalid/v1", max_retries=0, **options)
+    agent = Agent(
+        "openai-chat:m",
+        transport=drive_http.carrier,
+        api_key="sk-test",
+        base_url="https://slow.invalid/v1",
+        max_retries=0,
+        **options,
+    )
     started = time.monotonic()
     try:
         with pytest.raises(errors.TimeoutError):
-            _call(drive_real, agent, streaming=False)
-        assert exactly(0.3, time.monotonic() - started, drive_real)
+            _call(drive_http, agent, streaming=False)
+        assert exactly(0.3, time.monotonic() - started, drive_http)
     finally:
         released.set()
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "a" * 70 + ".invalid"])
 def test_a_host_that_does_not_exist_is_a_connection_error(
-    drive_real: Driver, monkeypatch: pytest.MonkeyPatch, host: str
+    drive_http: Driver, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     def unknown(name: str, *args: Any, **kwargs: Any) -> Any:
         name.encode("idna")
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    agent = Agent("openai-chat:m", api_key="sk-test", base_url=f"https://{host}/v1", max_retries=0)
+    agent = Agent(
+        "openai-chat:m", transport=drive_http.carrier, api_key="sk-test", base_url=f"https://{host}/v1", max_retries=0
+    )
     with pytest.raises(errors.ConnectionError):
-        _call(drive_real, agent, streaming=False)
+        _call(drive_http, agent, streaming=False)
 
 
 def test_a_host_with_several_addresses_is_reached_at_the_one_that_answers(
-    drive_real: Driver, monkeypatch: pytest.MonkeyPatch
+    drive_http: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = drive_real.serve(always(whole))
+    server = drive_http.serve(always(whole))
     port = int(server.url.rsplit(":", 1)[1])
 
     resolve = socket.getaddrinfo
@@ -283,12 +297,13 @@ def test_a_host_with_several_addresses_is_reached_at_the_one_that_answers(
     monkeypatch.setattr(socket, "getaddrinfo", two)
     agent = Agent(
         "openai-chat:m",
+        transport=drive_http.carrier,
         api_key="sk-test",
         base_url=f"http://two.localhost:{port}/v1",
         max_retries=0,
         allow_insecure=True,
     )
-    assert _call(drive_real, agent, streaming=False).text == "hello"
+    assert _call(drive_http, agent, streaming=False).text == "hello"
 
 
 # In a crowd

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.testing import FAULTS
-from agent.transports.http import HttpTransport
+from tests.drive import make_transport
 from tests.drivers.play import NO_TLS
 from tests.faults.playing import PATIENT, Caller, Outcome
 
@@ -82,7 +82,7 @@ def measure(caller: Caller, codec: str, driver: str, fault: str, form: str) -> d
 
 
 def main(url: str, codec: str, driver: str) -> None:
-    caller = Caller(transport=HttpTransport(proxy=False, ssl_context=NO_TLS))
+    caller = Caller(transport=make_transport(driver, proxy=False, ssl_context=NO_TLS))
     caller.url = url
     for _ in range(3):  # what is imported and made once is not counted
         measure(caller, codec, driver, "good", "stream")

@@ -12,9 +12,9 @@ from typing import Any
 from agent import Agent
 from agent.errors import AgentError
 from agent.testing import FAULTS, Answer, LoopbackServer, VendorScript
-from agent.transports.http import HttpTransport
 from agent.types import AgentResponse, TextContent
 from agent.wire import Transport, WireRequest
+from tests.drive import make_transport
 from tests.drivers.play import NO_TLS
 
 CODECS = ("openai-chat", "openai-responses", "anthropic", "gemini")
@@ -95,8 +95,8 @@ class Caller:
 
 
 @contextmanager
-def calling() -> Iterator[Caller]:
+def calling(carrier: str | None = None) -> Iterator[Caller]:
     with LoopbackServer(faulty) as server:
-        transport = HttpTransport(proxy=False, ssl_context=NO_TLS)
+        transport = make_transport(carrier, proxy=False, ssl_context=NO_TLS)
         yield Caller(server, transport)
         transport.close()

@@ -11,6 +11,7 @@ import pytest
 
 from agent.testing import LoopbackServer
 from agent.wire import parse_json
+from tests.drive import needs_aiohttp
 from tests.faults.expected import Failure, expected
 from tests.faults.heavy import HEAVY
 from tests.faults.playing import CODECS, faulty
@@ -21,8 +22,13 @@ LONGEST_HOLD = 0.05
 
 @pytest.mark.timing
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux tells it")
-@pytest.mark.parametrize("driver", ["sync", "aio"])
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    ("codec", "driver"),
+    [
+        *((codec, driver) for codec in CODECS for driver in ("sync", "aio")),
+        pytest.param("openai-chat", "fast", marks=needs_aiohttp),
+    ],
+)
 def test_what_is_too_large_costs_little(codec: str, driver: str) -> None:
     with LoopbackServer(faulty) as server:
         command = [sys.executable, "-m", "tests.faults.heavy", server.url, codec, driver]

@@ -19,6 +19,7 @@ from agent import Agent, errors
 from agent.testing import Answer, Chaos, LoopbackServer, Piece, VendorScript
 from agent.transports.http import HttpTransport
 from agent.wire import WireRequest
+from tests.drive import AnyHttp, make_transport, needs_aiohttp
 from tests.drivers.play import NO_TLS
 from tests.faults.playing import CODECS, MODELS
 
@@ -49,7 +50,7 @@ class World:
         with self._lock:
             self.outcomes[outcome] += 1
 
-    def agents(self, transport: HttpTransport) -> list[Agent]:
+    def agents(self, transport: AnyHttp) -> list[Agent]:
         made = []
         for codec in CODECS:
             url = f"{self.server.url}/v1"
@@ -136,9 +137,9 @@ async def one_astream(world: World, agent: Agent, die: random.Random) -> None:
         world.note("broken")
 
 
-async def in_tasks(world: World, count: int, seed: int) -> set[str]:
+async def in_tasks(world: World, count: int, seed: int, carrier: str) -> set[str]:
     """What tasks are left when the work is done."""
-    agents = world.agents(HttpTransport(proxy=False, ssl_context=NO_TLS))
+    agents = world.agents(make_transport(carrier, proxy=False, ssl_context=NO_TLS))
 
     async def work(worker: int) -> None:
         die = random.Random(f"{seed}/{worker}")
@@ -180,9 +181,10 @@ def test_streams_in_threads_leave_no_socket_and_no_thread(world: World, rng: ran
 
 
 @pytest.mark.timing
-def test_streams_in_tasks_leave_no_socket_no_task_and_no_thread(world: World, rng: random.Random) -> None:
+@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+def test_streams_in_tasks_leave_no_socket_no_task_and_no_thread(world: World, rng: random.Random, carrier: str) -> None:
     before = set(threading.enumerate())
-    assert asyncio.run(in_tasks(world, 1000, rng.randrange(2**32))) == set()
+    assert asyncio.run(in_tasks(world, 1000, rng.randrange(2**32), carrier)) == set()
     check(world, 1000)
     assert threads_left(before) == set()
     assert world.nothing_open(), world.server.open_connections
@@ -197,7 +199,7 @@ def resident() -> float:
 
 @pytest.mark.soak
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is measured as Linux tells it")
-@pytest.mark.parametrize("driver", ["sync", "aio"])
+@pytest.mark.parametrize("driver", ["sync", "aio", pytest.param("fast", marks=needs_aiohttp)])
 def test_ten_thousand_streams_leave_nothing_and_memory_stays_flat(
     world: World, rng: random.Random, driver: str
 ) -> None:
@@ -211,7 +213,7 @@ def test_ten_thousand_streams_leave_nothing_and_memory_stays_flat(
         if driver == "sync":
             in_threads(world, 2000, seed)
         else:
-            assert asyncio.run(in_tasks(world, 2000, seed)) == set()
+            assert asyncio.run(in_tasks(world, 2000, seed, driver)) == set()
         assert threads_left(before) == set()
         assert world.nothing_open(), world.server.open_connections
         sizes.append(resident())

@@ -10,15 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agent.errors import AgentError, StreamInterrupted
+from agent.errors import AgentError, ConnectionError, StreamInterrupted
 from agent.testing import FAULTS, Chaos, Fault, FaultyTransport, ScriptedTransport, Simulation, simulate
 from agent.types import AgentResponse
+from tests.drive import needs_aiohttp
 from tests.faults.expected import EXPECTED, OF_ITS_OWN, RETRY_AFTER, Failure, expected, ok
 from tests.faults.playing import CODECS, LIMITS, WORDS, Caller, Outcome, calling, good
 
 DRIVERS = ("sync", "aio")
 QUICK = [fault for fault in FAULTS.values() if not fault.heavy and not fault.slow]
 SLOW = [fault for fault in FAULTS.values() if fault.slow]
+
+
+WITH_GOOD_BYTES = {"body-longer-than-announced", "chunk-longer-than-it-says"}
+"""aiohttp reads all that has come at once, and loses what was good before the bytes that are not HTTP."""
 
 
 def cases(faults: list[Fault]) -> list[tuple[str, str]]:
@@ -28,6 +33,12 @@ def cases(faults: list[Fault]) -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def caller() -> Iterator[Caller]:
     with calling() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def fast_caller() -> Iterator[Caller]:
+    with calling("fast") as made:
         yield made
 
 
@@ -94,6 +105,26 @@ def test_a_fault_is_a_typed_error(caller: Caller, fault: str, form: str, codec: 
     assert outcome.seconds < 5
 
 
+@needs_aiohttp
+@pytest.mark.parametrize(("fault", "form"), cases(QUICK))
+def test_over_aiohttp_a_fault_is_the_same_error(fast_caller: Caller, fault: str, form: str) -> None:
+    """In one API: what a transport brings is the same for all of them."""
+    outcome = call(fast_caller, "openai-chat", FAULTS[fault], form, "fast")
+    if fault in WITH_GOOD_BYTES and isinstance(outcome.error, ConnectionError):
+        assert (outcome.error.retryable, outcome.error.committed) == (True, False)
+    else:
+        judge("openai-chat", fault, form, outcome.response, outcome.error)
+    assert outcome.requests == (0 if FAULTS[fault].kind == "client" else 1), "nothing is asked twice"
+    assert outcome.seconds < 5
+
+
+@needs_aiohttp
+@pytest.mark.timing
+@pytest.mark.parametrize(("fault", "form"), cases(SLOW))
+def test_over_aiohttp_who_keeps_us_waiting_is_left_in_time(fast_caller: Caller, fault: str, form: str) -> None:
+    test_who_keeps_us_waiting_is_left_in_time(fast_caller, fault, form, "fast")
+
+
 @pytest.mark.timing
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize(("fault", "form"), cases(SLOW))
@@ -105,7 +136,7 @@ def test_who_keeps_us_waiting_is_left_in_time(caller: Caller, fault: str, form: 
     async def together() -> list[Outcome]:
         return await asyncio.gather(*(caller.acall(agent, streaming=streaming) for agent in agents))
 
-    if driver == "aio":
+    if driver != "sync":
         outcomes = asyncio.run(together())
     else:
         with ThreadPoolExecutor(len(agents)) as threads:

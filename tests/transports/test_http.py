@@ -20,7 +20,7 @@ from agent.flow import Flow, Send
 from agent.testing import Answer, LoopbackServer, RawAnswer
 from agent.transports.http import HttpTransport
 from agent.wire import Limits, Reply, WireRequest
-from tests.drive import Driver, run_and_leave_nothing
+from tests.drive import AnyHttp, Driver, run_and_leave_nothing
 from tests.drivers.play import END, JSON, SSE, agent_at, completion, sse, streamed_or_whole, token, tokens, whole
 
 
@@ -33,7 +33,7 @@ def packed(data: bytes, encoding: str) -> bytes:
     return gzipped(data) if "gzip" in encoding else zlib.compress(data)
 
 
-def send(drive: Driver, transport: HttpTransport, url: str, limits: Limits | None = None) -> Reply:
+def send(drive: Driver, transport: AnyHttp, url: str, limits: Limits | None = None) -> Reply:
     """One exchange, below any provider."""
 
     def flow() -> Flow[Reply]:
@@ -45,7 +45,7 @@ def send(drive: Driver, transport: HttpTransport, url: str, limits: Limits | Non
         results.append(run.result)
 
     results: list[Reply] = []
-    if drive.name == "aio":
+    if drive.awaits:
         run_and_leave_nothing(main())
     else:
         run = SyncRun(transport, flow())
@@ -57,9 +57,9 @@ def send(drive: Driver, transport: HttpTransport, url: str, limits: Limits | Non
 # Connections
 
 
-def test_connections_are_reused_after_calls_and_streams(drive_real: Driver) -> None:
-    server = drive_real.serve(streamed_or_whole)
-    transport = HttpTransport(proxy=False)
+def test_connections_are_reused_after_calls_and_streams(drive_http: Driver) -> None:
+    server = drive_http.serve(streamed_or_whole)
+    transport = drive_http.transport(proxy=False)
     agent = agent_at(server, transport=transport)
 
     async def main() -> None:
@@ -67,7 +67,7 @@ def test_connections_are_reused_after_calls_and_streams(drive_real: Driver) -> N
             await agent.astream("hi").collect()
             await agent.acomplete("hi")
 
-    if drive_real.name == "aio":
+    if drive_http.awaits:
         run_and_leave_nothing(main())
     else:
         for _ in range(4):
@@ -77,24 +77,24 @@ def test_connections_are_reused_after_calls_and_streams(drive_real: Driver) -> N
     transport.close()
 
 
-def test_a_connection_whose_answer_was_refused_is_still_reused(drive_real: Driver) -> None:
+def test_a_connection_whose_answer_was_refused_is_still_reused(drive_http: Driver) -> None:
     """A failure that was read to its end says nothing against the connection."""
-    server = drive_real.serve(lambda request: Answer([b"{}"], status=500, headers=JSON))
-    transport = HttpTransport(proxy=False)
+    server = drive_http.serve(lambda request: Answer([b"{}"], status=500, headers=JSON))
+    transport = drive_http.transport(proxy=False)
     agent = agent_at(server, transport=transport, retry=_quick(2))
     with pytest.raises(errors.ProviderError):
-        _both(drive_real, agent, streaming=True)
+        _both(drive_http, agent, streaming=True)
     assert (len(server.requests), server.connections_made) == (3, 1)
     transport.close()
 
 
-def test_an_idle_connection_that_the_server_closed_is_not_used(drive_real: Driver) -> None:
-    server = drive_real.serve(
+def test_an_idle_connection_that_the_server_closed_is_not_used(drive_http: Driver) -> None:
+    server = drive_http.serve(
         lambda request: RawAnswer([b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"])  # and the server hangs up
     )
-    transport = HttpTransport(proxy=False)
+    transport = drive_http.transport(proxy=False)
     for _ in range(3):
-        assert send(drive_real, transport, server.url).body == b"{}"
+        assert send(drive_http, transport, server.url).body == b"{}"
         assert server.wait_until(lambda: server.open_connections == 0)
     transport.close()
 
@@ -144,7 +144,7 @@ def _both(drive: Driver, agent: Agent, *, streaming: bool) -> Any:
     async def main() -> Any:
         return await (agent.astream("hi").collect() if streaming else agent.acomplete("hi"))
 
-    if drive.name == "aio":
+    if drive.awaits:
         return run_and_leave_nothing(main())
     return agent.stream("hi").collect() if streaming else agent.complete("hi")
 
@@ -155,13 +155,13 @@ def _both(drive: Driver, agent: Agent, *, streaming: bool) -> Any:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_redirect_is_refused_and_nothing_reaches_the_other_origin(
-    drive_real: Driver, status: int, streaming: bool
+    drive_http: Driver, status: int, streaming: bool
 ) -> None:
-    thief = drive_real.serve(lambda request: whole("stolen"))
-    server = drive_real.serve(lambda request: Answer(status=status, headers={"location": f"{thief.url}/v1"}))
-    agent = agent_at(server, headers={"x-secret": "canary"}, max_retries=2)
+    thief = drive_http.serve(lambda request: whole("stolen"))
+    server = drive_http.serve(lambda request: Answer(status=status, headers={"location": f"{thief.url}/v1"}))
+    agent = agent_at(server, headers={"x-secret": "canary"}, max_retries=2, transport=drive_http.carrier)
     with pytest.raises(errors.ProtocolError, match="redirect") as caught:
-        _both(drive_real, agent, streaming=streaming)
+        _both(drive_http, agent, streaming=streaming)
     assert not caught.value.retryable
     assert (len(server.requests), len(thief.requests), thief.connections_made) == (1, 0, 0)
 
@@ -170,35 +170,35 @@ def test_a_redirect_is_refused_and_nothing_reaches_the_other_origin(
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "GZIP"])
-def test_compressed_answers_are_unpacked(drive_real: Driver, encoding: str) -> None:
+def test_compressed_answers_are_unpacked(drive_http: Driver, encoding: str) -> None:
     head = {**JSON, "content-encoding": encoding}
-    outcome = drive_real.complete(lambda request: Answer([packed(completion("hello"), encoding.lower())], headers=head))
+    outcome = drive_http.complete(lambda request: Answer([packed(completion("hello"), encoding.lower())], headers=head))
     assert outcome.ok.text == "hello"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_compressed_streams_are_unpacked_as_they_arrive(drive_real: Driver, encoding: str) -> None:
+def test_compressed_streams_are_unpacked_as_they_arrive(drive_http: Driver, encoding: str) -> None:
     data = packed(token("a") + token("b") + END, encoding)
     pieces = [data[start : start + 7] for start in range(0, len(data), 7)]
     head = {**SSE, "content-encoding": encoding}
-    outcome = drive_real.stream(lambda request: Answer(pieces, headers=head))
+    outcome = drive_http.stream(lambda request: Answer(pieces, headers=head))
     assert outcome.ok.text == "ab"
 
 
-def test_a_stream_of_several_gzip_packages_is_unpacked(drive_real: Driver) -> None:
+def test_a_stream_of_several_gzip_packages_is_unpacked(drive_http: Driver) -> None:
     """Some servers close a package with every flush."""
     pieces = [gzipped(token("a")) + gzipped(token("b")), gzipped(END)]
-    outcome = drive_real.stream(lambda request: Answer(pieces, headers={**SSE, "content-encoding": "gzip"}))
+    outcome = drive_http.stream(lambda request: Answer(pieces, headers={**SSE, "content-encoding": "gzip"}))
     assert outcome.ok.text == "ab"
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "unknown"])
-def test_a_broken_encoding_is_a_protocol_error(drive_real: Driver, damage: str, streaming: bool) -> None:
+def test_a_broken_encoding_is_a_protocol_error(drive_http: Driver, damage: str, streaming: bool) -> None:
     data = gzipped((token("a") + END) if streaming else completion("hello"))
     body = {"truncated": data[:-12], "garbage": b"not gzip at all", "unknown": data}[damage]
     head = {**(SSE if streaming else JSON), "content-encoding": "br" if damage == "unknown" else "gzip"}
-    call = drive_real.stream if streaming else drive_real.complete
+    call = drive_http.stream if streaming else drive_http.complete
     outcome = call(lambda request: Answer([body], headers=head))
     if streaming and damage == "truncated":
         assert outcome.error is None or isinstance(outcome.error, errors.ProviderError)
@@ -215,12 +215,12 @@ def little_memory(megabytes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_bomb_is_refused_before_it_goes_off(drive_real: Driver, streaming: bool) -> None:
+def test_a_bomb_is_refused_before_it_goes_off(drive_http: Driver, streaming: bool) -> None:
     """200 MB of spaces in 200 KB."""
     packer = zlib.compressobj(9, wbits=31)
     bomb = b"".join(packer.compress(b" " * 1_000_000) for _ in range(200)) + packer.flush()
     head = {**(SSE if streaming else JSON), "content-encoding": "gzip"}
-    call = drive_real.stream if streaming else drive_real.complete
+    call = drive_http.stream if streaming else drive_http.complete
     with little_memory(64):
         outcome = call(lambda request: Answer([bomb], headers=head))
     assert isinstance(outcome.failed, errors.ProtocolError)
@@ -231,23 +231,23 @@ def test_a_bomb_is_refused_before_it_goes_off(drive_real: Driver, streaming: boo
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_an_answer_larger_than_allowed_is_refused(drive_real: Driver, announced: bool) -> None:
+def test_an_answer_larger_than_allowed_is_refused(drive_http: Driver, announced: bool) -> None:
     head = {**JSON, "content-length": "5000"} if announced else JSON
-    server = drive_real.serve(lambda request: Answer([b"x" * 1000] * 5, headers=head))
-    transport = HttpTransport(proxy=False)
+    server = drive_http.serve(lambda request: Answer([b"x" * 1000] * 5, headers=head))
+    transport = drive_http.transport(proxy=False)
     with pytest.raises(errors.ProtocolError, match="larger than 4999 bytes") as caught:
-        send(drive_real, transport, server.url, Limits(max_bytes=4999))
+        send(drive_http, transport, server.url, Limits(max_bytes=4999))
     assert not caught.value.retryable
     assert caught.value.__cause__ is None
-    assert len(send(drive_real, transport, server.url, Limits(max_bytes=5000)).body) == 5000
+    assert len(send(drive_http, transport, server.url, Limits(max_bytes=5000)).body) == 5000
     transport.close()
 
 
-def test_an_announced_size_is_believed_before_it_is_read(drive_real: Driver) -> None:
+def test_an_announced_size_is_believed_before_it_is_read(drive_http: Driver) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n"
-    server = drive_real.serve(lambda request: RawAnswer([head, b""]))
+    server = drive_http.serve(lambda request: RawAnswer([head, b""]))
     with pytest.raises(errors.ProtocolError, match="larger"):
-        send(drive_real, HttpTransport(proxy=False), server.url)
+        send(drive_http, drive_http.transport(proxy=False), server.url)
 
 
 # What is not quite HTTP
@@ -271,8 +271,8 @@ BROKEN = {
 @pytest.mark.timing
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.parametrize("streaming", [False, True])
-def test_what_is_not_http_is_a_typed_error(drive_real: Driver, name: str, streaming: bool) -> None:
-    call = drive_real.stream if streaming else drive_real.complete
+def test_what_is_not_http_is_a_typed_error(drive_http: Driver, name: str, streaming: bool) -> None:
+    call = drive_http.stream if streaming else drive_http.complete
     outcome = call(lambda request: RawAnswer([BROKEN[name]]))
     assert isinstance(outcome.failed, errors.ConnectionError | errors.ProtocolError)
     assert outcome.failed.retryable
@@ -280,8 +280,8 @@ def test_what_is_not_http_is_a_typed_error(drive_real: Driver, name: str, stream
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_reset_connection_is_a_typed_error(drive_real: Driver, streaming: bool) -> None:
-    call = drive_real.stream if streaming else drive_real.complete
+def test_a_reset_connection_is_a_typed_error(drive_http: Driver, streaming: bool) -> None:
+    call = drive_http.stream if streaming else drive_http.complete
     before = call(lambda request: Answer(failure=OSError("reset before the headers")))
     assert isinstance(before.failed, errors.ConnectionError)
     middle = call(lambda request: sse(token("a"), ConnectionResetError("reset in the middle")))
@@ -291,39 +291,45 @@ def test_a_reset_connection_is_a_typed_error(drive_real: Driver, streaming: bool
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_an_answer_may_end_with_its_connection(drive_real: Driver, streaming: bool) -> None:
+def test_an_answer_may_end_with_its_connection(drive_http: Driver, streaming: bool) -> None:
     """HTTP/1.0: no length, no chunks."""
     kind, body = ("text/event-stream", token("a") + END) if streaming else ("application/json", completion("a"))
     raw = f"HTTP/1.0 200 OK\r\ncontent-type: {kind}\r\n\r\n".encode() + body
-    call = drive_real.stream if streaming else drive_real.complete
+    call = drive_http.stream if streaming else drive_http.complete
     assert call(lambda request: RawAnswer([raw])).ok.text == "a"
 
 
-def test_nobody_listening_is_a_connection_error(drive_real: Driver) -> None:
+def test_nobody_listening_is_a_connection_error(drive_http: Driver) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        agent = Agent("openai-chat:m", api_key="sk-test", base_url=f"http://127.0.0.1:{port}/v1", max_retries=0)
+        agent = Agent(
+            "openai-chat:m",
+            transport=drive_http.carrier,
+            api_key="sk-test",
+            base_url=f"http://127.0.0.1:{port}/v1",
+            max_retries=0,
+        )
         with pytest.raises(errors.ConnectionError) as caught:
-            _both(drive_real, agent, streaming=False)
+            _both(drive_http, agent, streaming=False)
     assert caught.value.retryable
 
 
-def test_a_large_request_reaches_a_slow_reader(drive_real: Driver) -> None:
-    server = drive_real.serve(lambda request: whole(str(len(request.body))))
-    agent = agent_at(server)
+def test_a_large_request_reaches_a_slow_reader(drive_http: Driver) -> None:
+    server = drive_http.serve(lambda request: whole(str(len(request.body))))
+    agent = agent_at(server, transport=drive_http.carrier)
     text = "x" * 5_000_000
 
     async def main() -> Any:
         return await agent.acomplete(text)
 
-    response = run_and_leave_nothing(main()) if drive_real.name == "aio" else agent.complete(text)
+    response = run_and_leave_nothing(main()) if drive_http.awaits else agent.complete(text)
     assert int(response.text or "") > 5_000_000
 
 
 @pytest.mark.parametrize("deadline", [0.3])
 def test_a_server_that_does_not_read_cannot_hold_a_request_past_its_deadline(
-    drive_real: Driver, deadline: float
+    drive_http: Driver, deadline: float
 ) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -331,6 +337,7 @@ def test_a_server_that_does_not_read_cannot_hold_a_request_past_its_deadline(
         port = listener.getsockname()[1]
         agent = Agent(
             "openai-chat:m",
+            transport=drive_http.carrier,
             api_key="sk-test",
             base_url=f"http://127.0.0.1:{port}/v1",
             max_retries=0,
@@ -341,7 +348,7 @@ def test_a_server_that_does_not_read_cannot_hold_a_request_past_its_deadline(
             async def main() -> Any:
                 return await agent.acomplete("x" * 20_000_000)
 
-            run_and_leave_nothing(main()) if drive_real.name == "aio" else agent.complete("x" * 20_000_000)
+            run_and_leave_nothing(main()) if drive_http.awaits else agent.complete("x" * 20_000_000)
         assert caught.value.deadline
 
 
@@ -352,10 +359,10 @@ def test_settings_that_exclude_each_other_are_refused() -> None:
         HttpTransport(ca_file="x.pem", ssl_context=ssl.create_default_context())
 
 
-def test_the_host_header_names_host_and_port(drive_real: Driver) -> None:
-    server = drive_real.serve(lambda request: whole())
-    transport = HttpTransport(proxy=False)
-    send(drive_real, transport, server.url)
+def test_the_host_header_names_host_and_port(drive_http: Driver) -> None:
+    server = drive_http.serve(lambda request: whole())
+    transport = drive_http.transport(proxy=False)
+    send(drive_http, transport, server.url)
     headers = dict(server.requests[0].headers)
     assert headers[b"host"] == server.url.removeprefix("http://").encode()
     assert headers[b"accept-encoding"] == b"identity"

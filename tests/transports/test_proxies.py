@@ -18,7 +18,6 @@ import trustme
 
 from agent import Agent, errors
 from agent.testing import LoopbackServer
-from agent.transports.http import HttpTransport
 from agent.transports.proxies import ProxySettings, httpcore_proxy
 from tests.drive import Driver, run_and_leave_nothing
 from tests.drivers.play import agent_at, streamed_or_whole
@@ -194,7 +193,7 @@ def both(drive: Driver, agent: Agent) -> tuple[str | None, str | None]:
     async def main() -> tuple[str | None, str | None]:
         return (await agent.acomplete("hi")).text, (await agent.astream("hi").collect()).text
 
-    if drive.name == "aio":
+    if drive.awaits:
         return run_and_leave_nothing(main())
     return agent.complete("hi").text, agent.stream("hi").collect().text
 
@@ -215,21 +214,21 @@ GOOD = ("hello", "t0 t1 t2 ")
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "argument"])
 def test_plain_requests_are_forwarded(
-    drive_real: Driver, proxies: Callable[..., TinyProxy], monkeypatch: pytest.MonkeyPatch, variable: str
+    drive_http: Driver, proxies: Callable[..., TinyProxy], monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    proxy, server = proxies(), drive_real.serve(streamed_or_whole)
+    proxy, server = proxies(), drive_http.serve(streamed_or_whole)
     url = f"http://127.0.0.1:{proxy.port}"
     if variable != "argument":
         monkeypatch.setenv(variable, url)
-    transport = HttpTransport(proxy=url if variable == "argument" else None)
-    assert both(drive_real, agent_at(server, transport=transport)) == GOOD
+    transport = drive_http.transport(proxy=url if variable == "argument" else None)
+    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
     assert proxy.seen[0] == f"POST {server.url}/any/v1/chat/completions"
     transport.close()
 
 
 @pytest.mark.parametrize("variable", ["HTTPS_PROXY", "ALL_PROXY", "argument"])
 def test_secure_requests_go_through_a_tunnel(
-    drive_real: Driver,
+    drive_http: Driver,
     proxies: Callable[..., TinyProxy],
     secure: tuple[LoopbackServer, Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -239,14 +238,14 @@ def test_secure_requests_go_through_a_tunnel(
     url = f"127.0.0.1:{proxy.port}"  # without a scheme, as many write it
     if variable != "argument":
         monkeypatch.setenv(variable, url)
-    transport = HttpTransport(ca_file=ca_file, proxy=url if variable == "argument" else None)
-    assert both(drive_real, agent_at(server, transport=transport)) == GOOD
+    transport = drive_http.transport(ca_file=ca_file, proxy=url if variable == "argument" else None)
+    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
     assert set(proxy.seen) == {f"CONNECT {server.url.removeprefix('https://')}"}
     transport.close()
 
 
 def test_a_proxy_may_be_reached_over_tls_itself(
-    drive_real: Driver,
+    drive_http: Driver,
     proxies: Callable[..., TinyProxy],
     secure: tuple[LoopbackServer, Path],
     authority: trustme.CA,
@@ -255,49 +254,49 @@ def test_a_proxy_may_be_reached_over_tls_itself(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     proxy = proxies(ssl_context=context)
-    transport = HttpTransport(ca_file=ca_file, proxy=f"https://127.0.0.1:{proxy.port}")
-    assert both(drive_real, agent_at(server, transport=transport)) == GOOD
+    transport = drive_http.transport(ca_file=ca_file, proxy=f"https://127.0.0.1:{proxy.port}")
+    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
     assert set(proxy.seen) == {f"CONNECT {server.url.removeprefix('https://')}"}
     transport.close()
 
 
 @pytest.mark.parametrize("scheme", ["socks5", "socks5h"])
 def test_a_socks_proxy_carries_everything(
-    drive_real: Driver, proxies: Callable[..., TinyProxy], secure: tuple[LoopbackServer, Path], scheme: str
+    drive_http: Driver, proxies: Callable[..., TinyProxy], secure: tuple[LoopbackServer, Path], scheme: str
 ) -> None:
     proxy, (server, ca_file) = proxies(), secure
-    transport = HttpTransport(ca_file=ca_file, proxy=f"{scheme}://127.0.0.1:{proxy.port}")
-    assert both(drive_real, agent_at(server, transport=transport)) == GOOD
-    plain = drive_real.serve(streamed_or_whole)
-    assert both(drive_real, agent_at(plain, transport=transport)) == GOOD
+    transport = drive_http.transport(ca_file=ca_file, proxy=f"{scheme}://127.0.0.1:{proxy.port}")
+    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
+    plain = drive_http.serve(streamed_or_whole)
+    assert both(drive_http, agent_at(plain, transport=transport)) == GOOD
     assert all(one.startswith("SOCKS 127.0.0.1:") for one in proxy.seen)
     transport.close()
 
 
 def test_an_http_proxy_is_not_for_https(
-    drive_real: Driver,
+    drive_http: Driver,
     proxies: Callable[..., TinyProxy],
     secure: tuple[LoopbackServer, Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     proxy, (server, ca_file) = proxies(), secure
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
-    transport = HttpTransport(ca_file=ca_file)
-    assert both(drive_real, agent_at(server, transport=transport)) == GOOD
+    transport = drive_http.transport(ca_file=ca_file)
+    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
     assert proxy.seen == []
     transport.close()
 
 
 @pytest.mark.parametrize("how", ["NO_PROXY", "argument"])
 def test_a_proxy_can_be_avoided(
-    drive_real: Driver, proxies: Callable[..., TinyProxy], monkeypatch: pytest.MonkeyPatch, how: str
+    drive_http: Driver, proxies: Callable[..., TinyProxy], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    proxy, server = proxies(), drive_real.serve(streamed_or_whole)
+    proxy, server = proxies(), drive_http.serve(streamed_or_whole)
     monkeypatch.setenv("ALL_PROXY", f"http://127.0.0.1:{proxy.port}")
     if how == "NO_PROXY":
         monkeypatch.setenv("NO_PROXY", "example.com, 127.0.0.0/8")
-    transport = HttpTransport(proxy=False if how == "argument" else None)
-    assert both(drive_real, agent_at(server, transport=transport)) == GOOD
+    transport = drive_http.transport(proxy=False if how == "argument" else None)
+    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
     assert proxy.seen == []
     transport.close()
 
@@ -305,17 +304,17 @@ def test_a_proxy_can_be_avoided(
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 @pytest.mark.parametrize("target", ["plain", "secure"])
 def test_credentials_are_sent_to_the_proxy_and_shown_to_nobody(
-    drive_real: Driver,
+    drive_http: Driver,
     proxies: Callable[..., TinyProxy],
     secure: tuple[LoopbackServer, Path],
     scheme: str,
     target: str,
 ) -> None:
     proxy = proxies(demand="user:p@ss/word")
-    server = drive_real.serve(streamed_or_whole) if target == "plain" else secure[0]
-    transport = HttpTransport(ca_file=secure[1], proxy=f"{scheme}://user:p%40ss%2Fword@127.0.0.1:{proxy.port}")
+    server = drive_http.serve(streamed_or_whole) if target == "plain" else secure[0]
+    transport = drive_http.transport(ca_file=secure[1], proxy=f"{scheme}://user:p%40ss%2Fword@127.0.0.1:{proxy.port}")
     agent = agent_at(server, transport=transport)
-    assert both(drive_real, agent) == GOOD
+    assert both(drive_http, agent) == GOOD
     assert "user:p@ss/word" in proxy.credentials
     assert "word" not in repr(transport)
     if target == "secure":
@@ -326,7 +325,7 @@ def test_credentials_are_sent_to_the_proxy_and_shown_to_nobody(
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 @pytest.mark.parametrize("target", ["plain", "secure"])
 def test_a_proxy_that_refuses_us_is_final(
-    drive_real: Driver,
+    drive_http: Driver,
     proxies: Callable[..., TinyProxy],
     secure: tuple[LoopbackServer, Path],
     scheme: str,
@@ -334,9 +333,9 @@ def test_a_proxy_that_refuses_us_is_final(
 ) -> None:
     """407: trying again with the same credentials helps nobody, and the password stays secret."""
     proxy = proxies(demand="user:right")
-    server = drive_real.serve(streamed_or_whole) if target == "plain" else secure[0]
-    transport = HttpTransport(ca_file=secure[1], proxy=f"{scheme}://user:wr0ng-canary@127.0.0.1:{proxy.port}")
-    kind, retryable, shown = failure_of(drive_real, agent_at(server, transport=transport, max_retries=2))
+    server = drive_http.serve(streamed_or_whole) if target == "plain" else secure[0]
+    transport = drive_http.transport(ca_file=secure[1], proxy=f"{scheme}://user:wr0ng-canary@127.0.0.1:{proxy.port}")
+    kind, retryable, shown = failure_of(drive_http, agent_at(server, transport=transport, max_retries=2))
     assert (kind, retryable) == (errors.ConnectionError, False)
     assert server.requests == []
     encoded = base64.b64encode(b"user:wr0ng-canary").decode()
@@ -348,12 +347,12 @@ def test_a_proxy_that_refuses_us_is_final(
 @pytest.mark.timing
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 def test_a_proxy_that_hangs_does_not_outlast_the_deadline(
-    drive_real: Driver, proxies: Callable[..., TinyProxy], secure: tuple[LoopbackServer, Path], scheme: str
+    drive_http: Driver, proxies: Callable[..., TinyProxy], secure: tuple[LoopbackServer, Path], scheme: str
 ) -> None:
     proxy, (server, ca_file) = proxies(silent=True), secure
-    transport = HttpTransport(ca_file=ca_file, proxy=f"{scheme}://127.0.0.1:{proxy.port}")
+    transport = drive_http.transport(ca_file=ca_file, proxy=f"{scheme}://127.0.0.1:{proxy.port}")
     started = time.monotonic()
-    kind, _, shown = failure_of(drive_real, agent_at(server, transport=transport, deadline=0.3))
+    kind, _, shown = failure_of(drive_http, agent_at(server, transport=transport, deadline=0.3))
     assert kind is errors.TimeoutError
     assert "deadline" in shown
     assert time.monotonic() - started < 0.5
@@ -362,18 +361,18 @@ def test_a_proxy_that_hangs_does_not_outlast_the_deadline(
 
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 def test_a_proxy_that_talks_nonsense_is_a_typed_error(
-    drive_real: Driver, proxies: Callable[..., TinyProxy], secure: tuple[LoopbackServer, Path], scheme: str
+    drive_http: Driver, proxies: Callable[..., TinyProxy], secure: tuple[LoopbackServer, Path], scheme: str
 ) -> None:
     proxy, (server, ca_file) = proxies(garbage=True), secure
-    transport = HttpTransport(ca_file=ca_file, proxy=f"{scheme}://127.0.0.1:{proxy.port}")
-    assert failure_of(drive_real, agent_at(server, transport=transport))[0] is errors.ConnectionError
+    transport = drive_http.transport(ca_file=ca_file, proxy=f"{scheme}://127.0.0.1:{proxy.port}")
+    assert failure_of(drive_http, agent_at(server, transport=transport))[0] is errors.ConnectionError
     transport.close()
 
 
-def test_a_proxy_that_is_not_there_is_a_connection_error(drive_real: Driver) -> None:
-    server = drive_real.serve(streamed_or_whole)
-    transport = HttpTransport(proxy="http://127.0.0.1:9")
-    assert failure_of(drive_real, agent_at(server, transport=transport))[0] is errors.ConnectionError
+def test_a_proxy_that_is_not_there_is_a_connection_error(drive_http: Driver) -> None:
+    server = drive_http.serve(streamed_or_whole)
+    transport = drive_http.transport(proxy="http://127.0.0.1:9")
+    assert failure_of(drive_http, agent_at(server, transport=transport))[0] is errors.ConnectionError
     assert server.requests == []
 
 

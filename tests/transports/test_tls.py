@@ -61,41 +61,41 @@ def call(drive: Driver, agent: Agent, *, streaming: bool = False) -> Any:
     async def main() -> Any:
         return await (agent.astream("hi").collect() if streaming else agent.acomplete("hi"))
 
-    if drive.name == "aio":
+    if drive.awaits:
         return run_and_leave_nothing(main())
     return agent.stream("hi").collect() if streaming else agent.complete("hi")
 
 
-def test_a_ca_file_makes_its_servers_trusted(drive_real: Driver, serve: Serve, ca_file: Path) -> None:
+def test_a_ca_file_makes_its_servers_trusted(drive_http: Driver, serve: Serve, ca_file: Path) -> None:
     server = serve()
-    transport = HttpTransport(ca_file=ca_file, proxy=False)
+    transport = drive_http.transport(ca_file=ca_file, proxy=False)
     agent = agent_at(server, transport=transport)
-    assert call(drive_real, agent).text == "hello"
-    assert call(drive_real, agent, streaming=True).text == "t0 t1 t2 "
+    assert call(drive_http, agent).text == "hello"
+    assert call(drive_http, agent, streaming=True).text == "t0 t1 t2 "
     transport.close()
 
 
-def test_an_ssl_context_can_be_brought(drive_real: Driver, serve: Serve, authority: trustme.CA) -> None:
+def test_an_ssl_context_can_be_brought(drive_http: Driver, serve: Serve, authority: trustme.CA) -> None:
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    transport = HttpTransport(ssl_context=context, proxy=False)
-    assert call(drive_real, agent_at(serve(), transport=transport)).text == "hello"
+    transport = drive_http.transport(ssl_context=context, proxy=False)
+    assert call(drive_http, agent_at(serve(), transport=transport)).text == "hello"
     transport.close()
 
 
 def test_ssl_cert_file_is_respected(
-    drive_real: Driver, serve: Serve, ca_file: Path, monkeypatch: pytest.MonkeyPatch
+    drive_http: Driver, serve: Serve, ca_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(ca_file))
-    transport = HttpTransport(proxy=False)
-    assert call(drive_real, agent_at(serve(), transport=transport)).text == "hello"
+    transport = drive_http.transport(proxy=False)
+    assert call(drive_http, agent_at(serve(), transport=transport)).text == "hello"
     transport.close()
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("fault", ["unknown authority", "wrong host", "expired"])
 def test_a_certificate_that_does_not_verify_is_final(
-    drive_real: Driver, serve: Serve, ca_file: Path, fault: str, streaming: bool
+    drive_http: Driver, serve: Serve, ca_file: Path, fault: str, streaming: bool
 ) -> None:
     """Never sent, never tried again, never without verification."""
     past = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -105,11 +105,13 @@ def test_a_certificate_that_does_not_verify_is_final(
         "expired": lambda: serve(not_after=past),
     }[fault]()
     transport = (
-        HttpTransport(proxy=False) if fault == "unknown authority" else HttpTransport(ca_file=ca_file, proxy=False)
+        drive_http.transport(proxy=False)
+        if fault == "unknown authority"
+        else drive_http.transport(ca_file=ca_file, proxy=False)
     )
     agent = agent_at(server, transport=transport, max_retries=2)
     with pytest.raises(errors.ConnectionError) as caught:
-        call(drive_real, agent, streaming=streaming)
+        call(drive_http, agent, streaming=streaming)
     assert not caught.value.retryable
     assert "certificate" in str(caught.value).lower()
     assert server.requests == []
@@ -117,21 +119,21 @@ def test_a_certificate_that_does_not_verify_is_final(
     transport.close()
 
 
-def test_tls_on_a_plain_port_is_a_connection_error(drive_real: Driver, serve: Serve) -> None:
+def test_tls_on_a_plain_port_is_a_connection_error(drive_http: Driver, serve: Serve) -> None:
     url = serve().url.replace("https:", "http:")
-    agent = Agent("openai-chat:m", api_key="sk-test", base_url=f"{url}/v1", max_retries=0)
+    agent = Agent("openai-chat:m", transport=drive_http.carrier, api_key="sk-test", base_url=f"{url}/v1", max_retries=0)
     with pytest.raises(errors.ConnectionError):
-        call(drive_real, agent)
+        call(drive_http, agent)
 
 
 @pytest.mark.timing
 @pytest.mark.parametrize("mode", ["pings", "endless"])
-def test_the_deadline_holds_under_tls(drive_real: Driver, serve: Serve, ca_file: Path, mode: str) -> None:
+def test_the_deadline_holds_under_tls(drive_http: Driver, serve: Serve, ca_file: Path, mode: str) -> None:
     server = serve()
-    transport = HttpTransport(ca_file=ca_file, proxy=False)
+    transport = drive_http.transport(ca_file=ca_file, proxy=False)
     started = time.monotonic()
     with pytest.raises(errors.StreamInterrupted) as caught:
-        call(drive_real, agent_at(server, mode, transport=transport, deadline=0.5), streaming=True)
+        call(drive_http, agent_at(server, mode, transport=transport, deadline=0.5), streaming=True)
     took = time.monotonic() - started
     assert isinstance(caught.value.__cause__, errors.TimeoutError)
     assert 0.49 < took < 0.6
@@ -139,7 +141,7 @@ def test_the_deadline_holds_under_tls(drive_real: Driver, serve: Serve, ca_file:
 
 
 @pytest.mark.timing
-def test_a_handshake_that_hangs_ends_at_the_deadline(drive_real: Driver) -> None:
+def test_a_handshake_that_hangs_ends_at_the_deadline(drive_http: Driver) -> None:
     """A server that accepts, and says nothing."""
     import socket
 
@@ -148,11 +150,16 @@ def test_a_handshake_that_hangs_ends_at_the_deadline(drive_real: Driver) -> None
         listener.listen(5)
         port = listener.getsockname()[1]
         agent = Agent(
-            "openai-chat:m", api_key="sk-test", base_url=f"https://127.0.0.1:{port}/v1", max_retries=0, deadline=0.3
+            "openai-chat:m",
+            transport=drive_http.carrier,
+            api_key="sk-test",
+            base_url=f"https://127.0.0.1:{port}/v1",
+            max_retries=0,
+            deadline=0.3,
         )
         started = time.monotonic()
         with pytest.raises(errors.TimeoutError) as caught:
-            call(drive_real, agent)
+            call(drive_http, agent)
         assert caught.value.deadline
         assert 0.29 < time.monotonic() - started < 0.4
 
@@ -170,15 +177,15 @@ def test_abort_wakes_a_reader_under_tls(serve: Serve, ca_file: Path) -> None:
     assert hung_up(server, "pings")
 
 
-def test_leaving_a_stream_under_tls_closes_its_socket(drive_real: Driver, serve: Serve, ca_file: Path) -> None:
+def test_leaving_a_stream_under_tls_closes_its_socket(drive_http: Driver, serve: Serve, ca_file: Path) -> None:
     server = serve()
-    agent = agent_at(server, "endless", transport=HttpTransport(ca_file=ca_file, proxy=False))
+    agent = agent_at(server, "endless", transport=drive_http.transport(ca_file=ca_file, proxy=False))
 
     async def main() -> None:
         async for _ in agent.astream("hi"):
             break
 
-    if drive_real.name == "aio":
+    if drive_http.awaits:
         import asyncio
 
         asyncio.run(main())
