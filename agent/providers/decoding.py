@@ -195,13 +195,8 @@ class DecoderBase(ABC):
         if events and self._opening is not None:
             events.insert(0, self._opening)
             self._opening = None
-        add = self._fold.add
-        folded = 0
-        try:
-            for event in events:
-                add(event)
-                folded += 1
-        except ValueError:
+        folded = self._fold.add_all(events)
+        if folded < len(events):
             self._fail("the events of the stream do not fit together")
             del events[folded:]  # whoever folds them again would meet the same error
         return events

@@ -58,6 +58,8 @@ class _GrowingCall:
         self.started = False
 
 
+_BESIDE_WORDS = frozenset(("error", "citations", "search_results", _ASIDE))
+"""Keys of a chunk that is not plain."""
 _SAID = frozenset(("content", "role"))
 """Keys of a delta that hold nothing but what is said, and by whom."""
 _words = StreamEvent._words
@@ -143,6 +145,8 @@ class ChatDecoder(DecoderBase):
                 self._finish(events)
             return
         chunk = parse_json(payload)
+        if self._started and self._is_plain(chunk, events):
+            return
         if self.failure is not None:
             self._take_usage(chunk)  # some vendors report what a failed answer cost after the failure
             return
@@ -170,6 +174,30 @@ class ChatDecoder(DecoderBase):
             return
         if chunk.get("usage"):
             self._take_usage(chunk)
+
+    def _is_plain(self, chunk: dict[str, Any], events: list[StreamEvent]) -> bool:
+        """Take a chunk that brings a few words and nothing else, as nearly all do; False for any other."""
+        choices = chunk.get("choices")
+        if not choices or len(choices) > 1 or self.failure is not None or not _BESIDE_WORDS.isdisjoint(chunk):
+            return False
+        choice = choices[0]
+        delta = choice.get("delta")
+        if (
+            not delta
+            or len(delta) > 1
+            or chunk.get("usage")
+            or choice.get("finish_reason")
+            or choice.get("index")
+            or choice.get("logprobs")
+            or choice.get("error")
+        ):
+            return False
+        text = delta.get("content")
+        if type(text) is not str or not text:
+            return False
+        self._text.append(text)
+        events.append(_words("text_delta", text, _TEXT, chunk))
+        return True
 
     def _open(self, chunk: dict[str, Any]) -> None:
         self._started = True
