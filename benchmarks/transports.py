@@ -75,7 +75,7 @@ async def compare(name: str, url: str, proxy: str | None) -> None:
     headers = tuple((key.encode(), value.encode()) for key, value in HEADERS.items())
     ours: dict[str, HttpTransport | FastTransport] = {
         "http": HttpTransport(proxy=proxy or False),
-        "fast": FastTransport(proxy=proxy or False),
+        "aiohttp": FastTransport(proxy=proxy or False, always=True),
     }
 
     def call(transport: HttpTransport | FastTransport) -> Work:

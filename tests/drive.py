@@ -149,11 +149,11 @@ class Driver:
 
 
 def make_transport(name: str | None, **settings: Any) -> AnyHttp:
-    if name != "fast":
+    if name != "aiohttp":
         return HttpTransport(**settings)
     from agent.transports.fast import FastTransport
 
-    return FastTransport(**settings)
+    return FastTransport(always=True, **settings)
 
 
 def make_agent(options: dict[str, Any], base_url: str | None = None) -> Agent | Router:
@@ -227,7 +227,7 @@ class FastDriver(AioDriver):
     """With await, over aiohttp."""
 
     name = "fast"
-    carrier = "fast"
+    carrier = "aiohttp"
 
 
 class SimulatedDriver(Driver):

@@ -85,7 +85,7 @@ NETWORKS: dict[str, Callable[[WireRequest], Answer]] = {
 }
 
 
-@pytest.fixture(params=["http", pytest.param("fast", marks=needs_aiohttp)])
+@pytest.fixture(params=["http", pytest.param("aiohttp", marks=needs_aiohttp)])
 def carrier(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

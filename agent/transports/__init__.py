@@ -1,5 +1,5 @@
-"""Transports carry bytes: `http` and `fast` over the network, `sdk` through a client that the caller brings, `local`,
-`scripted` and `function` in process. They know no vendor and decide nothing.
+"""Transports carry bytes: `http`, `fast` and `aiohttp` over the network, `sdk` through a client that the caller brings,
+`local`, `scripted` and `function` in process. They know no vendor and decide nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..wire import Transport
 
 _lock = threading.RLock()  # one of them is made of another
 _shared: dict[str, Transport] = {}
-_NAMES = ("http", "fast", "local", "scripted", "function")
+_NAMES = ("http", "fast", "aiohttp", "local", "scripted", "function")
 
 
 def load(name: str) -> Transport:
@@ -37,9 +37,9 @@ def check(name: str) -> None:
             field="transport",
             fix=f"Use {', '.join(_NAMES[:-1])} or {_NAMES[-1]}, or pass one.",
         )
-    if name == "fast" and not _is_there("aiohttp"):
+    if name in ("fast", "aiohttp") and not _is_there("aiohttp"):
         raise errors.ConfigurationError(
-            "The transport named 'fast' needs aiohttp, which is not installed.",
+            f"The transport named {name!r} needs aiohttp, which is not installed.",
             field="transport",
             fix="Install the extra: pip install 'agent-llm-router[fast]'.",
         )
@@ -64,13 +64,13 @@ def _make(name: str) -> Transport:
         from .http import HttpTransport
 
         return HttpTransport()
-    if name == "fast":
+    if name in ("fast", "aiohttp"):
         from .fast import FastTransport
         from .http import HttpTransport
 
         http = load("http")
         assert isinstance(http, HttpTransport)
-        return FastTransport.beside(http)
+        return FastTransport.beside(http, always=name == "aiohttp")
     if name == "scripted":
         from ..providers.scripted import Script
         from .scripted import ScriptedTransport

@@ -248,7 +248,7 @@ class FastStage(AioStage):
     """With await, over aiohttp."""
 
     name = "fast"
-    carrier = "fast"
+    carrier = "aiohttp"
 
 
 class SimulatedStage(Stage):

@@ -62,7 +62,7 @@ async def cancel_at(step: int, work: Coroutine[Any, Any, None]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
 @pytest.mark.parametrize("work", [complete, stream])
 def test_cancelling_at_every_await_leaves_nothing(
     work: Callable[[Agent, str], Coroutine[Any, Any, None]], carrier: str

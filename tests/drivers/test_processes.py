@@ -60,7 +60,7 @@ def test_threads_share_an_agent_and_never_each_others_answers() -> None:
         assert server.wait_until(lambda: server.open_connections == 0)
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
 def test_no_thread_of_ours_is_left_after_a_call(vendor: LoopbackServer, carrier: str) -> None:
     before = set(threading.enumerate())
     agent = agent_at(vendor, transport=carrier)
@@ -70,7 +70,7 @@ def test_no_thread_of_ours_is_left_after_a_call(vendor: LoopbackServer, carrier:
     assert set(threading.enumerate()) <= before
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
 def test_many_event_loops_one_after_the_other_leave_nothing(vendor: LoopbackServer, carrier: str) -> None:
     transport = make_transport(carrier, proxy=False)
     agent = agent_at(vendor, transport=transport)
@@ -87,7 +87,7 @@ def test_many_event_loops_one_after_the_other_leave_nothing(vendor: LoopbackServ
     assert len(known.by_loop) <= 1
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
 def test_event_loops_in_several_threads_share_an_agent(vendor: LoopbackServer, carrier: str) -> None:
     agent = agent_at(vendor, transport=make_transport(carrier, proxy=False))
     wrong: list[BaseException] = []
@@ -124,7 +124,7 @@ def run_script(code: str, *, within: float = 20.0) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
 def test_a_forked_child_and_its_parent_both_go_on(vendor: LoopbackServer, carrier: str) -> None:
     """In a process of its own: this one has threads, and Python warns of forking with threads."""
     done = run_script(f"""
@@ -154,7 +154,7 @@ def test_a_forked_child_and_its_parent_both_go_on(vendor: LoopbackServer, carrie
     assert vendor.connections_made == 5, "two of the parent's, two of the child's, and one of the parent's loop"
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
 def test_a_loop_that_forks_leaves_its_parent_alone(vendor: LoopbackServer, carrier: str) -> None:
     done = run_script(f"""
         import asyncio, os
@@ -190,7 +190,7 @@ def test_an_agent_can_be_pickled_without_its_key_or_connections(
     assert dict(vendor.requests[-1].headers)[b"authorization"] == b"Bearer sk-other"
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
 def test_a_transport_cannot_be_pickled_and_says_so(carrier: str) -> None:
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(make_transport(carrier, proxy=False))
@@ -230,7 +230,7 @@ asyncio.run(main())""",
     ("name", "carrier"),
     [
         *((name, "http") for name in EXITS),
-        *(pytest.param(name, "fast", marks=needs_aiohttp) for name in EXITS if "async" in name),
+        *(pytest.param(name, "aiohttp", marks=needs_aiohttp) for name in EXITS if "async" in name),
     ],
 )
 def test_a_program_ends_quickly_and_quietly_with(name: str, carrier: str) -> None:

@@ -22,7 +22,7 @@ AT_ONCE = 0.1
 QUICK = RetryConfig(max_retries=2, initial_delay=0.001, throttle_delay=0.001, jitter=False)
 WAYS = [
     *((codec, "http") for codec in CODECS),
-    pytest.param("openai-chat", "fast", marks=needs_aiohttp),
+    pytest.param("openai-chat", "aiohttp", marks=needs_aiohttp),
 ]
 """Each API over the usual transport, and one over the other: it does not know the difference."""
 Work = Callable[[Agent], Coroutine[Any, Any, object]]

@@ -26,7 +26,7 @@ LONGEST_HOLD = 0.05
     ("codec", "driver"),
     [
         *((codec, driver) for codec in CODECS for driver in ("sync", "aio")),
-        pytest.param("openai-chat", "fast", marks=needs_aiohttp),
+        pytest.param("openai-chat", "aiohttp", marks=needs_aiohttp),
     ],
 )
 def test_what_is_too_large_costs_little(codec: str, driver: str) -> None:

@@ -181,7 +181,7 @@ def test_streams_in_threads_leave_no_socket_and_no_thread(world: World, rng: ran
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("carrier", ["http", pytest.param("fast", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
 def test_streams_in_tasks_leave_no_socket_no_task_and_no_thread(world: World, rng: random.Random, carrier: str) -> None:
     before = set(threading.enumerate())
     assert asyncio.run(in_tasks(world, 1000, rng.randrange(2**32), carrier)) == set()
@@ -199,7 +199,7 @@ def resident() -> float:
 
 @pytest.mark.soak
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is measured as Linux tells it")
-@pytest.mark.parametrize("driver", ["sync", "aio", pytest.param("fast", marks=needs_aiohttp)])
+@pytest.mark.parametrize("driver", ["sync", "aio", pytest.param("aiohttp", marks=needs_aiohttp)])
 def test_ten_thousand_streams_leave_nothing_and_memory_stays_flat(
     world: World, rng: random.Random, driver: str
 ) -> None:

@@ -38,7 +38,7 @@ def caller() -> Iterator[Caller]:
 
 @pytest.fixture(scope="module")
 def fast_caller() -> Iterator[Caller]:
-    with calling("fast") as made:
+    with calling("aiohttp") as made:
         yield made
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from agent import Agent, Router, errors, transports
 from agent.testing import Answer, LoopbackServer, Piece, RawAnswer
+from agent.transports.direct_aio import AioConnections
 from agent.wire import Limits, WireRequest
 from tests.drive import make_transport, needs_aiohttp, run_and_leave_nothing
 from tests.drivers.play import JSON, NO_TLS, agent_at, completion, streamed_or_whole, whole
@@ -63,7 +64,7 @@ def test_agents_that_differ_in_their_transport_share_a_keys_troubles() -> None:
 @needs_aiohttp
 def test_a_router_may_mix_transports() -> None:
     with LoopbackServer(streamed_or_whole) as server:
-        router = Router([agent_at(server, "a", transport="fast"), agent_at(server, "b")], strategy="round_robin")
+        router = Router([agent_at(server, "a", transport="aiohttp"), agent_at(server, "b")], strategy="round_robin")
 
         async def main() -> None:
             for _ in range(4):
@@ -86,7 +87,7 @@ def test_nothing_of_aiohttp_is_loaded_before_it_is_needed() -> None:
 @needs_aiohttp
 def test_blocking_calls_of_the_shared_one_use_the_usual_connections() -> None:
     with LoopbackServer(streamed_or_whole) as server:
-        for name in ("http", "fast", "http"):
+        for name in ("http", "aiohttp", "http"):
             assert agent_at(server, transport=name).complete("hi").text == "hello"
         assert server.connections_made == 1
 
@@ -109,7 +110,7 @@ def test_headers_that_aiohttp_would_write_otherwise_are_sent_or_refused_as_usual
                 return str(error), error.field
             return server.requests[0].headers[-3:]
 
-    assert outcome("fast") == outcome("http")
+    assert outcome("aiohttp") == outcome("http")
 
 
 async def _asend(transport: Any, request: WireRequest) -> Any:
@@ -127,7 +128,7 @@ def test_both_transports_send_the_same_request() -> None:
             assert headers.pop(b"host") == server.url.removeprefix("http://").encode()
             return request.url, headers, request.body
 
-    assert sent("fast") == sent("http")
+    assert sent("aiohttp") == sent("http")
 
 
 # What aiohttp must not do
@@ -143,7 +144,7 @@ def test_a_request_is_never_sent_twice_by_the_transport() -> None:
         return whole() if len(seen) == 1 else Answer(failure=ConnectionResetError("dead"))
 
     with LoopbackServer(network) as server:
-        transport = make_transport("fast", proxy=False, ssl_context=NO_TLS)
+        transport = make_transport("aiohttp", proxy=False, ssl_context=NO_TLS)
 
         async def main() -> None:
             await transport.asend(WireRequest(f"{server.url}/v1", PLAIN, b"{}"), Limits())
@@ -162,7 +163,7 @@ def test_cookies_are_forgotten_and_the_environment_is_not_asked(
     netrc.write_text("machine 127.0.0.1 login somebody password canary\n")
     monkeypatch.setenv("NETRC", str(netrc))
     with LoopbackServer(lambda request: Answer([completion("a")], headers={**JSON, "set-cookie": "a=b"})) as server:
-        agent = agent_at(server, transport="fast")
+        agent = agent_at(server, transport="aiohttp")
 
         async def main() -> None:
             await agent.acomplete("hi")
@@ -179,7 +180,7 @@ def test_cookies_are_forgotten_and_the_environment_is_not_asked(
 def test_what_came_before_a_failure_is_read_before_it_is_raised() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n"
     with LoopbackServer(lambda request: RawAnswer([head + b"good"])) as server:
-        transport = make_transport("fast", proxy=False, ssl_context=NO_TLS)
+        transport = make_transport("aiohttp", proxy=False, ssl_context=NO_TLS)
 
         async def main() -> None:
             body = await transport.aopen(WireRequest(f"{server.url}/v1", PLAIN, b"{}"), Limits(), [])
@@ -196,7 +197,7 @@ def test_what_came_before_a_failure_is_read_before_it_is_raised() -> None:
 def test_a_reader_hears_of_bytes_that_are_not_http_when_they_come_late() -> None:
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n"
     with LoopbackServer(lambda request: RawAnswer([head, Piece(b"zz\r\n", 0.05), Piece(b"", 5)])) as server:
-        transport = make_transport("fast", proxy=False, ssl_context=NO_TLS)
+        transport = make_transport("aiohttp", proxy=False, ssl_context=NO_TLS)
 
         async def main() -> None:
             body = await transport.aopen(WireRequest(f"{server.url}/v1", PLAIN, b"{}"), Limits(), [])
@@ -214,7 +215,7 @@ def test_one_answer_does_not_keep_other_tasks_waiting() -> None:
     chunks = b"1\r\nx\r\n" * 200_000
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
     with LoopbackServer(lambda request: RawAnswer([head + chunks + b"0\r\n\r\n"])) as server:
-        transport = make_transport("fast", proxy=False, ssl_context=NO_TLS)
+        transport = make_transport("aiohttp", proxy=False, ssl_context=NO_TLS)
 
         async def main() -> int:
             turns = 0
@@ -246,7 +247,7 @@ def test_a_transport_that_is_dropped_closes_its_connections_without_complaints(
     with LoopbackServer(streamed_or_whole) as server:
 
         async def call() -> None:
-            transport = make_transport("fast", proxy=False, ssl_context=NO_TLS)
+            transport = make_transport("aiohttp", proxy=False, ssl_context=NO_TLS)
             await _asend(transport, WireRequest(f"{server.url}/v1", PLAIN, b"{}"))
 
         async def main() -> None:
@@ -266,7 +267,7 @@ def test_a_loop_that_was_closed_without_being_shut_down_causes_no_complaints_of_
     caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
 ) -> None:
     with LoopbackServer(lambda request: RawAnswer([b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"])) as server:
-        made = [make_transport("fast", proxy=False, ssl_context=NO_TLS)]
+        made = [make_transport("aiohttp", proxy=False, ssl_context=NO_TLS)]
 
         async def main() -> None:
             await _asend(made[0], WireRequest(f"{server.url}/v1", PLAIN, b"{}"))
@@ -281,3 +282,20 @@ def test_a_loop_that_was_closed_without_being_shut_down_causes_no_complaints_of_
             gc.collect()
         assert [record.getMessage() for record in caplog.records if "nclosed" in record.getMessage()] == []
         assert [str(warning.message) for warning in recwarn if "client" in str(warning.message)] == []
+
+
+@needs_aiohttp
+def test_what_needs_no_proxy_goes_over_connections_of_our_own_which_are_faster() -> None:
+    from agent.transports.fast import FastTransport
+
+    with LoopbackServer(streamed_or_whole) as server:
+        transport = FastTransport(proxy=False)
+
+        async def main() -> tuple[int, int]:
+            await agent_at(server, transport=transport).acomplete("hi")
+            direct = await transport._http._acarrier(None)
+            assert isinstance(direct, AioConnections)
+            return len(direct.idle), len(transport._sessions.by_loop)
+
+        assert run_and_leave_nothing(main()) == (1, 0)
+        transport.close()

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import anthropic
+import httpx2
 import openai
 import pytest
 from google import genai
@@ -53,6 +54,11 @@ def _genai(url: str, **options: Any) -> Any:
     return genai.Client(api_key=KEY, http_options=settings)
 
 
+def _async_genai(url: str, **options: Any) -> Any:
+    """On httpx2, also where aiohttp is installed, which its client would prefer and of which it tells us less."""
+    return _genai(url, async_client_args={"transport": httpx2.AsyncHTTPTransport()}, **options)
+
+
 BLOCKING = [
     ("openai-chat:gpt-4o", _openai),
     ("anthropic:claude-sonnet-5", _anthropic),
@@ -61,7 +67,7 @@ BLOCKING = [
 ASYNC = [
     ("openai-chat:gpt-4o", _async_openai),
     ("anthropic:claude-sonnet-5", _async_anthropic),
-    ("gemini:gemini-2.5-flash", _genai),
+    ("gemini:gemini-2.5-flash", _async_genai),
 ]
 
 
