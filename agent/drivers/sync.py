@@ -44,12 +44,13 @@ from ..flow import (
     rest_of,
 )
 from ..wire import Cancelled, Limits, Live, SyncBody, SyncTransport
+from .crew import Crew, Work
 from .limits import GRACE, SLACK, deadline_passed, exchange_end, read_expired, reply_expired, until_reply
 from .news import fatal, take_news
 
 T = TypeVar("T")
 _RUNNING = inspect.GEN_RUNNING
-_loop_lock = threading.Lock()
+_making = threading.Lock()
 
 
 class SyncRun:
@@ -60,6 +61,7 @@ class SyncRun:
         "_branch",
         "_changed",
         "_children",
+        "_crew",
         "_error",
         "_in_user_code",
         "_inside",
@@ -69,7 +71,7 @@ class SyncRun:
         "_pause",
         "_quit",
         "_reply",
-        "_thread",
+        "_work",
         "bodies",
         "cancelled",
         "deadline",
@@ -105,7 +107,9 @@ class SyncRun:
         self._children: list[SyncRun] = []
         self._news: deque[News] = deque()
         self._changed: threading.Condition | None = None
-        self._thread: threading.Thread | None = None
+        self._work: Work | None = None
+        """What a thread of the crew does for this branch."""
+        self._crew: Crew | None = None
         self._in_user_code = False
         self._inside: int | None = None
         """The thread that is advancing this run just now."""
@@ -169,6 +173,8 @@ class SyncRun:
             self._close_body(body)
         if self._loop is not None:
             self._loop.stop()
+        if self._crew is not None:
+            self._crew.close()
 
     def cancel(self) -> None:
         """From any thread: wake whatever blocks this run, so that it ends with Cancelled."""
@@ -345,12 +351,18 @@ class SyncRun:
         return run
 
     def _loop_thread(self) -> Any:
-        with _loop_lock:
+        with _making:
             if self._loop is None:
                 from .user_code import LoopThread
 
                 self._loop = LoopThread()
             return self._loop
+
+    def _threads(self) -> Crew:
+        with _making:
+            if self._crew is None:
+                self._crew = Crew()
+            return self._crew
 
     def _report(self, event: Any) -> None:
         """Given to user code, for any thread. Once the branch has ended it does nothing."""
@@ -369,8 +381,7 @@ class SyncRun:
         child = SyncRun(self.transport, flow, self.deadline, self, pause=pause)
         self._children.append(child)
         context = contextvars.copy_context()
-        child._thread = threading.Thread(target=context.run, args=(child._main,), daemon=True, name="agent-branch")
-        child._thread.start()
+        child._work = self._root()._threads().start(lambda: context.run(child._main))
         return child._branch
 
     def _detach(self, flow: Flow[Any], seconds: float) -> None:
@@ -437,10 +448,10 @@ class SyncRun:
             run.cancel()
         end = monotonic() + GRACE
         for run in stopping:
-            thread = run._thread
-            if thread is not None and thread is not threading.current_thread():
-                thread.join(0.01 if run._in_user_code else max(0.0, end - monotonic()))
-            if thread is None or not thread.is_alive():
+            work = run._work
+            if work is not None and not work.is_ours:
+                work.wait(0.01 if run._in_user_code else max(0.0, end - monotonic()))
+            if work is None or work.is_done:
                 run.close()
             run._branch.done = True
             if run in self._children:

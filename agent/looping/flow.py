@@ -13,6 +13,7 @@ from ..context import Context, RunPlace
 from ..errors import AgentError, BudgetExceededError, ConfigurationError
 from ..flow import Emit, Flow, Now, intercept
 from ..types import AgentResponse, Message, Role, Route, ToolResult
+from .bill import Bill
 from .calls import run_calls
 from .events import (
     AgentEndEvent,
@@ -120,8 +121,8 @@ def _placed(response: AgentResponse, offset: float) -> AgentResponse:
     """Its attempts are told from the beginning of the run."""
     if not response.route or offset <= 0:
         return response
-    moved = [attempt.model_copy(update={"started": (attempt.started or 0.0) + offset}) for attempt in response.route]
-    return response.model_copy(update={"route": Route(moved, response.route.candidates)})
+    moved = [attempt.changed(started=(attempt.started or 0.0) + offset) for attempt in response.route]
+    return response.changed(route=Route(moved, response.route.candidates))
 
 
 def _shown(plan: Plan, record: Record) -> Flow[Sequence[Message]]:
@@ -172,9 +173,9 @@ def _check_budgets(plan: Plan, record: Record) -> None:
         raise BudgetExceededError(f"The run used {tokens} tokens of {config.token_budget} (token_budget).")
     if config.cost_budget is None:
         return
-    if record.cost >= config.cost_budget:
-        raise BudgetExceededError(f"The run cost ${record.cost:.4f} of ${config.cost_budget:.4f} (cost_budget).")
-    if not record.costs_known:
+    if record.bill.cost >= config.cost_budget:
+        raise BudgetExceededError(f"The run cost ${record.bill.cost:.4f} of ${config.cost_budget:.4f} (cost_budget).")
+    if not record.bill.known:
         record.warnings["what some answers cost is not known, so cost_budget did not see them"] = None
 
 
@@ -195,8 +196,8 @@ def _paused(plan: Plan, record: Record) -> Flow[RunResult]:
         pending=record.pending(),
         results=results,
         usage=record.usage,
-        cost=record.cost,
-        costs_known=record.costs_known,
+        cost=record.bill.cost,
+        costs_known=record.bill.known,
         attempts=record.attempts,
         warnings=tuple(record.warnings),
         notes=_notes(plan, record),
@@ -229,8 +230,8 @@ def resumed_record(paused: PausedRun) -> Record:
         history.insert(place, dict(message))
     record = Record(paused.run_id, history, notes.get("start", paused.start))
     record.turn = paused.turn
-    record.usage, record.cost, record.costs_known = paused.usage, paused.cost or 0.0, paused.costs_known
-    record.billed = True
+    record.usage = paused.usage
+    record.bill = Bill.brought_forward(paused.cost or 0.0, known=paused.costs_known)
     record.attempts = list(paused.attempts)
     record.warnings = dict.fromkeys(paused.warnings)
     record.digest = notes.get("digest", "")

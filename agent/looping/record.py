@@ -35,6 +35,7 @@ from ..types import (
     Usage,
     thaw,
 )
+from .bill import Bill
 from .events import (
     AgentEndEvent,
     AgentEvent,
@@ -159,9 +160,7 @@ class Record:
     """How many results of this turn have become messages."""
     steered: list[AgentMessage] = field(default_factory=list)
     usage: Usage | None = None
-    cost: float = 0.0
-    costs_known: bool = True
-    billed: bool = False
+    bill: Bill = field(default_factory=Bill)
     attempts: list[Attempt] = field(default_factory=list)
     warnings: dict[str, None] = field(default_factory=dict)
     responses: list[AgentResponse] = field(default_factory=list)
@@ -226,12 +225,9 @@ class Record:
         self.account(response)
         response, self.slots = self._calls_of(response)
         self.told_results = 0
-        facts = {
-            "stop_reason": response.stop_reason,
-            "provider": response.provider or None,
-            "model": response.model or None,
-        }
-        message = response.message.model_copy(update=facts)
+        message = response.message.changed(
+            stop_reason=response.stop_reason, provider=response.provider or None, model=response.model or None
+        )
         self.history.append(message)
         self.latest = response
         self.responses.append(response)
@@ -256,14 +252,14 @@ class Record:
             if not is_finite(part.arguments):  # 1e999 is JSON to read, but not to write
                 written = to_json(part.arguments, inf_nan_mode="constants").decode()
                 changes |= {"arguments": FrozenDict(), "invalid_arguments": written}
-            call = part.model_copy(update=changes) if changes else part
+            call = part.changed(**changes) if changes else part
             self.ids.add(call.id)
             content.append(call)
             slots.append(Slot(call, part.name))
         if response.stop_reason in _BROKEN_OFF:
             slots[-1].cut_off = True  # its arguments may look complete, and not be
         if any(new is not old for new, old in zip(content, response.content, strict=True)):
-            response = response.model_copy(update={"content": tuple(content)})
+            response = response.changed(content=tuple(content))
         return response, slots
 
     def _new_id(self, place: int) -> str:
@@ -305,7 +301,6 @@ class Record:
         slot.spent.append(response)
 
     def account(self, response: AgentResponse) -> None:
-        self.billed = True
         self.attempts += response.route
         self._add(response)
         self.warnings.update(dict.fromkeys(response.warnings))
@@ -313,17 +308,13 @@ class Record:
     def _add(self, response: AgentResponse) -> None:
         if response.usage is not None:
             self.usage = response.usage if self.usage is None else self.usage + response.usage
-        if response.cost_estimate is not None:
-            self.cost += response.cost_estimate
-        elif response.usage is not None:
-            self.costs_known = False
+        self.bill.add(response)
 
     def account_for(self, error: AgentError) -> None:
         """A model call that failed was tried, too, and what came of it before it broke was paid for."""
         self.attempts += error.attempts
         for attempt in error.attempts:
             if attempt.usage is not None:
-                self.billed = True
                 self._add(AgentResponse(usage=attempt.usage, cost_estimate=attempt.cost))
 
     def settle(self) -> None:
@@ -339,7 +330,6 @@ class Record:
         facts = {name: value for name, value in latest.__dict__.items() if name in AgentResponse.model_fields}
         facts |= {
             "usage": self.usage,
-            "cost_estimate": self.cost if self.costs_known and self.billed else None,
             "route": Route(self.attempts, ()),
             "latency_ms": (now - self.began) * 1000,
             "warnings": tuple(self.warnings),
@@ -350,7 +340,7 @@ class Record:
         }
         if stop_reason is not None:
             facts["stop_reason"] = stop_reason
-        made = RunResult.model_validate(facts)
+        made = RunResult.model_validate(facts).later(self.bill.total)
         if latest.raw is not None:
             object.__setattr__(made, "_raw", latest.raw)
         object.__setattr__(made, "_responses", tuple(self.responses))
@@ -416,7 +406,7 @@ def _digest(text: str) -> str:
 
 
 def result_message(result: ToolResult) -> Message:
-    return Message(Role.TOOL, (result,))
+    return Message.trusted(role=Role.TOOL, content=(result,), tool_call_id=result.tool_call_id, name=result.name)
 
 
 def _words(reason: str, error: BaseException | None) -> str:

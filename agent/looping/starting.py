@@ -89,7 +89,7 @@ def begun(
     plan = Plan(
         ask=_asking(runner._call(streaming=streaming), prepared),
         tools=_toolbox(runner, prepared),
-        request=asked.model_copy(update={"input": None, "messages": ()}),
+        request=asked.changed(input=None, messages=()),
         config=config,
         hooks=hooks,
         deps=run_options.get("deps"),
@@ -125,7 +125,7 @@ def _asking(call: Call, prepared: AgentRequest) -> Any:
         changes: dict[str, Any] = {"input": None, "messages": tuple(messages)}
         if forced and turn > 1:
             changes["tool_choice"] = None  # a tool that must be called in every turn would be called for ever
-        return call(prepared.model_copy(update=changes), context)
+        return call(prepared.changed(**changes), context)
 
     return ask
 

@@ -7,10 +7,11 @@ infinite or unreadable is believed; the next way of saying it is looked at inste
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Any
 
 MAX_HINT = 24 * 3600.0
@@ -36,14 +37,18 @@ def retry_after(headers: Mapping[str, str], body: Any = None, message: str = "")
     return None if hint is None else min(hint, MAX_HINT)
 
 
+def _unsaid() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Allowance:
     """What a vendor says may still be asked, and in how many seconds it will be more again. None: it did not say."""
 
     requests: float | None = None
-    requests_reset: float | None = None
+    requests_reset: Callable[[], float | None] = _unsaid
     tokens: float | None = None
-    tokens_reset: float | None = None
+    tokens_reset: Callable[[], float | None] = _unsaid
 
 
 def allowance(headers: Mapping[str, str]) -> Allowance | None:
@@ -51,18 +56,31 @@ def allowance(headers: Mapping[str, str]) -> Allowance | None:
 
     Where there are several limits of a kind, the one with the least left counts.
     """
-    left: dict[str, tuple[float, float | None]] = {}
-    for name, value in headers.items():
-        if "ratelimit" not in name or "remaining" not in name:
-            continue
-        number = _number(value)
-        kind = "tokens" if "token" in name else "requests"
-        if number is not None and (kind not in left or number < left[kind][0]):
-            left[kind] = (number, _wait(headers.get(name.replace("remaining", "reset")), headers.get("date")))
-    if not left:
+    least: dict[str, tuple[float, str]] = {}
+    for name, reset, kind in _limits_among(tuple(headers)):
+        number = _number(headers[name])
+        if number is not None and (kind not in least or number < least[kind][0]):
+            least[kind] = (number, reset)
+    if not least:
         return None
-    requests, tokens = left.get("requests", (None, None)), left.get("tokens", (None, None))
-    return Allowance(requests[0], requests[1], tokens[0], tokens[1])
+    (requests, a_reset), (tokens, b_reset) = least.get("requests", (None, "")), least.get("tokens", (None, ""))
+    # An answer takes a moment to say how long, and where enough is left nobody asks.
+    return Allowance(
+        requests,
+        lambda: _wait(headers.get(a_reset), headers.get("date")),
+        tokens,
+        lambda: _wait(headers.get(b_reset), headers.get("date")),
+    )
+
+
+@lru_cache(maxsize=256)
+def _limits_among(names: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
+    """Of the names of headers: those that say what is left, those that say for how long, and of what."""
+    return tuple(
+        (name, name.replace("remaining", "reset"), "tokens" if "token" in name else "requests")
+        for name in names
+        if "ratelimit" in name and "remaining" in name
+    )
 
 
 def _hints(headers: Mapping[str, str], body: Any, message: str) -> Iterator[float | None]:

@@ -89,6 +89,11 @@ class Question:
             self._at_most = self._measured()
         return self._at_most
 
+    @property
+    def most_taken(self) -> int:
+        """Tokens that question and answer surely do not exceed together, as far as the answer is limited."""
+        return self.at_most + (self.request.max_tokens or 0)
+
     def _measured(self) -> int:
         request = self.request
         letters = len(request.input or "") + len(request.system or "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from ..providers.hints import Allowance
 
 WINDOW = 60.0
+_PLENTY = 20
+"""How many times what is asked for must be left, for nobody to look closer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,19 +39,20 @@ class Rates(Locked):
     """Of one target."""
 
     __slots__ = (
-        "_entries", "_limit", "_tokens", "_vendor_requests", "_vendor_tokens", "in_flight", "unlimited",
+        "_entries", "_limit", "_own_unlimited", "_tokens", "_vendor_requests", "_vendor_tokens", "in_flight",
+        "unlimited",
     )  # fmt: skip
 
     def __init__(self, limit: RateLimit) -> None:
         super().__init__()
         self._limit = limit
-        self.unlimited = limit == RateLimit()
+        self.unlimited = self._own_unlimited = limit == RateLimit()
         """Whether nobody has set or told a limit."""
         self._entries: deque[Entry] = deque()
         self._tokens = 0
-        self._vendor_requests: tuple[float, float] | None = None
+        self._vendor_requests: _Left | None = None
         """What the vendor says is left, and until when that holds."""
-        self._vendor_tokens: tuple[float, float] | None = None
+        self._vendor_tokens: _Left | None = None
         self.in_flight = 0
 
     def seconds_until(self, tokens: int, now: float) -> float:
@@ -81,8 +85,8 @@ class Rates(Locked):
                 self._entries.append(entry)
                 self._tokens += tokens
             self.in_flight += 1
-            self._vendor_requests = _less(self._vendor_requests, 1)
-            self._vendor_tokens = _less(self._vendor_tokens, tokens)
+            _take(self._vendor_requests, 1)
+            _take(self._vendor_tokens, tokens)
         return entry
 
     def end(self, entry: Entry, tokens: int | None) -> None:
@@ -98,9 +102,18 @@ class Rates(Locked):
         """What the vendor's headers say is left."""
         self.unlimited = False
         if allowance.requests is not None:
-            self._vendor_requests = (allowance.requests, now + (allowance.requests_reset or WINDOW))
+            self._vendor_requests = _Left(allowance.requests, now, allowance.requests_reset)
         if allowance.tokens is not None:
-            self._vendor_tokens = (allowance.tokens, now + (allowance.tokens_reset or WINDOW))
+            self._vendor_tokens = _Left(allowance.tokens, now, allowance.tokens_reset)
+
+    def has_plenty(self, tokens: int) -> bool:
+        """Whether so many tokens are nothing beside what is left, so that nobody need count them."""
+        requests, left = self._vendor_requests, self._vendor_tokens
+        return (
+            self._own_unlimited
+            and (requests is None or requests.left >= _PLENTY)
+            and (left is None or left.left >= _PLENTY * tokens)
+        )
 
     @property
     def limits_tokens(self) -> bool:
@@ -128,11 +141,30 @@ class Rates(Locked):
             self._tokens -= entries.popleft().tokens
 
 
-def _left(allowance: tuple[float, float] | None, wanted: float, now: float) -> float:
-    if allowance is None or allowance[0] >= wanted or now >= allowance[1]:
+class _Left:
+    """What a vendor has said is left, and when: until when that holds is worked out when it matters."""
+
+    __slots__ = ("_reset", "_said", "_until", "left")
+
+    def __init__(self, left: float, said: float, reset: Callable[[], float | None]) -> None:
+        self.left = left
+        self._said = said
+        self._reset = reset
+        self._until: float | None = None
+
+    @property
+    def until(self) -> float:
+        if self._until is None:
+            self._until = self._said + (self._reset() or WINDOW)
+        return self._until
+
+
+def _left(allowance: _Left | None, wanted: float, now: float) -> float:
+    if allowance is None or allowance.left >= wanted or now >= allowance.until:
         return 0.0
-    return allowance[1] - now
+    return allowance.until - now
 
 
-def _less(allowance: tuple[float, float] | None, taken: float) -> tuple[float, float] | None:
-    return None if allowance is None else (max(0.0, allowance[0] - taken), allowance[1])
+def _take(allowance: _Left | None, taken: float) -> None:
+    if allowance is not None:
+        allowance.left = max(0.0, allowance.left - taken)

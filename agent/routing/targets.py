@@ -109,11 +109,14 @@ class Target:
             self._nested = self.callee.named()[1] == ""
         return self._nested
 
-    def at_ease(self, now: float) -> bool:
-        """Whether nothing at all speaks against asking it now."""
+    def at_ease(self, now: float, tokens: int) -> bool:
+        """Whether nothing at all speaks against asking it now for something of at most so many tokens."""
         rates, health = self.rates, self.health
         return (
-            rates.unlimited and health.breaker.opened_at is None and health.parking.end <= now and health.key.end <= now
+            (rates.unlimited or rates.has_plenty(tokens))
+            and health.breaker.opened_at is None
+            and health.parking.end <= now
+            and health.key.end <= now
         )
 
     def with_agent(self, agent: Any) -> Target:

@@ -130,7 +130,8 @@ class Trip:
         open_to_all = routes.only is None and not routes.ledger.limits
         if not self._failures and open_to_all and self.question.fits_any(routes.smallest_window):
             # The common case, quickly: a plain question, and nobody in trouble.
-            at_ease = [target for target in routes.targets if target.at_ease(now)]
+            most = self.question.most_taken
+            at_ease = [target for target in routes.targets if target.at_ease(now, most)]
             if len(at_ease) == len(routes.targets):
                 ranked = self._ranked(at_ease, others)
                 self._decided = self._decided or (ranked, others, now)
@@ -277,6 +278,8 @@ class Trip:
     def _tokens(self, target: Target) -> int:
         if not target.rates.limits_tokens:
             return 0
+        if target.rates.has_plenty(self.question.most_taken):
+            return self.question.most_taken  # too many, and what the vendor says next puts it right
         return self.question.tokens(target).tokens + (self.request.max_tokens or 0)
 
     def _took_turn(self, target: Target) -> None:

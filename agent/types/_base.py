@@ -349,7 +349,7 @@ class LateValue(Value, frozen=True):
         worked_out = dict(zip(self._late, work_out(), strict=True))
         given = self.__pydantic_fields_set__ | {name for name, value in worked_out.items() if value is not None}
         values = {**worked_out, **self.__dict__}
-        _set(self, "__dict__", {name: values[name] for name in type(self).model_fields})
+        _set(self, "__dict__", {name: values[name] for name in _defaults(type(self))})
         _set(self, "__pydantic_fields_set__", given)
         with suppress(AttributeError):  # another thread was faster, and has found the same
             slot.__delete__(self)

@@ -145,7 +145,7 @@ class AgentResponse(LateValue, frozen=True):
     @property
     def message(self) -> Message:
         """The answer as a message, to append to a history."""
-        return Message(Role.ASSISTANT, self.content, usage=self.usage)
+        return Message.trusted(role=Role.ASSISTANT, content=self.content, usage=self.usage)
 
     @property
     def has_tool_calls(self) -> bool:

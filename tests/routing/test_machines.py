@@ -317,12 +317,12 @@ def test_a_spend_limit_is_whole_again_after_its_window() -> None:
 def test_what_the_vendor_says_is_left_counts() -> None:
     rates = Rates(RateLimit())
     assert rates.unlimited
-    rates.learn(Allowance(requests=1, requests_reset=20.0), 0.0)
+    rates.learn(Allowance(requests=1, requests_reset=lambda: 20.0), 0.0)
     assert rates.seconds_until(0, 0.0) == 0.0
     assert rates.begin(0, 0.0) is not None
     assert rates.seconds_until(0, 0.0) == 20.0
     assert rates.seconds_until(0, 20.0) == 0.0
-    rates.learn(Allowance(tokens=500, tokens_reset=10.0), 30.0)
+    rates.learn(Allowance(tokens=500, tokens_reset=lambda: 10.0), 30.0)
     assert rates.seconds_until(400, 30.0) == 0.0
     assert rates.seconds_until(600, 30.0) == 10.0
 
