@@ -6,6 +6,7 @@ A target may be shared by several routers, which then share what they know of it
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 from typing_extensions import override
@@ -274,12 +275,14 @@ def _answered(usage: Usage | None) -> int:
 
 def learn_from_headers(target: Target, headers: Mapping[str, str] | None, now: float) -> None:
     """What the vendor says may still be asked."""
-    for name in headers or ():
-        if "ratelimit" in name:
-            break
-    else:
-        return
-    from ..providers.hints import allowance  # reading dates and durations takes a while to import
+    if headers and _names_a_limit(tuple(headers)):
+        from ..providers.hints import allowance  # reading dates and durations takes a while to import
 
-    if headers is not None and (left := allowance(headers)) is not None:
-        target.rates.learn(left, now)
+        left = allowance(headers)
+        if left is not None:
+            target.rates.learn(left, now)
+
+
+@lru_cache(maxsize=256)
+def _names_a_limit(names: tuple[str, ...]) -> bool:
+    return any("ratelimit" in name for name in names)

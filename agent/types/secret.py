@@ -9,6 +9,7 @@ import base64
 import hmac
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import quote, quote_plus
 
@@ -70,11 +71,18 @@ SecretField = Reads[Annotated[Secret | None, BeforeValidator(_read_secret)], str
 
 def redact(text: str, secrets: Iterable[str]) -> str:
     """`text` with every occurrence of each secret replaced, also where it was quoted, encoded or escaped."""
-    spellings = {spelling for secret in secrets if secret for spelling in _spellings(secret)}
+    pattern = _any_of(tuple(secret for secret in secrets if secret))
+    return text if pattern is None else pattern.sub(REDACTED, text)
+
+
+@lru_cache(maxsize=64)
+def _any_of(secrets: tuple[str, ...]) -> re.Pattern[str] | None:
+    """Found out once for each key: a vendor in trouble fails more than one call."""
+    spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
     if not spellings:
-        return text
+        return None
     longest_first = sorted(spellings, key=len, reverse=True)
-    return re.sub("|".join(map(re.escape, longest_first)), REDACTED, text)
+    return re.compile("|".join(map(re.escape, longest_first)))
 
 
 def _spellings(secret: str) -> Iterator[str]:
