@@ -16,6 +16,7 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, Plain
 from typing_extensions import override
 
 from ._base import NOTHING, FrozenDict, JsonObject, Many, Reads, Utc, Value, freeze
+from .notes import Noted
 from .parts import (
     CacheHint,
     CodeContent,
@@ -73,20 +74,17 @@ _NEVER_IN_RESULTS = (CodeContent, DiffContent, ThinkingContent, ToolCall, Refusa
 _NOT_GIVEN: Any = object()
 
 
-class Message(Value, frozen=True):
+class Message(Noted, frozen=True):
     """One turn of a conversation.
 
     `content` stays as it was given, text or parts; calls passed as `tool_calls` move into it. Codecs read `parts`.
     """
 
-    __slots__ = ("_encoded",)
     __match_args__ = ("role", "content")
 
     role: Role
     if TYPE_CHECKING:
         content: str | Sequence[Part]
-        _encoded: Any
-        """A codec's cache: outside equality, hash, copies, pickles and dumps."""
     else:
         content: str | tuple[Part, ...] = ""
     name: str | None = None
@@ -170,9 +168,9 @@ class Message(Value, frozen=True):
         """The canonical reading: text is a `TextContent`, a tool's answer a `ToolResult`."""
         content = self.content
         if self.role is Role.TOOL and self.tool_call_id is not None and not _holds_a_result(content):
-            return (ToolResult(tool_call_id=self.tool_call_id, name=self.name, content=content),)
+            return (ToolResult.trusted(tool_call_id=self.tool_call_id, name=self.name, content=content),)
         if isinstance(content, str):
-            return (TextContent(text=content),) if content else ()
+            return (TextContent.trusted(text=content),) if content else ()
         return content
 
     @property
@@ -398,7 +396,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
 
     def to_messages(self) -> list[Message]:
         """The whole conversation: system, messages, input."""
-        before = [Message.system(self.system)] if self.system else []
+        before = [Message.trusted(role=Role.SYSTEM, content=self.system)] if self.system else []
         return [*before, *self._conversation()]
 
     def with_messages(self, *messages: Message) -> Self:
@@ -406,7 +404,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
         return self.model_copy(update={"input": None, "messages": (*self._conversation(), *messages)})
 
     def _conversation(self) -> Sequence[Message]:
-        return self.messages if self.input is None else (*self.messages, Message.user(self.input))
+        return self.messages if self.input is None else (*self.messages, Message.trusted(role=Role.USER, content=self.input))
 
 
 def _check_names(tools: Sequence[ToolSpec | dict[str, Any]]) -> None:
