@@ -49,7 +49,8 @@ SHOWN = "(The assistant showed this.)"
 
 def is_home(part: Part, home: Origin) -> bool:
     """Whether a part's opaque data was made by the very model that it would be sent to."""
-    return part.origin == home
+    origin = part.origin
+    return origin is home or (origin is not None and origin == home)  # pydantic's comparison takes its time
 
 
 @dataclass(slots=True)
