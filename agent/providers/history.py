@@ -26,7 +26,7 @@ from ..types import (
     ToolResult,
     VendorContent,
 )
-from ..types.notes import kept_notes, notes_on
+from ..types.notes import first_notes, kept_notes, notes_on
 
 NO_RESULT = "There is no result: the call was interrupted before it was answered."
 """What a model is told about a call that nobody answered. Constant, so that repaired prompts stay the same."""
@@ -42,6 +42,8 @@ FOREIGN_THINKING_DROPPED = "reasoning made elsewhere was left out of the convers
 FOREIGN_THINKING_TOLD = "reasoning made elsewhere was told as text"
 FOREIGN_BLOCK_DROPPED = "a block that only its vendor understands was left out of the conversation"
 
+
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: that would cost more than a turn that is in order
 
 SHOWN = "(The assistant showed this.)"
 """What stands before pictures and documents that an assistant made, where assistants cannot show any."""
@@ -100,8 +102,8 @@ def repair(
     state = _Repair(home, foreign_thinking, assistants_show, key)
     for message in messages:
         role = message.role
-        order = notes_on(message).get(key)
-        if order is not None and _take_in_order(*order, state):
+        order: _Order = notes_on(message).get(key, _UNFIT)
+        if order is not _UNFIT and _take_in_order(*order, state):
             state.out.append(message)
         elif role is Role.ASSISTANT and _has(message, ToolResult):
             return repair(_results_apart(messages), home, foreign_thinking, assistants_show=assistants_show)
@@ -121,8 +123,11 @@ _Calls: TypeAlias = tuple[tuple[str, str, ToolCall], ...]
 """The calls of a message: id and name beside each, because a long conversation asks for them in every turn."""
 _Results: TypeAlias = tuple[tuple[str, str | None], ...]
 """Ids and names of the results in a message."""
-_SPOKEN: tuple[_Calls, _Results] = ((), ())
+_Order: TypeAlias = tuple[_Calls, _Results]
+_SPOKEN: _Order = ((), ())
 """Of a message that neither calls nor answers."""
+_UNFIT: _Order = (), ((" ", None),)
+"""Of a message in which something has to be changed."""
 
 
 def _is_in_order(messages: Sequence[Message], key: str, home: Origin, shows: bool) -> bool:
@@ -131,10 +136,13 @@ def _is_in_order(messages: Sequence[Message], key: str, home: Origin, shows: boo
     known: set[str] = set()
     for message in messages:
         try:
-            order = kept_notes(message)[key]
-        except (AttributeError, KeyError):
-            order = notes_on(message)[key] = _order_of(message, home, shows)
+            notes = kept_notes(message)
+        except AttributeError:
+            notes = first_notes(message)
+        order = notes.get(key)
         if order is None:
+            order = notes[key] = _order_of(message, home, shows)
+        if order is _UNFIT:
             return False
         calls, results = order
         if results:
@@ -153,30 +161,50 @@ def _is_in_order(messages: Sequence[Message], key: str, home: Origin, shows: boo
     return not open
 
 
-def _order_of(message: Message, home: Origin, shows: bool) -> tuple[_Calls, _Results] | None:
-    """The calls and results of a message in which nothing has to be changed; None if something has to."""
+def _order_of(message: Message, home: Origin, shows: bool) -> _Order:
+    """The calls and results of a message in which nothing has to be changed; `_UNFIT` if something has to."""
     content, role = message.content, message.role
-    if role is Role.TOOL:
+    if role is _TOOL:
         results = _results_in(message)
-        return ((), results) if results else None
+        return ((), results) if results else _UNFIT
     if isinstance(content, str):
-        return _SPOKEN if content else None
-    if role is not Role.ASSISTANT:
-        return _SPOKEN if content and all(_is_fit_to_say(part, home) for part in content) else None
-    if not _is_clean(content, home, shows):
-        return None
-    calls = tuple((part.id, part.name, part) for part in content if isinstance(part, ToolCall))
-    return (calls, ()) if len(calls) < 2 or len({id for id, _, _ in calls}) == len(calls) else None
+        return _SPOKEN if content else _UNFIT
+    if role is not _ASSISTANT:
+        return _SPOKEN if content and all(_is_fit_to_say(part, home) for part in content) else _UNFIT
+    return _order_of_turn(content, home, shows)
 
 
 def _results_in(message: Message) -> _Results | None:
     """Ids and names of the results in a tool's message that holds nothing else; None if it does."""
-    content = message.content
-    if message.tool_call_id is not None and (isinstance(content, str) or not _has(message, ToolResult)):
-        return ((message.tool_call_id, message.name),)
+    content, id = message.content, message.tool_call_id
+    if id is not None and (isinstance(content, str) or not _has(message, ToolResult)):
+        return ((id, message.name),)
     parts: Sequence[Part] = () if isinstance(content, str) else content
     results = tuple((part.tool_call_id, part.name) for part in parts if isinstance(part, ToolResult))
     return results if len(results) == len(parts) else None
+
+
+def _order_of_turn(parts: Sequence[Part], home: Origin, shows: bool) -> _Order:
+    calls: list[tuple[str, str, ToolCall]] = []
+    speaks = False
+    for part in parts:
+        if isinstance(part, ToolCall):
+            calls.append((part.id, part.name, part))
+        elif isinstance(part, TextContent):
+            if not part.text and not (part.signature and is_home(part, home)):
+                return _UNFIT
+            speaks = True
+        elif isinstance(part, ThinkingContent | VendorContent):
+            if not is_home(part, home):
+                return _UNFIT
+            speaks = speaks or isinstance(part, VendorContent)
+        elif isinstance(part, ToolResult) or (not shows and _is_shown(part, home)):
+            return _UNFIT
+        else:
+            speaks = True
+    if not calls:
+        return _SPOKEN if speaks else _UNFIT
+    return (tuple(calls), ()) if len(calls) == 1 or len({id for id, _, _ in calls}) == len(calls) else _UNFIT
 
 
 def _is_fit_to_say(part: Part, home: Origin) -> bool:
@@ -184,28 +212,6 @@ def _is_fit_to_say(part: Part, home: Origin) -> bool:
     if isinstance(part, TextContent):
         return bool(part.text)
     return not isinstance(part, ToolResult) and (not isinstance(part, VendorContent) or is_home(part, home))
-
-
-def _is_clean(parts: Sequence[Part], home: Origin, shows: bool) -> bool:
-    speaks = False
-    for part in parts:
-        if isinstance(part, ToolCall):
-            speaks = True
-        elif isinstance(part, TextContent):
-            if not part.text and not (part.signature and is_home(part, home)):
-                return False
-            speaks = True
-        elif isinstance(part, ToolResult):
-            return False
-        elif isinstance(part, ThinkingContent | VendorContent):
-            if not is_home(part, home):
-                return False
-            speaks = speaks or isinstance(part, VendorContent)
-        elif not shows and _is_shown(part, home):
-            return False
-        else:
-            speaks = True
-    return speaks
 
 
 def _is_shown(part: Part, home: Origin) -> bool:

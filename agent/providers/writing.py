@@ -12,11 +12,13 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from .. import errors
-from ..types import AgentRequest, CodeContent, DiffContent, DocumentContent, Origin, Part, ToolSpec
+from ..types import AgentRequest, CodeContent, DiffContent, DocumentContent, Origin, Part, ToolSpec, thaw
 from ..types.notes import kept_notes, notes_on
 
 LARGE = 64 * 1024
 """Encoded messages beyond this are not kept: they hold images, and would double the memory of the conversation."""
+
+_N, _I = b"NI"
 
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 """The schema of a tool without parameters: every vendor insists on an object."""
@@ -108,7 +110,8 @@ def as_json(value: Any) -> bytes:
     """JSON for a body. A request may hold what JSON cannot: half a character, an object, a number that is none."""
     try:
         written = to_json(value)
-        if b"NaN" in written or b"Infinity" in written:  # seldom, and then mostly in a text
+        # Seldom, and then mostly in a text. A letter is looked for first, which takes a quarter of the time.
+        if (_N in written and b"NaN" in written) or (_I in written and b"Infinity" in written):
             from_json(written, allow_inf_nan=False)
     except (PydanticSerializationError, ValueError) as error:
         raise errors.ConfigurationError(
@@ -188,7 +191,7 @@ def _tool_json(
         written, warnings = kept_notes(tool)[key]
     except (AttributeError, KeyError):
         warnings = []
-        written = as_json(write(tool, warnings))
+        written = as_json(thaw(write(tool, warnings)))  # which takes less time than writing what is frozen
         notes_on(tool)[key] = written, warnings
     for warning in warnings:
         warn(warning)

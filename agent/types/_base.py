@@ -130,7 +130,8 @@ class FrozenList(list[Any]):
 
 
 _put = dict.__setitem__
-_AS_IS = frozenset((str, int, float, bool, type(None), FrozenDict, FrozenList))
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+_AS_IS = _SCALARS | {FrozenDict, FrozenList}
 
 
 def freeze(value: Any) -> Any:
@@ -151,9 +152,13 @@ def freeze(value: Any) -> Any:
 def thaw(value: Any) -> Any:
     """The inverse of `freeze`: plain, mutable dicts and lists that share nothing with `value`."""
     if isinstance(value, dict):
-        return {key: thaw(item) for key, item in value.items()}
+        thawed = dict(value)
+        for key, item in thawed.items():
+            if type(item) not in _SCALARS:
+                thawed[key] = thaw(item)
+        return thawed
     if isinstance(value, list):
-        return [thaw(item) for item in value]
+        return [item if type(item) in _SCALARS else thaw(item) for item in value]
     return value
 
 

@@ -34,6 +34,11 @@ def notes_on(value: Noted) -> dict[str, Any]:
     try:
         return kept_notes(value)
     except AttributeError:
-        notes: dict[str, Any] = {}
-        _slot.__set__(value, notes)
-        return notes
+        return first_notes(value)
+
+
+def first_notes(value: Noted) -> dict[str, Any]:
+    """Room for notes on a value that is known to have none."""
+    notes: dict[str, Any] = {}
+    _slot.__set__(value, notes)
+    return notes

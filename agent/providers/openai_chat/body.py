@@ -28,7 +28,7 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
-from ...types.notes import kept_notes, notes_on
+from ...types.notes import notes_on
 from ..history import FOREIGN_BLOCK_DROPPED, is_home, repair
 from ..writing import (
     LARGE,
@@ -49,6 +49,8 @@ from ..writing import (
 from .dialect import API, LONGEST_NAME, SIGNED_CONTENT, Dialect, Fragment, fits
 from .settings import write_settings
 
+_ASSISTANT, _SYSTEM, _TOOL = Role.ASSISTANT, Role.SYSTEM, Role.TOOL  # looked up once: enums are slow to ask
+_USER = b'{"role":"user","content":'
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 _OWN_KEYS = ("messages", "model", "stream")
 _OK = b'{"role":"assistant","content":"OK"}'
@@ -92,6 +94,7 @@ class Conversation:
         """What results hold besides text, to follow them in a user's message."""
         models = dialect.developer_models
         self._system_role = "developer" if models and fits(models, home.model) else "system"
+        self._system = b'{"role":"' + self._system_role.encode() + b'","content":'
         marks = dialect.cache_marks
         self._marks = marks if marks is not None and fits(marks.models, home.model) else None
         self._marked: dict[int, Literal["short", "long"]] = {}
@@ -103,23 +106,20 @@ class Conversation:
 
     def write(self) -> bytes:
         pieces: list[bytes] = []
-        tool = Role.TOOL  # looked up once: a member of an enum costs more than the rest of a turn that is known
         key, marked, attached = self._key, self._marked, self._attached
         plain = self._dialect.user_after_tool and not marked and not self._unmarked
         after_tool = False
         for position, message in enumerate(self._messages):
-            if plain and not attached:
-                try:
-                    pieces.append(kept_notes(message)[key])
-                    continue
-                except (AttributeError, KeyError):
-                    pass
-            if message.role is tool:
+            notes = notes_on(message)
+            if plain and not attached and (known := notes.get(key)) is not None:
+                pieces.append(known)
+                continue
+            if message.role is _TOOL:
                 after_tool = True
             elif after_tool or attached:
                 after_tool = False
                 self._write_attached(pieces, message.role)
-            if encoded := self._encoded(message, marked.get(position)):
+            if encoded := self._encoded(message, marked.get(position), notes):
                 pieces.append(encoded)
         if after_tool or attached:
             self._write_attached(pieces, None)
@@ -146,36 +146,57 @@ class Conversation:
         for place in places[: max(0, most - len(marked))]:
             self._marked[place] = cache
 
-    def _encoded(self, message: Message, mark: Literal["short", "long"] | None) -> bytes:
+    def _encoded(self, message: Message, mark: Literal["short", "long"] | None, notes: dict[str, Any]) -> bytes:
         """The message as JSON; several, joined by commas, where the API wants it in pieces; none for an empty one."""
-        notes = notes_on(message)
         key = self._key if mark is None else f"{self._key}/{mark}"
         if not self._unmarked and (known := notes.get(key)) is not None:
             return known  # type: ignore[no-any-return]  # a note is whatever was left
-        before = len(self._warnings), len(self._attached)
+        warned, attached = len(self._warnings), len(self._attached)
         encoded = self._plainly(message) if mark is None else None
         if encoded is None:
-            encoded = b",".join(map(as_json, self._write_message(message, mark)))
+            encoded = b",".join([as_json(written) for written in self._write_message(message, mark)])
         # A warning must come again with the next request, so a message that causes one is not kept.
-        unchanged = before == (len(self._warnings), len(self._attached))
+        unchanged = warned == len(self._warnings) and attached == len(self._attached)
         if unchanged and encoded and len(encoded) <= LARGE and not self._unmarked:
             notes[key] = encoded
         return encoded
 
     def _plainly(self, message: Message) -> bytes | None:
-        """A message that is only text, in one go: of such are most of a conversation's. None for any other."""
+        """A message of words and calls alone, in one go: of such are most of a conversation's. None for any other."""
         content, role = message.content, message.role
-        if not content or not isinstance(content, str):
-            return None
-        if role is Role.TOOL:
-            if message.tool_call_id is None:
+        if role is _TOOL:
+            id = message.tool_call_id
+            if id is None or not isinstance(content, str):
                 return None
-            id = text_json(self._id(message.tool_call_id))
-            return b'{"role":"tool","tool_call_id":' + id + b',"content":' + text_json(content) + b"}"
-        if message.name is not None:
+            start = b'{"role":"tool","tool_call_id":' + text_json(self._id(id)) + b',"content":'
+        elif message.name is not None or not content:
             return None
-        speaker = self._system_role if role is Role.SYSTEM else role.value
-        return b'{"role":"' + speaker.encode() + b'","content":' + text_json(content) + b"}"
+        elif role is _ASSISTANT:
+            start = b'{"role":"assistant","content":'
+        else:
+            start = _USER if role is not _SYSTEM else self._system
+        return start + text_json(content) + b"}" if isinstance(content, str) else self._plain_turn(content, role)
+
+    def _plain_turn(self, content: Sequence[Part], role: Role) -> bytes | None:
+        if role is not _ASSISTANT or self._dialect.reasoning_filler is not None:
+            return None
+        words, calls = "", []
+        for part in content:
+            if part.cache is not None:
+                return None
+            if isinstance(part, TextContent):
+                words += part.text
+            elif isinstance(part, ToolCall) and part.provider_data is None and part.invalid_arguments is None:
+                id, name = text_json(self._id(part.id)), text_json(fitting_name(part.name, LONGEST_NAME))
+                arguments = text_json(arguments_text(part.arguments))
+                called = b'{"id":' + id + b',"type":"function","function":{"name":' + name
+                calls.append(called + b',"arguments":' + arguments + b"}}")
+            else:
+                return None
+        said = b'{"role":"assistant","content":' + (text_json(words) if words else b"null")
+        if calls:
+            return said + b',"tool_calls":[' + b",".join(calls) + b"]}"
+        return said + b"}" if words else None
 
     def _write_message(self, message: Message, mark: Literal["short", "long"] | None) -> list[dict[str, Any]]:
         match message.role:

@@ -120,7 +120,7 @@ def parameters_of(tool: ToolSpec) -> Mapping[str, Any]:
 
 
 def _tool(tool: ToolSpec, dialect: Dialect, warn: list[str]) -> dict[str, Any]:
-    parameters = parameters_of(tool)
+    parameters: Mapping[str, Any] = parameters_of(tool)
     function: dict[str, Any] = {
         "name": fitting_name(tool.name, LONGEST_NAME), "description": tool.description, "parameters": parameters,
     }  # fmt: skip
