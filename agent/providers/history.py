@@ -314,15 +314,18 @@ def _take_new_turn(message: Message, state: _Repair) -> None:
     if (known := notes.get(key)) is None:
         alone = _Repair(state.home, state.foreign_thinking, state.shows, state.key)
         _take_turn(message, alone)
-        taken = alone.out[0] if alone.out else None
-        known = notes[key] = (taken is message, None if taken is message else taken, alone)
-    unchanged, taken, alone = known
+        if alone.out and alone.out[0] is message:
+            alone.out = []  # a note must not hold what it stands on
+            known = alone, True
+        else:
+            known = alone, False
+        notes[key] = known
+    alone, unchanged = known
     state.warnings.update(alone.warnings)
     state.known.update(alone.known)
     state.open.update({id: [*calls] for id, calls in alone.open.items()})
     state.said.extend(alone.said)
-    if unchanged or taken is not None:
-        state.out.append(message if unchanged else taken)
+    state.out.extend((message,) if unchanged else alone.out)
 
 
 def _take_turn(message: Message, state: _Repair) -> None:

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ._base import Value
+from ._base import NOTHING, Value
 
 
 class Noted(Value, frozen=True):
@@ -20,7 +20,7 @@ class Noted(Value, frozen=True):
     __slots__ = ("_encoded",)
 
     if TYPE_CHECKING:
-        _encoded: dict[str, Any]
+        _encoded: dict[str, Any] = NOTHING
 
 
 _slot: Any = inspect.getattr_static(Noted, "_encoded")

@@ -51,6 +51,7 @@ from .settings import write_settings
 
 _ASSISTANT, _SYSTEM, _TOOL = Role.ASSISTANT, Role.SYSTEM, Role.TOOL  # looked up once: enums are slow to ask
 _USER = b'{"role":"user","content":'
+_TURN = b'{"role":"assistant","content":'
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 _OWN_KEYS = ("messages", "model", "stream")
 _OK = b'{"role":"assistant","content":"OK"}'
@@ -172,7 +173,7 @@ class Conversation:
         elif message.name is not None or not content:
             return None
         elif role is _ASSISTANT:
-            start = b'{"role":"assistant","content":'
+            start = _TURN
         else:
             start = _USER if role is not _SYSTEM else self._system
         return start + text_json(content) + b"}" if isinstance(content, str) else self._plain_turn(content, role)
@@ -180,23 +181,21 @@ class Conversation:
     def _plain_turn(self, content: Sequence[Part], role: Role) -> bytes | None:
         if role is not _ASSISTANT or self._dialect.reasoning_filler is not None:
             return None
-        words, calls = "", []
+        words = ""
+        calls: list[dict[str, Any]] = []
         for part in content:
             if part.cache is not None:
                 return None
             if isinstance(part, TextContent):
                 words += part.text
             elif isinstance(part, ToolCall) and part.provider_data is None and part.invalid_arguments is None:
-                id, name = text_json(self._id(part.id)), text_json(fitting_name(part.name, LONGEST_NAME))
-                arguments = text_json(arguments_text(part.arguments))
-                called = b'{"id":' + id + b',"type":"function","function":{"name":' + name
-                calls.append(called + b',"arguments":' + arguments + b"}}")
+                function = {"name": fitting_name(part.name, LONGEST_NAME), "arguments": arguments_text(part.arguments)}
+                calls.append({"id": self._id(part.id), "type": "function", "function": function})
             else:
                 return None
-        said = b'{"role":"assistant","content":' + (text_json(words) if words else b"null")
         if calls:
-            return said + b',"tool_calls":[' + b",".join(calls) + b"]}"
-        return said + b"}" if words else None
+            return as_json({"role": "assistant", "content": words or None, "tool_calls": calls})
+        return _TURN + text_json(words) + b"}" if words else None
 
     def _write_message(self, message: Message, mark: Literal["short", "long"] | None) -> list[dict[str, Any]]:
         match message.role:
