@@ -176,15 +176,16 @@ def tools_json(
         write: What a tool is to the vendor. It adds its warnings to the list.
         warn: Told the warnings, those of a tool that was written before as well.
     """
-    return Written(b"[" + b",".join([_tool_json(tool, key, write, warn) for tool in tools]) + b"]")
+    return Written(b"[" + b",".join([tool_json(tool, key, write, warn) for tool in tools]) + b"]")
 
 
-def _tool_json(
+def tool_json(
     tool: ToolSpec | Mapping[str, Any],
     key: str,
     write: Callable[[ToolSpec, list[str]], Mapping[str, Any]],
     warn: Callable[[str], object],
 ) -> bytes:
+    """One of the tools that `tools_json` writes."""
     if not isinstance(tool, ToolSpec):
         return as_json(tool)
     try:

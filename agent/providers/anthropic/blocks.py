@@ -30,10 +30,12 @@ from ...types import (
     ToolSpec,
     VendorContent,
 )
+from ...types.notes import notes_on
 from ..history import is_home
-from ..writing import LARGE, as_json, as_markdown, base64_text, cannot_take, fitting_id, fitting_name
+from ..writing import LARGE, as_json, as_markdown, base64_text, cannot_take, fitting_id, fitting_name, text_json
 from .family import API
 
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
 _LONGEST_NAME = 128
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGE_TYPES = {
@@ -93,24 +95,53 @@ class BlockWriter:
 
     def __init__(self, home: Origin) -> None:
         self._home = home
-        self._key = f"{API}/{home.provider}/{home.model}"
+        self.key = f"{API}/{home.provider}/{home.model}"
+        """Of the notes on messages that hold their bytes."""
         self.warnings: dict[str, None] = {}
 
     def message(self, message: Message) -> bytes:
         """The blocks of a message as JSON, joined by commas."""
-        kept: dict[str, bytes] | None = getattr(message, "_encoded", None)
-        if kept is not None and (known := kept.get(self._key)) is not None:
+        notes = notes_on(message)
+        known: bytes | None = notes.get(self.key)
+        if known is not None:
             return known
-        before, self.warnings = self.warnings, {}
-        encoded = b",".join(map(as_json, self.blocks(message)))
-        # A warning must come again with the next request, so a message that causes one is not kept.
-        if not self.warnings and len(encoded) <= LARGE:
-            if kept is None:
-                kept = {}
-                object.__setattr__(message, "_encoded", kept)
-            kept[self._key] = encoded
-        self.warnings = {**before, **self.warnings}
+        encoded = self._plainly(message)
+        if encoded is None:
+            before, self.warnings = self.warnings, {}
+            encoded = b",".join(map(as_json, self.blocks(message)))
+            warned, self.warnings = bool(self.warnings), {**before, **self.warnings}
+            if warned:  # which must come again with the next request, so a message that causes one is not kept
+                return encoded
+        if len(encoded) <= LARGE:
+            notes[self.key] = encoded
         return encoded
+
+    def _plainly(self, message: Message) -> bytes | None:
+        """A message of words and calls alone, in one go: of such are most of a conversation's. None for any other."""
+        content, role = message.content, message.role
+        if role is _TOOL:
+            if message.tool_call_id is None or not isinstance(content, str):
+                return None
+            block = b'{"type":"tool_result","tool_use_id":' + text_json(sent_id(message.tool_call_id))
+            return block + (b',"content":' + text_json(content) + b"}" if content.strip() else b"}")
+        if message.name is not None:
+            return None
+        if isinstance(content, str):
+            return b'{"type":"text","text":' + text_json(content) + b"}" if content.strip() else None
+        if role is not _ASSISTANT:
+            return None
+        blocks: list[dict[str, Any]] = []
+        for part in content:
+            if part.provider_data is not None:
+                return None
+            if isinstance(part, TextContent) and not part.citations:
+                if part.text.strip():
+                    blocks.append({"type": "text", "text": part.text})
+            elif isinstance(part, ToolCall):
+                blocks.append(self._call(part))
+            else:
+                return None
+        return as_json(blocks)[1:-1]
 
     def blocks(self, message: Message, marks: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
         """The blocks of a message, those at `marks` with a cache breakpoint."""
@@ -190,7 +221,7 @@ class BlockWriter:
         return {**part.provider_data, **block} if part.provider_data else block
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        arguments: Mapping[str, Any] = call.arguments
+        arguments: Mapping[str, Any] = {**call.arguments}  # a plain dict is written faster than a frozen one
         if call.invalid_arguments is not None:
             arguments = {"_invalid_json": call.invalid_arguments}  # only an object is taken; the model sees its text
         block = {"type": "tool_use", "id": sent_id(call.id), "name": sent_name(call.name), "input": arguments}

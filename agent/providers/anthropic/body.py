@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ... import errors
-from ...types import AgentRequest, Origin, TextContent, ToolSpec, VendorContent
+from ...types import AgentRequest, Message, Role, TextContent, ToolSpec, VendorContent
+from ...types.notes import notes_on
 from ..history import repair
-from ..writing import as_json, check_extra
+from ..writing import as_json, check_extra, home_of, object_json
 from .blocks import BlockWriter, cache_control
 from .family import API, BETA_OF_BLOCK, BETA_OF_KEY, BETA_OF_TOOL, family_of
 from .settings import Settings
 from .turns import Marks, Turns, ends_with_prefill, place_marks, take_turns
 
+_ASSISTANT = Role.ASSISTANT
+_USER_OPENS, _ASSISTANT_OPENS = b'{"role":"user","content":[', b'{"role":"assistant","content":['
+_OTHER_OPENS = {True: b"]}," + _ASSISTANT_OPENS, False: b"]}," + _USER_OPENS}
 _OWN_KEYS = ("messages", "model", "stream")
 _COUNTED = frozenset(
     (
@@ -63,7 +67,7 @@ def _encode(
 ) -> Encoded:
     check_extra(request, _OWN_KEYS)
     model = request.model or ""
-    home = Origin(provider=name, api=API, model=model)
+    home = home_of(name, API, model)
     messages, repairs = repair(request.to_messages(), home, foreign_thinking)
     turns = take_turns(messages, home)
     family = family_of(model)
@@ -86,7 +90,7 @@ def _encode(
     if "output_config" in keys and isinstance(given := extra.get("output_config"), Mapping):
         extra = {**extra, "output_config": {**keys["output_config"], **given}}  # two settings share this key
     keys.update(extra)
-    body = as_json(keys)[:-1] + b',"messages":[' + conversation + b"]}"
+    body = object_json(keys)[:-1] + b',"messages":[' + conversation + b"]}"
     return Encoded(body, tuple(writer.warnings), tuple(_betas(request, turns)))
 
 
@@ -106,22 +110,39 @@ def _check(turns: Turns, *, prefill: bool, name: str, model: str) -> None:
 
 
 def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
-    last = len(turns.messages) - 1
-    written: list[bytes] = []
-    for assistant, positions in turns.merged():
-        blocks: list[bytes] = []
-        for position in positions:
-            message = turns.messages[position]
-            if position in marks.messages or (assistant and position == last):
-                pieces = writer.blocks(message, marks.messages.get(position))
-                if assistant and position == last:
-                    _trim(pieces)
-                blocks.extend(map(as_json, pieces))
-            elif encoded := writer.message(message):
-                blocks.append(encoded)
-        role = b"assistant" if assistant else b"user"
-        written.append(b'{"role":"' + role + b'","content":[' + b",".join(blocks) + b"]}")
-    return b",".join(written)
+    """The messages as JSON, joined by commas. Neighbours of one role become one turn."""
+    messages, key = turns.messages, writer.key
+    special = {*marks.messages}
+    if messages[-1].role is _ASSISTANT:
+        special.add(len(messages) - 1)
+    pieces: list[bytes] = []
+    add = pieces.append
+    speaking: bool | None = None
+    silent = True  # until the turn has a block
+    for position, message in enumerate(messages):
+        assistant = message.role is _ASSISTANT
+        if assistant is not speaking:
+            add((_ASSISTANT_OPENS if assistant else _USER_OPENS) if speaking is None else _OTHER_OPENS[assistant])
+            speaking, silent = assistant, True
+        if position in special:
+            blocks = _special(message, position == len(messages) - 1, marks.messages.get(position), writer)
+        else:
+            blocks = notes_on(message).get(key) or writer.message(message)
+        if blocks:
+            if not silent:
+                add(b",")
+            add(blocks)
+            silent = False
+    add(b"]}")
+    return b"".join(pieces)
+
+
+def _special(message: Message, is_last: bool, marks: Mapping[int, str] | None, writer: BlockWriter) -> bytes:
+    """A message with cache breakpoints, or one that the model is to go on from."""
+    blocks = writer.blocks(message, marks)
+    if is_last and message.role is _ASSISTANT:
+        _trim(blocks)
+    return b",".join(map(as_json, blocks))
 
 
 def _trim(blocks: list[dict[str, Any]]) -> None:
