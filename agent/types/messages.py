@@ -409,5 +409,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
 
 def _check_names(tools: Sequence[ToolSpec | dict[str, Any]]) -> None:
     named = [tool.name if isinstance(tool, ToolSpec) else tool.get("name") for tool in tools]
+    if len(set(named)) == len(named):
+        return
     if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
         raise ValueError(f"tools: {', '.join(twice)} offered twice; rename or remove one")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ... import errors
 from ...types import AgentRequest, Message, Role, TextContent, ToolSpec, VendorContent
-from ...types.notes import notes_on
+from ...types.notes import kept_notes
 from ..history import repair
 from ..writing import as_json, check_extra, home_of, object_json
 from .blocks import BlockWriter, cache_control
@@ -127,7 +127,10 @@ def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
         if position in special:
             blocks = _special(message, position == len(messages) - 1, marks.messages.get(position), writer)
         else:
-            blocks = notes_on(message).get(key) or writer.message(message)
+            try:
+                blocks = kept_notes(message)[key]
+            except (AttributeError, KeyError):
+                blocks = writer.message(message)
         if blocks:
             if not silent:
                 add(b",")

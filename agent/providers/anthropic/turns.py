@@ -62,15 +62,11 @@ def take_turns(messages: Sequence[Message], home: Origin) -> Turns:
         turns.system.extend(_instructions(messages[leading], turns, home))
         leading += 1
     rest = messages[leading:]
-    if not _is_in_shape(rest):
+    notable = _notable_in(rest)
+    if notable is None or rest[0].role is Role.ASSISTANT:
         rest = _in_shape(rest, turns, home)
-    turns.messages = rest
-    turns.notable = [
-        (number, position, part)
-        for number, message in enumerate(rest)
-        if (notable := _look_at(message)[1])
-        for position, part in notable
-    ]
+        notable = [(number, *found) for number, message in enumerate(rest) for found in _look_at(message)[1]]
+    turns.messages, turns.notable = rest, notable
     return turns
 
 
@@ -112,18 +108,21 @@ def _look_into(message: Message) -> _Look:
     return (stays, notable) if notable or not stays else _PLAIN
 
 
-def _is_in_shape(messages: Sequence[Message]) -> bool:
-    """Whether all messages are sent as they are, the user's first."""
-    if not messages or messages[0].role is Role.ASSISTANT:
-        return False
-    for message in messages:
+def _notable_in(messages: Sequence[Message]) -> list[tuple[int, int, Part]] | None:
+    """The notable parts of messages that are sent as they are; None if some are not, or if there are none."""
+    notable: list[tuple[int, int, Part]] = []
+    for number, message in enumerate(messages):
         try:
             look = kept_notes(message).get(_LOOK)
         except AttributeError:
             look = None
-        if look is not _PLAIN and not (look or _look_at(message))[0]:
-            return False
-    return True
+        if look is _PLAIN:
+            continue
+        stays, found = look or _look_at(message)
+        if not stays:
+            return None
+        notable.extend((number, position, part) for position, part in found)
+    return notable if messages else None
 
 
 def _in_shape(messages: Sequence[Message], turns: Turns, home: Origin) -> list[Message]:

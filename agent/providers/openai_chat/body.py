@@ -28,7 +28,7 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
-from ...types.notes import notes_on
+from ...types.notes import first_notes, kept_notes
 from ..history import FOREIGN_BLOCK_DROPPED, is_home, repair
 from ..writing import (
     LARGE,
@@ -111,7 +111,10 @@ class Conversation:
         plain = self._dialect.user_after_tool and not marked and not self._unmarked
         after_tool = False
         for position, message in enumerate(self._messages):
-            notes = notes_on(message)
+            try:
+                notes = kept_notes(message)
+            except AttributeError:
+                notes = first_notes(message)
             if plain and not attached and (known := notes.get(key)) is not None:
                 pieces.append(known)
                 continue

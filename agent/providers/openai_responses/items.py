@@ -29,7 +29,7 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
-from ...types.notes import notes_on
+from ...types.notes import first_notes, kept_notes
 from ..history import FOREIGN_BLOCK_DROPPED, is_home
 from ..writing import (
     LARGE,
@@ -104,7 +104,10 @@ class ItemWriter:
         key = self._key
         pieces: list[bytes] = []
         for message in messages:
-            notes = notes_on(message)
+            try:
+                notes = kept_notes(message)
+            except AttributeError:
+                notes = first_notes(message)
             written = notes.get(key)
             if written is None:
                 written = self._written(message, notes)
