@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -160,6 +160,31 @@ def object_json(values: Mapping[str, Any]) -> bytes:
     if plain or not pieces:
         pieces.append(as_json(plain)[1:-1])
     return b"{" + b",".join(pieces) + b"}"
+
+
+def join_turns(said: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Turns as JSON, joined by commas: what was said under one opening after another becomes one turn.
+
+    Args:
+        said: How a turn of that role begins, up to the bracket of its blocks, and some of its blocks. None is no turn.
+    """
+    pieces: list[bytes] = []
+    add = pieces.append
+    speaking: bytes | None = None
+    for opening, blocks in said:
+        if not blocks:
+            continue
+        if opening is speaking:
+            add(b",")
+        else:
+            if speaking is not None:
+                add(b"]},")
+            add(opening)
+            speaking = opening
+        add(blocks)
+    if speaking is not None:
+        add(b"]}")
+    return b"".join(pieces)
 
 
 def tools_json(

@@ -14,7 +14,7 @@ from ... import errors
 from ...types import AgentRequest, Message, Role, TextContent, ToolSpec, VendorContent
 from ...types.notes import kept_notes
 from ..history import repair
-from ..writing import as_json, check_extra, home_of, object_json
+from ..writing import as_json, check_extra, home_of, join_turns, object_json
 from .blocks import BlockWriter, cache_control
 from .family import API, BETA_OF_BLOCK, BETA_OF_KEY, BETA_OF_TOOL, family_of
 from .settings import Settings
@@ -22,7 +22,6 @@ from .turns import Marks, Turns, ends_with_prefill, place_marks, take_turns
 
 _ASSISTANT = Role.ASSISTANT
 _USER_OPENS, _ASSISTANT_OPENS = b'{"role":"user","content":[', b'{"role":"assistant","content":['
-_OTHER_OPENS = {True: b"]}," + _ASSISTANT_OPENS, False: b"]}," + _USER_OPENS}
 _OWN_KEYS = ("messages", "model", "stream")
 _COUNTED = frozenset(
     (
@@ -115,15 +114,8 @@ def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
     special = {*marks.messages}
     if messages[-1].role is _ASSISTANT:
         special.add(len(messages) - 1)
-    pieces: list[bytes] = []
-    add = pieces.append
-    speaking: bool | None = None
-    silent = True  # until the turn has a block
+    said: list[tuple[bytes, bytes]] = []
     for position, message in enumerate(messages):
-        assistant = message.role is _ASSISTANT
-        if assistant is not speaking:
-            add((_ASSISTANT_OPENS if assistant else _USER_OPENS) if speaking is None else _OTHER_OPENS[assistant])
-            speaking, silent = assistant, True
         if position in special:
             blocks = _special(message, position == len(messages) - 1, marks.messages.get(position), writer)
         else:
@@ -131,13 +123,8 @@ def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
                 blocks = kept_notes(message)[key]
             except (AttributeError, KeyError):
                 blocks = writer.message(message)
-        if blocks:
-            if not silent:
-                add(b",")
-            add(blocks)
-            silent = False
-    add(b"]}")
-    return b"".join(pieces)
+        said.append((_ASSISTANT_OPENS if message.role is _ASSISTANT else _USER_OPENS, blocks))
+    return join_turns(said)
 
 
 def _special(message: Message, is_last: bool, marks: Mapping[int, str] | None, writer: BlockWriter) -> bytes:

@@ -7,8 +7,8 @@ made elsewhere carries the documented stand-in where a signature is demanded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeGuard, assert_never
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeGuard, assert_never
 from urllib.parse import urlsplit
 
 from ... import errors
@@ -29,8 +29,9 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
+from ...types.notes import kept_notes, notes_on
 from ..history import is_home
-from ..writing import LARGE, as_json, as_markdown, as_text, base64_text, cannot_take
+from ..writing import LARGE, as_json, as_markdown, as_text, base64_text, cannot_take, join_turns, text_json
 from .family import SKIP_SIGNATURE, Family
 from .names import sent_id, sent_name
 
@@ -45,6 +46,10 @@ NO_AUTHOR = "the name of a message's author was left out: the API has no place f
 NO_TITLE = "the title of a file was left out: the API has no place for it"
 NO_DETAIL = "how closely to look at an image was left to the model"
 
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
+_USER, _MODEL = b'{"role":"user","parts":[', b'{"role":"model","parts":['
+_Named: TypeAlias = tuple[tuple[str, str, bool], ...]
+"""Calls by id, name, and whether the vendor takes the id."""
 _EMPTY = {"text": ""}
 """Never sent: a text without words, unless a signature stands on it."""
 _OPENING = as_json({"text": "(The conversation begins with your answer.)"})
@@ -86,52 +91,67 @@ class ContentsWriter:
         return [{"text": text} for message in messages for part in message.parts if (text := self._system_text(part))]
 
     def contents(self, messages: Sequence[Message]) -> bytes:
-        """All turns, joined by commas."""
-        turns: list[tuple[str, list[bytes]]] = []
+        """All turns, joined by commas. Neighbours of one role become one turn."""
+        key = self._key
+        said: list[tuple[bytes, bytes]] = []
+        add = said.append
         results: list[Message] = []
-        calls: dict[str, ToolCall] = {}
+        latest: Message | None = None
+        asked: _Named = ()
         for message in messages:
-            if message.role is Role.TOOL:
+            role = message.role
+            if role is _TOOL:
                 results.append(message)
                 continue
             if results:
-                _say(turns, "user", self._results(results, calls))
+                add((_USER, self._answers(results, latest, asked)))
                 results = []
-            if message.role is Role.ASSISTANT:
-                calls = {call.id: call for call in message.tool_calls or ()}
-                _say(turns, "model", [self._kept(message, "", self._model_parts)])
+            try:
+                written = kept_notes(message)[key]
+            except (AttributeError, KeyError):
+                written = self._written(message)
+            if role is _ASSISTANT:
+                latest, asked = message, written[1]
+                add((_MODEL, written[0]))
             else:
-                _say(turns, "user", [self._kept(message, "", self._user_parts)])
+                add((_USER, written[0]))
         if results:
-            _say(turns, "user", self._results(results, calls))
-        if turns and turns[0][0] == "model":
+            add((_USER, self._answers(results, latest, asked)))
+        if next((opening for opening, parts in said if parts), None) is _MODEL:
             self._warn(NO_USER_FIRST)
-            turns.insert(0, ("user", [_OPENING]))
-        return b",".join(
-            b'{"role":"' + role.encode() + b'","parts":[' + b",".join(parts) + b"]}" for role, parts in turns
-        )
+            said.insert(0, (_USER, _OPENING))
+        return join_turns(said)
 
     def _warn(self, warning: str) -> None:
         self.warnings[warning] = None
 
-    def _kept(self, message: Message, suffix: str, write: Callable[[Message], Iterable[Any]]) -> bytes:
-        """The message's parts, from the last time or anew."""
-        key = self._key + suffix
-        kept: dict[str, bytes] | None = getattr(message, "_encoded", None)
-        if kept is not None and (known := kept.get(key)) is not None:
-            return known
+    def _written(self, message: Message) -> tuple[bytes, _Named]:
+        """The parts of a message that is not a tool's, and the calls in a turn of the model's."""
+        asked = tuple(map(self._naming, _by_id(message).values())) if message.role is _ASSISTANT else ()
+        encoded = self._plainly(message)
+        if encoded is not None:
+            return self._kept(message, encoded, asked)
         before, self.warnings = self.warnings, {}
-        if message.name is not None and message.role is not Role.TOOL:
+        if message.name is not None:
             self._warn(NO_AUTHOR)
+        write = self._model_parts if message.role is _ASSISTANT else self._user_parts
         encoded = b",".join(map(as_json, write(message)))
+        warned, self.warnings = bool(self.warnings), {**before, **self.warnings}
         # A warning must come again with the next request, so a message that causes one is not kept.
-        if not self.warnings and len(encoded) <= LARGE:
-            if kept is None:
-                kept = {}
-                object.__setattr__(message, "_encoded", kept)
-            kept[key] = encoded
-        self.warnings = {**before, **self.warnings}
-        return encoded
+        return (encoded, asked) if warned else self._kept(message, encoded, asked)
+
+    def _kept(self, message: Message, encoded: bytes, named: _Named) -> tuple[bytes, _Named]:
+        written = encoded, named
+        if len(encoded) <= LARGE:
+            notes_on(message)[self._key] = written
+        return written
+
+    def _plainly(self, message: Message) -> bytes | None:
+        """Words, in one go. None for a message that is more than text."""
+        content = message.content
+        if not content or not isinstance(content, str) or message.name is not None or message.role is Role.SYSTEM:
+            return None
+        return b'{"text":' + text_json(content) + b"}"
 
     def _system_text(self, part: Part) -> str:
         match part:
@@ -208,7 +228,7 @@ class ContentsWriter:
         return wire
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        arguments: Mapping[str, Any] = call.arguments
+        arguments: Mapping[str, Any] = {**call.arguments}  # a plain dict is written faster than a frozen one
         if call.invalid_arguments is not None:
             arguments = {
                 "invalid_arguments": call.invalid_arguments
@@ -223,22 +243,52 @@ class ContentsWriter:
     def _takes_id(self, call: ToolCall) -> bool:
         return self._any_ids or is_home(call, self._home)
 
+    def _naming(self, call: ToolCall) -> tuple[str, str, bool]:
+        """What the bytes of a call's result depend on besides the result itself."""
+        return call.id, call.name, self._takes_id(call)
+
+    def _answers(self, messages: Sequence[Message], turn: Message | None, asked: _Named) -> bytes:
+        """The results of a turn's calls: from the last time if they answered the same calls, or anew."""
+        pieces: list[bytes] = []
+        answered: _Named = ()
+        for message in messages:
+            try:
+                encoded, named = kept_notes(message)[self._key]
+            except (AttributeError, KeyError):
+                break
+            pieces.append(encoded)
+            answered = answered + named if answered else named
+        else:
+            if answered == asked:
+                return b",".join(pieces)
+        return b",".join(self._results(messages, {} if turn is None else _by_id(turn)))
+
     def _results(self, messages: Sequence[Message], calls: Mapping[str, ToolCall]) -> list[bytes]:
         """Responses in the order of their calls, since they may have no ids; then whatever cannot stand inside them."""
         by_message = [(message, _results_in(message)) for message in messages]
         results = [result for _, own in by_message for result in own]
-        following = [part for result in results for part in self._following(result, calls)]
         if [result.tool_call_id for result in results] == list(calls):
-            responses = []
-            for message, own in by_message:
-                # What may stand in the calls alone, name and maker, is part of what the bytes depend on.
-                answered = [calls[result.tool_call_id] for result in own]
-                suffix = "".join(f"/{call.name}{'' if self._takes_id(call) else '?'}" for call in answered)
-                responses.append(self._kept(message, suffix, lambda own: self._responses(_results_in(own), calls)))
-        else:
-            order = {id: position for position, id in enumerate(calls)}
-            results.sort(key=lambda result: order[result.tool_call_id])
-            responses = [as_json(response) for response in self._responses(results, calls)]
+            return self._results_in_order(by_message, calls)
+        following = [part for result in results for part in self._following(result, calls)]
+        order = {id: position for position, id in enumerate(calls)}
+        results.sort(key=lambda result: order[result.tool_call_id])
+        responses = [as_json(response) for response in self._responses(results, calls)]
+        return [*responses, *map(as_json, following)]
+
+    def _results_in_order(
+        self, by_message: Sequence[tuple[Message, list[ToolResult]]], calls: Mapping[str, ToolCall]
+    ) -> list[bytes]:
+        responses: list[bytes] = []
+        following: list[dict[str, Any]] = []
+        for message, results in by_message:
+            before, self.warnings = self.warnings, {}
+            outside = [part for result in results for part in self._following(result, calls)]
+            encoded = b",".join(map(as_json, self._responses(results, calls)))
+            if not self.warnings and not outside:
+                self._kept(message, encoded, tuple(self._naming(calls[result.tool_call_id]) for result in results))
+            self.warnings = {**before, **self.warnings}
+            responses.append(encoded)
+            following += outside
         return [*responses, *map(as_json, following)]
 
     def _following(self, result: ToolResult, calls: Mapping[str, ToolCall]) -> list[dict[str, Any]]:
@@ -295,15 +345,8 @@ class ContentsWriter:
         return cannot_take(part, where, provider=self._home.provider, model=self._home.model)
 
 
-def _say(turns: list[tuple[str, list[bytes]]], role: str, parts: Iterable[bytes]) -> None:
-    """Parts join the turn before if it is of the same role."""
-    said = [part for part in parts if part]
-    if not said:
-        return
-    if turns and turns[-1][0] == role:
-        turns[-1][1].extend(said)
-    else:
-        turns.append((role, said))
+def _by_id(turn: Message) -> dict[str, ToolCall]:
+    return {call.id: call for call in turn.tool_calls or ()}
 
 
 def _results_in(message: Message) -> list[ToolResult]:
