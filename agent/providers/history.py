@@ -26,7 +26,7 @@ from ..types import (
     ToolResult,
     VendorContent,
 )
-from ..types.notes import first_notes, kept_notes, notes_on
+from ..types.notes import noted, notes_on
 
 NO_RESULT = "There is no result: the call was interrupted before it was answered."
 """What a model is told about a call that nobody answered. Constant, so that repaired prompts stay the same."""
@@ -126,25 +126,15 @@ _Results: TypeAlias = tuple[tuple[str, str | None], ...]
 _Order: TypeAlias = tuple[_Calls, _Results]
 _SPOKEN: _Order = ((), ())
 """Of a message that neither calls nor answers."""
-_UNFIT: _Order = (), ((" ", None),)
-"""Of a message in which something has to be changed."""
+_UNFIT: _Order = (), (("", None), ("", None))
+"""Of a message in which something has to be changed: it answers what was not asked, which is out of order anywhere."""
 
 
 def _is_in_order(messages: Sequence[Message], key: str, home: Origin, shows: bool) -> bool:
     """Whether nothing has to be changed. What matters of a message is kept with it: it is looked into only once."""
     open: dict[str, str] = {}
     known: set[str] = set()
-    for message in messages:
-        try:
-            notes = kept_notes(message)
-        except AttributeError:
-            notes = first_notes(message)
-        order = notes.get(key)
-        if order is None:
-            order = notes[key] = _order_of(message, home, shows)
-        if order is _UNFIT:
-            return False
-        calls, results = order
+    for calls, results in noted(messages, key, lambda message: _order_of(message, home, shows)):
         if results:
             for id, name in results:
                 asked = open.pop(id, None)

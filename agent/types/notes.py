@@ -8,8 +8,8 @@ neither codecs nor messages.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._base import NOTHING, Value
 
@@ -22,6 +22,8 @@ class Noted(Value, frozen=True):
     if TYPE_CHECKING:
         _encoded: dict[str, Any] = NOTHING
 
+
+N = TypeVar("N", bound=Noted)
 
 _slot: Any = inspect.getattr_static(Noted, "_encoded")
 
@@ -42,3 +44,20 @@ def first_notes(value: Noted) -> dict[str, Any]:
     notes: dict[str, Any] = {}
     _slot.__set__(value, notes)
     return notes
+
+
+def noted(values: Sequence[N], key: str, look: Callable[[N], Any]) -> list[Any]:
+    """The note under a key on each of the values. Where there is none, `look` says what it is."""
+    for value in reversed(values):  # what is new stands at the end of a conversation
+        notes = notes_on(value)
+        if key in notes:
+            break
+        notes[key] = look(value)
+    try:
+        return [kept_notes(value)[key] for value in values]
+    except (AttributeError, KeyError):
+        for value in values:
+            notes = notes_on(value)
+            if key not in notes:
+                notes[key] = look(value)
+        return [kept_notes(value)[key] for value in values]

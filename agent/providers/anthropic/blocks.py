@@ -36,6 +36,7 @@ from ..writing import LARGE, as_json, as_markdown, base64_text, cannot_take, fit
 from .family import API
 
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
+_USER_OPENS, _ASSISTANT_OPENS = b'{"role":"user","content":[', b'{"role":"assistant","content":['
 _LONGEST_NAME = 128
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGE_TYPES = {
@@ -90,6 +91,11 @@ def offered(request: AgentRequest) -> dict[str, ToolSpec]:
     return {sent_name(tool.name): tool for tool in request.tools if isinstance(tool, ToolSpec)}
 
 
+def opening(message: Message) -> bytes:
+    """How the turn of a message begins."""
+    return _ASSISTANT_OPENS if message.role is _ASSISTANT else _USER_OPENS
+
+
 class BlockWriter:
     """Messages of one request; collects warnings about what is left out on the way."""
 
@@ -99,22 +105,19 @@ class BlockWriter:
         """Of the notes on messages that hold their bytes."""
         self.warnings: dict[str, None] = {}
 
-    def message(self, message: Message) -> bytes:
-        """The blocks of a message as JSON, joined by commas."""
-        notes = notes_on(message)
-        known: bytes | None = notes.get(self.key)
-        if known is not None:
-            return known
+    def message(self, message: Message) -> tuple[bytes, bytes]:
+        """How the turn of a message begins, and its blocks as JSON, joined by commas."""
         encoded = self._plainly(message)
+        warned = False
         if encoded is None:
             before, self.warnings = self.warnings, {}
             encoded = b",".join(map(as_json, self.blocks(message)))
             warned, self.warnings = bool(self.warnings), {**before, **self.warnings}
-            if warned:  # which must come again with the next request, so a message that causes one is not kept
-                return encoded
-        if len(encoded) <= LARGE:
-            notes[self.key] = encoded
-        return encoded
+        written = opening(message), encoded
+        # A warning must come again with the next request, so a message that causes one is not kept.
+        if not warned and len(encoded) <= LARGE:
+            notes_on(message)[self.key] = written
+        return written
 
     def _plainly(self, message: Message) -> bytes | None:
         """A message of words and calls alone, in one go: of such are most of a conversation's. None for any other."""

@@ -15,13 +15,11 @@ from ...types import AgentRequest, Message, Role, TextContent, ToolSpec, VendorC
 from ...types.notes import kept_notes
 from ..history import repair
 from ..writing import as_json, check_extra, home_of, join_turns, object_json
-from .blocks import BlockWriter, cache_control
+from .blocks import BlockWriter, cache_control, opening
 from .family import API, BETA_OF_BLOCK, BETA_OF_KEY, BETA_OF_TOOL, family_of
 from .settings import Settings
 from .turns import Marks, Turns, ends_with_prefill, place_marks, take_turns
 
-_ASSISTANT = Role.ASSISTANT
-_USER_OPENS, _ASSISTANT_OPENS = b'{"role":"user","content":[', b'{"role":"assistant","content":['
 _OWN_KEYS = ("messages", "model", "stream")
 _COUNTED = frozenset(
     (
@@ -112,25 +110,25 @@ def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
     """The messages as JSON, joined by commas. Neighbours of one role become one turn."""
     messages, key = turns.messages, writer.key
     special = {*marks.messages}
-    if messages[-1].role is _ASSISTANT:
+    if messages[-1].role is Role.ASSISTANT:
         special.add(len(messages) - 1)
     said: list[tuple[bytes, bytes]] = []
     for position, message in enumerate(messages):
         if position in special:
             blocks = _special(message, position == len(messages) - 1, marks.messages.get(position), writer)
-        else:
-            try:
-                blocks = kept_notes(message)[key]
-            except (AttributeError, KeyError):
-                blocks = writer.message(message)
-        said.append((_ASSISTANT_OPENS if message.role is _ASSISTANT else _USER_OPENS, blocks))
+            said.append((opening(message), blocks))
+            continue
+        try:
+            said.append(kept_notes(message)[key])
+        except (AttributeError, KeyError):
+            said.append(writer.message(message))
     return join_turns(said)
 
 
 def _special(message: Message, is_last: bool, marks: Mapping[int, str] | None, writer: BlockWriter) -> bytes:
-    """A message with cache breakpoints, or one that the model is to go on from."""
+    """The blocks of a message with cache breakpoints, or of one that the model is to go on from."""
     blocks = writer.blocks(message, marks)
-    if is_last and message.role is _ASSISTANT:
+    if is_last and message.role is Role.ASSISTANT:
         _trim(blocks)
     return b",".join(map(as_json, blocks))
 

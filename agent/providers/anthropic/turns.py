@@ -24,7 +24,7 @@ from ...types import (
     ToolSpec,
     VendorContent,
 )
-from ...types.notes import kept_notes, notes_on
+from ...types.notes import noted
 from ..history import FOREIGN_BLOCK_DROPPED
 from ..writing import as_markdown, cannot_take
 from .blocks import says_nothing, why_left_out
@@ -62,11 +62,14 @@ def take_turns(messages: Sequence[Message], home: Origin) -> Turns:
         turns.system.extend(_instructions(messages[leading], turns, home))
         leading += 1
     rest = messages[leading:]
-    notable = _notable_in(rest)
-    if notable is None or rest[0].role is Role.ASSISTANT:
+    looks: list[_Look] = noted(rest, _LOOK, _look_into)
+    plain = looks.count(_PLAIN) == len(looks)
+    if not rest or rest[0].role is Role.ASSISTANT or not (plain or all(stays for stays, _ in looks)):
         rest = _in_shape(rest, turns, home)
-        notable = [(number, *found) for number, message in enumerate(rest) for found in _look_at(message)[1]]
-    turns.messages, turns.notable = rest, notable
+        looks, plain = noted(rest, _LOOK, _look_into), False
+    turns.messages = rest
+    if not plain:
+        turns.notable = [(number, *found) for number, (_, notable) in enumerate(looks) for found in notable]
     return turns
 
 
@@ -76,16 +79,8 @@ _LOOK = f"{API}/turn"
 _PLAIN: _Look = (True, ())
 
 
-def _look_at(message: Message) -> _Look:
-    """What there is to know about a message in a conversation. It is kept: each is looked into only once."""
-    notes = notes_on(message)
-    look: _Look | None = notes.get(_LOOK)
-    if look is None:
-        look = notes[_LOOK] = _look_into(message)
-    return look
-
-
 def _look_into(message: Message) -> _Look:
+    """What there is to know about a message in a conversation. It is kept: each is looked into only once."""
     content, role = message.content, message.role
     if isinstance(content, str):
         return _PLAIN if role is Role.TOOL or (role is not Role.SYSTEM and content.strip()) else (False, ())
@@ -106,23 +101,6 @@ def _look_into(message: Message) -> _Look:
         case Role.SYSTEM:
             stays = False
     return (stays, notable) if notable or not stays else _PLAIN
-
-
-def _notable_in(messages: Sequence[Message]) -> list[tuple[int, int, Part]] | None:
-    """The notable parts of messages that are sent as they are; None if some are not, or if there are none."""
-    notable: list[tuple[int, int, Part]] = []
-    for number, message in enumerate(messages):
-        try:
-            look = kept_notes(message).get(_LOOK)
-        except AttributeError:
-            look = None
-        if look is _PLAIN:
-            continue
-        stays, found = look or _look_at(message)
-        if not stays:
-            return None
-        notable.extend((number, position, part) for position, part in found)
-    return notable if messages else None
 
 
 def _in_shape(messages: Sequence[Message], turns: Turns, home: Origin) -> list[Message]:

@@ -50,6 +50,8 @@ _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow 
 _USER, _MODEL = b'{"role":"user","parts":[', b'{"role":"model","parts":['
 _Named: TypeAlias = tuple[tuple[str, str, bool], ...]
 """Calls by id, name, and whether the vendor takes the id."""
+_Written: TypeAlias = tuple[tuple[bytes, bytes], _Named]
+"""How a message's turn begins and its parts; and the calls that it makes or answers."""
 _EMPTY = {"text": ""}
 """Never sent: a text without words, unless a signature stands on it."""
 _OPENING = as_json({"text": "(The conversation begins with your answer.)"})
@@ -104,19 +106,18 @@ class ContentsWriter:
                 results.append(message)
                 continue
             if results:
-                add((_USER, self._answers(results, latest, asked)))
+                add(self._answers(results, latest, asked))
                 results = []
             try:
                 written = kept_notes(message)[key]
             except (AttributeError, KeyError):
                 written = self._written(message)
+            said_here, named = written
+            add(said_here)
             if role is _ASSISTANT:
-                latest, asked = message, written[1]
-                add((_MODEL, written[0]))
-            else:
-                add((_USER, written[0]))
+                latest, asked = message, named
         if results:
-            add((_USER, self._answers(results, latest, asked)))
+            add(self._answers(results, latest, asked))
         if next((opening for opening, parts in said if parts), None) is _MODEL:
             self._warn(NO_USER_FIRST)
             said.insert(0, (_USER, _OPENING))
@@ -125,7 +126,7 @@ class ContentsWriter:
     def _warn(self, warning: str) -> None:
         self.warnings[warning] = None
 
-    def _written(self, message: Message) -> tuple[bytes, _Named]:
+    def _written(self, message: Message) -> _Written:
         """The parts of a message that is not a tool's, and the calls in a turn of the model's."""
         asked = tuple(map(self._naming, _by_id(message).values())) if message.role is _ASSISTANT else ()
         encoded = self._plainly(message)
@@ -138,11 +139,11 @@ class ContentsWriter:
         encoded = b",".join(map(as_json, write(message)))
         warned, self.warnings = bool(self.warnings), {**before, **self.warnings}
         # A warning must come again with the next request, so a message that causes one is not kept.
-        return (encoded, asked) if warned else self._kept(message, encoded, asked)
+        return self._kept(message, encoded, asked, keep=not warned)
 
-    def _kept(self, message: Message, encoded: bytes, named: _Named) -> tuple[bytes, _Named]:
-        written = encoded, named
-        if len(encoded) <= LARGE:
+    def _kept(self, message: Message, encoded: bytes, named: _Named, *, keep: bool = True) -> _Written:
+        written = (_MODEL if message.role is _ASSISTANT else _USER, encoded), named
+        if keep and len(encoded) <= LARGE:
             notes_on(message)[self._key] = written
         return written
 
@@ -247,21 +248,17 @@ class ContentsWriter:
         """What the bytes of a call's result depend on besides the result itself."""
         return call.id, call.name, self._takes_id(call)
 
-    def _answers(self, messages: Sequence[Message], turn: Message | None, asked: _Named) -> bytes:
+    def _answers(self, messages: Sequence[Message], turn: Message | None, asked: _Named) -> tuple[bytes, bytes]:
         """The results of a turn's calls: from the last time if they answered the same calls, or anew."""
-        pieces: list[bytes] = []
-        answered: _Named = ()
-        for message in messages:
-            try:
-                encoded, named = kept_notes(message)[self._key]
-            except (AttributeError, KeyError):
-                break
-            pieces.append(encoded)
-            answered = answered + named if answered else named
-        else:
-            if answered == asked:
-                return b",".join(pieces)
-        return b",".join(self._results(messages, {} if turn is None else _by_id(turn)))
+        try:
+            known: list[_Written] = [kept_notes(message)[self._key] for message in messages]
+        except (AttributeError, KeyError):
+            known = []
+        if len(known) == 1 and known[0][1] == asked:
+            return known[0][0]
+        if known and tuple(named for _, answered in known for named in answered) == asked:
+            return _USER, b",".join([encoded for (_, encoded), _ in known])
+        return _USER, b",".join(self._results(messages, {} if turn is None else _by_id(turn)))
 
     def _results(self, messages: Sequence[Message], calls: Mapping[str, ToolCall]) -> list[bytes]:
         """Responses in the order of their calls, since they may have no ids; then whatever cannot stand inside them."""
@@ -278,18 +275,21 @@ class ContentsWriter:
     def _results_in_order(
         self, by_message: Sequence[tuple[Message, list[ToolResult]]], calls: Mapping[str, ToolCall]
     ) -> list[bytes]:
-        responses: list[bytes] = []
-        following: list[dict[str, Any]] = []
-        for message, results in by_message:
+        outside: list[tuple[list[dict[str, Any]], bool]] = []
+        for _, results in by_message:
             before, self.warnings = self.warnings, {}
-            outside = [part for result in results for part in self._following(result, calls)]
+            following = [part for result in results for part in self._following(result, calls)]
+            outside.append((following, not following and not self.warnings))
+            self.warnings = {**before, **self.warnings}
+        responses: list[bytes] = []
+        for (message, results), (_, keep) in zip(by_message, outside, strict=True):
+            before, self.warnings = self.warnings, {}
             encoded = b",".join(map(as_json, self._responses(results, calls)))
-            if not self.warnings and not outside:
-                self._kept(message, encoded, tuple(self._naming(calls[result.tool_call_id]) for result in results))
+            named = tuple([self._naming(calls[result.tool_call_id]) for result in results])
+            self._kept(message, encoded, named, keep=keep and not self.warnings)
             self.warnings = {**before, **self.warnings}
             responses.append(encoded)
-            following += outside
-        return [*responses, *map(as_json, following)]
+        return [*responses, *(as_json(part) for following, _ in outside for part in following)]
 
     def _following(self, result: ToolResult, calls: Mapping[str, ToolCall]) -> list[dict[str, Any]]:
         """What a result holds that must follow it, and whose it is."""
