@@ -119,9 +119,10 @@ def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
             said.append((opening(message), blocks))
             continue
         try:
-            said.append(kept_notes(message)[key])
-        except (AttributeError, KeyError):
-            said.append(writer.message(message))
+            written = kept_notes(message).get(key)
+        except AttributeError:
+            written = None
+        said.append(written or writer.message(message))
     return join_turns(said)
 
 

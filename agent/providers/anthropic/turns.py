@@ -84,13 +84,8 @@ def _look_into(message: Message) -> _Look:
     content, role = message.content, message.role
     if isinstance(content, str):
         return _PLAIN if role is Role.TOOL or (role is not Role.SYSTEM and content.strip()) else (False, ())
-    notable = tuple(
-        (position, part)
-        for position, part in enumerate(message.parts if role is Role.TOOL else content)
-        if part.cache is not None
-        or isinstance(part, VendorContent)
-        or (isinstance(part, ToolResult) and not isinstance(part.content, str))
-    )
+    parts = message.parts if role is Role.TOOL else content
+    notable = tuple([found for found in enumerate(parts) if _is_notable(found[1])])
     match role:
         case Role.TOOL:
             stays = True  # a call needs its result, whatever that says
@@ -101,6 +96,12 @@ def _look_into(message: Message) -> _Look:
         case Role.SYSTEM:
             stays = False
     return (stays, notable) if notable or not stays else _PLAIN
+
+
+def _is_notable(part: Part) -> bool:
+    if part.cache is not None or isinstance(part, VendorContent):
+        return True
+    return isinstance(part, ToolResult) and not isinstance(part.content, str)
 
 
 def _in_shape(messages: Sequence[Message], turns: Turns, home: Origin) -> list[Message]:

@@ -29,7 +29,7 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
-from ...types.notes import kept_notes, notes_on
+from ...types.notes import notes_on
 from ..history import is_home
 from ..writing import LARGE, as_json, as_markdown, as_text, base64_text, cannot_take, join_turns, text_json
 from .family import SKIP_SIGNATURE, Family
@@ -108,11 +108,7 @@ class ContentsWriter:
             if results:
                 add(self._answers(results, latest, asked))
                 results = []
-            try:
-                written = kept_notes(message)[key]
-            except (AttributeError, KeyError):
-                written = self._written(message)
-            said_here, named = written
+            said_here, named = notes_on(message).get(key) or self._written(message)
             add(said_here)
             if role is _ASSISTANT:
                 latest, asked = message, named
@@ -148,11 +144,28 @@ class ContentsWriter:
         return written
 
     def _plainly(self, message: Message) -> bytes | None:
-        """Words, in one go. None for a message that is more than text."""
+        """A message of words and calls alone, in one go: of such are most of a conversation's. None for any other."""
         content = message.content
-        if not content or not isinstance(content, str) or message.name is not None or message.role is Role.SYSTEM:
+        if not content or message.name is not None or message.role is Role.SYSTEM:
             return None
-        return b'{"text":' + text_json(content) + b"}"
+        if isinstance(content, str):
+            return b'{"text":' + text_json(content) + b"}"
+        if message.role is not _ASSISTANT:
+            return None
+        parts: list[dict[str, Any]] = []
+        called = False
+        for part in content:
+            if isinstance(part, TextContent) and part.text and part.signature is None:
+                parts.append({"text": part.text})
+            elif isinstance(part, ToolCall) and part.signature is None:
+                call: dict[str, Any] = {"functionCall": self._call(part)}
+                if not called and self._family.signed_calls:
+                    call["thoughtSignature"] = SKIP_SIGNATURE
+                called = True
+                parts.append(call)
+            else:
+                return None
+        return as_json(parts)[1:-1]
 
     def _system_text(self, part: Part) -> str:
         match part:
@@ -234,12 +247,7 @@ class ContentsWriter:
             arguments = {
                 "invalid_arguments": call.invalid_arguments
             }  # it must be an object; the model sees its mistake
-        return {**self._named(call), "args": arguments}
-
-    def _named(self, call: ToolCall) -> dict[str, Any]:
-        """What a call and its response have in common: the id, if the vendor takes it, and the name."""
-        id = sent_id(call.id) if self._takes_id(call) else None
-        return {"name": sent_name(call.name)} if id is None else {"id": id, "name": sent_name(call.name)}
+        return {**_named(*self._naming(call)), "args": arguments}
 
     def _takes_id(self, call: ToolCall) -> bool:
         return self._any_ids or is_home(call, self._home)
@@ -250,15 +258,25 @@ class ContentsWriter:
 
     def _answers(self, messages: Sequence[Message], turn: Message | None, asked: _Named) -> tuple[bytes, bytes]:
         """The results of a turn's calls: from the last time if they answered the same calls, or anew."""
-        try:
-            known: list[_Written] = [kept_notes(message)[self._key] for message in messages]
-        except (AttributeError, KeyError):
-            known = []
-        if len(known) == 1 and known[0][1] == asked:
-            return known[0][0]
-        if known and tuple(named for _, answered in known for named in answered) == asked:
-            return _USER, b",".join([encoded for (_, encoded), _ in known])
+        known: list[_Written | None] = [notes_on(message).get(self._key) for message in messages]
+        if len(known) == 1 and (only := known[0]) is not None and only[1] == asked:
+            return only[0]
+        written = [kept for kept in known if kept is not None]
+        if len(written) < len(known) or tuple(named for _, answered in written for named in answered) != asked:
+            written = self._plain_answers(messages, asked)
+        if written:
+            return _USER, b",".join([encoded for (_, encoded), _ in written])
         return _USER, b",".join(self._results(messages, {} if turn is None else _by_id(turn)))
+
+    def _plain_answers(self, messages: Sequence[Message], asked: _Named) -> list[_Written]:
+        """Results that are only text, one in each message, in the order of their calls; none if they are anything else."""
+        written: list[_Written] = []
+        for message, naming in zip(messages, asked, strict=False):
+            if len(messages) != len(asked) or message.tool_call_id != naming[0] or not isinstance(message.content, str):
+                return []
+            response = {**_named(*naming), "response": {"result": message.content}}
+            written.append(self._kept(message, as_json({"functionResponse": response}), (naming,)))
+        return written
 
     def _results(self, messages: Sequence[Message], calls: Mapping[str, ToolCall]) -> list[bytes]:
         """Responses in the order of their calls, since they may have no ids; then whatever cannot stand inside them."""
@@ -320,7 +338,7 @@ class ContentsWriter:
                 elif self._fits_inside(part):
                     inside.append(self._media(part))
         written: dict[str, Any] = {
-            **self._named(calls[result.tool_call_id]),
+            **_named(*self._naming(calls[result.tool_call_id])),
             "response": {"error" if result.is_error else "result": "".join(text)},
         }
         if inside:
@@ -343,6 +361,12 @@ class ContentsWriter:
 
     def _cannot(self, part: Part, where: str) -> errors.UnsupportedFeatureError:
         return cannot_take(part, where, provider=self._home.provider, model=self._home.model)
+
+
+def _named(id: str, name: str, takes_id: bool) -> dict[str, Any]:
+    """What a call and its response have in common: the id, if the vendor takes it, and the name."""
+    sent = sent_id(id) if takes_id else None
+    return {"name": sent_name(name)} if sent is None else {"id": sent, "name": sent_name(name)}
 
 
 def _by_id(turn: Message) -> dict[str, ToolCall]:
