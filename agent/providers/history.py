@@ -299,7 +299,7 @@ def _take_assistant(message: Message, state: _Repair) -> None:
 
 
 def _take_new_turn(message: Message, state: _Repair) -> None:
-    """A turn whose calls need no other ids. What becomes of it is kept, or it would be written anew in every request."""
+    """A turn whose calls need no other ids. What becomes of it is kept, or each request would write it anew."""
     notes, key = notes_on(message), f"{state.key}/{state.foreign_thinking}"
     if (known := notes.get(key)) is None:
         alone = _Repair(state.home, state.foreign_thinking, state.shows, state.key)

@@ -269,7 +269,7 @@ class ContentsWriter:
         return _USER, b",".join(self._results(messages, {} if turn is None else _by_id(turn)))
 
     def _plain_answers(self, messages: Sequence[Message], asked: _Named) -> list[_Written]:
-        """Results that are only text, one in each message, in the order of their calls; none if they are anything else."""
+        """Results that are only text, one in each message, in the order of their calls; none if they are not."""
         written: list[_Written] = []
         for message, naming in zip(messages, asked, strict=False):
             if len(messages) != len(asked) or message.tool_call_id != naming[0] or not isinstance(message.content, str):
