@@ -444,11 +444,9 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
         return self.model_copy(update={"input": None, "messages": (*self._conversation(), *messages)})
 
     def _conversation(self) -> Sequence[Message]:
-        return (
-            self.messages
-            if self.input is None
-            else (*self.messages, Message.trusted(role=Role.USER, content=self.input))
-        )
+        if self.input is None:
+            return self.messages
+        return (*self.messages, Message.trusted(role=Role.USER, content=self.input))
 
 
 def _check_names(tools: Sequence[ToolSpec | dict[str, Any]]) -> None:

@@ -63,7 +63,7 @@ def _plain_arguments(arguments: Any) -> FrozenDict | None:
             arguments = from_json(arguments, allow_inf_nan=False)
         except ValueError:
             return None
-    elif type(arguments) is not dict or not all([type(key) is str for key in arguments]):
+    elif type(arguments) is not dict or set(map(type, arguments)) - {str}:
         return None
     try:
         return freeze(arguments) if type(arguments) is dict else None
