@@ -82,7 +82,7 @@ def test_the_commonest_shapes_take_the_short_way(data: dict[str, Any]) -> None:
 
 def test_what_was_passed_is_neither_changed_nor_shared() -> None:
     data: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [called({"a": [1]})]}
-    request = AgentRequest(messages=[data])
+    request = AgentRequest.from_dict({"messages": [data]})
     data["tool_calls"][0]["function"]["arguments"]["a"].append(2)
     assert request.messages[0].tool_calls is not None
     assert request.messages[0].tool_calls[0].arguments == {"a": [1]}

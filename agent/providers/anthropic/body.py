@@ -88,7 +88,8 @@ def _encode(
         extra = {**extra, "output_config": {**keys["output_config"], **given}}  # two settings share this key
     keys.update(extra)
     body = object_json(keys)[:-1] + b',"messages":[' + conversation + b"]}"
-    return Encoded(body, tuple(writer.warnings), tuple(_betas(request, turns)))
+    betas = tuple(_betas(request, turns)) if request.tools or request.extra or turns.notable else ()
+    return Encoded(body, tuple(writer.warnings), betas)
 
 
 def _check(turns: Turns, *, prefill: bool, name: str, model: str) -> None:

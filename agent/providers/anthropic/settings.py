@@ -177,7 +177,9 @@ class Settings:
 
     def _sampling(self, thinking: Thinking) -> dict[str, float]:
         temperature, top_p = self._request.temperature, self._request.top_p
-        if self._facts.sampling is False and (temperature is not None or top_p is not None):
+        if temperature is None and top_p is None:
+            return {}
+        if self._facts.sampling is False:
             self._warn(NO_SAMPLING)
             return {}
         if temperature is not None and temperature > 1:

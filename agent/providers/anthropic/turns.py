@@ -222,6 +222,8 @@ _NO_MARKS = Marks({}, {}, {})
 
 def place_marks(request: AgentRequest, turns: Turns) -> Marks:
     """Where breakpoints go: where parts and tools ask for them, and with `request.cache` at the end of each section."""
+    if request.cache is None and not (request.tools or turns.system or turns.notable):
+        return _NO_MARKS
     warnings: list[str] = []
     wanted = dict(_asked_for(request, turns, warnings))
     if request.cache is not None:

@@ -53,6 +53,10 @@ class BodyWriter:
         self._family: Family = family_of(home.model, traits.families)
         self._facts = facts(traits.known_as, home.model)
         self._warnings: dict[str, None] = {}
+        extra = request.extra
+        self._continues = bool(extra) and any(extra.get(key) for key in ("previous_response_id", "conversation"))
+        """Goes on from what the vendor has stored."""
+        self._stored = bool(extra["store"]) if "store" in extra else self._continues or bool(extra.get("background"))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -75,16 +79,6 @@ class BodyWriter:
         self._warnings[warning] = None
 
     # The conversation.
-
-    @property
-    def _continues(self) -> bool:
-        """Goes on from what the vendor has stored."""
-        return any(self._request.extra.get(key) for key in ("previous_response_id", "conversation"))
-
-    @property
-    def _stored(self) -> bool:
-        extra = self._request.extra
-        return bool(extra["store"]) if "store" in extra else self._continues or bool(extra.get("background"))
 
     def _conversation(self) -> tuple[str | None, bytes]:
         """The instructions, and everything else that has been said."""
@@ -250,6 +244,8 @@ def _joined(settings: dict[str, Any], items: bytes) -> bytes:
 
 def _merged(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """`extra` wins; but what adds to a list of wishes, or to a group of settings, does not undo the rest of it."""
+    if not extra:
+        return body
     merged = {**body, **extra}
     if isinstance(extra.get("include"), list) and "include" in body:
         merged["include"] = list(dict.fromkeys((*body["include"], *extra["include"])))
