@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 from ..types import (
     DocumentContent,
@@ -26,6 +26,7 @@ from ..types import (
     ToolResult,
     VendorContent,
 )
+from ..types.notes import noted, notes_on
 
 NO_RESULT = "There is no result: the call was interrupted before it was answered."
 """What a model is told about a call that nobody answered. Constant, so that repaired prompts stay the same."""
@@ -42,13 +43,16 @@ FOREIGN_THINKING_TOLD = "reasoning made elsewhere was told as text"
 FOREIGN_BLOCK_DROPPED = "a block that only its vendor understands was left out of the conversation"
 
 
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: that would cost more than a turn that is in order
+
 SHOWN = "(The assistant showed this.)"
 """What stands before pictures and documents that an assistant made, where assistants cannot show any."""
 
 
 def is_home(part: Part, home: Origin) -> bool:
     """Whether a part's opaque data was made by the very model that it would be sent to."""
-    return part.origin == home
+    origin = part.origin
+    return origin is home or (origin is not None and origin == home)  # pydantic's comparison takes its time
 
 
 @dataclass(slots=True)
@@ -59,6 +63,8 @@ class _Repair:
     foreign_thinking: Literal["drop", "text"]
     shows: bool
     """Whether assistants' messages may hold pictures and documents that were made elsewhere."""
+    key: str = ""
+    """Of the notes on messages that depend on `home` and `shows`."""
     out: list[Message] = field(default_factory=list)
     warnings: dict[str, None] = field(default_factory=dict)
     open: dict[str, list[ToolCall]] = field(default_factory=dict)
@@ -83,45 +89,29 @@ def repair(
     foreign_thinking: Literal["drop", "text"] = "drop",
     *,
     assistants_show: bool = False,
-) -> tuple[list[Message], tuple[str, ...]]:
+) -> tuple[Sequence[Message], tuple[str, ...]]:
     """The conversation as `home` can take it, and warnings about what had to be changed.
 
     Afterwards every call has exactly one result, in the tool messages that directly follow it; reasoning and vendor's
     blocks are `home`'s own; and no message is empty. Unless `assistants_show`, pictures and documents made
     elsewhere stand in users' messages only.
     """
-    state = _Repair(home, foreign_thinking, assistants_show)
-    marks = _Marks(home, assistants_show)
-    assistant, tool = Role.ASSISTANT, Role.TOOL  # looked up once: that would cost more than a turn that is in order
+    key = f"history/{home.provider}/{home.api}/{home.model}/{assistants_show:d}"
+    if _is_in_order(messages, key, home, assistants_show):
+        return messages, ()
+    state = _Repair(home, foreign_thinking, assistants_show, key)
     for message in messages:
         role = message.role
-        if type(message.content) is str and role is not assistant and role is not tool:
-            if state.open or state.said:
-                _close(state, messages)
-            if message.content:
-                state.out.append(message)
-            continue
-        calls = marks.calls(message) if role is assistant else None
-        if calls is not None:
-            if state.open or state.said:
-                _close(state, messages)
-            if calls and not state.known.keys().isdisjoint([call.id for call in calls]):
-                _take_assistant(message, state)
-                continue
-            for call in calls:
-                state.known[call.id] = 1
-                state.open[call.id] = [call]
+        order: _Order = notes_on(message).get(key, _UNFIT)
+        if order is not _UNFIT and _take_in_order(*order, state):
             state.out.append(message)
-        elif role is assistant and _has(message, ToolResult):
+        elif role is Role.ASSISTANT and _has(message, ToolResult):
             return repair(_results_apart(messages), home, foreign_thinking, assistants_show=assistants_show)
-        elif role is tool or _has(message, ToolResult):
-            if _in_order(marks.results(message), state):
-                state.out.append(message)
-            else:
-                _take_results(message, state)
+        elif role is Role.TOOL or _has(message, ToolResult):
+            _take_results(message, state)
         else:
             _close(state, messages)
-            if role is assistant:
+            if role is Role.ASSISTANT:
                 _take_assistant(message, state)
             elif (said := _said(message, state)) is not None:
                 state.out.append(said)
@@ -129,52 +119,89 @@ def repair(
     return state.out, tuple(state.warnings)
 
 
-class _Marks:
-    """What was found out about a message before, kept with it: a long conversation is looked into only once."""
+_Calls: TypeAlias = tuple[tuple[str, str, ToolCall], ...]
+"""The calls of a message: id and name beside each, because a long conversation asks for them in every turn."""
+_Results: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Ids and names of the results in a message."""
+_Order: TypeAlias = tuple[_Calls, _Results]
+_SPOKEN: _Order = ((), ())
+"""Of a message that neither calls nor answers."""
+_UNFIT: _Order = (), (("", None), ("", None))
+"""Of a message in which something has to be changed: it answers what was not asked, which is out of order anywhere."""
 
-    __slots__ = ("_calls_key", "_home", "_shows")
-    _RESULTS_KEY = "history/results"
 
-    def __init__(self, home: Origin, shows: bool) -> None:
-        self._home = home
-        self._shows = shows
-        self._calls_key = f"history/{home.provider}/{home.api}/{home.model}/{shows}"
+def _is_in_order(messages: Sequence[Message], key: str, home: Origin, shows: bool) -> bool:
+    """Whether nothing has to be changed. What matters of a message is kept with it: it is looked into only once."""
+    open: dict[str, str] = {}
+    known: set[str] = set()
+    for calls, results in noted(messages, key, lambda message: _order_of(message, home, shows)):
+        if results:
+            for id, name in results:
+                asked = open.pop(id, None)
+                if asked is None or (name is not None and name != asked):
+                    return False
+        elif open:
+            return False
+        elif calls:
+            for id, name, _ in calls:
+                if id in known:
+                    return False
+                known.add(id)
+                open[id] = name
+    return not open
 
-    def calls(self, message: Message) -> tuple[ToolCall, ...] | None:
-        """The calls of an assistant's message in which nothing has to be changed; None if something has to."""
-        if isinstance(message.content, str):
-            return () if message.content else None
-        kept = _notes_on(message)
-        if self._calls_key not in kept:
-            calls = tuple(part for part in message.content if isinstance(part, ToolCall))
-            distinct = len({call.id for call in calls}) == len(calls)
-            kept[self._calls_key] = calls if distinct and self._is_clean(message.content) else None
-        found: tuple[ToolCall, ...] | None = kept[self._calls_key]
-        return found
 
-    def results(self, message: Message) -> tuple[tuple[str, str | None], ...] | None:
-        """Ids and names of the results in a message that holds nothing else; None if it does."""
-        kept = _notes_on(message)
-        if self._RESULTS_KEY not in kept:
-            parts = message.parts
-            only = tuple((part.tool_call_id, part.name) for part in parts if isinstance(part, ToolResult))
-            kept[self._RESULTS_KEY] = only if len(only) == len(parts) and message.role is Role.TOOL else None
-        found: tuple[tuple[str, str | None], ...] | None = kept[self._RESULTS_KEY]
-        return found
+def _order_of(message: Message, home: Origin, shows: bool) -> _Order:
+    """The calls and results of a message in which nothing has to be changed; `_UNFIT` if something has to."""
+    content, role = message.content, message.role
+    if role is _TOOL:
+        results = _results_in(message)
+        return ((), results) if results else _UNFIT
+    if isinstance(content, str):
+        return _SPOKEN if content else _UNFIT
+    if role is not _ASSISTANT:
+        return _SPOKEN if content and all(_is_fit_to_say(part, home) for part in content) else _UNFIT
+    return _order_of_turn(content, home, shows)
 
-    def _is_clean(self, parts: Sequence[Part]) -> bool:
-        speaks = False
-        for part in parts:
-            if isinstance(part, ToolResult):
-                return False
-            if isinstance(part, ThinkingContent | VendorContent) and not is_home(part, self._home):
-                return False
-            if isinstance(part, TextContent) and not part.text and not (part.signature and is_home(part, self._home)):
-                return False
-            if not self._shows and _is_shown(part, self._home):
-                return False
-            speaks = speaks or not isinstance(part, ThinkingContent)
-        return speaks
+
+def _results_in(message: Message) -> _Results | None:
+    """Ids and names of the results in a tool's message that holds nothing else; None if it does."""
+    content, id = message.content, message.tool_call_id
+    if id is not None and (isinstance(content, str) or not _has(message, ToolResult)):
+        return ((id, message.name),)
+    parts: Sequence[Part] = () if isinstance(content, str) else content
+    results = tuple((part.tool_call_id, part.name) for part in parts if isinstance(part, ToolResult))
+    return results if len(results) == len(parts) else None
+
+
+def _order_of_turn(parts: Sequence[Part], home: Origin, shows: bool) -> _Order:
+    calls: list[tuple[str, str, ToolCall]] = []
+    speaks = False
+    for part in parts:
+        if isinstance(part, ToolCall):
+            calls.append((part.id, part.name, part))
+        elif isinstance(part, TextContent):
+            if not part.text and not (part.signature and is_home(part, home)):
+                return _UNFIT
+            speaks = True
+        elif isinstance(part, ThinkingContent | VendorContent):
+            if not is_home(part, home):
+                return _UNFIT
+            speaks = speaks or isinstance(part, VendorContent)
+        elif isinstance(part, ToolResult) or (not shows and _is_shown(part, home)):
+            return _UNFIT
+        else:
+            speaks = True
+    if not calls:
+        return _SPOKEN if speaks else _UNFIT
+    return (tuple(calls), ()) if len(calls) == 1 or len({id for id, _, _ in calls}) == len(calls) else _UNFIT
+
+
+def _is_fit_to_say(part: Part, home: Origin) -> bool:
+    """Whether a part in a message that is not the model's can stay as it is."""
+    if isinstance(part, TextContent):
+        return bool(part.text)
+    return not isinstance(part, ToolResult) and (not isinstance(part, VendorContent) or is_home(part, home))
 
 
 def _is_shown(part: Part, home: Origin) -> bool:
@@ -182,27 +209,23 @@ def _is_shown(part: Part, home: Origin) -> bool:
     return isinstance(part, ImageContent | DocumentContent) and not is_home(part, home)
 
 
-def _notes_on(message: Message) -> dict[str, Any]:
-    """The cache of a message, which codecs use for its bytes."""
-    kept: dict[str, Any] | None = getattr(message, "_encoded", None)
-    if kept is None:
-        kept = {}
-        object.__setattr__(message, "_encoded", kept)
-    return kept
-
-
-def _in_order(results: tuple[tuple[str, str | None], ...] | None, state: _Repair) -> bool:
-    """Take results that each answer one open call under its own id and name; False, and none taken, if not all do."""
-    if not results:
-        return False
-    for id, name in results:
-        waiting = state.open.get(id)
-        if waiting is None or len(waiting) != 1 or waiting[0].id != id or name not in (None, waiting[0].name):
+def _take_in_order(calls: _Calls, results: _Results, state: _Repair) -> bool:
+    """Take a message that is in order itself, if it is so where it stands, too; False, and nothing taken, if not."""
+    if results:
+        for id, name in results:
+            waiting = state.open.get(id)
+            if waiting is None or len(waiting) != 1 or waiting[0].id != id or name not in (None, waiting[0].name):
+                return False
+        if len(results) > 1 and len({id for id, _ in results}) != len(results):
             return False
-    if len(results) > 1 and len({id for id, _ in results}) != len(results):
+        for id, _ in results:
+            del state.open[id]
+        return True
+    if state.open or state.said or not state.known.keys().isdisjoint([id for id, _, _ in calls]):
         return False
-    for id, _ in results:
-        del state.open[id]
+    for id, _, call in calls:
+        state.known[id] = 1
+        state.open[id] = [call]
     return True
 
 
@@ -268,10 +291,39 @@ def _take_assistant(message: Message, state: _Repair) -> None:
         if message.content:
             state.out.append(message)
         return
+    ids = [part.id for part in message.content if isinstance(part, ToolCall)]
+    if len(set(ids)) == len(ids) and state.known.keys().isdisjoint(ids):
+        _take_new_turn(message, state)
+    else:
+        _take_turn(message, state)
+
+
+def _take_new_turn(message: Message, state: _Repair) -> None:
+    """A turn whose calls need no other ids. What becomes of it is kept, or each request would write it anew."""
+    notes, key = notes_on(message), f"{state.key}/{state.foreign_thinking}"
+    if (known := notes.get(key)) is None:
+        alone = _Repair(state.home, state.foreign_thinking, state.shows, state.key)
+        _take_turn(message, alone)
+        if alone.out and alone.out[0] is message:
+            alone.out = []  # a note must not hold what it stands on
+            known = alone, True
+        else:
+            known = alone, False
+        notes[key] = known
+    alone, unchanged = known
+    state.warnings.update(alone.warnings)
+    state.known.update(alone.known)
+    state.open.update({id: [*calls] for id, calls in alone.open.items()})
+    state.said.extend(alone.said)
+    state.out.extend((message,) if unchanged else alone.out)
+
+
+def _take_turn(message: Message, state: _Repair) -> None:
     parts: list[Part] = []
     changed = False
     shown: list[Part] = []
     for part in message.content:
+        assert not isinstance(part, str)
         if not state.shows and _is_shown(part, state.home):
             shown.append(part)
             changed = True
@@ -287,7 +339,7 @@ def _take_assistant(message: Message, state: _Repair) -> None:
         if parts:  # a turn in which nothing follows the thinking says nothing
             state.warn(ONLY_THINKING)
         return
-    state.out.append(message.model_copy(update={"content": tuple(parts)}) if changed else message)
+    state.out.append(message.changed(content=tuple(parts)) if changed else message)
 
 
 def _taken(part: Part, state: _Repair) -> Part | None:

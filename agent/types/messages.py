@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, PlainSerializer, TypeAdapter, model_validator
 from typing_extensions import override
 
-from ._base import NOTHING, FrozenDict, JsonObject, Many, Reads, Utc, Value, freeze
+from ._base import NOTHING, FrozenDict, JsonObject, Many, Reads, Utc, Value, _defaults, _made, freeze
+from .notes import Noted, first_notes
 from .parts import (
     CacheHint,
     CodeContent,
@@ -30,6 +31,7 @@ from .parts import (
     VendorContent,
     class_of_tag,
 )
+from .plain import plain_content
 from .tools import HasSpec, OfferedTool, ToolSpec
 from .usage import Usage
 
@@ -73,20 +75,17 @@ _NEVER_IN_RESULTS = (CodeContent, DiffContent, ThinkingContent, ToolCall, Refusa
 _NOT_GIVEN: Any = object()
 
 
-class Message(Value, frozen=True):
+class Message(Noted, frozen=True):
     """One turn of a conversation.
 
     `content` stays as it was given, text or parts; calls passed as `tool_calls` move into it. Codecs read `parts`.
     """
 
-    __slots__ = ("_encoded",)
     __match_args__ = ("role", "content")
 
     role: Role
     if TYPE_CHECKING:
         content: str | Sequence[Part]
-        _encoded: Any
-        """A codec's cache: outside equality, hash, copies, pickles and dumps."""
     else:
         content: str | tuple[Part, ...] = ""
     name: str | None = None
@@ -170,9 +169,9 @@ class Message(Value, frozen=True):
         """The canonical reading: text is a `TextContent`, a tool's answer a `ToolResult`."""
         content = self.content
         if self.role is Role.TOOL and self.tool_call_id is not None and not _holds_a_result(content):
-            return (ToolResult(tool_call_id=self.tool_call_id, name=self.name, content=content),)
+            return (ToolResult.trusted(tool_call_id=self.tool_call_id, name=self.name, content=content),)
         if isinstance(content, str):
-            return (TextContent(text=content),) if content else ()
+            return (TextContent.trusted(text=content),) if content else ()
         return content
 
     @property
@@ -285,6 +284,45 @@ def _name_the_result(data: dict[str, Any], content: Any) -> Any:
     return (part,)
 
 
+_ROLES = {"system": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
+
+
+def _read_messages(messages: Any) -> Any:
+    """Messages that are plain dicts of the commonest shapes, read; all others as they are."""
+    if type(messages) not in (list, tuple) or dict not in set(map(type, messages)):
+        return messages
+    return [(_plain_message(given) or given) if type(given) is dict else given for given in messages]
+
+
+def _plain_message(data: dict[str, Any]) -> Message | None:
+    """What `Message.from_dict` would read, several times as fast; None for anything but the commonest shapes."""
+    role = data.get("role")
+    if type(role) is not str or "content" not in data:
+        return None
+    if role == "tool":
+        return _plain_answer(data)
+    calls = data.get("tool_calls")
+    if (speaker := _ROLES.get(role)) is None or len(data) != (2 if "tool_calls" not in data else 3):
+        return None
+    content = plain_content(data["content"], calls)
+    return None if content is None else _plainly_made({"role": speaker, "content": content})
+
+
+def _plain_answer(data: dict[str, Any]) -> Message | None:
+    id, name, text = data.get("tool_call_id"), data.get("name"), data["content"]
+    if len(data) != (3 if "name" not in data else 4) or type(text) is not str or type(id) is not str:
+        return None
+    if name is not None and type(name) is not str:
+        return None
+    return _plainly_made({"role": Role.TOOL, "content": text, "tool_call_id": id, "name": name})
+
+
+def _plainly_made(values: dict[str, Any]) -> Message:
+    message = _made(Message, {**_defaults(Message), **values}, set(values))
+    first_notes(message)  # whoever writes it down wants them next
+    return message
+
+
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
 TopP = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 MaxTokens = Annotated[int, Field(ge=1)]
@@ -340,7 +378,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     __slots__ = ("_schema_json",)
 
     input: str | None = None
-    messages: Many[Message] = ()
+    messages: Annotated[Many[Message], BeforeValidator(_read_messages)] = ()
     system: str | None = None
     model: str | None = None
     """Overrides the model of the agent's configuration."""
@@ -398,7 +436,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
 
     def to_messages(self) -> list[Message]:
         """The whole conversation: system, messages, input."""
-        before = [Message.system(self.system)] if self.system else []
+        before = [Message.trusted(role=Role.SYSTEM, content=self.system)] if self.system else []
         return [*before, *self._conversation()]
 
     def with_messages(self, *messages: Message) -> Self:
@@ -406,10 +444,14 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
         return self.model_copy(update={"input": None, "messages": (*self._conversation(), *messages)})
 
     def _conversation(self) -> Sequence[Message]:
-        return self.messages if self.input is None else (*self.messages, Message.user(self.input))
+        if self.input is None:
+            return self.messages
+        return (*self.messages, Message.trusted(role=Role.USER, content=self.input))
 
 
 def _check_names(tools: Sequence[ToolSpec | dict[str, Any]]) -> None:
     named = [tool.name if isinstance(tool, ToolSpec) else tool.get("name") for tool in tools]
+    if len(set(named)) == len(named):
+        return
     if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
         raise ValueError(f"tools: {', '.join(twice)} offered twice; rename or remove one")

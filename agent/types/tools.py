@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from pydantic import AliasChoices, Field, WrapValidator, model_validator
 from typing_extensions import override
 
-from ._base import NOTHING, JsonObject, Value, freeze, thaw
+from ._base import NOTHING, JsonObject, freeze, thaw
+from .notes import Noted
 from .parts import CacheHint, ToolCall, ToolResult
 
 __all__ = ["HasSpec", "OfferedTool", "ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 
 
-class ToolSpec(Value, frozen=True):
+class ToolSpec(Noted, frozen=True):
     """The description of a tool. `function` is for whoever runs it: never dumped, never printed."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")

@@ -41,6 +41,7 @@ from agent.types import (
     ToolResult,
     VendorContent,
 )
+from agent.types.notes import notes_on
 from tests.providers.asking_anthropic import (
     CALL,
     ELSEWHERE,
@@ -244,10 +245,11 @@ def test_names_of_participants_have_no_place() -> None:
 def test_messages_are_written_once_and_their_bytes_kept() -> None:
     message = Message.user("Hi")
     wire_of(message)
-    assert getattr(message, "_encoded", {}) == {f"anthropic/anthropic/{SONNET}": b'{"type":"text","text":"Hi"}'}
+    key = f"anthropic/anthropic/{SONNET}"
+    assert notes_on(message)[key] == (b'{"role":"user","content":[', b'{"type":"text","text":"Hi"}')
     named = Message.user("Hi", name="Ann")
     wire_of(named)
-    assert not hasattr(named, "_encoded"), "its warning must come every time"
+    assert key not in notes_on(named), "its warning must come every time"
 
 
 def test_images_by_address_and_by_value() -> None:

@@ -30,6 +30,7 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
+from agent.types.notes import notes_on
 from agent.wire import Reply
 
 CODEC = GeminiCodec(Address("http://127.0.0.1", None))
@@ -606,7 +607,7 @@ def test_encoded_parts_are_kept_with_their_message_for_each_model() -> None:
     call = ToolCall(id="1", name="f")
     messages = [Message.user("hi"), Message.assistant([call]), Message.tool("done", tool_call_id="1")]
     first = body_of(messages=messages)
-    assert all(getattr(message, "_encoded", None) for message in messages)
+    assert all(any(key.startswith("gemini/") for key in notes_on(message)) for message in messages)
     assert body_of(messages=messages) == first
     assert body_of(NEW, messages=messages)["contents"][1]["parts"][0]["thoughtSignature"] == SKIP_SIGNATURE
     assert body_of(messages=messages) == first
@@ -622,4 +623,4 @@ def test_a_result_kept_for_one_call_is_not_used_for_another() -> None:
 def test_large_messages_are_not_kept() -> None:
     message = Message.user([ImageContent(image_data=b"x" * 100_000)])
     body_of(messages=[message])
-    assert getattr(message, "_encoded", None) is None
+    assert not any(key.startswith("gemini/") for key in notes_on(message))

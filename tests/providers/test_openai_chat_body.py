@@ -367,11 +367,11 @@ def test_a_message_is_encoded_once_and_the_bytes_are_kept_with_it(monkeypatch: p
     first = body_of(AgentRequest(messages=history))
     from agent.providers.openai_chat import body as module
 
-    def never(self: object, message: Message, mark: object) -> list[dict[str, Any]]:
+    def never(self: object, message: Message, mark: object, notes: object) -> bytes:
         assert message.text == "c", "an old message was encoded again"
-        return [{"role": "user", "content": "c"}]
+        return b'{"role":"user","content":"c"}'
 
-    monkeypatch.setattr(module.Conversation, "_write_message", never)
+    monkeypatch.setattr(module.Conversation, "_encoded", never)
     again = body_of(AgentRequest(messages=[*history, Message.user("c")]))
     assert again["messages"][:2] == first["messages"]
 

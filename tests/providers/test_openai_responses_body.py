@@ -40,6 +40,7 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
+from agent.types.notes import notes_on
 from agent.wire import Reply, WireRequest
 from tests.providers.test_openai_responses_oracle import judge
 
@@ -737,8 +738,10 @@ def test_a_message_is_written_once_per_model_and_never_kept_with_a_warning() -> 
         for _ in range(2):
             wire = sent(AgentRequest(messages=[told, named], model=model))
             assert wire.warnings == (NO_AUTHOR,)
-    assert len(told._encoded) == 2
-    assert not named._encoded
+    assert [len([key for key in notes_on(one) if key.startswith("openai-responses")]) for one in (told, named)] == [
+        2,
+        0,
+    ]
 
 
 def test_a_turn_that_occurs_twice_is_told_without_its_ids_the_second_time() -> None:

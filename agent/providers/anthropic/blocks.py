@@ -30,10 +30,13 @@ from ...types import (
     ToolSpec,
     VendorContent,
 )
+from ...types.notes import notes_on
 from ..history import is_home
-from ..writing import LARGE, as_json, as_markdown, base64_text, cannot_take, fitting_id, fitting_name
+from ..writing import LARGE, as_json, as_markdown, base64_text, cannot_take, fitting_id, fitting_name, text_json
 from .family import API
 
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
+_USER_OPENS, _ASSISTANT_OPENS = b'{"role":"user","content":[', b'{"role":"assistant","content":['
 _LONGEST_NAME = 128
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGE_TYPES = {
@@ -88,29 +91,60 @@ def offered(request: AgentRequest) -> dict[str, ToolSpec]:
     return {sent_name(tool.name): tool for tool in request.tools if isinstance(tool, ToolSpec)}
 
 
+def opening(message: Message) -> bytes:
+    """How the turn of a message begins."""
+    return _ASSISTANT_OPENS if message.role is _ASSISTANT else _USER_OPENS
+
+
 class BlockWriter:
     """Messages of one request; collects warnings about what is left out on the way."""
 
     def __init__(self, home: Origin) -> None:
         self._home = home
-        self._key = f"{API}/{home.provider}/{home.model}"
+        self.key = f"{API}/{home.provider}/{home.model}"
+        """Of the notes on messages that hold their bytes."""
         self.warnings: dict[str, None] = {}
 
-    def message(self, message: Message) -> bytes:
-        """The blocks of a message as JSON, joined by commas."""
-        kept: dict[str, bytes] | None = getattr(message, "_encoded", None)
-        if kept is not None and (known := kept.get(self._key)) is not None:
-            return known
-        before, self.warnings = self.warnings, {}
-        encoded = b",".join(map(as_json, self.blocks(message)))
+    def message(self, message: Message) -> tuple[bytes, bytes]:
+        """How the turn of a message begins, and its blocks as JSON, joined by commas."""
+        encoded = self._plainly(message)
+        warned = False
+        if encoded is None:
+            before, self.warnings = self.warnings, {}
+            encoded = b",".join(map(as_json, self.blocks(message)))
+            warned, self.warnings = bool(self.warnings), {**before, **self.warnings}
+        written = opening(message), encoded
         # A warning must come again with the next request, so a message that causes one is not kept.
-        if not self.warnings and len(encoded) <= LARGE:
-            if kept is None:
-                kept = {}
-                object.__setattr__(message, "_encoded", kept)
-            kept[self._key] = encoded
-        self.warnings = {**before, **self.warnings}
-        return encoded
+        if not warned and len(encoded) <= LARGE:
+            notes_on(message)[self.key] = written
+        return written
+
+    def _plainly(self, message: Message) -> bytes | None:
+        """A message of words and calls alone, in one go: of such are most of a conversation's. None for any other."""
+        content, role = message.content, message.role
+        if role is _TOOL:
+            if message.tool_call_id is None or not isinstance(content, str):
+                return None
+            block = b'{"type":"tool_result","tool_use_id":' + text_json(sent_id(message.tool_call_id))
+            return block + (b',"content":' + text_json(content) + b"}" if content.strip() else b"}")
+        if message.name is not None:
+            return None
+        if isinstance(content, str):
+            return b'{"type":"text","text":' + text_json(content) + b"}" if content.strip() else None
+        if role is not _ASSISTANT:
+            return None
+        blocks: list[dict[str, Any]] = []
+        for part in content:
+            if part.provider_data is not None:
+                return None
+            if isinstance(part, TextContent) and not part.citations:
+                if part.text.strip():
+                    blocks.append({"type": "text", "text": part.text})
+            elif isinstance(part, ToolCall):
+                blocks.append(self._call(part))
+            else:
+                return None
+        return as_json(blocks)[1:-1]
 
     def blocks(self, message: Message, marks: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
         """The blocks of a message, those at `marks` with a cache breakpoint."""
@@ -190,7 +224,7 @@ class BlockWriter:
         return {**part.provider_data, **block} if part.provider_data else block
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        arguments: Mapping[str, Any] = call.arguments
+        arguments: Mapping[str, Any] = {**call.arguments}  # a plain dict is written faster than a frozen one
         if call.invalid_arguments is not None:
             arguments = {"_invalid_json": call.invalid_arguments}  # only an object is taken; the model sees its text
         block = {"type": "tool_use", "id": sent_id(call.id), "name": sent_name(call.name), "input": arguments}

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ... import errors
-from ...types import AgentRequest, Origin, TextContent, ToolSpec, VendorContent
+from ...types import AgentRequest, Message, Role, TextContent, ToolSpec, VendorContent
+from ...types.notes import kept_notes
 from ..history import repair
-from ..writing import as_json, check_extra
-from .blocks import BlockWriter, cache_control
+from ..writing import as_json, check_extra, home_of, join_turns, object_json
+from .blocks import BlockWriter, cache_control, opening
 from .family import API, BETA_OF_BLOCK, BETA_OF_KEY, BETA_OF_TOOL, family_of
 from .settings import Settings
 from .turns import Marks, Turns, ends_with_prefill, place_marks, take_turns
@@ -63,7 +64,7 @@ def _encode(
 ) -> Encoded:
     check_extra(request, _OWN_KEYS)
     model = request.model or ""
-    home = Origin(provider=name, api=API, model=model)
+    home = home_of(name, API, model)
     messages, repairs = repair(request.to_messages(), home, foreign_thinking)
     turns = take_turns(messages, home)
     family = family_of(model)
@@ -86,8 +87,9 @@ def _encode(
     if "output_config" in keys and isinstance(given := extra.get("output_config"), Mapping):
         extra = {**extra, "output_config": {**keys["output_config"], **given}}  # two settings share this key
     keys.update(extra)
-    body = as_json(keys)[:-1] + b',"messages":[' + conversation + b"]}"
-    return Encoded(body, tuple(writer.warnings), tuple(_betas(request, turns)))
+    body = object_json(keys)[:-1] + b',"messages":[' + conversation + b"]}"
+    betas = tuple(_betas(request, turns)) if request.tools or request.extra or turns.notable else ()
+    return Encoded(body, tuple(writer.warnings), betas)
 
 
 def _check(turns: Turns, *, prefill: bool, name: str, model: str) -> None:
@@ -106,22 +108,31 @@ def _check(turns: Turns, *, prefill: bool, name: str, model: str) -> None:
 
 
 def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
-    last = len(turns.messages) - 1
-    written: list[bytes] = []
-    for assistant, positions in turns.merged():
-        blocks: list[bytes] = []
-        for position in positions:
-            message = turns.messages[position]
-            if position in marks.messages or (assistant and position == last):
-                pieces = writer.blocks(message, marks.messages.get(position))
-                if assistant and position == last:
-                    _trim(pieces)
-                blocks.extend(map(as_json, pieces))
-            elif encoded := writer.message(message):
-                blocks.append(encoded)
-        role = b"assistant" if assistant else b"user"
-        written.append(b'{"role":"' + role + b'","content":[' + b",".join(blocks) + b"]}")
-    return b",".join(written)
+    """The messages as JSON, joined by commas. Neighbours of one role become one turn."""
+    messages, key = turns.messages, writer.key
+    special = {*marks.messages}
+    if messages[-1].role is Role.ASSISTANT:
+        special.add(len(messages) - 1)
+    said: list[tuple[bytes, bytes]] = []
+    for position, message in enumerate(messages):
+        if position in special:
+            blocks = _special(message, position == len(messages) - 1, marks.messages.get(position), writer)
+            said.append((opening(message), blocks))
+            continue
+        try:
+            written = kept_notes(message).get(key)
+        except AttributeError:
+            written = None
+        said.append(written or writer.message(message))
+    return join_turns(said)
+
+
+def _special(message: Message, is_last: bool, marks: Mapping[int, str] | None, writer: BlockWriter) -> bytes:
+    """The blocks of a message with cache breakpoints, or of one that the model is to go on from."""
+    blocks = writer.blocks(message, marks)
+    if is_last and message.role is Role.ASSISTANT:
+        _trim(blocks)
+    return b",".join(map(as_json, blocks))
 
 
 def _trim(blocks: list[dict[str, Any]]) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ... import errors
 from ...models import facts
 from ...schemas import compile_schema
 from ...types import AgentRequest, ThinkingLevel, ToolSpec
+from ..writing import NO_PARAMETERS, Written, tool_json, tools_json
 from .blocks import cache_control, sent_name
 from .family import API, BUDGETS, EFFORTS, LEAST_BUDGET, Family
 from .turns import Marks, Turns, begins_with_thinking
@@ -45,7 +47,7 @@ NOT_STRICT = "the schema of the tool {!r} does not fit the strict mode; it is no
 
 def parameters_of(tool: ToolSpec) -> Mapping[str, Any]:
     """The schema of a tool's arguments. No parameters still are an object."""
-    return tool.parameters or {"type": "object", "properties": {}}
+    return tool.parameters or NO_PARAMETERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Settings:
         request = self._request
         body: dict[str, Any] = {}
         if request.tools:
-            body["tools"] = [self._tool(tool, marks.tools.get(number)) for number, tool in enumerate(request.tools)]
+            body["tools"] = self._tools(marks.tools)
         if (choice := self._tool_choice()) is not None:
             body["tool_choice"] = choice
         if thinking.config is not None:
@@ -175,7 +177,9 @@ class Settings:
 
     def _sampling(self, thinking: Thinking) -> dict[str, float]:
         temperature, top_p = self._request.temperature, self._request.top_p
-        if self._facts.sampling is False and (temperature is not None or top_p is not None):
+        if temperature is None and top_p is None:
+            return {}
+        if self._facts.sampling is False:
             self._warn(NO_SAMPLING)
             return {}
         if temperature is not None and temperature > 1:
@@ -199,28 +203,16 @@ class Settings:
             self._warn(BLANK_STOP)
         return stops
 
-    def _tool(self, tool: ToolSpec | Mapping[str, Any], mark: str | None) -> Mapping[str, Any]:
-        if not isinstance(tool, ToolSpec):
-            return tool
-        written: dict[str, Any] = {"name": sent_name(tool.name)}
-        if tool.description:
-            written["description"] = tool.description
-        schema = parameters_of(tool)
-        if tool.strict:
-            compiled = compile_schema(schema, SCHEMA_DIALECT)
-            for lost in compiled.lost:
-                self._warn(f"tool {tool.name}: {lost}")
-            if compiled.strict:
-                schema = compiled.schema
-                written["strict"] = True
-            else:
-                self._warn(NOT_STRICT.format(tool.name))
-        elif tool.strict is not None:
-            written["strict"] = False
-        written["input_schema"] = schema if "type" in schema else {"type": "object", **schema}
-        if mark is not None:
-            written["cache_control"] = cache_control(mark)
-        return {**written, **tool.extra}
+    def _tools(self, marks: Mapping[int, str]) -> Written:
+        tools = self._request.tools
+        if not marks:
+            return tools_json(tools, API, _tool, self._warn)
+        written: list[bytes] = []
+        for number, tool in enumerate(tools):
+            mark = marks.get(number)
+            key = API if mark is None else f"{API}/{mark}"
+            written.append(tool_json(tool, key, partial(_tool, mark=mark), self._warn))
+        return Written(b"[" + b",".join(written) + b"]")
 
     def _tool_choice(self) -> dict[str, Any] | None:
         request = self._request
@@ -265,3 +257,24 @@ class Settings:
         for lost in compiled.lost:
             self._warn(f"output_schema: {lost}")
         return {"type": "json_schema", "schema": compiled.schema}
+
+
+def _tool(tool: ToolSpec, warnings: list[str], mark: str | None = None) -> dict[str, Any]:
+    written: dict[str, Any] = {"name": sent_name(tool.name)}
+    if tool.description:
+        written["description"] = tool.description
+    schema = parameters_of(tool)
+    if tool.strict:
+        compiled = compile_schema(schema, SCHEMA_DIALECT)
+        warnings.extend(f"tool {tool.name}: {lost}" for lost in compiled.lost)
+        if compiled.strict:
+            schema = compiled.schema
+            written["strict"] = True
+        else:
+            warnings.append(NOT_STRICT.format(tool.name))
+    elif tool.strict is not None:
+        written["strict"] = False
+    written["input_schema"] = schema if "type" in schema else {"type": "object", **schema}
+    if mark is not None:
+        written["cache_control"] = cache_control(mark)
+    return {**written, **tool.extra}

@@ -24,10 +24,11 @@ from ...types import (
     ToolSpec,
     VendorContent,
 )
+from ...types.notes import noted
 from ..history import FOREIGN_BLOCK_DROPPED
 from ..writing import as_markdown, cannot_take
 from .blocks import says_nothing, why_left_out
-from .family import MOST_MARKS
+from .family import API, MOST_MARKS
 
 NOTHING_SAID = "(nothing was said)"
 """Stands for a user's turn without words where the API needs one. Constant, so that prompts stay the same."""
@@ -47,24 +48,10 @@ class Turns:
     """A conversation, its instructions apart."""
 
     system: list[TextContent] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
+    messages: Sequence[Message] = ()
     notable: list[tuple[int, int, Part]] = field(default_factory=list)
     """Parts that may hold a cache hint and blocks of the vendor's, each with its message's and its own number."""
     warnings: list[str] = field(default_factory=list)
-
-    def merged(self) -> Iterator[tuple[bool, list[int]]]:
-        """Turns: whether the assistant speaks, and the positions of the messages that make up the turn."""
-        speaking: bool | None = None
-        positions: list[int] = []
-        for position, message in enumerate(self.messages):
-            assistant = message.role is Role.ASSISTANT
-            if assistant is not speaking and speaking is not None:
-                yield speaking, positions
-                positions = []
-            speaking = assistant
-            positions.append(position)
-        if speaking is not None:
-            yield speaking, positions
 
 
 def take_turns(messages: Sequence[Message], home: Origin) -> Turns:
@@ -75,28 +62,61 @@ def take_turns(messages: Sequence[Message], home: Origin) -> Turns:
         turns.system.extend(_instructions(messages[leading], turns, home))
         leading += 1
     rest = messages[leading:]
-    if any(message.role is Role.SYSTEM for message in rest):
+    looks: list[_Look] = noted(rest, _LOOK, _look_into)
+    plain = looks.count(_PLAIN) == len(looks)
+    if not rest or rest[0].role is Role.ASSISTANT or not (plain or all(stays for stays, _ in looks)):
+        rest = _in_shape(rest, turns, home)
+        looks, plain = noted(rest, _LOOK, _look_into), False
+    turns.messages = rest
+    if not plain:
+        turns.notable = [(number, *found) for number, (_, notable) in enumerate(looks) for found in notable]
+    return turns
+
+
+_Look: TypeAlias = tuple[bool, tuple[tuple[int, Part], ...]]
+"""Whether a message is sent as it is, whatever stands around it; and its parts that are notable, with their numbers."""
+_LOOK = f"{API}/turn"
+_PLAIN: _Look = (True, ())
+
+
+def _look_into(message: Message) -> _Look:
+    """What there is to know about a message in a conversation. It is kept: each is looked into only once."""
+    content, role = message.content, message.role
+    if isinstance(content, str):
+        return _PLAIN if role is Role.TOOL or (role is not Role.SYSTEM and content.strip()) else (False, ())
+    parts = message.parts if role is Role.TOOL else content
+    notable = tuple([found for found in enumerate(parts) if _is_notable(found[1])])
+    match role:
+        case Role.TOOL:
+            stays = True  # a call needs its result, whatever that says
+        case Role.ASSISTANT:
+            stays = not _is_silent(content[-1])
+        case Role.USER:
+            stays = not all(map(says_nothing, content))
+        case Role.SYSTEM:
+            stays = False
+    return (stays, notable) if notable or not stays else _PLAIN
+
+
+def _is_notable(part: Part) -> bool:
+    if part.cache is not None or isinstance(part, VendorContent):
+        return True
+    return isinstance(part, ToolResult) and not isinstance(part.content, str)
+
+
+def _in_shape(messages: Sequence[Message], turns: Turns, home: Origin) -> list[Message]:
+    if any(message.role is Role.SYSTEM for message in messages):
         turns.warnings.append(LATE_SYSTEM)
-        rest = [_told_by_the_user(message, turns, home) for message in rest]
-    kept = list(_with_something_to_say(rest, turns))
+        messages = [_told_by_the_user(message, turns, home) for message in messages]
+    kept = list(_with_something_to_say(messages, turns))
     kept.reverse()
-    if rest and (not kept or (kept[-1].role is Role.ASSISTANT and rest[-1].role is not Role.ASSISTANT)):
+    if messages and (not kept or (kept[-1].role is Role.ASSISTANT and messages[-1].role is not Role.ASSISTANT)):
         kept.append(_STAND_IN)
         turns.warnings.append(STOOD_IN)
     if kept and kept[0].role is Role.ASSISTANT:
         kept.insert(0, _STAND_IN)
         turns.warnings.append(STOOD_IN)
-    turns.messages = kept
-    turns.notable = [
-        (number, position, part)
-        for number, message in enumerate(kept)
-        if not isinstance(message.content, str)
-        for position, part in enumerate(message.parts if message.role is Role.TOOL else message.content)
-        if part.cache is not None
-        or isinstance(part, VendorContent)
-        or (isinstance(part, ToolResult) and not isinstance(part.content, str))
-    ]
-    return turns
+    return kept
 
 
 def _told_by_the_user(message: Message, turns: Turns, home: Origin) -> Message:
@@ -151,6 +171,12 @@ def _is_silent(part: Part) -> bool:
     return isinstance(part, ThinkingContent) or says_nothing(part)
 
 
+def _brings_results(message: Message) -> bool:
+    if message.role is Role.TOOL and message.tool_call_id is not None:
+        return True
+    return not isinstance(message.content, str) and any(isinstance(part, ToolResult) for part in message.content)
+
+
 def begins_with_thinking(turns: Turns) -> bool:
     """Whether the turn that the model is to go on with begins with its reasoning; True if it begins a new one.
 
@@ -160,7 +186,7 @@ def begins_with_thinking(turns: Turns) -> bool:
     said, answered = False, False  # whether the user speaks after that message, and whether that brings results
     for message in reversed(turns.messages):
         if message.role is not Role.ASSISTANT:
-            said, answered = True, answered or any(isinstance(part, ToolResult) for part in message.parts)
+            said, answered = True, answered or _brings_results(message)
         elif said and not answered:
             break
         else:
@@ -196,6 +222,8 @@ _NO_MARKS = Marks({}, {}, {})
 
 def place_marks(request: AgentRequest, turns: Turns) -> Marks:
     """Where breakpoints go: where parts and tools ask for them, and with `request.cache` at the end of each section."""
+    if request.cache is None and not (request.tools or turns.system or turns.notable):
+        return _NO_MARKS
     warnings: list[str] = []
     wanted = dict(_asked_for(request, turns, warnings))
     if request.cache is not None:

@@ -16,7 +16,7 @@ from ...models import facts
 from ...schemas import compile_schema
 from ...types import AgentRequest, Origin, Role, ToolSpec
 from ..history import repair
-from ..writing import as_json, check_extra
+from ..writing import Written, as_json, check_extra, home_of, object_json, tools_json
 from .contents import ContentsWriter
 from .family import SCHEMA_DIALECT, Family, family_of
 from .names import sent_name
@@ -42,7 +42,7 @@ class Speaker:
     foreign_thinking: Literal["drop", "text"]
 
     def home(self, request: AgentRequest) -> Origin:
-        return Origin(provider=self.name, api=API, model=request.model or "")
+        return home_of(self.name, API, request.model or "")
 
 
 def encode_body(request: AgentRequest, speaker: Speaker, *, counting: bool = False) -> tuple[bytes, tuple[str, ...]]:
@@ -67,7 +67,7 @@ def encode_body(request: AgentRequest, speaker: Speaker, *, counting: bool = Fal
     if counting and not speaker.platform.wraps_counted:
         body = {key: value for key, value in body.items() if key in COUNTED}
     warnings = dict.fromkeys((*repairs, *writer.warnings, *settings.warnings))
-    return b'{"contents":[' + contents + (b"]," + as_json(body)[1:] if body else b"]}"), tuple(warnings)
+    return b'{"contents":[' + contents + (b"]," + object_json(body)[1:] if body else b"]}"), tuple(warnings)
 
 
 class _Settings:
@@ -96,22 +96,12 @@ class _Settings:
             body[key] = {**body[key], **value} if both else value
         return body
 
-    def _tools(self) -> list[Any]:
-        tools: list[Any] = [*self._server_tools]
+    def _tools(self) -> Written:
+        tools = [as_json(tool) for tool in self._server_tools]
         if self._functions:
-            tools.append({"functionDeclarations": [self._function(tool) for tool in self._functions]})
-        return tools
-
-    def _function(self, tool: ToolSpec) -> dict[str, Any]:
-        function: dict[str, Any] = {"name": sent_name(tool.name)}
-        if tool.description:
-            function["description"] = tool.description
-        if tool.parameters:
-            compiled = compile_schema(tool.parameters, SCHEMA_DIALECT)
-            if tool.strict:  # for the others a schema is advice, and what it lost is told in descriptions
-                self.warnings.extend(f"tool {tool.name}: {lost}" for lost in compiled.lost)
-            function["parametersJsonSchema"] = compiled.schema
-        return {**function, **tool.extra}
+            functions = tools_json(self._functions, API, _function, self.warnings.append)
+            tools.append(b'{"functionDeclarations":' + functions + b"}")
+        return Written(b"[" + b",".join(tools) + b"]")
 
     def _tool_config(self) -> dict[str, Any]:
         config: dict[str, Any] = {}
@@ -203,6 +193,18 @@ class _Settings:
             provider=self._speaker.name,
             model=self._request.model,
         )
+
+
+def _function(tool: ToolSpec, warnings: list[str]) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": sent_name(tool.name)}
+    if tool.description:
+        function["description"] = tool.description
+    if tool.parameters:
+        compiled = compile_schema(tool.parameters, SCHEMA_DIALECT)
+        if tool.strict:  # for the others a schema is advice, and what it lost is told in descriptions
+            warnings.extend(f"tool {tool.name}: {lost}" for lost in compiled.lost)
+        function["parametersJsonSchema"] = compiled.schema
+    return {**function, **tool.extra}
 
 
 def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -7,8 +7,8 @@ made elsewhere carries the documented stand-in where a signature is demanded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeGuard, assert_never
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeGuard, assert_never
 from urllib.parse import urlsplit
 
 from ... import errors
@@ -29,8 +29,9 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
+from ...types.notes import notes_on
 from ..history import is_home
-from ..writing import LARGE, as_json, as_markdown, as_text, base64_text, cannot_take
+from ..writing import LARGE, as_json, as_markdown, as_text, base64_text, cannot_take, join_turns, text_json
 from .family import SKIP_SIGNATURE, Family
 from .names import sent_id, sent_name
 
@@ -45,6 +46,12 @@ NO_AUTHOR = "the name of a message's author was left out: the API has no place f
 NO_TITLE = "the title of a file was left out: the API has no place for it"
 NO_DETAIL = "how closely to look at an image was left to the model"
 
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
+_USER, _MODEL = b'{"role":"user","parts":[', b'{"role":"model","parts":['
+_Named: TypeAlias = tuple[tuple[str, str, bool], ...]
+"""Calls by id, name, and whether the vendor takes the id."""
+_Written: TypeAlias = tuple[tuple[bytes, bytes], _Named]
+"""How a message's turn begins and its parts; and the calls that it makes or answers."""
 _EMPTY = {"text": ""}
 """Never sent: a text without words, unless a signature stands on it."""
 _OPENING = as_json({"text": "(The conversation begins with your answer.)"})
@@ -86,52 +93,79 @@ class ContentsWriter:
         return [{"text": text} for message in messages for part in message.parts if (text := self._system_text(part))]
 
     def contents(self, messages: Sequence[Message]) -> bytes:
-        """All turns, joined by commas."""
-        turns: list[tuple[str, list[bytes]]] = []
+        """All turns, joined by commas. Neighbours of one role become one turn."""
+        key = self._key
+        said: list[tuple[bytes, bytes]] = []
+        add = said.append
         results: list[Message] = []
-        calls: dict[str, ToolCall] = {}
+        latest: Message | None = None
+        asked: _Named = ()
         for message in messages:
-            if message.role is Role.TOOL:
+            role = message.role
+            if role is _TOOL:
                 results.append(message)
                 continue
             if results:
-                _say(turns, "user", self._results(results, calls))
+                add(self._answers(results, latest, asked))
                 results = []
-            if message.role is Role.ASSISTANT:
-                calls = {call.id: call for call in message.tool_calls or ()}
-                _say(turns, "model", [self._kept(message, "", self._model_parts)])
-            else:
-                _say(turns, "user", [self._kept(message, "", self._user_parts)])
+            said_here, named = notes_on(message).get(key) or self._written(message)
+            add(said_here)
+            if role is _ASSISTANT:
+                latest, asked = message, named
         if results:
-            _say(turns, "user", self._results(results, calls))
-        if turns and turns[0][0] == "model":
+            add(self._answers(results, latest, asked))
+        if next((opening for opening, parts in said if parts), None) is _MODEL:
             self._warn(NO_USER_FIRST)
-            turns.insert(0, ("user", [_OPENING]))
-        return b",".join(
-            b'{"role":"' + role.encode() + b'","parts":[' + b",".join(parts) + b"]}" for role, parts in turns
-        )
+            said.insert(0, (_USER, _OPENING))
+        return join_turns(said)
 
     def _warn(self, warning: str) -> None:
         self.warnings[warning] = None
 
-    def _kept(self, message: Message, suffix: str, write: Callable[[Message], Iterable[Any]]) -> bytes:
-        """The message's parts, from the last time or anew."""
-        key = self._key + suffix
-        kept: dict[str, bytes] | None = getattr(message, "_encoded", None)
-        if kept is not None and (known := kept.get(key)) is not None:
-            return known
+    def _written(self, message: Message) -> _Written:
+        """The parts of a message that is not a tool's, and the calls in a turn of the model's."""
+        asked = tuple(map(self._naming, _by_id(message).values())) if message.role is _ASSISTANT else ()
+        encoded = self._plainly(message)
+        if encoded is not None:
+            return self._kept(message, encoded, asked)
         before, self.warnings = self.warnings, {}
-        if message.name is not None and message.role is not Role.TOOL:
+        if message.name is not None:
             self._warn(NO_AUTHOR)
+        write = self._model_parts if message.role is _ASSISTANT else self._user_parts
         encoded = b",".join(map(as_json, write(message)))
+        warned, self.warnings = bool(self.warnings), {**before, **self.warnings}
         # A warning must come again with the next request, so a message that causes one is not kept.
-        if not self.warnings and len(encoded) <= LARGE:
-            if kept is None:
-                kept = {}
-                object.__setattr__(message, "_encoded", kept)
-            kept[key] = encoded
-        self.warnings = {**before, **self.warnings}
-        return encoded
+        return self._kept(message, encoded, asked, keep=not warned)
+
+    def _kept(self, message: Message, encoded: bytes, named: _Named, *, keep: bool = True) -> _Written:
+        written = (_MODEL if message.role is _ASSISTANT else _USER, encoded), named
+        if keep and len(encoded) <= LARGE:
+            notes_on(message)[self._key] = written
+        return written
+
+    def _plainly(self, message: Message) -> bytes | None:
+        """A message of words and calls alone, in one go: of such are most of a conversation's. None for any other."""
+        content = message.content
+        if not content or message.name is not None or message.role is Role.SYSTEM:
+            return None
+        if isinstance(content, str):
+            return b'{"text":' + text_json(content) + b"}"
+        if message.role is not _ASSISTANT:
+            return None
+        parts: list[dict[str, Any]] = []
+        called = False
+        for part in content:
+            if isinstance(part, TextContent) and part.text and part.signature is None:
+                parts.append({"text": part.text})
+            elif isinstance(part, ToolCall) and part.signature is None:
+                call: dict[str, Any] = {"functionCall": self._call(part)}
+                if not called and self._family.signed_calls:
+                    call["thoughtSignature"] = SKIP_SIGNATURE
+                called = True
+                parts.append(call)
+            else:
+                return None
+        return as_json(parts)[1:-1]
 
     def _system_text(self, part: Part) -> str:
         match part:
@@ -208,38 +242,72 @@ class ContentsWriter:
         return wire
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        arguments: Mapping[str, Any] = call.arguments
+        arguments: Mapping[str, Any] = {**call.arguments}  # a plain dict is written faster than a frozen one
         if call.invalid_arguments is not None:
             arguments = {
                 "invalid_arguments": call.invalid_arguments
             }  # it must be an object; the model sees its mistake
-        return {**self._named(call), "args": arguments}
-
-    def _named(self, call: ToolCall) -> dict[str, Any]:
-        """What a call and its response have in common: the id, if the vendor takes it, and the name."""
-        id = sent_id(call.id) if self._takes_id(call) else None
-        return {"name": sent_name(call.name)} if id is None else {"id": id, "name": sent_name(call.name)}
+        return {**_named(*self._naming(call)), "args": arguments}
 
     def _takes_id(self, call: ToolCall) -> bool:
         return self._any_ids or is_home(call, self._home)
+
+    def _naming(self, call: ToolCall) -> tuple[str, str, bool]:
+        """What the bytes of a call's result depend on besides the result itself."""
+        return call.id, call.name, self._takes_id(call)
+
+    def _answers(self, messages: Sequence[Message], turn: Message | None, asked: _Named) -> tuple[bytes, bytes]:
+        """The results of a turn's calls: from the last time if they answered the same calls, or anew."""
+        known: list[_Written | None] = [notes_on(message).get(self._key) for message in messages]
+        if len(known) == 1 and (only := known[0]) is not None and only[1] == asked:
+            return only[0]
+        written = [kept for kept in known if kept is not None]
+        if len(written) < len(known) or tuple(named for _, answered in written for named in answered) != asked:
+            written = self._plain_answers(messages, asked)
+        if written:
+            return _USER, b",".join([encoded for (_, encoded), _ in written])
+        return _USER, b",".join(self._results(messages, {} if turn is None else _by_id(turn)))
+
+    def _plain_answers(self, messages: Sequence[Message], asked: _Named) -> list[_Written]:
+        """Results that are only text, one in each message, in the order of their calls; none if they are not."""
+        written: list[_Written] = []
+        for message, naming in zip(messages, asked, strict=False):
+            if len(messages) != len(asked) or message.tool_call_id != naming[0] or not isinstance(message.content, str):
+                return []
+            response = {**_named(*naming), "response": {"result": message.content}}
+            written.append(self._kept(message, as_json({"functionResponse": response}), (naming,)))
+        return written
 
     def _results(self, messages: Sequence[Message], calls: Mapping[str, ToolCall]) -> list[bytes]:
         """Responses in the order of their calls, since they may have no ids; then whatever cannot stand inside them."""
         by_message = [(message, _results_in(message)) for message in messages]
         results = [result for _, own in by_message for result in own]
-        following = [part for result in results for part in self._following(result, calls)]
         if [result.tool_call_id for result in results] == list(calls):
-            responses = []
-            for message, own in by_message:
-                # What may stand in the calls alone, name and maker, is part of what the bytes depend on.
-                answered = [calls[result.tool_call_id] for result in own]
-                suffix = "".join(f"/{call.name}{'' if self._takes_id(call) else '?'}" for call in answered)
-                responses.append(self._kept(message, suffix, lambda own: self._responses(_results_in(own), calls)))
-        else:
-            order = {id: position for position, id in enumerate(calls)}
-            results.sort(key=lambda result: order[result.tool_call_id])
-            responses = [as_json(response) for response in self._responses(results, calls)]
+            return self._results_in_order(by_message, calls)
+        following = [part for result in results for part in self._following(result, calls)]
+        order = {id: position for position, id in enumerate(calls)}
+        results.sort(key=lambda result: order[result.tool_call_id])
+        responses = [as_json(response) for response in self._responses(results, calls)]
         return [*responses, *map(as_json, following)]
+
+    def _results_in_order(
+        self, by_message: Sequence[tuple[Message, list[ToolResult]]], calls: Mapping[str, ToolCall]
+    ) -> list[bytes]:
+        outside: list[tuple[list[dict[str, Any]], bool]] = []
+        for _, results in by_message:
+            before, self.warnings = self.warnings, {}
+            following = [part for result in results for part in self._following(result, calls)]
+            outside.append((following, not following and not self.warnings))
+            self.warnings = {**before, **self.warnings}
+        responses: list[bytes] = []
+        for (message, results), (_, keep) in zip(by_message, outside, strict=True):
+            before, self.warnings = self.warnings, {}
+            encoded = b",".join(map(as_json, self._responses(results, calls)))
+            named = tuple([self._naming(calls[result.tool_call_id]) for result in results])
+            self._kept(message, encoded, named, keep=keep and not self.warnings)
+            self.warnings = {**before, **self.warnings}
+            responses.append(encoded)
+        return [*responses, *(as_json(part) for following, _ in outside for part in following)]
 
     def _following(self, result: ToolResult, calls: Mapping[str, ToolCall]) -> list[dict[str, Any]]:
         """What a result holds that must follow it, and whose it is."""
@@ -270,7 +338,7 @@ class ContentsWriter:
                 elif self._fits_inside(part):
                     inside.append(self._media(part))
         written: dict[str, Any] = {
-            **self._named(calls[result.tool_call_id]),
+            **_named(*self._naming(calls[result.tool_call_id])),
             "response": {"error" if result.is_error else "result": "".join(text)},
         }
         if inside:
@@ -295,15 +363,14 @@ class ContentsWriter:
         return cannot_take(part, where, provider=self._home.provider, model=self._home.model)
 
 
-def _say(turns: list[tuple[str, list[bytes]]], role: str, parts: Iterable[bytes]) -> None:
-    """Parts join the turn before if it is of the same role."""
-    said = [part for part in parts if part]
-    if not said:
-        return
-    if turns and turns[-1][0] == role:
-        turns[-1][1].extend(said)
-    else:
-        turns.append((role, said))
+def _named(id: str, name: str, takes_id: bool) -> dict[str, Any]:
+    """What a call and its response have in common: the id, if the vendor takes it, and the name."""
+    sent = sent_id(id) if takes_id else None
+    return {"name": sent_name(name)} if sent is None else {"id": sent, "name": sent_name(name)}
+
+
+def _by_id(turn: Message) -> dict[str, ToolCall]:
+    return {call.id: call for call in turn.tool_calls or ()}
 
 
 def _results_in(message: Message) -> list[ToolResult]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ...types import ThinkingLevel
@@ -108,6 +109,7 @@ FAMILIES = (
 NEWEST = Family("", levels=_WORDS)
 
 
+@lru_cache(maxsize=256)
 def family_of(model: str) -> Family:
     name = model.rsplit("/", 1)[-1]
     return next((family for family in FAMILIES if re.match(family.models, name)), NEWEST)

@@ -28,9 +28,11 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
+from ...types.notes import first_notes, kept_notes
 from ..history import FOREIGN_BLOCK_DROPPED, is_home, repair
 from ..writing import (
     LARGE,
+    arguments_text,
     as_json,
     as_markdown,
     as_text,
@@ -41,11 +43,15 @@ from ..writing import (
     fitting_id,
     fitting_name,
     home_of,
-    json_text,
+    object_json,
+    text_json,
 )
 from .dialect import API, LONGEST_NAME, SIGNED_CONTENT, Dialect, Fragment, fits
 from .settings import write_settings
 
+_ASSISTANT, _SYSTEM, _TOOL = Role.ASSISTANT, Role.SYSTEM, Role.TOOL  # looked up once: enums are slow to ask
+_USER = b'{"role":"user","content":'
+_TURN = b'{"role":"assistant","content":'
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 _OWN_KEYS = ("messages", "model", "stream")
 _OK = b'{"role":"assistant","content":"OK"}'
@@ -66,7 +72,7 @@ def encode_body(
     body = write_settings(request, dialect, stream=stream, warn=warnings)
     body.update(request.extra)
     written = Conversation(dialect, home, messages, request.cache, warnings).write()
-    return as_json(body)[:-1] + b',"messages":[' + written + b"]}", tuple(dict.fromkeys(warnings))
+    return object_json(body)[:-1] + b',"messages":[' + written + b"]}", tuple(dict.fromkeys(warnings))
 
 
 class Conversation:
@@ -89,6 +95,7 @@ class Conversation:
         """What results hold besides text, to follow them in a user's message."""
         models = dialect.developer_models
         self._system_role = "developer" if models and fits(models, home.model) else "system"
+        self._system = b'{"role":"' + self._system_role.encode() + b'","content":'
         marks = dialect.cache_marks
         self._marks = marks if marks is not None and fits(marks.models, home.model) else None
         self._marked: dict[int, Literal["short", "long"]] = {}
@@ -100,22 +107,25 @@ class Conversation:
 
     def write(self) -> bytes:
         pieces: list[bytes] = []
-        tool = Role.TOOL  # looked up once: a member of an enum costs more than the rest of a turn that is known
+        key, marked, attached = self._key, self._marked, self._attached
+        plain = self._dialect.user_after_tool and not marked and not self._unmarked
         after_tool = False
-        key, marked, plain = self._key, self._marked, not self._unmarked
         for position, message in enumerate(self._messages):
-            if message.role is tool:
+            try:
+                notes = kept_notes(message)
+            except AttributeError:
+                notes = first_notes(message)
+            if plain and not attached and (known := notes.get(key)) is not None:
+                pieces.append(known)
+                continue
+            if message.role is _TOOL:
                 after_tool = True
-            elif after_tool:
+            elif after_tool or attached:
                 after_tool = False
                 self._write_attached(pieces, message.role)
-            kept: dict[str, bytes] | None = getattr(message, "_encoded", None)
-            encoded = kept.get(key) if kept is not None and plain and position not in marked else None
-            if encoded is None:
-                encoded = self._encoded(message, marked.get(position), kept)
-            if encoded:
+            if encoded := self._encoded(message, marked.get(position), notes):
                 pieces.append(encoded)
-        if after_tool:
+        if after_tool or attached:
             self._write_attached(pieces, None)
         return b",".join(pieces)
 
@@ -125,7 +135,7 @@ class Conversation:
             pieces.append(_OK)
         if self._attached:
             pieces.append(as_json({"role": "user", "content": self._attached}))
-            self._attached = []
+            self._attached.clear()
 
     def _choose_marks(self, cache: Literal["short", "long"] | None, most: int, whole_requests: bool) -> None:
         """A vendor takes a few marks only. Those of parts come first, and of these the last."""
@@ -140,21 +150,55 @@ class Conversation:
         for place in places[: max(0, most - len(marked))]:
             self._marked[place] = cache
 
-    def _encoded(self, message: Message, mark: Literal["short", "long"] | None, kept: dict[str, bytes] | None) -> bytes:
+    def _encoded(self, message: Message, mark: Literal["short", "long"] | None, notes: dict[str, Any]) -> bytes:
         """The message as JSON; several, joined by commas, where the API wants it in pieces; none for an empty one."""
         key = self._key if mark is None else f"{self._key}/{mark}"
-        if kept is not None and (known := kept.get(key)) is not None and not self._unmarked:
-            return known
-        before = len(self._warnings), len(self._attached)
-        encoded = b",".join(map(as_json, self._write_message(message, mark)))
+        if not self._unmarked and (known := notes.get(key)) is not None:
+            return known  # type: ignore[no-any-return]  # a note is whatever was left
+        warned, attached = len(self._warnings), len(self._attached)
+        encoded = self._plainly(message) if mark is None else None
+        if encoded is None:
+            encoded = b",".join([as_json(written) for written in self._write_message(message, mark)])
         # A warning must come again with the next request, so a message that causes one is not kept.
-        unchanged = before == (len(self._warnings), len(self._attached))
-        if unchanged and len(encoded) <= LARGE and not self._unmarked:
-            if kept is None:
-                kept = {}
-                object.__setattr__(message, "_encoded", kept)
-            kept[key] = encoded
+        unchanged = warned == len(self._warnings) and attached == len(self._attached)
+        if unchanged and encoded and len(encoded) <= LARGE and not self._unmarked:
+            notes[key] = encoded
         return encoded
+
+    def _plainly(self, message: Message) -> bytes | None:
+        """A message of words and calls alone, in one go: of such are most of a conversation's. None for any other."""
+        content, role = message.content, message.role
+        if role is _TOOL:
+            id = message.tool_call_id
+            if id is None or not isinstance(content, str):
+                return None
+            start = b'{"role":"tool","tool_call_id":' + text_json(self._id(id)) + b',"content":'
+        elif message.name is not None or not content:
+            return None
+        elif role is _ASSISTANT:
+            start = _TURN
+        else:
+            start = _USER if role is not _SYSTEM else self._system
+        return start + text_json(content) + b"}" if isinstance(content, str) else self._plain_turn(content, role)
+
+    def _plain_turn(self, content: Sequence[Part], role: Role) -> bytes | None:
+        if role is not _ASSISTANT or self._dialect.reasoning_filler is not None:
+            return None
+        words = ""
+        calls: list[dict[str, Any]] = []
+        for part in content:
+            if part.cache is not None:
+                return None
+            if isinstance(part, TextContent):
+                words += part.text
+            elif isinstance(part, ToolCall) and part.provider_data is None and part.invalid_arguments is None:
+                function = {"name": fitting_name(part.name, LONGEST_NAME), "arguments": arguments_text(part.arguments)}
+                calls.append({"id": self._id(part.id), "type": "function", "function": function})
+            else:
+                return None
+        if calls:
+            return as_json({"role": "assistant", "content": words or None, "tool_calls": calls})
+        return _TURN + text_json(words) + b"}" if words else None
 
     def _write_message(self, message: Message, mark: Literal["short", "long"] | None) -> list[dict[str, Any]]:
         match message.role:
@@ -220,7 +264,8 @@ class Conversation:
                     raise self._cannot(part, "in an assistant's message")
                 case _:
                     assert_never(part)
-            mark = self._mark(part) or mark
+            if part.cache is not None:
+                mark = self._mark(part) or mark
         self._fill(said, [] if spoken else text, thinking, blocks, calls)
         if len(said) == 1:
             return []
@@ -279,7 +324,7 @@ class Conversation:
         id, name = self._id(call.id), fitting_name(call.name, LONGEST_NAME)
         if opaque.get("type") == "custom":
             return {"id": id, "type": "custom", "custom": {"name": name, "input": call.arguments.get("input", "")}}
-        arguments = call.invalid_arguments if call.invalid_arguments is not None else json_text(call.arguments)
+        arguments = call.invalid_arguments if call.invalid_arguments is not None else arguments_text(call.arguments)
         written: dict[str, Any] = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
         written.update({key: value for key, value in opaque.items() if key in self._dialect.replayed})
         return written

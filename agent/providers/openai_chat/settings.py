@@ -13,8 +13,8 @@ from ... import errors
 from ...models import facts
 from ...schemas import compile_schema
 from ...types import AgentRequest, ThinkingLevel, ToolSpec
-from ..writing import fitting_id, fitting_name, schema_name
-from .dialect import LONGEST_NAME, Dialect, Setting, ToolChoice
+from ..writing import NO_PARAMETERS, fitting_id, fitting_name, schema_name, tools_json
+from .dialect import API, LONGEST_NAME, Dialect, Setting, ToolChoice
 
 SCHEMA_DIALECT = "openai"
 _SESSION = re.compile(r"[!-~]{1,64}")
@@ -91,7 +91,8 @@ def _write_tools(request: AgentRequest, dialect: Dialect, body: dict[str, Any], 
     choice = request.tool_choice
     if choice == "none" and "none" not in dialect.tool_choices:
         return  # what is not offered is not called
-    body["tools"] = [_tool(tool, dialect, warn) if isinstance(tool, ToolSpec) else tool for tool in request.tools]
+    key = f"{API}/{dialect.name}/{dialect.strict:d}"
+    body["tools"] = tools_json(request.tools, key, lambda tool, lost: _tool(tool, dialect, lost), warn.append)
     if choice is not None:
         kind: ToolChoice = choice if choice in ("auto", "none", "required") else "named"  # type: ignore[assignment]
         if kind in dialect.tool_choices:
@@ -113,31 +114,27 @@ def _tool_choice(choice: str, request: AgentRequest, dialect: Dialect) -> Any:
     return {"type": "function", "function": {"name": fitting_name(choice, LONGEST_NAME)}}
 
 
-def parameters_of(tool: ToolSpec) -> dict[str, Any]:
-    """A tool's schema as it is compiled; answers must be restored by the same."""
-    parameters: dict[str, Any] = tool.to_openai_schema()["function"]["parameters"]
-    return parameters
+def parameters_of(tool: ToolSpec) -> Mapping[str, Any]:
+    """A tool's schema as it is compiled; answers must be restored by the same. No parameters still are an object."""
+    return tool.parameters or NO_PARAMETERS
 
 
 def _tool(tool: ToolSpec, dialect: Dialect, warn: list[str]) -> dict[str, Any]:
-    written = tool.to_openai_schema()
-    function: dict[str, Any] = written["function"]
-    function["name"] = fitting_name(tool.name, LONGEST_NAME)
-    if tool.strict is None:
-        return written
-    del function["strict"]
-    if not dialect.strict:
-        if tool.strict:
-            warn.append(f"tool {tool.name}: {dialect.name} cannot be made to keep to a tool's schema")
-    elif not tool.strict:
-        function["strict"] = False
-    else:
-        compiled = compile_schema(function["parameters"], SCHEMA_DIALECT)
+    parameters: Mapping[str, Any] = parameters_of(tool)
+    function: dict[str, Any] = {
+        "name": fitting_name(tool.name, LONGEST_NAME), "description": tool.description, "parameters": parameters,
+    }  # fmt: skip
+    if tool.strict and dialect.strict:
+        compiled = compile_schema(parameters, SCHEMA_DIALECT)
         warn.extend(f"tool {tool.name}: {lost}" for lost in compiled.lost)
         if compiled.strict:
             function["strict"] = True
             function["parameters"] = compiled.schema
-    return written
+    elif tool.strict:
+        warn.append(f"tool {tool.name}: {dialect.name} cannot be made to keep to a tool's schema")
+    elif tool.strict is not None and dialect.strict:
+        function["strict"] = False
+    return {"type": "function", "function": function, **tool.extra}
 
 
 def _write_schema(request: AgentRequest, dialect: Dialect, body: dict[str, Any], warn: list[str]) -> None:

@@ -15,9 +15,9 @@ from ...models import facts
 from ...schemas import compile_schema
 from ...types import AgentRequest, Message, Origin, Role, ThinkingLevel, ToolResult, ToolSpec
 from ..history import repair
-from ..writing import as_json, check_extra, fitting_id, fitting_name, schema_name
+from ..writing import NO_PARAMETERS, check_extra, fitting_id, fitting_name, object_json, schema_name, tools_json
 from .items import LONGEST_NAME, ItemWriter
-from .traits import DIALECT, EFFORTS, Effort, Family, Traits, family_of
+from .traits import API, DIALECT, EFFORTS, Effort, Family, Traits, family_of
 
 SEALED_REASONING = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
@@ -29,7 +29,6 @@ _COUNTED = (
 )  # fmt: skip
 """Keys that the endpoint for counting tokens takes, besides the input."""
 _CACHE_KEY = re.compile(r".{1,64}", re.S)
-_NO_PARAMETERS = {"type": "object", "properties": {}}
 _EFFORT_OF: dict[ThinkingLevel, Effort] = {
     ThinkingLevel.OFF: "none",
     ThinkingLevel.MINIMAL: "minimal",
@@ -54,6 +53,10 @@ class BodyWriter:
         self._family: Family = family_of(home.model, traits.families)
         self._facts = facts(traits.known_as, home.model)
         self._warnings: dict[str, None] = {}
+        extra = request.extra
+        self._continues = bool(extra) and any(extra.get(key) for key in ("previous_response_id", "conversation"))
+        """Goes on from what the vendor has stored."""
+        self._stored = bool(extra["store"]) if "store" in extra else self._continues or bool(extra.get("background"))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -77,16 +80,6 @@ class BodyWriter:
 
     # The conversation.
 
-    @property
-    def _continues(self) -> bool:
-        """Goes on from what the vendor has stored."""
-        return any(self._request.extra.get(key) for key in ("previous_response_id", "conversation"))
-
-    @property
-    def _stored(self) -> bool:
-        extra = self._request.extra
-        return bool(extra["store"]) if "store" in extra else self._continues or bool(extra.get("background"))
-
     def _conversation(self) -> tuple[str | None, bytes]:
         """The instructions, and everything else that has been said."""
         messages: Sequence[Message] = self._request.to_messages()
@@ -98,7 +91,7 @@ class BodyWriter:
             answers, messages = _leading_results(messages)
         repaired, warnings = repair(messages, self._home, self._foreign_thinking)
         writer = ItemWriter(self._home, stored=self._stored, breakpoints=self._family.breakpoints)
-        items = b",".join([encoded for message in (*answers, *repaired) if (encoded := writer.message(message))])
+        items = writer.messages((*answers, *repaired) if answers else repaired)
         self._warnings.update(dict.fromkeys((*warnings, *writer.warnings)))
         return instructions, items
 
@@ -110,7 +103,7 @@ class BodyWriter:
         if instructions is not None:
             body["instructions"] = instructions
         if request.tools:
-            body["tools"] = [self._tool(tool) if isinstance(tool, ToolSpec) else tool for tool in request.tools]
+            body["tools"] = tools_json(request.tools, API, _tool, self._warn)
         if request.tool_choice is not None:
             body["tool_choice"] = self._tool_choice(request.tool_choice)
         if request.parallel_tool_calls is not None:
@@ -139,20 +132,6 @@ class BodyWriter:
     @property
     def _reasons(self) -> bool:
         return bool(self._family.efforts) and self._facts.thinking is not False
-
-    def _tool(self, tool: ToolSpec) -> dict[str, Any]:
-        """`strict` is always said: the API takes its absence for yes."""
-        parameters: dict[str, Any] = tool.parameters or _NO_PARAMETERS
-        strict = False
-        if tool.strict:
-            compiled = compile_schema(parameters, DIALECT)
-            parameters, strict = compiled.schema, compiled.strict
-            for lost in compiled.lost:
-                self._warn(f"tool {tool.name}: {lost}")
-        written: dict[str, Any] = {"type": "function", "name": fitting_name(tool.name, LONGEST_NAME)}
-        if tool.description:
-            written["description"] = tool.description
-        return {**written, "parameters": parameters, "strict": strict, **tool.extra}
 
     def _tool_choice(self, choice: str) -> Any:
         if choice in ("auto", "none", "required"):
@@ -243,14 +222,30 @@ class BodyWriter:
             self._warn("part of metadata was left out: the API takes 16 texts of 512 letters")
 
 
+def _tool(tool: ToolSpec, warnings: list[str]) -> dict[str, Any]:
+    """`strict` is always said: the API takes its absence for yes."""
+    parameters: Mapping[str, Any] = tool.parameters or NO_PARAMETERS
+    strict = False
+    if tool.strict:
+        compiled = compile_schema(parameters, DIALECT)
+        parameters, strict = compiled.schema, compiled.strict
+        warnings.extend(f"tool {tool.name}: {lost}" for lost in compiled.lost)
+    written: dict[str, Any] = {"type": "function", "name": fitting_name(tool.name, LONGEST_NAME)}
+    if tool.description:
+        written["description"] = tool.description
+    return {**written, "parameters": parameters, "strict": strict, **tool.extra}
+
+
 def _joined(settings: dict[str, Any], items: bytes) -> bytes:
     if not items:
-        return as_json(settings)  # a stored prompt or conversation may be all there is to say
-    return as_json(settings)[:-1] + b',"input":[' + items + b"]}"
+        return object_json(settings)  # a stored prompt or conversation may be all there is to say
+    return object_json(settings)[:-1] + b',"input":[' + items + b"]}"
 
 
 def _merged(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """`extra` wins; but what adds to a list of wishes, or to a group of settings, does not undo the rest of it."""
+    if not extra:
+        return body
     merged = {**body, **extra}
     if isinstance(extra.get("include"), list) and "include" in body:
         merged["include"] = list(dict.fromkeys((*body["include"], *extra["include"])))

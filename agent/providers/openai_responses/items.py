@@ -8,8 +8,8 @@ the bytes of each are made once and kept with it. Settings are none of this modu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, assert_never
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, assert_never
 
 from ... import errors
 from ...types import (
@@ -29,8 +29,20 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
+from ...types.notes import first_notes, kept_notes
 from ..history import FOREIGN_BLOCK_DROPPED, is_home
-from ..writing import LARGE, as_json, as_markdown, as_text, cannot_take, data_url, fitting_id, fitting_name, json_text
+from ..writing import (
+    LARGE,
+    arguments_text,
+    as_json,
+    as_markdown,
+    as_text,
+    cannot_take,
+    data_url,
+    fitting_id,
+    fitting_name,
+    text_json,
+)
 from .traits import API
 
 LONGEST_NAME = 64
@@ -63,6 +75,11 @@ _EXTENSIONS = {
 }
 
 
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
+_SYSTEM, _USER = b'{"role":"system","content":', b'{"role":"user","content":'
+_Written: TypeAlias = tuple[bytes, bytes, Mapping[str, Mapping[str, Any]] | None]
+
+
 def call_id_for(id: str) -> str:
     return fitting_id(id, _CALL_ID, 29, prefix="call_")
 
@@ -76,47 +93,69 @@ class ItemWriter:
         """The vendor keeps the conversation, so that it knows reasoning by its id."""
         self._breakpoints = breakpoints
         self._key = f"{API}/{home.provider}/{home.model}/{stored:d}{breakpoints:d}"
-        self._key_of_ids = f"{self._key}/ids"
-        self._key_of_told = f"{self._key}/told"
-        self._assistants, self._tools = Role.ASSISTANT, Role.TOOL  # looked up once: a member of an enum is slow to find
         self._seen: set[bytes] = set()
         self._answered: Mapping[str, Mapping[str, Any]] = {}
         """What the vendor said about calls of its latest turn, where it said something: results must repeat it."""
         self._keep = True
         self.warnings: dict[str, None] = {}
 
-    def message(self, message: Message) -> bytes:
-        """The message's items as JSON, joined by commas."""
-        kept: dict[str, Any] | None = getattr(message, "_encoded", None)
-        if kept is None:
-            kept = {}
-            object.__setattr__(message, "_encoded", kept)
-        if message.role is self._assistants:
-            told = kept.get(self._key_of_told)
-            if told is None:
-                calls = message.tool_calls or ()
-                told = {call.id: facts for call in calls if (facts := self._call_facts(call))}
-                kept[self._key_of_told] = told
-            self._answered = told
-        elif self._answered and message.role is self._tools:
-            return b",".join(map(as_json, self._said(message)))  # not kept: the bytes depend on another message
-        encoded: bytes | None = kept.get(self._key)
-        ids: bytes = kept.get(self._key_of_ids, b"")
-        if encoded is None:
-            encoded, ids = self._written(message, kept)
-        return encoded if not ids or self._are_new(ids) else self._told_again(message)
+    def messages(self, messages: Iterable[Message]) -> bytes:
+        """The messages' items as JSON, joined by commas."""
+        key = self._key
+        pieces: list[bytes] = []
+        for message in messages:
+            try:
+                notes = kept_notes(message)
+            except AttributeError:
+                notes = first_notes(message)
+            written = notes.get(key)
+            if written is None:
+                written = self._written(message, notes)
+            encoded, ids, told = written
+            if told is not None:
+                self._answered = told
+            elif self._answered and message.role is _TOOL:
+                encoded = b",".join(map(as_json, self._said(message)))  # not kept: it depends on another message
+            if ids and not self._are_new(ids):
+                encoded = self._told_again(message)
+            if encoded:
+                pieces.append(encoded)
+        return b",".join(pieces)
 
-    def _written(self, message: Message, kept: dict[str, Any]) -> tuple[bytes, bytes]:
-        """A message's bytes, and the ids of its items."""
+    def _written(self, message: Message, notes: dict[str, Any]) -> _Written:
+        """A message's bytes, the ids of its items, and what the vendor said about the calls in a turn of its own."""
+        if (encoded := self._plainly(message)) is not None:
+            written: _Written = encoded, b"", None
+            if len(encoded) <= LARGE:
+                notes[self._key] = written
+            return written
+        if self._answered and message.role is _TOOL:
+            return b"", b"", None
         self._keep = True
-        items = self._assistant(message) if message.role is Role.ASSISTANT else self._said(message)
+        told: dict[str, Mapping[str, Any]] | None = None
+        if message.role is _ASSISTANT:
+            told = {call.id: facts for call in message.tool_calls or () if (facts := self._call_facts(call))}
+        items = self._said(message) if told is None else self._assistant(message)
         encoded = b",".join(map(as_json, items))
-        ids = "\n".join(item["id"] for item in items if item.get("id")).encode()
+        ids = "\n".join([item["id"] for item in items if item.get("id")]).encode()
+        written = encoded, ids, told
         if self._keep and len(encoded) <= LARGE:
-            kept[self._key] = encoded
-            if ids:
-                kept[self._key_of_ids] = ids
-        return encoded, ids
+            notes[self._key] = written
+        return written
+
+    def _plainly(self, message: Message) -> bytes | None:
+        """Words that are not the model's, and a result that is only text, in one go. None for any other message."""
+        content, role = message.content, message.role
+        if not isinstance(content, str) or role is _ASSISTANT:
+            return None
+        if role is _TOOL:
+            if message.tool_call_id is None or self._answered:
+                return None
+            id = text_json(call_id_for(message.tool_call_id))
+            return b'{"type":"function_call_output","call_id":' + id + b',"output":' + text_json(content) + b"}"
+        if message.name is not None or not content:
+            return None
+        return (_SYSTEM if role is Role.SYSTEM else _USER) + text_json(content) + b"}"
 
     def _are_new(self, ids: bytes) -> bool:
         named = set(ids.split(b"\n"))
@@ -246,7 +285,7 @@ class ItemWriter:
         elif call.invalid_arguments is not None:
             item["arguments"] = call.invalid_arguments
         else:
-            item["arguments"] = json_text(call.arguments)
+            item["arguments"] = arguments_text(call.arguments)
         if by_id and call.item_id:
             item["id"] = call.item_id
         return {**rest, **item}

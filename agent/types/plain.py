@@ -1,0 +1,71 @@
+"""Reading the plain dicts of the commonest shapes without pydantic: words, calls with their arguments as JSON.
+
+A conversation arrives as hundreds of such dicts. Whatever is not exactly of these shapes is None here, and read by
+pydantic, which also says what is wrong with it; what is read here is the same as pydantic would have made of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_core import from_json
+
+from ._base import NOTHING, FrozenDict, freeze
+from .parts import Part, TextContent, ToolCall
+
+
+def plain_content(content: Any, calls: Any) -> str | tuple[Part, ...] | None:
+    """The content of a message, from what stands under `content` and `tool_calls`."""
+    if content is None and calls:
+        content = ""
+    if type(content) is str:
+        if calls is None:
+            return content
+        parts: list[Part] = [TextContent.trusted(text=content)] if content else []
+    elif type(content) is list and content and calls is None:
+        parts = []
+        for block in content:
+            if type(block) is not dict or len(block) != 2 or block.get("type") != "text":
+                return None
+            if type(text := block.get("text")) is not str:
+                return None
+            parts.append(TextContent.trusted(type="text", text=text))
+        return tuple(parts)
+    else:
+        return None
+    if type(calls) is not list or not calls:
+        return None
+    for call in calls:
+        if (read := _plain_call(call)) is None:
+            return None
+        parts.append(read)
+    return tuple(parts)
+
+
+def _plain_call(call: Any) -> ToolCall | None:
+    """`{"id": …, "type": "function", "function": {"name": …, "arguments": …}}`."""
+    if type(call) is not dict or len(call) != 3 or call.get("type") != "function":
+        return None
+    function = call.get("function")
+    if type(function) is not dict or len(function) != 2 or "arguments" not in function:
+        return None
+    id, name, arguments = call.get("id"), function.get("name"), _plain_arguments(function["arguments"])
+    if type(id) is not str or type(name) is not str or arguments is None:
+        return None
+    return ToolCall.trusted(type="tool_call", id=id, name=name, arguments=arguments)
+
+
+def _plain_arguments(arguments: Any) -> FrozenDict | None:
+    if type(arguments) is str:
+        if not arguments:
+            return NOTHING  # type: ignore[no-any-return]  # an empty FrozenDict
+        try:
+            arguments = from_json(arguments, allow_inf_nan=False)
+        except ValueError:
+            return None
+    elif type(arguments) is not dict or set(map(type, arguments)) - {str}:
+        return None
+    try:
+        return freeze(arguments) if type(arguments) is dict else None
+    except RecursionError:
+        return None

@@ -1,0 +1,169 @@
+"""Bytes kept with messages and tools change nothing but the time that a request takes."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.errors import AgentError
+from agent.providers import Provider, load
+from agent.types import AgentConfig, AgentRequest, Message, ToolCall, ToolSpec
+from tests.strategies import agent_requests
+
+TARGETS = (
+    "openai-chat:gpt-5",
+    "openai-chat:gpt-5.6",
+    "openai-chat:gpt-4o",
+    "openai-responses:gpt-5",
+    "openai-responses:gpt-5.6",
+    "anthropic:claude-sonnet-4-5",
+    "anthropic:claude-opus-4-6",
+    "gemini:gemini-2.5-pro",
+    "gemini:gemini-3.5-flash",
+    "vertex:gemini-2.5-pro",
+    "deepseek:deepseek-chat",
+    "mistral:mistral-large-latest",
+    "openrouter:anthropic/claude-sonnet-4.5",
+)
+APIS = ("openai-chat:gpt-4o", "openai-responses:gpt-4o", "anthropic:claude-sonnet-4-5", "gemini:gemini-2.5-flash")
+
+
+@cache
+def codec_of(target: str) -> Provider:
+    provider, _, model = target.partition(":")
+    return load(provider)(AgentConfig(provider=provider, model=model, api_key="sk-0123456789"))
+
+
+def model_of(target: str) -> str:
+    return target.partition(":")[2]
+
+
+def written(target: str, request: AgentRequest, *, stream: bool = False) -> tuple[Any, ...]:
+    """What is sent, and what is warned about; or why nothing can be."""
+    try:
+        wire = codec_of(target).encode(request, stream=stream)
+    except AgentError as error:
+        return type(error), str(error)
+    return wire.url, wire.headers, wire.body, wire.warnings
+
+
+def fresh(request: AgentRequest) -> AgentRequest:
+    """An equal request of which no part was ever written: notes are not pickled."""
+    copy: AgentRequest = pickle.loads(pickle.dumps(request))
+    return copy
+
+
+def with_model(request: AgentRequest, target: str) -> AgentRequest:
+    return request.changed(model=model_of(target), messages=tuple(request.to_messages()), input=None, system=None)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_conversation_that_grew_is_written_as_one_that_is_new(target: str, data: st.DataObject) -> None:
+    request = with_model(data.draw(agent_requests(model_of(target))), target)
+    stream = data.draw(st.booleans())
+    expected = written(target, fresh(request), stream=stream)
+    for length in range(len(request.messages)):
+        hint = (None, "short", "long")[length % 3]  # what is marked for the vendor's cache is written differently
+        written(target, request.changed(messages=request.messages[:length], cache=hint), stream=stream)
+    for _ in range(2):
+        assert written(target, request, stream=stream) == expected
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_what_one_vendor_was_sent_does_not_change_what_another_is_sent(data: st.DataObject) -> None:
+    """Nor one model, one dialect or another set of settings."""
+    request = data.draw(agent_requests("m"))
+    targets = data.draw(st.permutations(TARGETS))[:4]
+    asked = [with_model(request, target) for target in targets]
+    expected = [written(target, fresh(one)) for target, one in zip(targets, asked, strict=True)]
+    bare = request.changed(cache=None, tools=(), tool_choice=None, parallel_tool_calls=None, extra={"store": True})
+    for _ in range(2):
+        for target, one, wanted in zip(targets, asked, expected, strict=True):
+            written(target, with_model(bare, target))
+            written(target, one.changed(messages=one.messages[1:]))
+            assert written(target, one) == wanted
+
+
+# What a turn costs
+
+
+def calls_during(act: Callable[[], object]) -> int:
+    """How many functions of Python are entered: the same on every machine, whatever else runs there."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def conversation(turns: int) -> list[Message]:
+    said = [Message.system("You are helpful.")]
+    for number in range(turns):
+        call = ToolCall(id=f"call_{number}", name=f"tool_{number % 5}", arguments={"number": number})
+        said += [
+            Message.user(f"question {number}"),
+            Message.assistant("let me see", tool_calls=[call]),
+            Message.tool("found", tool_call_id=call.id),
+        ]
+    return [*said, Message.user("and now?")]
+
+
+def specs(count: int) -> list[ToolSpec]:
+    schema = {"type": "object", "properties": {"number": {"type": "integer"}, "of": {"enum": ["a", "b"]}}}
+    return [ToolSpec(name=f"tool_{number}", description="Looks.", parameters=schema) for number in range(count)]
+
+
+def cost_of(target: str, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
+    request = AgentRequest(messages=messages, tools=tools, model=model_of(target))
+    return calls_during(lambda: codec_of(target).encode(request, stream=False))
+
+
+@pytest.mark.parametrize("target", APIS)
+def test_a_turn_costs_what_is_new_in_it(target: str) -> None:
+    """Messages and tools that were sent before are joined: for them next to nothing of Python runs."""
+    tools = specs(20)
+    short, long = conversation(5), conversation(65)
+    for known in (short, long):
+        cost_of(target, known, tools)
+    answer = [Message.assistant("fine"), Message.user("go on")]
+    few, many = cost_of(target, [*short, *answer], tools), cost_of(target, [*long, *answer], tools)
+    assert (many - few) / (len(long) - len(short)) < 2.1
+    assert cost_of(target, conversation(65), specs(20)) > 4 * many
+
+
+@pytest.mark.parametrize("target", APIS)
+def test_a_tool_is_written_once(target: str) -> None:
+    messages, tools = [Message.user("hi")], specs(40)
+    first = cost_of(target, messages, tools)
+    again, without = cost_of(target, messages, tools), cost_of(target, messages, ())
+    assert again - without < 3 * len(tools)
+    assert first - without > 3 * (again - without)
+
+
+def test_what_a_tool_loses_is_told_every_time() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
+    tool = ToolSpec(name="look", parameters={**schema, "additionalProperties": False}, strict=True)
+    for target in APIS:
+        request = AgentRequest(input="hi", tools=[tool], model=model_of(target))
+        first = codec_of(target).encode(request, stream=False).warnings
+        assert codec_of(target).encode(request, stream=False).warnings == first
+        assert target.startswith("anthropic") == any("minimum is not enforced" in warning for warning in first)

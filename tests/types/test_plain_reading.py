@@ -1,0 +1,88 @@
+"""Plain dicts of the commonest shapes are read without pydantic, into the very same messages."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from agent.types import AgentRequest, Message, Role, Value
+from agent.types.messages import _plain_message
+from agent.types.notes import kept_notes
+
+ABSENT: Any = object()
+CONTENTS: tuple[Any, ...] = (
+    "hi", "", None, 5, ["hi"], [],
+    [{"type": "text", "text": "a"}, {"type": "text", "text": ""}],
+    [{"type": "text", "text": "a", "cache": "short"}], [{"type": "text", "text": 3}], [{"type": "image", "text": "a"}],
+)  # fmt: skip
+ARGUMENTS: tuple[Any, ...] = (
+    '{"a":{"b":[1.5,true,null]}}', "", None, "{", "[1]", "null", '{"a":NaN}', {"a": [1, {"b": (1, 2)}]}, {1: 2}, {},
+)  # fmt: skip
+
+
+def called(arguments: Any, **fields: Any) -> dict[str, Any]:
+    return {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}, **fields}
+
+
+CALLS: tuple[Any, ...] = (
+    ABSENT, None, [], "x", [called("{}"), called("{}")], [called("{}", id=3)], [called("{}", type="odd")],
+    [called("{}", index=0)], [{"id": "c", "name": "f", "arguments": {}}], *([called(one)] for one in ARGUMENTS),
+)  # fmt: skip
+
+
+def anatomy(value: Any) -> Any:
+    """All that a value consists of, types, order and given fields included."""
+    if isinstance(value, Value):
+        fields = [(name, anatomy(one)) for name, one in value.__dict__.items()]
+        return type(value), fields, value.model_fields_set, value.__pydantic_extra__, value.__pydantic_private__
+    if isinstance(value, dict):
+        return type(value), [(key, anatomy(one)) for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return type(value), [anatomy(one) for one in value]
+    return type(value), value
+
+
+def read(data: dict[str, Any], read_as: Any) -> Any:
+    try:
+        return anatomy(read_as(data))
+    except ValidationError as error:
+        return [problem["type"] for problem in error.errors()]
+
+
+@pytest.mark.parametrize("role", ["user", "system", "assistant", "tool", "developer", "tool_result", Role.USER, "x", 3])
+def test_a_dict_is_read_as_pydantic_reads_it(role: Any) -> None:
+    for content, calls, id, name in product(CONTENTS, CALLS, (ABSENT, None, "t", 3), (ABSENT, None, "n", 4)):
+        fields = {"role": role, "content": content, "tool_calls": calls, "tool_call_id": id, "name": name}
+        data = {key: value for key, value in fields.items() if value is not ABSENT}
+        for one in (data, {**data, "id": "m"}):
+            assert read(one, lambda data: AgentRequest(messages=[data]).messages[0]) == read(
+                one, Message.model_validate
+            ), one
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"role": "user", "content": "hi"},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        {"role": "assistant", "content": None, "tool_calls": [called('{"a":1}')]},
+        {"role": "tool", "content": "found", "tool_call_id": "c"},
+        {"role": "tool", "content": "found", "tool_call_id": "c", "name": "f"},
+    ],
+)
+def test_the_commonest_shapes_take_the_short_way(data: dict[str, Any]) -> None:
+    message = _plain_message(data)
+    assert message == Message.model_validate(data)
+    assert message is not None
+    assert kept_notes(message) == {}
+
+
+def test_what_was_passed_is_neither_changed_nor_shared() -> None:
+    data: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [called({"a": [1]})]}
+    request = AgentRequest.from_dict({"messages": [data]})
+    data["tool_calls"][0]["function"]["arguments"]["a"].append(2)
+    assert request.messages[0].tool_calls is not None
+    assert request.messages[0].tool_calls[0].arguments == {"a": [1]}
