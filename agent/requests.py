@@ -68,7 +68,9 @@ def _read_tools(tools: Any) -> Any:
     """Functions are tools, too; and any collection of tools will do."""
     if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
         return tools  # pydantic knows how to complain about it
-    return tuple(_made_a_tool(tool) if inspect.isroutine(tool) else tool for tool in tools)
+    return tuple(
+        tool if isinstance(tool, ToolSpec) or not inspect.isroutine(tool) else _made_a_tool(tool) for tool in tools
+    )
 
 
 def _made_a_tool(function: Any) -> Any:

@@ -26,7 +26,7 @@ from ..types import (
     ToolResult,
     VendorContent,
 )
-from ..types.notes import noted, notes_on
+from ..types.notes import notes_on
 
 NO_RESULT = "There is no result: the call was interrupted before it was answered."
 """What a model is told about a call that nobody answered. Constant, so that repaired prompts stay the same."""
@@ -102,7 +102,7 @@ def repair(
     state = _Repair(home, foreign_thinking, assistants_show, key)
     for message in messages:
         role = message.role
-        order: _Order = notes_on(message).get(key, _UNFIT)
+        order = _order_of(message, key, home, assistants_show)
         if order is not _UNFIT and _take_in_order(*order, state):
             state.out.append(message)
         elif role is Role.ASSISTANT and _has(message, ToolResult):
@@ -134,7 +134,12 @@ def _is_in_order(messages: Sequence[Message], key: str, home: Origin, shows: boo
     """Whether nothing has to be changed. What matters of a message is kept with it: it is looked into only once."""
     open: dict[str, str] = {}
     known: set[str] = set()
-    for calls, results in noted(messages, key, lambda message: _order_of(message, home, shows)):
+    for message in messages:
+        if type(message.content) is str and message.role is not _TOOL:
+            if open or not message.content:
+                return False
+            continue
+        calls, results = _order_of(message, key, home, shows)
         if results:
             for id, name in results:
                 asked = open.pop(id, None)
@@ -151,8 +156,21 @@ def _is_in_order(messages: Sequence[Message], key: str, home: Origin, shows: boo
     return not open
 
 
-def _order_of(message: Message, home: Origin, shows: bool) -> _Order:
-    """The calls and results of a message in which nothing has to be changed; `_UNFIT` if something has to."""
+def _order_of(message: Message, key: str, home: Origin, shows: bool) -> _Order:
+    """The calls and results of a message in which nothing has to be changed; `_UNFIT` if something has to.
+
+    Words alone are seen at a glance; what else there is in a message is looked for once.
+    """
+    if type(message.content) is str and message.role is not _TOOL:
+        return _SPOKEN if message.content else _UNFIT
+    notes = notes_on(message)
+    order: _Order | None = notes.get(key)
+    if order is None:
+        order = notes[key] = _looked_into(message, home, shows)
+    return order
+
+
+def _looked_into(message: Message, home: Origin, shows: bool) -> _Order:
     content, role = message.content, message.role
     if role is _TOOL:
         results = _results_in(message)

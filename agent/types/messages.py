@@ -15,7 +15,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, PlainSerializer, TypeAdapter, model_validator
 from typing_extensions import override
 
-from ._base import NOTHING, FrozenDict, JsonObject, Many, Reads, Utc, Value, _defaults, _made, freeze
+from ._base import (
+    NOTHING,
+    FrozenDict,
+    JsonObject,
+    Many,
+    Reads,
+    Utc,
+    Value,
+    _defaults,
+    _made,
+    _set_extra,
+    _set_given,
+    _set_private,
+    _set_values,
+    freeze,
+)
 from .notes import Noted, first_notes
 from .parts import (
     CacheHint,
@@ -126,6 +141,9 @@ class Message(Noted, frozen=True):
 
         def __init__(self, role=_NOT_GIVEN, content="", **data):
             __tracebackhide__ = True
+            if not data and type(content) is str and type(role) in (str, Role) and role in _SPEAKERS:
+                _say(self, _SPEAKERS[role], content)  # words, of which most of a conversation consists
+                return
             if role is not _NOT_GIVEN:
                 data["role"] = role
             data["content"] = content
@@ -282,6 +300,20 @@ def _name_the_result(data: dict[str, Any], content: Any) -> Any:
     if data.get("name") is None:
         data["name"] = part.name
     return (part,)
+
+
+_SPEAKERS = {role: role for role in Role}
+_WORDS = {"role", "content"}
+"""The fields that are given for such a message; all of them share it."""
+
+
+def _say(message: Message, role: Role, content: str) -> None:
+    """What pydantic would make of a message of words alone, in a third of the time."""
+    _set_values(message, {**_defaults(Message), "role": role, "content": content})
+    _set_given(message, _WORDS)
+    _set_extra(message, None)
+    _set_private(message, None)
+    first_notes(message)
 
 
 _ROLES = {"system": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}

@@ -6,14 +6,26 @@ shapes in which it is written down.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import AliasChoices, Field, WrapValidator, model_validator
 from typing_extensions import override
 
-from ._base import NOTHING, JsonObject, freeze, thaw
-from .notes import Noted
+from ._base import (
+    NOTHING,
+    FrozenDict,
+    JsonObject,
+    _defaults,
+    _set_extra,
+    _set_given,
+    _set_private,
+    _set_values,
+    freeze,
+    thaw,
+)
+from .notes import Noted, first_notes
 from .parts import CacheHint, ToolCall, ToolResult
 
 __all__ = ["HasSpec", "OfferedTool", "ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
@@ -39,6 +51,15 @@ class ToolSpec(Noted, frozen=True):
     if TYPE_CHECKING:
         input_schema: JsonObject = NOTHING
     else:
+
+        def __init__(self, /, **data):
+            __tracebackhide__ = True
+            if data.keys() <= _PLAIN_KEYS and _is_plain(**data) and _describe(self, data):
+                return  # what every tool has, without pydantic, which takes three times as long
+            self.__pydantic_validator__.validate_python(data, self_instance=self)
+
+        # Tells pydantic that this __init__ only validates, so that nested specs are built without calling it.
+        __init__.__pydantic_base_init__ = True
 
         @property
         def input_schema(self):
@@ -80,6 +101,30 @@ class ToolSpec(Noted, frozen=True):
         """A fresh, mutable schema. No parameters still are an object, which every vendor insists on."""
         schema: dict[str, Any] = thaw(self.parameters)
         return schema or {"type": "object", "properties": {}}
+
+
+_PLAIN_KEYS = frozenset(("name", "description", "parameters"))
+_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
+
+
+def _is_plain(name: Any = None, description: Any = "", parameters: Any = NOTHING) -> bool:
+    if type(name) is not str or type(description) is not str or type(parameters) not in (dict, FrozenDict):
+        return False
+    return _NAME.fullmatch(name) is not None and set(map(type, parameters)) <= {str}
+
+
+def _describe(spec: ToolSpec, given: dict[str, Any]) -> bool:
+    values = {**_defaults(ToolSpec), **given}
+    try:
+        values["parameters"] = freeze(values["parameters"])
+    except RecursionError:
+        return False  # pydantic knows how to complain about it
+    _set_values(spec, values)
+    _set_given(spec, set(given))
+    _set_extra(spec, None)
+    _set_private(spec, None)
+    first_notes(spec)
+    return True
 
 
 ToolDefinition = ToolSpec
