@@ -309,7 +309,24 @@ _WORDS = {"role", "content"}
 
 def _say(message: Message, role: Role, content: str) -> None:
     """What pydantic would make of a message of words alone, in a third of the time."""
-    _set_values(message, {**_defaults(Message), "role": role, "content": content})
+    _set_values(
+        message,
+        {
+            "role": role,
+            "content": content,
+            "name": None,
+            "tool_call_id": None,
+            "id": None,
+            "timestamp": None,
+            "parent_id": None,
+            "usage": None,
+            "stop_reason": None,
+            "error_message": None,
+            "provider": None,
+            "api": None,
+            "model": None,
+        },
+    )
     _set_given(message, _WORDS)
     _set_extra(message, None)
     _set_private(message, None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import product
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from agent.types import AgentRequest, Message, Role, Value
+from agent.types import AgentRequest, FrozenDict, Message, Role, ToolSpec, Value
 from agent.types.messages import _plain_message
 from agent.types.notes import kept_notes
 
@@ -86,3 +87,45 @@ def test_what_was_passed_is_neither_changed_nor_shared() -> None:
     data["tool_calls"][0]["function"]["arguments"]["a"].append(2)
     assert request.messages[0].tool_calls is not None
     assert request.messages[0].tool_calls[0].arguments == {"a": [1]}
+
+
+@pytest.mark.parametrize("role", [*Role, *(role.value for role in Role)])
+@pytest.mark.parametrize("content", ["", "Hello", "caf\u00e9 \U0001f600"])
+def test_a_message_of_words_is_what_pydantic_would_have_made_of_it(role: Any, content: str) -> None:
+    made, read = Message(role, content), Message.model_validate({"role": role, "content": content})
+    assert made == read
+    assert list(made.__dict__.items()) == list(read.__dict__.items()), "a field is missing, or out of order"
+    assert made.model_fields_set == read.model_fields_set
+    assert type(made.role) is Role
+    assert made.to_dict() == read.to_dict()
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+@pytest.mark.parametrize(("role", "content"), [("nobody", "x"), (1, "x"), (None, "x"), ("user", 1)])
+def test_what_is_no_message_is_said_by_pydantic(role: Any, content: Any) -> None:
+    with pytest.raises(ValidationError):
+        Message(role, content)
+
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": ["string", "null"], "default": None}}, "required": ["x"]}
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"description": "Does it."}, {"parameters": SCHEMA}, {"description": "", "parameters": {}}]
+)
+def test_a_plain_tool_is_what_pydantic_would_have_made_of_it(given: dict[str, Any]) -> None:
+    made, read = ToolSpec(name="do.it-1", **given), ToolSpec.model_validate({"name": "do.it-1", **given})
+    assert made == read
+    assert hash(made) == hash(read)
+    assert list(made.__dict__) == list(read.__dict__)
+    assert made.model_fields_set == read.model_fields_set
+    assert made.to_dict() == read.to_dict()
+    assert type(made.parameters) is type(read.parameters) is FrozenDict
+
+
+@pytest.mark.parametrize(
+    "given", [{"name": "a b"}, {"name": ""}, {"name": 1}, {"name": "a", "parameters": [1]}, {"description": "nameless"}]
+)
+def test_what_is_no_tool_is_said_by_pydantic(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ToolSpec(**given)

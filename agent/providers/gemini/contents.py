@@ -124,7 +124,8 @@ class ContentsWriter:
 
     def _written(self, message: Message) -> _Written:
         """The parts of a message that is not a tool's, and the calls in a turn of the model's."""
-        asked = tuple(map(self._naming, _by_id(message).values())) if message.role is _ASSISTANT else ()
+        called = message.role is _ASSISTANT and not isinstance(message.content, str)
+        asked = tuple(map(self._naming, _by_id(message).values())) if called else ()
         encoded = self._plainly(message)
         if encoded is not None:
             return self._kept(message, encoded, asked)

@@ -76,7 +76,7 @@ _EXTENSIONS = {
 
 
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
-_SYSTEM, _USER = b'{"role":"system","content":', b'{"role":"user","content":'
+_SYSTEM, _USER, _TURN = (b'{"role":"%b","content":' % role for role in (b"system", b"user", b"assistant"))
 _Written: TypeAlias = tuple[bytes, bytes, Mapping[str, Mapping[str, Any]] | None]
 
 
@@ -125,7 +125,7 @@ class ItemWriter:
     def _written(self, message: Message, notes: dict[str, Any]) -> _Written:
         """A message's bytes, the ids of its items, and what the vendor said about the calls in a turn of its own."""
         if (encoded := self._plainly(message)) is not None:
-            written: _Written = encoded, b"", None
+            written: _Written = encoded, b"", {} if message.role is _ASSISTANT else None
             if len(encoded) <= LARGE:
                 notes[self._key] = written
             return written
@@ -144,9 +144,9 @@ class ItemWriter:
         return written
 
     def _plainly(self, message: Message) -> bytes | None:
-        """Words that are not the model's, and a result that is only text, in one go. None for any other message."""
+        """Words that nobody made an item of, and a result that is only text, in one go. None for any other message."""
         content, role = message.content, message.role
-        if not isinstance(content, str) or role is _ASSISTANT:
+        if not isinstance(content, str):
             return None
         if role is _TOOL:
             if message.tool_call_id is None or self._answered:
@@ -155,7 +155,8 @@ class ItemWriter:
             return b'{"type":"function_call_output","call_id":' + id + b',"output":' + text_json(content) + b"}"
         if message.name is not None or not content:
             return None
-        return (_SYSTEM if role is Role.SYSTEM else _USER) + text_json(content) + b"}"
+        opening = _SYSTEM if role is Role.SYSTEM else _TURN if role is _ASSISTANT else _USER
+        return opening + text_json(content) + b"}"
 
     def _are_new(self, ids: bytes) -> bool:
         named = set(ids.split(b"\n"))
