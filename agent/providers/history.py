@@ -26,7 +26,7 @@ from ..types import (
     ToolResult,
     VendorContent,
 )
-from ..types.notes import notes_on
+from ..types.notes import kept_notes, notes_on
 
 NO_RESULT = "There is no result: the call was interrupted before it was answered."
 """What a model is told about a call that nobody answered. Constant, so that repaired prompts stay the same."""
@@ -139,7 +139,10 @@ def _is_in_order(messages: Sequence[Message], key: str, home: Origin, shows: boo
             if open or not message.content:
                 return False
             continue
-        calls, results = _order_of(message, key, home, shows)
+        try:
+            calls, results = kept_notes(message)[key]
+        except (AttributeError, KeyError):
+            calls, results = _order_of(message, key, home, shows)
         if results:
             for id, name in results:
                 asked = open.pop(id, None)
