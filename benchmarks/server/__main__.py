@@ -22,6 +22,8 @@ DELAY = 0.020
 TICK = 0.005
 """Answers that wait are sent by one timer for all of them."""
 
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
+
 _MODULES: dict[str, Any] = {
     "openai-chat": openai_chat,
     "openai-responses": openai_responses,
@@ -52,9 +54,9 @@ def _route(target: bytes) -> tuple[str, str]:
     path = target.decode().partition("?")[0]
     scenario, slash, rest = path.lstrip("/").partition("/")
     rest = slash + rest
-    if rest.startswith("/v1beta/models/"):
+    if rest.startswith(("/v1beta/models/", "/v1/models/")):  # Google's SDK has moved to the second
         return scenario, "gemini"
-    return scenario, _ENDINGS[rest]
+    return scenario, _ENDINGS.get(rest, "")
 
 
 class Late:
@@ -111,14 +113,16 @@ class Connection(asyncio.Protocol):
 
     def answer(self, head: bytes, body: bytes) -> None:
         scenario, api = _route(head[head.index(b" ") + 1 : head.index(b" HTTP/1.1")])
+        if not api:
+            self.transport.write(NOT_FOUND)
+            return
         made = _prebuilt(api)
         if scenario == "whole":
             self.transport.write(made.whole)
         elif scenario == "slow":
             self.late.add(self.transport.write, made.whole)
         elif scenario == "loop":
-            results = sum(body.count(mark) for mark in made.marks)
-            self.transport.write(made.turns[results])
+            self.transport.write(made.turns[made.results(body)])
         elif scenario == "fail":
             self.transport.write(made.failure)
         else:

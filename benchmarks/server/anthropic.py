@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks import workload
 from benchmarks.server.rendering import compact, event
 
-RESULT_MARKS = (b'"tool_use_id"',)
+MESSAGE = "msg_01Qx7vKt2mLp9YfWn4JhRd"
 MODEL = "claude-sonnet-4-5-20250929"
 HEADERS = {
     "date": "Mon, 21 Sep 2026 14:13:20 GMT",
@@ -50,10 +50,13 @@ def _usage(prompt: int, completion: int) -> dict[str, Any]:
     }
 
 
-def _message(content: list[dict[str, Any]], reason: str | None, counts: tuple[int, int]) -> dict[str, Any]:
+def _message(
+    content: list[dict[str, Any]], reason: str | None, counts: tuple[int, int], number: int = 0
+) -> dict[str, Any]:
+    """Answers of one loop have ids of their own: clients tell messages apart by them."""
     return {
         "model": MODEL,
-        "id": "msg_01Qx7vKt2mLp9YfWn4JhRd6Z",
+        "id": f"{MESSAGE}{number}Z",
         "type": "message",
         "role": "assistant",
         "content": content,
@@ -63,6 +66,14 @@ def _message(content: list[dict[str, Any]], reason: str | None, counts: tuple[in
     }
 
 
+def results(body: bytes) -> int:
+    """The SDK's tool runner leaves the history with the vendor, and names the message that it goes on from."""
+    continued = body.find(b'"previous_message_id"')
+    if continued < 0:
+        return body.count(b'"tool_use_id"')
+    return int(body[body.index(MESSAGE.encode(), continued) + len(MESSAGE) :][:1]) + 1
+
+
 def whole() -> bytes:
     return compact(_message([{"type": "text", "text": workload.ANSWER}], "end_turn", workload.USAGE))
 
@@ -70,7 +81,7 @@ def whole() -> bytes:
 def turn(results: int) -> bytes:
     counts = (390 + 40 * results, 58)
     if results == len(workload.CITIES):
-        return compact(_message([{"type": "text", "text": workload.LOOP_ANSWER}], "end_turn", counts))
+        return compact(_message([{"type": "text", "text": workload.LOOP_ANSWER}], "end_turn", counts, results))
     call = {
         "type": "tool_use",
         "id": f"toolu_01Vx8Qz3mXw5nBc7dJf9hL{results}P",
@@ -78,7 +89,7 @@ def turn(results: int) -> bytes:
         "input": workload.weather_arguments(workload.CITIES[results]),
         "caller": {"type": "direct"},
     }
-    return compact(_message([call], "tool_use", counts))
+    return compact(_message([call], "tool_use", counts, results))
 
 
 def failure() -> tuple[int, bytes]:

@@ -8,7 +8,6 @@ from typing import Any
 from benchmarks import workload
 from benchmarks.server.rendering import event, indented
 
-RESULT_MARKS = (b'"functionResponse"', b'"function_response"')
 MODEL = "gemini-2.5-flash"
 HEADERS = {
     "content-type": "application/json; charset=UTF-8",
@@ -36,7 +35,7 @@ def _usage(prompt: int, completion: int) -> dict[str, Any]:
     }
 
 
-def _response(part: dict[str, Any], reason: str | None, counts: tuple[int, int]) -> dict[str, Any]:
+def _response(part: dict[str, Any], reason: str | None, counts: tuple[int, int], number: int = 0) -> dict[str, Any]:
     candidate: dict[str, Any] = {"content": {"parts": [part], "role": "model"}}
     if reason:
         candidate["finishReason"] = reason
@@ -44,8 +43,12 @@ def _response(part: dict[str, Any], reason: str | None, counts: tuple[int, int])
         "candidates": [{**candidate, "index": 0}],
         "usageMetadata": _usage(*counts),
         "modelVersion": MODEL,
-        "responseId": "kOHPaLm4Nq2RvdIPu8-x6Ak",
+        "responseId": f"kOHPaLm4Nq2RvdIPu8-x6A{number}",
     }
+
+
+def results(body: bytes) -> int:
+    return body.count(b'"functionResponse"') + body.count(b'"function_response"')
 
 
 def whole() -> bytes:
@@ -55,10 +58,10 @@ def whole() -> bytes:
 def turn(results: int) -> bytes:
     counts = (90 + 40 * results, 21)
     if results == len(workload.CITIES):
-        return indented(_response({"text": workload.LOOP_ANSWER}, "STOP", counts))
+        return indented(_response({"text": workload.LOOP_ANSWER}, "STOP", counts, results))
     arguments = workload.weather_arguments(workload.CITIES[results])
     call = {"name": workload.WEATHER_TOOL["name"], "args": arguments}
-    return indented(_response({"functionCall": call}, "STOP", counts))
+    return indented(_response({"functionCall": call}, "STOP", counts, results))
 
 
 def failure() -> tuple[int, bytes]:

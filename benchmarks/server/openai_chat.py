@@ -8,7 +8,6 @@ from typing import Any
 from benchmarks import workload
 from benchmarks.server.rendering import compact, event, indented
 
-RESULT_MARKS = (b'"tool_call_id"',)
 MODEL = "gpt-4o-2024-08-06"
 CREATED = 1790000000
 HEADERS = {
@@ -52,10 +51,10 @@ def usage(prompt: int, completion: int) -> dict[str, Any]:
     }
 
 
-def _completion(message: dict[str, Any], reason: str, counts: tuple[int, int]) -> bytes:
+def _completion(message: dict[str, Any], reason: str, counts: tuple[int, int], number: int = 0) -> bytes:
     return indented(
         {
-            "id": "chatcmpl-DBx7Qm2KsVt9LpYfRn4WcJh6ZaEo1",
+            "id": f"chatcmpl-DBx7Qm2KsVt9LpYfRn4WcJh6ZaEo{number}",
             "object": "chat.completion",
             "created": CREATED,
             "model": MODEL,
@@ -71,6 +70,10 @@ def _message(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text, "refusal": None, "annotations": []}
 
 
+def results(body: bytes) -> int:
+    return body.count(b'"tool_call_id"')
+
+
 def whole() -> bytes:
     return _completion(_message(workload.ANSWER), "stop", workload.USAGE)
 
@@ -78,12 +81,12 @@ def whole() -> bytes:
 def turn(results: int) -> bytes:
     counts = (90 + 40 * results, 21)
     if results == len(workload.CITIES):
-        return _completion(_message(workload.LOOP_ANSWER), "stop", counts)
+        return _completion(_message(workload.LOOP_ANSWER), "stop", counts, results)
     arguments = compact(workload.weather_arguments(workload.CITIES[results])).decode()
     function = {"name": workload.WEATHER_TOOL["name"], "arguments": arguments}
     call = {"id": f"call_kT8vQz3mXw5nBc7dJf9hLr{results}P", "type": "function", "function": function}
     message = {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "annotations": []}
-    return _completion(message, "tool_calls", counts)
+    return _completion(message, "tool_calls", counts, results)
 
 
 def failure() -> tuple[int, bytes]:

@@ -9,7 +9,6 @@ from benchmarks import workload
 from benchmarks.server import openai_chat
 from benchmarks.server.rendering import compact, event, indented
 
-RESULT_MARKS = (b'"function_call_output"',)
 HEADERS = openai_chat.HEADERS
 RESPONSE = "resp_0b7d91f3c2a84e5f0068cfe1a0b2c88193a1d4e6f7b8c90a1b"
 MESSAGE = "msg_0b7d91f3c2a84e5f0068cfe1a1d3f48193b2e5f7a8c9d01b2c"
@@ -25,9 +24,11 @@ def _usage(prompt: int, completion: int) -> dict[str, Any]:
     }
 
 
-def _response(status: str, output: list[dict[str, Any]], counts: tuple[int, int] | None) -> dict[str, Any]:
+def _response(
+    status: str, output: list[dict[str, Any]], counts: tuple[int, int] | None, number: int = 0
+) -> dict[str, Any]:
     return {
-        "id": RESPONSE,
+        "id": f"{RESPONSE}{number}",
         "object": "response",
         "created_at": openai_chat.CREATED,
         "status": status,
@@ -72,6 +73,10 @@ def _message(text: str) -> dict[str, Any]:
     return {"id": MESSAGE, "type": "message", "status": "completed", "content": [_part(text)], "role": "assistant"}
 
 
+def results(body: bytes) -> int:
+    return body.count(b'"function_call_output"')
+
+
 def whole() -> bytes:
     return indented(_response("completed", [_message(workload.ANSWER)], workload.USAGE))
 
@@ -79,7 +84,7 @@ def whole() -> bytes:
 def turn(results: int) -> bytes:
     counts = (90 + 40 * results, 21)
     if results == len(workload.CITIES):
-        return indented(_response("completed", [_message(workload.LOOP_ANSWER)], counts))
+        return indented(_response("completed", [_message(workload.LOOP_ANSWER)], counts, results))
     call = {
         "id": f"fc_0b7d91f3c2a84e5f0068cfe1a2e4a08193c3f6a8b9d0e1{results}c",
         "type": "function_call",
@@ -88,7 +93,7 @@ def turn(results: int) -> bytes:
         "call_id": f"call_kT8vQz3mXw5nBc7dJf9hLr{results}P",
         "name": workload.WEATHER_TOOL["name"],
     }
-    return indented(_response("completed", [call], counts))
+    return indented(_response("completed", [call], counts, results))
 
 
 def failure() -> tuple[int, bytes]:

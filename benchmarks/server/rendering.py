@@ -9,7 +9,7 @@ when they are ready, so that a slow one may find several writes at once. The flo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,9 +20,11 @@ REASONS = {200: "OK", 503: "Service Unavailable", 529: "Overloaded"}
 class Api(Protocol):
     """One vendor's way to answer; each is a module here."""
 
-    RESULT_MARKS: Sequence[bytes]
-    """What stands in a request once for each result of a tool."""
     HEADERS: Mapping[str, str]
+
+    def results(self, body: bytes) -> int:
+        """How many results of tools the conversation of this request has, without parsing it."""
+        ...
 
     def whole(self) -> bytes: ...
 
@@ -76,7 +78,7 @@ class Prebuilt:
     whole: bytes
     turns: tuple[bytes, ...]
     failure: bytes
-    marks: tuple[bytes, ...]
+    results: Callable[[bytes], int]
 
     @classmethod
     def of(cls, api: Api, turns: int) -> Prebuilt:
@@ -85,5 +87,5 @@ class Prebuilt:
             whole=answer(api.HEADERS, api.whole()),
             turns=tuple(answer(api.HEADERS, api.turn(results)) for results in range(turns)),
             failure=answer(api.HEADERS, failure, status),
-            marks=tuple(api.RESULT_MARKS),
+            results=api.results,
         )
