@@ -96,7 +96,7 @@ soak: $(VENV)/.dev $(VENV)/.local  ## the slow suites: every byte, many rounds
 	$(BIN)/python -m pytest -m soak --timeout=3600
 	AGENT_TEST_RANDOM=1 $(BIN)/python -m pytest --timeout=3600 tests/types tests/schemas tests/providers tests/routing tests/loop tests/graph
 
-bench: $(VENV)/.dev  ## everything against everyone: libraries are installed below .tools/bench, results go to build/bench; 30 minutes
+bench: $(VENV)/.dev  ## everything against everyone: libraries are installed below .tools/bench, results go to build/bench; an hour
 	$(BIN)/python -m benchmarks.full
 
 bench-quick: $(VENV)/.dev  ## our cost as a ratio to raw httpx in the same run, with limits; two minutes

@@ -177,9 +177,14 @@ class _Player:
         """Tried until it is warm, and its block measured out. False if it takes no part."""
         if self.cell.problem or self.cell.absent:
             return False
-        if self.block() is None:
+        if self.block() is None:  # cold: it imports and connects
             return False
         if self.row.in_flight > 1:
+            return True
+        cost = self.block()
+        if cost is None:
+            return False
+        if cost * self.row.per > block:
             return True
         self.times = min(3, self.row.longest)
         cost = self.block()

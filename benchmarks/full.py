@@ -1,6 +1,6 @@
 """All rows, all APIs, all contestants; results as JSON, from which `benchmarks.report` writes the page.
 
-python -m benchmarks.full                                     # half an hour; writes build/bench/result.json
+python -m benchmarks.full                                     # an hour; writes build/bench/result.json
 python -m benchmarks.full --contestants litellm --rows call   # some of it
 """
 

@@ -12,7 +12,7 @@ APIS = ("openai-chat", "openai-responses", "anthropic", "gemini")
 MODELS = {
     "openai-chat": "gpt-4o",
     "openai-responses": "gpt-4o",
-    "anthropic": "claude-sonnet-4-5",
+    "anthropic": "claude-sonnet-5",
     "gemini": "gemini-2.5-flash",
 }
 """Names that every library knows: an unknown one would spare some of them work, such as the look-up of a price."""

@@ -9,7 +9,7 @@ from benchmarks import workload
 from benchmarks.server.rendering import compact, event
 
 MESSAGE = "msg_01Qx7vKt2mLp9YfWn4JhRd"
-MODEL = "claude-sonnet-4-5-20250929"
+MODEL = "claude-sonnet-5"
 HEADERS = {
     "date": "Mon, 21 Sep 2026 14:13:20 GMT",
     "content-type": "application/json",

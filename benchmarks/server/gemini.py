@@ -31,7 +31,6 @@ def _usage(prompt: int, completion: int) -> dict[str, Any]:
         "candidatesTokenCount": completion,
         "totalTokenCount": prompt + completion,
         "promptTokensDetails": [{"modality": "TEXT", "tokenCount": prompt}],
-        "serviceTier": "standard",
     }
 
 

@@ -17,7 +17,7 @@ MESSAGE = "msg_0b7d91f3c2a84e5f0068cfe1a1d3f48193b2e5f7a8c9d01b2c"
 def _usage(prompt: int, completion: int) -> dict[str, Any]:
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": completion,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": prompt + completion,

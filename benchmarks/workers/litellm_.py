@@ -1,11 +1,12 @@
 """litellm: its module-level functions, which keep their HTTP clients. Chat Completions for every vendor, Responses too.
 
-Callbacks, telemetry and the download of prices are off; its list of prices is the one in the package. It has no loop
-of tools.
+Callbacks, telemetry and the download of prices are off; its list of prices is the one in the package. `run_tool_loop`
+is the loop.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -71,6 +72,19 @@ class LiteLLM:
             return self.found(reply)
 
         return turn
+
+    def loop(self) -> Found:
+        tool = {"type": "function", "function": workload.WEATHER_TOOL}
+        messages = [{"role": "user", "content": workload.LOOP_QUESTION}]
+        asked = {**self.settings, "messages": messages, "tools": [tool], "max_rounds": workload.TURNS}
+        return self.library.run_tool_loop(**asked, execute_tool=_executed), None
+
+
+def _executed(call: Any) -> dict[str, Any]:
+    if call.function.name != workload.WEATHER_TOOL["name"]:
+        raise ValueError(f"the model called {call.function.name}")
+    result = workload.weather(**json.loads(call.function.arguments))
+    return {"role": "tool", "tool_call_id": call.id, "content": result}
 
 
 class LiteLLMResponses:

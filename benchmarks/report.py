@@ -1,0 +1,257 @@
+"""The page about benchmarks, written from a result: tables, plots, and where we are not ahead.
+
+python -m benchmarks.report build/bench/result.json
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import plots
+from benchmarks.contestants import EVERYONE, FLOOR, OURS, OURS_FAST, ROOT
+from benchmarks.plots import number_of
+from benchmarks.rows import CROWD, GROWTH, IMPORT, MEMORY, OTHER_TITLES, ROUTER, ROWS, SESSIONS, START
+from benchmarks.workload import APIS
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+PICTURES = ROOT / "docs" / "assets"
+OWN = (OURS.name, OURS_FAST.name)
+RAW = ("raw httpx", "httpx2 + orjson", "aiohttp + orjson")
+"""No libraries for models: they send and parse by hand, and check nothing."""
+ORDER = [entry.name for entry in EVERYONE if entry.name != "raw httpx, again"]
+TITLES = {row.key: row.title for row in ROWS} | {START: OTHER_TITLES[START], MEMORY: OTHER_TITLES[MEMORY]}
+FEW = 3
+"""So many contestants need no plot."""
+Json = dict[str, Any]
+
+HEAD = """# Benchmarks
+
+What a call, a chunk, a conversation and a process cost, as a ratio of CPU time to raw httpx 0.28 with the standard
+library's JSON in the same run. Below 1 is less work than doing it by hand. This page is written by `make bench` and
+`python -m benchmarks.report`.
+
+Measured on {date}: {processor}, {cores} cores, {system}, Python {python}.
+
+## How
+
+- A server in a process of its own, on a core of its own, answers from bytes made beforehand, with the headers and the
+  fields that vendors send. It speaks Chat Completions, Responses, Messages and Gemini's API. Each event of a stream is
+  an HTTP chunk; eight of them go into one write. Nothing is compressed or encrypted.
+- Each contestant runs in a process and a virtual environment of its own, keeps its client, and neither traces nor
+  logs. User and system time of that process count; waiting does not.
+- Every text, and the usage where a library tells it, must be exactly what was sent; else there is no number.
+- Contestants take turns in blocks of about {block} ms, in an order that changes. A number is the median over {rounds}
+  rounds of a block to the mean of the floor's blocks before and after it; all processes are started anew {sessions}
+  times.
+- The floor runs twice in each round, in two processes. *The floor to itself* would be 1.00 on a machine without
+  noise; a difference that is smaller than its quartiles says nothing.
+- *agent, fast* is `transport="fast"`. *raw httpx*, *httpx2 + orjson* and *aiohttp + orjson* are no libraries for
+  models: they parse JSON by hand, and check nothing. The least cost of a library is in bold. A dash says that a
+  library cannot do it, or [why not here](#who-is-missing).
+"""
+
+TAIL = """## Run it
+
+```bash
+make bench-quick  # ours against the floor, with limits; two minutes
+make bench        # everyone; installs the libraries below .tools/bench
+python -m benchmarks.quick --rows call,stream --apis anthropic
+python -m benchmarks.report build/bench/result.json
+```
+"""
+
+
+class Result:
+    """A result, by row."""
+
+    def __init__(self, read: Json) -> None:
+        self.read = read
+        self.cells: dict[tuple[str, str, str], Json] = {
+            (cell["row"], cell["api"], cell["contestant"]): cell for cell in read["cells"]
+        }
+
+    def apis(self, row: str) -> list[str]:
+        return [api for api in APIS if any((row, api, name) in self.cells for name in ORDER)]
+
+    def ratio(self, row: str, api: str, name: str) -> float | None:
+        if name == FLOOR.name:
+            return 1.0
+        cell = self.cells.get((row, api, name), {})
+        return cell["ratio"]["median"] if "ratio" in cell else None
+
+    def names(self, row: str) -> list[str]:
+        return [name for name in ORDER if any(self.ratio(row, api, name) is not None for api in self.apis(row))]
+
+
+def table(result: Result, row: str) -> Iterator[str]:
+    """A line for each contestant, a column for each API; the least of the libraries in bold."""
+    apis = result.apis(row)
+    best = {api: min(_libraries(result, row, api).values(), default=math.inf) for api in apis}
+    yield "| | " + " | ".join(apis) + " |"
+    yield "|---|" + "---:|" * len(apis)
+    for name in result.names(row):
+        shown = [_shown(result.ratio(row, api, name), best[api] if name not in RAW else None) for api in apis]
+        yield f"| {name} | " + " | ".join(shown) + " |"
+    controls = [result.cells.get((row, api, OURS.name), {}).get("control") for api in apis]
+    if all(controls):
+        told = [
+            f"{control['median']:.2f} ({control['low']:.2f}–{control['high']:.2f})" for control in controls if control
+        ]
+        yield "| *the floor to itself* | " + " | ".join(told) + " |"
+
+
+def _libraries(result: Result, row: str, api: str) -> dict[str, float]:
+    found = {name: result.ratio(row, api, name) for name in ORDER if name not in RAW}
+    return {name: ratio for name, ratio in found.items() if ratio is not None}
+
+
+def _shown(ratio: float | None, best: float | None) -> str:
+    if ratio is None:
+        return "–"
+    return f"**{number_of(ratio)}**" if ratio == best else number_of(ratio)
+
+
+def picture(result: Result, row: str) -> str:
+    """The geometric mean over the APIs that a contestant speaks, with that of the quartiles."""
+    found: list[plots.Bar] = []
+    for name in result.names(row):
+        cells = [result.cells.get((row, api, name), {}) for api in result.apis(row)]
+        spreads = [cell["ratio"] for cell in cells if "ratio" in cell]
+        kind = "ours" if name in OWN else "floor" if name in RAW else "other"
+        if name == FLOOR.name:
+            found.append(plots.Bar(name, 1.0, 1.0, 1.0, kind))
+        elif spreads:
+            value, low, high = (_mean([spread[part] for spread in spreads]) for part in ("median", "low", "high"))
+            found.append(plots.Bar(name, value, low, high, kind))
+    return plots.bars(TITLES[row][:1].upper() + TITLES[row][1:], "CPU, raw httpx = 1", found)
+
+
+def _mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def behind(result: Result) -> Iterator[str]:
+    """Where another library costs less than ours, or ours more than the floor."""
+    for row in TITLES:
+        for api in result.apis(row):
+            found = _libraries(result, row, api)
+            ours = [found.pop(name) for name in OWN if name in found]
+            if not ours:
+                continue
+            mine = min(ours)
+            ahead = {name: ratio for name, ratio in found.items() if ratio < mine}
+            told = ", ".join(
+                f"{name} {number_of(ratio)}" for name, ratio in sorted(ahead.items(), key=lambda one: one[1])
+            )
+            if told:
+                yield f"- {TITLES[row]}, {api}: ours {number_of(mine)}; {told}."
+            elif mine > 1:
+                yield f"- {TITLES[row]}, {api}: ours {number_of(mine)}, more than raw httpx."
+
+
+def others(result: Result) -> Iterator[str]:
+    """Rows that compare us with nobody else."""
+    read = result.read
+    yield "| what | found |"
+    yield "|---|---|"
+    if IMPORT in read:
+        told = read[IMPORT]
+        yield _line(
+            "`from agent import Agent`",
+            f"{told['ratio']:.2f} × pydantic with one model ({told['ours_ms']:.0f} ms CPU)",
+        )
+    if ROUTER in read:
+        told = read[ROUTER]
+        plain = told["call_microseconds"]
+        yield _line(
+            "a router of three targets adds", f"{told['added_microseconds']:.0f} µs to a call of {plain:.0f} µs"
+        )
+    for (row, api, name), cell in result.cells.items():
+        if row == GROWTH and "ratio" in cell:
+            costs = ", ".join(f"{cost:.1f}" for cost in cell["microseconds_a_chunk"].values())
+            what = f"a chunk in streams of 100, 1,000 and 10,000: {name}, {api}"
+            yield _line(what, f"{costs} µs; late to early {cell['ratio']['median']:.2f}")
+        if row == CROWD and "memory" in cell:
+            memory = {part: f"{size / 2**20:.0f} MB" for part, size in cell["memory"].items()}
+            what = f"1,000 streams of 200 chunks at once, four times: {name}, {api}"
+            yield _line(what, f"{memory['warm']} after the first, {memory['after']} at last, {memory['peak']} at most")
+    if SESSIONS in read:
+        told = read[SESSIONS]
+        for age, turn in told["turns"].items():
+            share = turn["microseconds"] / turn["json_microseconds"]
+            sent = f"{turn['bytes'] / 1024:.1f} KB"
+            spent = f"{turn['microseconds']:.0f} µs for {sent}, {share:.1f} × `json.dumps` of it"
+            yield _line(f"turn {int(age):,} of a session", spent)
+        grown = told["append_last_tenth_to_first"]
+        yield _line("appending to a graph of 300,000 messages, last tenth to first", f"{grown:.2f}")
+
+
+def _line(what: str, found: str) -> str:
+    return f"| {what} | {found} |"
+
+
+def missing(result: Result) -> Iterator[str]:
+    """Who could not take part, and what went wrong."""
+    for name, reason in result.read["absent"].items():
+        yield f"- {name} could not be installed: {reason}"
+    told: dict[tuple[str, str], list[str]] = {}
+    for (row, api, name), cell in result.cells.items():
+        reason = cell.get("error") or cell.get("absent", "")
+        if reason and not reason.startswith(("has no ", "speaks ")):
+            told.setdefault((name, reason.splitlines()[0][:160]), []).append(f"{TITLES.get(row, row)} ({api})")
+    for (name, reason), places in told.items():
+        where = places[0] if len(places) == 1 else f"{len(places)} cells"
+        yield f"- {name}, {where}: {reason}"
+
+
+def versions(result: Result) -> Iterator[str]:
+    yield "| contestant | versions |"
+    yield "|---|---|"
+    for name, found in result.read["versions"].items():
+        if name in ORDER and found:
+            yield f"| {name} | {', '.join(f'{library} {version}' for library, version in found.items())} |"
+
+
+def page(result: Result) -> str:
+    read = result.read
+    settings = read["settings"]
+    head = HEAD.format(
+        date=read["date"][:10],
+        python=read["python"],
+        block=round(settings["block_seconds"] * 1000),
+        rounds=settings["sessions"] * settings["rounds"],
+        sessions=settings["sessions"],
+        **read["machine"],
+    )
+    lines = [head]
+    for row, title in TITLES.items():
+        if result.apis(row):
+            lines += [f"## {title[:1].upper()}{title[1:]}", ""]
+            if len(result.names(row)) > FEW:
+                lines += [f"![{title}, as bars](assets/benchmarks-{row}.svg)", ""]
+            lines += [*table(result, row), ""]
+    lines += ["## Only ours", "", *others(result), ""]
+    lines += ["## Where we are not ahead", "", *(list(behind(result)) or ["Nowhere in this run."]), ""]
+    lines += ["## Who is missing", "", *(list(missing(result)) or ["Nobody."]), ""]
+    lines += ["## Versions", "", *versions(result), ""]
+    return "\n".join([*lines, TAIL])
+
+
+def main(arguments: list[str]) -> int:
+    result = Result(json.loads(Path(arguments[0]).read_text()))
+    PICTURES.mkdir(exist_ok=True)
+    for row in TITLES:
+        if len(result.names(row)) > FEW:
+            (PICTURES / f"benchmarks-{row}.svg").write_text(picture(result, row))
+    PAGE.write_text(page(result))
+    print(PAGE.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

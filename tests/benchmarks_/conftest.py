@@ -1,0 +1,15 @@
+"""The benchmarks' server, once for all tests of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.server import running
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    with running() as url:
+        yield url
