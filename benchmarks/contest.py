@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,9 +63,11 @@ class Table:
         return Spread.of(controls(found)) if found else None
 
     def as_json(self) -> list[dict[str, Any]]:
+        """Cells that have not been measured yet are left out."""
         return [
             {"row": row, "api": api, "contestant": name, **cell.as_json(), "control": self._control_json(row, api)}
             for (row, api, name), cell in self.cells.items()
+            if cell.costs or cell.absent or cell.problem
         ]
 
     def _control_json(self, row: str, api: str) -> dict[str, Any] | None:
@@ -101,7 +103,14 @@ def _log(entry: Entry) -> Path:
     return LOGS / f"{entry.name.replace(' ', '-').replace(',', '')}.log"
 
 
-def run(plan: Plan, entries: Sequence[Entry], places: dict[str, Environment], server: str) -> Table:
+def run(
+    plan: Plan,
+    entries: Sequence[Entry],
+    places: dict[str, Environment],
+    server: str,
+    after_row: Callable[[Table], None] = lambda _: None,
+) -> Table:
+    """All sessions; what there is so far is handed out after each row."""
     table = Table()
     began = time.monotonic()
     for session in range(plan.sessions):
@@ -111,6 +120,7 @@ def run(plan: Plan, entries: Sequence[Entry], places: dict[str, Environment], se
             for row in plan.rows:
                 for api in plan.apis if not (plan.quick and row.quick_apis) else _common(row, plan.apis):
                     _play(table, plan, row, api, alive, entries, session)
+                after_row(table)
                 spent = time.monotonic() - began
                 print(f"  session {session + 1}: {row.title} ({spent:.0f} s)", file=sys.stderr, flush=True)
     return table

@@ -11,12 +11,13 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks import contest, conversations, growth, imports, routing, starts
-from benchmarks.contest import Plan
+from benchmarks.contest import Plan, Table
 from benchmarks.contestants import AGAIN, EVERYONE, FLOOR, OURS, OURS_FAST, ROOT, Entry
 from benchmarks.environments import Environment, all_ready
 from benchmarks.rows import CROWD, EVERY_KEY, GROWTH, IMPORT, MEMORY, ROUTER, ROWS, SESSIONS, START
@@ -92,7 +93,8 @@ def of_sessions() -> Json:
     }
 
 
-def measured(options: argparse.Namespace) -> Json:
+def measure(options: argparse.Namespace, save: Callable[[Json], None]) -> Json:
+    """Everything that was asked for; what there is so far is saved after each part, since a run takes long."""
     entries = [entry for entry in EVERYONE if entry not in (FLOOR, AGAIN) and options.takes(entry.name)]
     own = [entry for entry in entries if entry in (OURS, OURS_FAST)]
     print("environments …", file=sys.stderr, flush=True)
@@ -108,19 +110,25 @@ def measured(options: argparse.Namespace) -> Json:
         "versions": {},
         "cells": [],
     }
-    cells: list[Json] = result["cells"]
+
+    def after_row(table: Table) -> None:
+        result["versions"], result["cells"] = table.versions, table.as_json()
+        save(result)
+
+    def add(cells: list[Json]) -> None:
+        result["cells"] += cells
+        save(result)
+
     with running() as server:
         if rows:
-            table = contest.run(plan, entries, places, server)
-            result["versions"] = table.versions
-            cells += table.as_json()
+            contest.run(plan, entries, places, server, after_row)
         for api in options.apis:
             if options.rows & {START, MEMORY}:
-                cells += of_starts(entries, places, server, api, options.rounds * 2)
+                add(of_starts(entries, places, server, api, options.rounds * 2))
             if GROWTH in options.rows:
-                cells += of_growth([FLOOR, *own], places, server, api, options.rounds)
+                add(of_growth([FLOOR, *own], places, server, api, options.rounds))
         if CROWD in options.rows:
-            cells += of_crowd([FLOOR, *own], places, server, options.apis[0])
+            add(of_crowd([FLOOR, *own], places, server, options.apis[0]))
     if IMPORT in options.rows and own:
         ratio, floor, ours = imports.import_ratio()
         result[IMPORT] = {"ratio": round(ratio, 3), "floor_ms": round(floor, 1), "ours_ms": round(ours, 1)}
@@ -129,6 +137,7 @@ def measured(options: argparse.Namespace) -> Json:
         result[ROUTER] = {"added_microseconds": round(added, 2), "call_microseconds": round(plain, 2)}
     if SESSIONS in options.rows and own:
         result[SESSIONS] = of_sessions()
+    save(result)
     return result
 
 
@@ -153,11 +162,14 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
+def _write(path: Path, result: Json) -> None:
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
 def main(arguments: list[str]) -> int:
     options = _options(arguments)
-    result = measured(options)
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    result = measure(options, lambda found: _write(options.output, found))
     for cell in result["cells"]:
         if "error" in cell:
             print(f"{cell['row']}, {cell['api']}, {cell['contestant']}: {cell['error']}")

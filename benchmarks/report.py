@@ -128,7 +128,8 @@ def picture(result: Result, row: str) -> str:
         elif spreads:
             value, low, high = (_mean([spread[part] for spread in spreads]) for part in ("median", "low", "high"))
             found.append(plots.Bar(name, value, low, high, kind))
-    return plots.bars(TITLES[row][:1].upper() + TITLES[row][1:], "CPU, raw httpx = 1", found)
+    unit = "raw httpx = 1" if row == MEMORY else "CPU, raw httpx = 1"
+    return plots.bars(TITLES[row][:1].upper() + TITLES[row][1:], unit, found)
 
 
 def _mean(values: list[float]) -> float:

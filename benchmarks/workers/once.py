@@ -16,7 +16,10 @@ from benchmarks.workers.tasks import Absent
 def main(module_name: str, variant: str, server: str, api: str) -> int:
     try:
         module = import_module(f"benchmarks.workers.{module_name}")
-        text, _ = module.contestant(api, f"{server}/whole", variant).call()
+        contestant = module.contestant(api, f"{server}/whole", variant)
+        if not hasattr(contestant, "call"):
+            raise Absent("has no call")
+        text, _ = contestant.call()
     except Absent as absent:
         print(absent)
         return 3
