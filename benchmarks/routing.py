@@ -11,8 +11,9 @@ from typing import Any
 
 from agent import Agent, Router
 from agent.wire import Reply
+from benchmarks.rows import OTHER_LIMITS, ROUTER
 
-LIMIT = 25.0
+LIMIT = OTHER_LIMITS[ROUTER]
 BLOCKS = 200
 CALLS = 40
 ANSWER = (

@@ -41,7 +41,7 @@ ROWS = (
         "astream", "stream of 1,000 chunks, async", "astream", "stream-1000", {"http": 1.0, "fast": 0.40}, "chunk", 1000
     ),
     Row("first", "200 messages and 20 tools, first request", "first", limits={"http": 1.1}),
-    Row("next", "200 messages and 20 tools, next turn", "next", limits={"http": 0.7}, longest=3),
+    Row("next", "200 messages and 20 tools, next turn", "next", limits={"http": 0.7}, longest=2),
     Row("loop", "tool loop of five turns", "loop", "loop", {"http": 1.3}, "loop"),
     Row(
         "flight",
