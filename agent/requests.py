@@ -44,7 +44,9 @@ def read_config(config: AgentConfig | str, overrides: Mapping[str, Any]) -> Agen
             field="model",
             fix='Write them with a colon between: "openai:gpt-4o".',
         )
-    return validated(lambda: AgentConfig(provider=provider.strip(), model=model.strip(), **overrides))
+    provider, model = provider.strip(), model.strip()
+    plain = AgentConfig.plain(provider, model, overrides)
+    return plain or validated(lambda: AgentConfig(provider=provider, model=model, **overrides))
 
 
 def read_request(request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
@@ -84,7 +86,7 @@ def _as_request(request: Any) -> AgentRequest:
         case AgentRequest():
             return request
         case str():
-            return AgentRequest(input=request)
+            return AgentRequest.trusted(input=request)
         case Message():
             return AgentRequest(messages=(request,))
         case Session():

@@ -282,3 +282,15 @@ def test_the_script_makes_a_table_of_the_same_form(tmp_path: Path) -> None:
     }
     assert made["models"]["gemini"]["gemini-9-pro"]["yes"] == "audio"
     assert "sampling" in made["models"]["anthropic"]["claude-x"]["no"]
+
+
+def test_every_row_of_the_tables_is_what_pydantic_makes_of_it() -> None:
+    """Facts are made from the tables without being checked, so they are checked here."""
+    for table in lookup._tables():
+        for name, row in lookup._index(table).items():
+            read = ModelFacts(**{**row, "provider": table, "model": name})
+            made = facts(table, name)
+            assert read.model_dump(exclude={"provider", "model"}) == made.model_dump(exclude={"provider", "model"}), (
+                name
+            )
+            assert read.model_fields_set == made.model_fields_set

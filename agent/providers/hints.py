@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
 
@@ -134,6 +133,8 @@ def _since_1970(value: float) -> datetime | None:
 def _date(text: str | None) -> datetime | None:
     if not text:
         return None
+    from email.utils import parsedate_to_datetime  # which takes a while to import, and few vendors name a date
+
     for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             when = parse(text)

@@ -27,7 +27,7 @@ NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 @lru_cache(maxsize=256)
 def home_of(provider: str, api: str, model: str) -> Origin:
     """Who a request goes to, as the parts of its answer will say. Every call asks for the same few."""
-    return Origin(provider=provider, api=api, model=model)
+    return Origin.trusted(provider=provider, api=api, model=model)
 
 
 def as_markdown(part: CodeContent | DiffContent) -> str:

@@ -14,6 +14,7 @@ from typing import (
     ClassVar,
     Literal,
     Required,
+    Self,
     TypeAlias,
     TypedDict,
     Unpack,
@@ -161,6 +162,11 @@ class TextContent(ContentPart, frozen=True):
     text: str
     signature: str | None = Field(default=None, validation_alias=AliasChoices("signature", "text_signature"))
     citations: Many[Citation] = Field(default=(), exclude_if=lambda citations: not citations)
+
+    @classmethod
+    def of(cls, text: Any) -> Self:
+        """For codecs: words without anything else."""
+        return cls.trusted(text=text) if type(text) is str else cls(text=text)
 
 
 Text = Annotated[str, BeforeValidator(_none_to_empty)]

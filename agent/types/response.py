@@ -34,6 +34,8 @@ _FINISH.update({name: reason for reason, names in _OTHER_NAMES.items() for name 
 _NO_CONTENT: Any = ()
 _NO_ROUTE: Any = Route()
 _CANONICAL = frozenset(get_args(FinishReason))
+_TOLD = ("model", "id", "request_id", "raw_stop_reason")
+"""Fields that are a vendor's own words."""
 
 
 class AgentResponse(LateValue, frozen=True):
@@ -116,6 +118,20 @@ class AgentResponse(LateValue, frozen=True):
         @property
         def tool_calls(self) -> list[ToolCall]:
             return [part for part in self.content if type(part) is ToolCall]
+
+    @classmethod
+    def of(cls, *, content: Sequence[Part], raw: Any = None, **facts: Any) -> Self:
+        """For codecs: an answer of parts that are made already, and what a vendor says about it.
+
+        Where that is text, or missing, there is nothing to validate, and pydantic need not be asked.
+        """
+        if facts.get("logprobs") or not all(isinstance(facts.get(name), str | None) for name in _TOLD):
+            return cls(content=content, raw=raw, **facts)
+        facts["logprobs"] = ()
+        made = cls.trusted(content=tuple(content), **facts)
+        if raw is not None:
+            object.__setattr__(made, "_raw", raw)
+        return made
 
     @override
     def __hash__(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agent.types import AgentRequest, FrozenDict, Message, Role, ToolSpec, Value
+from agent.types import AgentConfig, AgentRequest, FrozenDict, Message, Role, ToolSpec, Value
 from agent.types.messages import _plain_message
 from agent.types.notes import kept_notes
 
@@ -129,3 +129,42 @@ def test_a_plain_tool_is_what_pydantic_would_have_made_of_it(given: dict[str, An
 def test_what_is_no_tool_is_said_by_pydantic(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ToolSpec(**given)
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"api_key": "sk-1"},
+    {"base_url": "http://127.0.0.1:80/v1", "api_key": "sk-1"},
+    {"max_tokens": 5, "max_retries": 0},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_plain_settings_are_what_pydantic_would_have_made_of_them(settings: dict[str, Any]) -> None:
+    made = AgentConfig.plain("openai", "gpt-4o", settings)
+    read = AgentConfig(provider="openai", model="gpt-4o", **settings)
+    assert made is not None
+    assert made == read
+    assert list(made.__dict__) == list(read.__dict__)
+    assert [type(value) for value in made.__dict__.values()] == [type(value) for value in read.__dict__.values()]
+    assert made.model_fields_set == read.model_fields_set
+    assert "sk-1" not in repr(made)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"api_key": ""},
+        {"api_key": "a b"},
+        {"api_key": 5},
+        {"apikey": "sk-1"},
+        {"base_url": "ftp://x"},
+        {"base_url": "http://user:password@host"},
+        {"max_tokens": 0},
+        {"max_tokens": True},
+        {"max_retries": 11},
+        {"temperature": 0.5},
+    ],
+)
+def test_settings_that_need_a_closer_look_are_left_to_pydantic(settings: dict[str, Any]) -> None:
+    assert AgentConfig.plain("openai", "gpt-4o", settings) is None

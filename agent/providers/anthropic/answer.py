@@ -62,7 +62,7 @@ def _read_text(block: Mapping[str, Any], origin: Origin) -> TextContent | None:
     text, sources = block.get("text") or "", block.get("citations") or ()
     rest = _rest(block, "type", "text", "citations")
     if not sources and rest is None:
-        return TextContent(text=text) if text else None
+        return TextContent.of(text) if text else None
     return TextContent(
         text=text, citations=[_citation(source) for source in sources], provider_data=rest, origin=origin
     )

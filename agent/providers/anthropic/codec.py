@@ -7,12 +7,13 @@ from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
-from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, ProviderCapabilities
+from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities
 from ...wire import Reply, WireRequest, parse_json
 from ..base import StreamDecoder
 from ..credentials import NOWHERE, Address, resolve
 from ..decoding import CodecBase
 from ..failures import request_id
+from ..writing import home_of
 from .answer import read_block, read_usage, refusal_in, stop_reason
 from .blocks import offered
 from .body import Encoded, encode_body, encode_count_body
@@ -22,7 +23,7 @@ from .stream import MessagesDecoder
 
 BASE_URL = "https://api.anthropic.com"
 _BETA = b"anthropic-beta"
-_CAPABILITIES = ProviderCapabilities(
+_CAPABILITIES = ProviderCapabilities.trusted(
     streaming=True,
     tools=True,
     structured_output=True,
@@ -101,14 +102,14 @@ class AnthropicCodec(CodecBase):
     @override
     def _read_answer(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         model = body.get("model") or request.model or ""
-        origin = Origin(provider=self.name, api=API, model=request.model or model)
+        origin = home_of(self.name, API, request.model or model)
         tools = offered(request)
         parts = [read_block(block, origin, tools) for block in body["content"]]
         parts.append(refusal_in(body))
         reason = body.get("stop_reason")
         if not reason:
             raise ValueError("it does not say how it ended")
-        return AgentResponse(
+        return AgentResponse.of(
             provider=self.name,
             model=model,
             content=[part for part in parts if part is not None],

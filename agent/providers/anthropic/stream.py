@@ -15,10 +15,11 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from ...sse import SseDecoder
-from ...types import AgentRequest, AgentResponse, Origin, StreamEvent, TextContent, ToolCall
+from ...types import AgentRequest, AgentResponse, StreamEvent, TextContent, ToolCall
 from ...wire import parse_json
 from ..decoding import DecoderBase
 from ..failures import request_id
+from ..writing import home_of
 from .answer import original_name, read_block, read_usage, refusal_in, stop_reason
 from .blocks import offered
 from .family import API
@@ -105,7 +106,7 @@ class MessagesDecoder(DecoderBase):
         self._cut_off: dict[int, ToolCall] = {}
         """Calls that the vendor has ended before their arguments were complete."""
         self._tools = offered(request)
-        self._origin = Origin(provider=name, api=API, model=request.model or "")
+        self._origin = home_of(name, API, request.model or "")
 
     @override
     def _take(self, payload: bytes, events: list[StreamEvent]) -> None:
@@ -137,7 +138,7 @@ class MessagesDecoder(DecoderBase):
         self._message = {**message, "usage": dict(message.get("usage") or {})}
         model = message.get("model") or self._request.model or ""
         if not self._origin.model:
-            self._origin = Origin(provider=self._name, api=API, model=model)
+            self._origin = home_of(self._name, API, model)
         facts = AgentResponse(
             provider=self._name,
             model=model,

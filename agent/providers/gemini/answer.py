@@ -279,7 +279,7 @@ class Reading:
             return ThinkingContent(thinking=text, signature=block.signature or "", origin=self._origin)
         if block.signature:
             return TextContent(text=text, signature=block.signature, origin=self._origin)
-        return TextContent(text=text)
+        return TextContent.of(text)
 
     @property
     def usage(self) -> Usage | None:
@@ -287,7 +287,8 @@ class Reading:
 
     def ending(self) -> AgentResponse:
         """How the answer ended."""
-        return AgentResponse(
+        return AgentResponse.of(
+            content=(),
             model=self.model,
             id=self.id or None,
             usage=self.usage,

@@ -26,7 +26,7 @@ from .names import offered
 from .platform import GEMINI_API, VERTEX, Platform, gemini_place, is_token, vertex_place
 from .stream import GeminiDecoder
 
-CAPABILITIES = ProviderCapabilities(
+CAPABILITIES = ProviderCapabilities.trusted(
     streaming=True,
     tools=True,
     structured_output=True,
@@ -134,7 +134,7 @@ class GeminiCodec(CodecBase):
             raise ValueError("it does not say how it ended")
         reading.finish()
         ending = reading.ending()
-        return AgentResponse(
+        return AgentResponse.of(
             provider=self.name,
             model=ending.model or request.model or "",
             content=[reading.part(block) for block in reading.blocks],

@@ -164,7 +164,7 @@ class Reader:
 
 
 def text_part(text: str, citations: Sequence[Citation]) -> TextContent:
-    return TextContent(text=text, citations=citations) if citations else TextContent(text=text)
+    return TextContent(text=text, citations=citations) if citations else TextContent.of(text)
 
 
 def _calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ class ChatCodec(CodecBase):
         if message is None and "finish_reason" not in choice:
             raise TypeError("a choice without a message")
         content = Reader(self.dialect, request, model).message(message or {}, body)
-        return AgentResponse(
+        return AgentResponse.of(
             provider=self.name,
             model=model,
             content=content,

@@ -23,6 +23,7 @@ from ...types import (
     ToolSpec,
     Usage,
     VendorContent,
+    freeze,
 )
 from ...wire import parse_json
 from ..openai_chat.usage import billed, is_number
@@ -79,10 +80,11 @@ class ItemReader:
         return parts
 
     def _text(self, block: Mapping[str, Any], facts: dict[str, Any]) -> TextContent:
-        return TextContent(
+        # The text is text, and the rest is made here or frozen: there is nothing left to check.
+        return TextContent.trusted(
             text=block["text"],
             citations=tuple(map(_citation, block.get("annotations") or ())),
-            provider_data=facts or None,
+            provider_data=freeze(facts) if facts else None,
             origin=self._origin,
         )
 

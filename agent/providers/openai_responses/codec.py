@@ -111,7 +111,7 @@ class ResponsesCodec(CodecBase):
             called=any(isinstance(part, ToolCall) for part in content),
             refused=any(isinstance(part, RefusalContent) for part in content),
         )
-        return AgentResponse(
+        return AgentResponse.of(
             provider=self.name,
             model=body.get("model") or request.model or "",
             content=content,

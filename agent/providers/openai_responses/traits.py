@@ -90,7 +90,7 @@ class Traits:
     """The smallest limit for output that it accepts."""
     counts_tokens: bool = True
     capabilities: ProviderCapabilities = field(
-        default_factory=lambda: ProviderCapabilities(
+        default_factory=lambda: ProviderCapabilities.trusted(
             streaming=True,
             tools=True,
             structured_output=True,
