@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from .wire import Body, Limits, Reply, WireRequest
@@ -35,25 +34,31 @@ class Effect(Generic[R]):
         return reply
 
 
-@dataclass(slots=True, eq=False)
+# The classes below are written out: made by `dataclass`, they would take a fifteenth of the package's import.
+
+
 class Send(Effect[Reply]):
     """One buffered exchange, through `via` or else through the run's own transport."""
 
-    request: WireRequest
-    limits: Limits
-    via: Any = None
+    __slots__ = __match_args__ = ("request", "limits", "via")
+
+    def __init__(self, request: WireRequest, limits: Limits, via: Any = None) -> None:
+        self.request = request
+        self.limits = limits
+        self.via = via
 
 
-@dataclass(slots=True, eq=False)
 class Open(Effect[Body]):
     """Send, and wait for the reply's headers."""
 
-    request: WireRequest
-    limits: Limits
-    via: Any = None
+    __slots__ = __match_args__ = ("request", "limits", "via")
+
+    def __init__(self, request: WireRequest, limits: Limits, via: Any = None) -> None:
+        self.request = request
+        self.limits = limits
+        self.via = via
 
 
-@dataclass(slots=True, eq=False)
 class Read(Effect[bytes]):
     """The next bytes of a body, b"" at its end.
 
@@ -61,37 +66,45 @@ class Read(Effect[bytes]):
     meaningful, so that pings do not keep a stalled stream alive.
     """
 
-    body: Body
-    idle: float | None = None
-    fresh: bool = True
+    __slots__ = __match_args__ = ("body", "idle", "fresh")
+
+    def __init__(self, body: Body, idle: float | None = None, fresh: bool = True) -> None:
+        self.body = body
+        self.idle = idle
+        self.fresh = fresh
 
 
-@dataclass(slots=True, eq=False)
 class Sleep(Effect[None]):
     """Let time pass. Fails at the deadline."""
 
-    seconds: float
+    __slots__ = __match_args__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
 
 
-@dataclass(slots=True, eq=False)
 class Now(Effect[float]):
     """Seconds on the driver's monotonic clock."""
 
+    __slots__ = ()
 
-@dataclass(slots=True, eq=False)
+
 class Random(Effect[float]):
     """A number from 0 up to 1."""
 
+    __slots__ = ()
 
-@dataclass(slots=True, eq=False)
+
 class Emit(Effect[None]):
     """Events for whoever consumes the run: one effect for all that one chunk brought."""
 
-    events: Sequence[Any]
-    """StreamEvents of a model call, or a tool loop's own events."""
+    __slots__ = __match_args__ = ("events",)
+
+    def __init__(self, events: Sequence[Any]) -> None:
+        self.events = events
+        """StreamEvents of a model call, or a tool loop's own events."""
 
 
-@dataclass(slots=True, eq=False)
 class Invoke(Effect[Any]):
     """Run user code, plain or async. `blocking` code is kept off an event loop, in a thread of its own.
 
@@ -99,43 +112,62 @@ class Invoke(Effect[Any]):
     this one as `Emitted` news.
     """
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    blocking: bool = False
-    reports: bool = False
-    context: contextvars.Context | None = None
+    __slots__ = __match_args__ = ("function", "args", "kwargs", "blocking", "reports", "context")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        blocking: bool = False,
+        reports: bool = False,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        self.function = function
+        self.args = args
+        self.kwargs: Mapping[str, Any] = {} if kwargs is None else kwargs
+        self.blocking = blocking
+        self.reports = reports
+        self.context = context
 
 
-@dataclass(slots=True, eq=False)
 class Spawn(Effect["Branch"]):
     """Run a flow beside this one. With `pause` it stops at its first Emit and hands over the rest of itself."""
 
-    flow: Generator[Any, Any, Any]
-    pause: bool = False
+    __slots__ = __match_args__ = ("flow", "pause")
+
+    def __init__(self, flow: Generator[Any, Any, Any], pause: bool = False) -> None:
+        self.flow = flow
+        self.pause = pause
 
 
-@dataclass(slots=True, eq=False)
 class Wait(Effect["News | None"]):
     """The oldest news of these branches; None when `timeout` seconds have passed."""
 
-    branches: Sequence[Branch]
-    timeout: float | None = None
+    __slots__ = __match_args__ = ("branches", "timeout")
+
+    def __init__(self, branches: Sequence[Branch], timeout: float | None = None) -> None:
+        self.branches = branches
+        self.timeout = timeout
 
 
-@dataclass(slots=True, eq=False)
 class Cancel(Effect[None]):
     """Stop these branches, and wait until what they held is closed."""
 
-    branches: Sequence[Branch]
+    __slots__ = __match_args__ = ("branches",)
+
+    def __init__(self, branches: Sequence[Branch]) -> None:
+        self.branches = branches
 
 
-@dataclass(slots=True, eq=False)
 class Detach(Effect[None]):
     """Run a flow that nobody waits for, at most for so many seconds. Its events and its failure are nobody's."""
 
-    flow: Generator[Any, Any, Any]
-    seconds: float
+    __slots__ = __match_args__ = ("flow", "seconds")
+
+    def __init__(self, flow: Generator[Any, Any, Any], seconds: float) -> None:
+        self.flow = flow
+        self.seconds = seconds
 
 
 AnyEffect: TypeAlias = Send | Open | Read | Sleep | Now | Random | Emit | Invoke | Spawn | Wait | Cancel | Detach
@@ -152,36 +184,44 @@ class Branch:
         self.done = False
 
 
-@dataclass(slots=True, eq=False)
 class Emitted:
     """A branch emitted events, or its user code reported something."""
 
-    branch: Branch
-    events: Sequence[Any]
+    __slots__ = __match_args__ = ("branch", "events")
+
+    def __init__(self, branch: Branch, events: Sequence[Any]) -> None:
+        self.branch = branch
+        self.events = events
 
 
-@dataclass(slots=True, eq=False)
 class Paused:
     """A branch stopped at its first Emit. `rest` is the flow from there on; whoever waits may continue it."""
 
-    branch: Branch
-    rest: Generator[Any, Any, Any]
+    __slots__ = __match_args__ = ("branch", "rest")
+
+    def __init__(self, branch: Branch, rest: Generator[Any, Any, Any]) -> None:
+        self.branch = branch
+        self.rest = rest
 
 
-@dataclass(slots=True, eq=False)
 class Finished:
     """A branch returned."""
 
-    branch: Branch
-    value: Any
+    __slots__ = __match_args__ = ("branch", "value")
+
+    def __init__(self, branch: Branch, value: Any) -> None:
+        self.branch = branch
+        self.value = value
 
 
-@dataclass(slots=True, eq=False)
 class Failed:
     """A branch raised."""
 
-    branch: Branch
-    error: BaseException
+    __slots__ = __match_args__ = ("branch", "error")
+
+    def __init__(self, branch: Branch, error: BaseException) -> None:
+        self.branch = branch
+        self.error = error
 
 
 News: TypeAlias = Emitted | Paused | Finished | Failed
