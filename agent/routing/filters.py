@@ -48,7 +48,7 @@ def unfit(question: Question, target: Target) -> LeftOut | None:
 def resting(target: Target, question: Question, now: float) -> LeftOut | None:
     """Why it should not be asked now: it is parked, over its limits, or its breaker is open."""
     health = target.health
-    if target.at_ease(now, question.most_taken):
+    if target.at_ease(now, question):
         return None
     seconds, why = health.parked(now)
     if seconds > 0:

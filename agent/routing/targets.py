@@ -53,6 +53,15 @@ class Callee(Protocol):
         ...
 
 
+class Sized(Protocol):
+    """A question, as far as its size matters."""
+
+    @property
+    def most_taken(self) -> int:
+        """Tokens that question and answer surely do not exceed; measured when somebody asks."""
+        ...
+
+
 class Target:
     """An agent in a router, with its place and its limits.
 
@@ -110,11 +119,11 @@ class Target:
             self._nested = self.callee.named()[1] == ""
         return self._nested
 
-    def at_ease(self, now: float, tokens: int) -> bool:
-        """Whether nothing at all speaks against asking it now for something of at most so many tokens."""
+    def at_ease(self, now: float, question: Sized) -> bool:
+        """Whether nothing at all speaks against asking it now."""
         rates, health = self.rates, self.health
         return (
-            (rates.unlimited or rates.has_plenty(tokens))
+            (rates.unlimited or rates.has_plenty(question.most_taken))
             and health.breaker.opened_at is None
             and health.parking.end <= now
             and health.key.end <= now

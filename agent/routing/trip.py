@@ -130,8 +130,8 @@ class Trip:
         open_to_all = routes.only is None and not routes.ledger.limits
         if not self._failures and open_to_all and self.question.fits_any(routes.smallest_window):
             # The common case, quickly: a plain question, and nobody in trouble.
-            most = self.question.most_taken
-            at_ease = [target for target in routes.targets if target.at_ease(now, most)]
+            question = self.question
+            at_ease = [target for target in routes.targets if target.at_ease(now, question)]
             if len(at_ease) == len(routes.targets):
                 ranked = self._ranked(at_ease, others)
                 self._decided = self._decided or (ranked, others, now)
