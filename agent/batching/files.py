@@ -185,12 +185,18 @@ class _Run:
         earlier = ledger.answers + ledger.failures
         plan = Plan(self._ask, self._pending(), replace(options, total=self._total, earlier=earlier), awaiting=False)
         stream = BatchStream(plan)
+        settling: BatchItem | None = None
+        written = 0
         try:
             with stream:
                 for item in stream:
+                    written = ledger.answers + ledger.failures
+                    settling = item
                     self._settle(item, stream)
+                    settling = None
         except KeyboardInterrupt:
-            for item in stream.rest():  # paid for, so kept
+            cut_short = [settling] if settling is not None and ledger.answers + ledger.failures == written else []
+            for item in (*cut_short, *stream.rest()):  # paid for, so kept
                 self._settle(item, stream)
             ledger.sync()
             raise BatchInterrupted(self._report(stream)) from None

@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import override
 
+import agent.batching.files as files
 import agent.batching.ledger as ledger
 from agent import Router, errors
 from agent.batching import (
@@ -389,3 +390,24 @@ def test_answers_are_on_the_disk_every_second_and_at_the_end(files: Files, monke
     files.failures.unlink()
     files.run()
     assert len(synced) == 2 + 10
+
+
+def test_an_interrupt_while_an_answer_is_written_down_does_not_lose_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.jsonl").write_text('"one"\n"two"\n"three"\n', "utf-8")
+    write, times = files._Run._write, 0
+
+    def interrupted(run: files._Run, item: Any) -> None:
+        nonlocal times
+        times += 1
+        if times == 2:
+            raise KeyboardInterrupt
+        write(run, item)
+
+    monkeypatch.setattr(files._Run, "_write", interrupted)
+    with pytest.raises(BatchInterrupted) as caught:
+        run_file(scripted_agent(), tmp_path / "in.jsonl", tmp_path / "out.jsonl", concurrency=1)
+    numbers = [json.loads(line)["line"] for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
+    assert {1, 2} <= set(numbers)
+    assert len(numbers) == len(set(numbers)) == caught.value.result.answered, "each is there once"
