@@ -66,7 +66,7 @@ class Agent(Caller):
         loop: Limits of runs in which the model calls tools.
         hooks: Who has a say in those runs: what is asked before a tool is called, and so on.
         transport: Carries the requests; by default the provider's usual one, shared by all agents. One of your own, or
-            the name of another that is shared: `fast`, on aiohttp, for much in flight through an HTTP proxy.
+            the name of another that is shared: `fast`, which takes aiohttp through HTTP proxies, or `aiohttp`.
         client: A client of an official SDK (openai, anthropic, google-genai), to send through. Its key, address and
             proxies stay in use; its retries do not.
         middleware: Stands around every call, the first of it outermost; see `agent.middleware`.

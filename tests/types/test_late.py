@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
 import subprocess
@@ -10,12 +11,14 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
-from agent.types import AgentResponse, Attempt, Route, StreamEvent, ToolCall, Usage
+from agent.testing import scripted_agent
+from agent.types import AgentRequest, AgentResponse, Attempt, Message, Route, StreamEvent, ToolCall, Usage
 
 ROOT = Path(__file__).parents[2]
 USAGE = Usage(prompt_tokens=3, completion_tokens=4)
@@ -168,3 +171,21 @@ def test_a_program_that_asks_for_no_cost_loads_no_prices_and_no_http_library() -
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.split("\n") == ["[]", "True", ""], done.stderr
+
+
+def test_an_answer_does_not_keep_the_conversation_that_it_answers() -> None:
+    """Or whoever keeps the answers of a long one would keep it once with each of them."""
+    response = scripted_agent("hello").complete([Message.user("a long story"), Message.user("and now?")])
+    reached: list[Any] = [response]
+    seen: set[int] = set()
+    while reached:
+        found = reached.pop()
+        if id(found) in seen or isinstance(found, type | ModuleType):
+            continue
+        seen.add(id(found))
+        assert not isinstance(found, AgentRequest | Message), "it is kept"
+        if isinstance(found, FunctionType):  # what it closes over, and not the module that it is of
+            reached += [cell.cell_contents for cell in found.__closure__ or ()]
+        else:
+            reached += gc.get_referents(found)
+    assert len(seen) > 10
