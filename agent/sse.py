@@ -23,10 +23,10 @@ class SseDecoder:
     An event that was begun but not ended by a blank line is not returned: `pending` says so.
     """
 
-    __slots__ = ("_data", "_data_size", "_held", "_held_size", "_limit", "_skip_lf", "_started")
+    __slots__ = ("_data", "_data_size", "_held", "_held_size", "_skip_lf", "_started", "limit")
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
-        self._limit = max_event_bytes
+        self.limit = max_event_bytes
         self._held: list[bytes] = []
         """Bytes not looked at yet, in the pieces they came in: a long line must not be copied once per piece."""
         self._held_size = 0
@@ -44,6 +44,11 @@ class SseDecoder:
             return True
         return any(line and line[:1] != b":" for line in b"".join(self._held).split(b"\n"))
 
+    @property
+    def idle(self) -> bool:
+        """Whether the next byte begins a new event."""
+        return self._started and not (self._held or self._data or self._skip_lf)
+
     def feed(self, chunk: bytes) -> list[bytes]:
         if (
             not self._held
@@ -52,7 +57,7 @@ class SseDecoder:
             and chunk.find(b"\n") == len(chunk) - 2
             and chunk[-1:] == b"\n"
             and b"\r" not in chunk
-            and len(chunk) <= self._limit
+            and len(chunk) <= self.limit
         ):
             self._started = True
             self._skip_lf = False
@@ -85,10 +90,10 @@ class SseDecoder:
             self._check(self._held_size + self._data_size)
 
     def _check(self, size: int) -> None:
-        if size > self._limit:
+        if size > self.limit:
             self._held.clear()  # whoever keeps the error must not keep the megabytes
             self._data.clear()
-            raise EventTooLong(f"an event of the stream is longer than {self._limit} bytes")
+            raise EventTooLong(f"an event of the stream is longer than {self.limit} bytes")
 
     def _take_blocks(self, buffer: bytes, searched: int) -> list[bytes]:
         """Split off whole events. None ends before `searched`: megabytes are not searched twice."""
@@ -102,7 +107,7 @@ class SseDecoder:
         *blocks, rest = (buffer[:first], *buffer[first + 2 :].split(b"\n\n"))
         payloads: list[bytes] = []
         for block in blocks:
-            if len(block) > self._limit:
+            if len(block) > self.limit:
                 self._check(len(block))
             # A line of data, perhaps after one that names the event: what vendors nearly always send.
             start = block.find(b"\n") + 1 if block[:6] == b"event:" else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from . import errors
@@ -25,8 +26,14 @@ Settle: TypeAlias = Callable[[AgentResponse, Received], AgentResponse]
 """Works out what a part of an answer cost."""
 
 
+_MOST_WAITING = 64
+
+
 class _Progress:
-    """What has been seen of a stream so far."""
+    """What has been seen of a stream so far.
+
+    Events arrive a few at a time. What was handed out of them is added up when many were, or when somebody asks.
+    """
 
     def __init__(self, settle: Settle | None) -> None:
         self._fold = Fold()
@@ -36,25 +43,50 @@ class _Progress:
         self._response: AgentResponse | None = None
         self._settle = settle
         self._left: AgentResponse | None = None
+        self._waiting: list[StreamEvent] = []
+        """Events that were handed out, and not added up yet."""
+        self._arrived: Sequence[StreamEvent] = ()
+        """The latest. Some of them may have been added up already."""
+        self._ahead: Iterator[StreamEvent] = iter(())
+        """Those of them that were not handed out yet."""
+        self._noted = 0
+        self._noting = threading.Lock()
 
-    def _add(self, event: StreamEvent) -> None:
-        self._fold.add(event)
-        if event.type != "text_delta":  # of which there are most, and nothing has to be noted
-            self._received.add(event)
-            self._begun = self._begun or event.type != "error"
-        else:
-            self._begun = True
+    def _hand_out(self, events: Sequence[StreamEvent]) -> Iterator[StreamEvent]:
+        """All of those before were handed out."""
+        with self._noting:
+            self._waiting += self._arrived[self._noted :]
+            self._arrived, self._ahead, self._noted = events, iter(events), 0
+        if len(self._waiting) >= _MOST_WAITING:
+            self._note()
+        return self._ahead
+
+    def _note(self) -> None:
+        """Add up what was handed out."""
+        with self._noting:  # somebody else may look while the stream is read
+            handed_out = len(self._arrived) - length_hint(self._ahead)
+            events = [*self._waiting, *self._arrived[self._noted : handed_out]]
+            self._waiting.clear()
+            self._noted = handed_out
+            folded = self._fold.add_all(events)
+            self._received.add_all(events[:folded])
+            self._begun = self._begun or any(event.type != "error" for event in events)
+            if folded < len(events):
+                raise ValueError("the events of the stream do not fit together")
 
     def _seen(self) -> AgentResponse:
         if self._response is not None:
             return self._response
+        self._note()
         return self._settled() or self._fold.partial()
 
     def _settled(self) -> AgentResponse | None:
         """What was heard of a stream that was left, or that failed; None if it goes on or nothing had come."""
-        if self._left is None and self._closed and self._begun:
-            partial = self._fold.partial()
-            self._left = partial if self._settle is None else self._settle(partial, self._received)
+        if self._left is None and self._closed:
+            self._note()
+            if self._begun:
+                partial = self._fold.partial()
+                self._left = partial if self._settle is None else self._settle(partial, self._received)
         return self._left
 
     @property
@@ -133,9 +165,7 @@ class ResponseStream(_Progress):
         run = self._begin()
         try:
             while (events := run.advance()) is not None:
-                for event in events:
-                    self._add(event)
-                    yield event
+                yield from self._hand_out(events)
             self._response = run.result if self._finish is None else self._finish(run.result)
         except Cancelled:
             raise errors.Aborted("the stream was aborted") from None
@@ -262,7 +292,6 @@ class _Iteration:
     async def __anext__(self) -> StreamEvent:
         while True:
             for event in self._ready:
-                self._stream._add(event)
                 return event
             try:
                 events = None if self._run.finished else await self._run.advance()
@@ -272,7 +301,7 @@ class _Iteration:
             if events is None:
                 self._end()
                 raise StopAsyncIteration
-            self._ready = iter(events)
+            self._ready = self._stream._hand_out(events)
 
     def _end(self) -> None:
         stream = self._stream

@@ -15,8 +15,9 @@ from typing_extensions import override
 
 from .. import errors
 from ..sse import EventTooLong, SseDecoder
-from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
+from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent, WordsType
 from ..wire import Reply, parse_json
+from .alike import Likeness, Run, after_blank_line
 from .failures import failure, read_complaint, reply_failure, request_id, shown
 
 USER_AGENT = "agent-llm-router"
@@ -119,7 +120,9 @@ class DecoderBase(ABC):
     `_fail` or `_complain` when something is wrong.
     """
 
-    __slots__ = ("_fold", "_headers", "_name", "_opening", "_request", "_secrets", "_sse", "_unread", "done", "failure")
+    __slots__ = (
+        "_fold", "_headers", "_name", "_opening", "_request", "_run", "_secrets", "_sse", "_unread", "done", "failure",
+    )  # fmt: skip
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         self.done = False
@@ -129,6 +132,7 @@ class DecoderBase(ABC):
         self._request = request
         self._secrets = secrets
         self._sse = SseDecoder()
+        self._run = Run()
         self._fold = Fold()
         self._opening: StreamEvent | None = None
         self._unread: list[bytes] | None = []
@@ -144,19 +148,43 @@ class DecoderBase(ABC):
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         events: list[StreamEvent] = []
         try:
-            payloads = self._sse.feed(chunk)
-            if self._unread is not None:
-                self._unread.append(chunk)
-                if payloads or len(self._unread) > _PIECES_UNREAD:
-                    self._unread = None
-            for payload in payloads:
-                self._take(payload, events)
+            if self._run.known and len(chunk) <= self._sse.limit:
+                chunk = self._take_alike(chunk, events)
+            if chunk:
+                self._take_all(chunk, events)
         except EventTooLong as error:
             self._unread = None  # whoever keeps the error must not keep the megabytes
             self._fail(str(error))
         except SHAPE_ERRORS as error:
             self._fail(f"an event of the stream cannot be read ({type(error).__name__})")
         return self._emitted(events)
+
+    def _take_alike(self, chunk: bytes, events: list[StreamEvent]) -> bytes:
+        """Take deltas that look like those before; what is left."""
+        if not self._sse.idle:  # the event that was begun must be ended first
+            end = after_blank_line(chunk)
+            self._take_all(chunk[:end], events)
+            chunk = chunk[end:]
+        return self._run.take(chunk, events) if self._run.known and self._sse.idle else chunk
+
+    def _take_all(self, chunk: bytes, events: list[StreamEvent]) -> None:
+        payloads = self._sse.feed(chunk)
+        if self._unread is not None:
+            self._unread.append(chunk)
+            if payloads or len(self._unread) > _PIECES_UNREAD:
+                self._unread = None
+        for payload in payloads:
+            self._run.live = False
+            self._take(payload, events)
+
+    def _goes_on(
+        self, likeness: Likeness, payload: bytes, kind: WordsType, pieces: list[str], index: int | None
+    ) -> None:
+        """Said by `_take` of a payload that holds words and nothing else: what looks the same need not be parsed.
+
+        Such words go to the same pieces, and their events have the same index, until another event is taken.
+        """
+        self._run.go_on(likeness, payload, kind, pieces, index)
 
     def end(self) -> list[StreamEvent]:
         events: list[StreamEvent] = []

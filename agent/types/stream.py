@@ -6,12 +6,13 @@ vendor cuts its stream into pieces, or how bytes arrive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic_core import from_json
+from typing_extensions import override
 
-from ._base import FrozenDict, JsonObject, Value, _set
+from ._base import FrozenDict, JsonObject, Value, _new, _set, _set_extra, _set_given, _set_private, _set_values
 from .parts import Part, RefusalContent, TextContent, ThinkingContent, ToolCall
 from .response import AgentResponse
 from .usage import Usage
@@ -31,13 +32,14 @@ StreamEventType = Literal[
     "error",
     "restart",
 ]
+WordsType = Literal["text_delta", "thinking_delta", "refusal_delta"]
 
 
 class StreamEvent(Value, frozen=True):
     """One thing that happened. Build events with the factories; `index` says which block of the answer they touch."""
 
-    __slots__ = ("_raw",)
-    _carried: ClassVar[tuple[str, ...]] = ("_raw",)
+    __slots__ = ("_payload", "_raw")
+    _carried: ClassVar[tuple[str, ...]] = ("_payload", "_raw")
 
     type: StreamEventType
     text: str | None = None
@@ -69,7 +71,18 @@ class StreamEvent(Value, frozen=True):
         @property
         def raw(self):
             """The vendor's event as it came: outside equality, hash, dumps and pickles."""
-            return getattr(self, "_raw", None)
+            raw = getattr(self, "_raw", None)
+            if raw is None and (payload := getattr(self, "_payload", None)) is not None:
+                raw = from_json(payload)
+                _set(self, "_raw", raw)
+            return raw
+
+    @override
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copy = super().model_copy(update=update, deep=deep)
+        if update and "raw" in update:
+            _set(copy, "_payload", None)  # it would be read again where there shall be none
+        return copy
 
     @classmethod
     def text_delta(cls, text: str, *, index: int | None = None, raw: Any = None) -> Self:
@@ -84,33 +97,26 @@ class StreamEvent(Value, frozen=True):
         return cls._words("refusal_delta", text, index, raw)
 
     @classmethod
-    def _words(cls, kind: StreamEventType, text: str, index: int | None, raw: Any) -> Self:
+    def _words(cls, kind: WordsType, text: str, index: int | None, raw: Any) -> Self:
         """The commonest of events, without pydantic: it would take three times as long to find nothing wrong."""
         if type(text) is not str or not (index is None or type(index) is int):
             return cls(type=kind, text=text, index=index, raw=raw)  # it knows how to complain
-        event = cls.__new__(cls)
-        _set(
-            event,
-            "__dict__",
-            {
-                "type": kind,
-                "text": text,
-                "tool_call": None,
-                "tool_call_delta": None,
-                "tool_result": None,
-                "usage": None,
-                "error": None,
-                "index": index,
-                "part": None,
-                "response": None,
-            },
-        )
-        _set(event, "__pydantic_fields_set__", _OF_WORDS)
-        _set(event, "__pydantic_extra__", None)
-        _set(event, "__pydantic_private__", None)
+        event = _of_words(cls, kind, text, index)
         if raw is not None:
-            _set(event, "_raw", raw)
+            _set_raw(event, raw)
         return event
+
+    @classmethod
+    def deltas(
+        cls, kind: WordsType, texts: Sequence[str], index: int | None, payloads: Sequence[bytes]
+    ) -> list[StreamEvent]:
+        """An event for each text, for our own code. `raw` is read from the payload, as JSON, if anybody asks."""
+        events: list[StreamEvent] = []
+        for text, payload in zip(texts, payloads, strict=True):
+            event = _of_words(cls, kind, text, index)
+            _set_payload(event, payload)
+            events.append(event)
+        return events
 
     @classmethod
     def tool_call_start(cls, tool_call: ToolCall, *, index: int | None = None, raw: Any = None) -> Self:
@@ -169,8 +175,25 @@ class StreamEvent(Value, frozen=True):
         return cls(type="restart", error=reason, raw=raw)
 
 
-_OF_WORDS = {"type", "text", "index"}
-"""The fields that are given for such an event; all of them share it."""
+_set_raw: Any = StreamEvent.__dict__["_raw"].__set__
+_set_payload: Any = StreamEvent.__dict__["_payload"].__set__
+_GIVEN = {"type", "text", "index"}
+"""The fields that are given for an event of words; all of them share it."""
+E = TypeVar("E", bound=StreamEvent)
+_nothing_yet = dict.fromkeys(StreamEvent.model_fields).copy
+
+
+def _of_words(cls: type[E], kind: str, text: str, index: int | None) -> E:
+    event = _new(cls)
+    values: dict[str, Any] = _nothing_yet()
+    values["type"] = kind
+    values["text"] = text
+    values["index"] = index
+    _set_values(event, values)
+    _set_given(event, _GIVEN)
+    _set_extra(event, None)
+    _set_private(event, None)
+    return event
 
 
 class _Block:

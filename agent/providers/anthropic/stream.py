@@ -17,6 +17,7 @@ from typing_extensions import override
 from ...sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, StreamEvent, TextContent, ToolCall
 from ...wire import parse_json
+from ..alike import Likeness
 from ..decoding import DecoderBase
 from ..failures import request_id
 from ..writing import home_of
@@ -26,6 +27,8 @@ from .family import API
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """What one of the vendor's tools has found, such as a PDF that it fetched, comes in one piece."""
+
+_WORDS, _THOUGHTS = Likeness("text"), Likeness("thinking")
 
 
 class _GrowingBlock:
@@ -115,7 +118,7 @@ class MessagesDecoder(DecoderBase):
         event = parse_json(payload)
         match event["type"]:
             case "content_block_delta":
-                self._take_delta(event, events)
+                self._take_delta(event, payload, events)
             case "content_block_start":
                 self._take_start(event, events)
             case "content_block_stop":
@@ -176,7 +179,7 @@ class MessagesDecoder(DecoderBase):
         self._places[index] = max(standing) + 1 if index in standing else index
         return self._places[index]
 
-    def _take_delta(self, event: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _take_delta(self, event: dict[str, Any], payload: bytes, events: list[StreamEvent]) -> None:
         index, delta = self._places[event["index"]], event["delta"]
         growing = self._growing[index]
         kind, of = delta["type"], growing.block["type"]
@@ -188,11 +191,15 @@ class MessagesDecoder(DecoderBase):
                 growing.grow(delta)
             if text:
                 events.append(StreamEvent.text_delta(text, index=index, raw=event))
+                if len(delta) == 2 and (pieces := growing.pieces.get("text")):
+                    self._goes_on(_WORDS, payload, "text_delta", pieces, index)
             return
         growing.grow(delta)
         if kind == "thinking_delta" and of == "thinking":
             if text := delta["thinking"]:
                 events.append(StreamEvent.thinking_delta(text, index=index, raw=event))
+                if pieces := growing.pieces.get("thinking"):
+                    self._goes_on(_THOUGHTS, payload, "thinking_delta", pieces, index)
         elif kind == "input_json_delta" and of == "tool_use" and (text := delta["partial_json"]):
             id = growing.block["id"]
             events.append(StreamEvent.tool_call_delta_event(text, id=id, index=index, raw=event))

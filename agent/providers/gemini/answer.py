@@ -120,6 +120,14 @@ class Reading:
         candidates = chunk.get("candidates")
         if not candidates and not chunk.keys() & {"promptFeedback", "usageMetadata", "modelVersion", "responseId"}:
             raise ValueError("it is not a chunk of an answer")
+        self.note(chunk)
+        for candidate in candidates or ():
+            if not candidate.get("index"):
+                return self._take_candidate(candidate)
+        return []
+
+    def note(self, chunk: Mapping[str, Any]) -> None:
+        """What a chunk says beside its candidates."""
         self.model = chunk.get("modelVersion") or self.model
         self.id = chunk.get("responseId") or self.id
         feedback = chunk.get("promptFeedback")
@@ -130,10 +138,6 @@ class Reading:
             # Each report replaces the one before, but the last may leave out what earlier ones had.
             earlier = self._usage
             self._usage = usage if earlier is None or earlier.keys() <= usage.keys() else {**earlier, **usage}
-        for candidate in candidates or ():
-            if not candidate.get("index"):
-                return self._take_candidate(candidate)
-        return []
 
     def _take_candidate(self, candidate: Mapping[str, Any]) -> list[Change]:
         changes: list[Change] = []

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from ...types import AgentRequest, AgentResponse, StreamEvent, ToolCall
 from ...wire import parse_json
+from ..alike import Likeness
 from ..decoding import DecoderBase
 from ..failures import read_complaint, request_id
 from .answer import (
@@ -62,6 +63,8 @@ _BESIDE_WORDS = frozenset(("error", "citations", "search_results", _ASIDE))
 """Keys of a chunk that is not plain."""
 _SAID = frozenset(("content", "role"))
 """Keys of a delta that hold nothing but what is said, and by whom."""
+_LIKENESS = Likeness("content", "id", "created", "obfuscation", "p")
+"""Chunks of words differ in their ids, times and padding."""
 _words = StreamEvent._words
 
 
@@ -146,6 +149,7 @@ class ChatDecoder(DecoderBase):
             return
         chunk = parse_json(payload)
         if self._started and self._is_plain(chunk, events):
+            self._goes_on(_LIKENESS, payload, "text_delta", self._text, _TEXT)
             return
         if self.failure is not None:
             self._take_usage(chunk)  # some vendors report what a failed answer cost after the failure
@@ -184,7 +188,7 @@ class ChatDecoder(DecoderBase):
         delta = choice.get("delta")
         if (
             not delta
-            or len(delta) > 1
+            or (len(delta) > 1 and any(value for key, value in delta.items() if key not in _SAID))
             or chunk.get("usage")
             or choice.get("finish_reason")
             or choice.get("index")
