@@ -26,7 +26,7 @@ Settle: TypeAlias = Callable[[AgentResponse, Received], AgentResponse]
 """Works out what a part of an answer cost."""
 
 
-_MOST_WAITING = 64
+_MOST_WAITING = 16
 
 
 class _Progress:
@@ -53,13 +53,17 @@ class _Progress:
         self._noting = threading.Lock()
 
     def _hand_out(self, events: Sequence[StreamEvent]) -> Iterator[StreamEvent]:
-        """All of those before were handed out."""
+        with self._noting:
+            self._arrived, self._ahead, self._noted = events, iter(events), 0
+        return self._ahead
+
+    def _handed_out(self) -> None:
+        """All that had arrived. While more is waited for, no more than a few events are kept."""
         with self._noting:
             self._waiting += self._arrived[self._noted :]
-            self._arrived, self._ahead, self._noted = events, iter(events), 0
+            self._arrived, self._noted = (), 0
         if len(self._waiting) >= _MOST_WAITING:
             self._note()
-        return self._ahead
 
     def _note(self) -> None:
         """Add up what was handed out."""
@@ -166,6 +170,7 @@ class ResponseStream(_Progress):
         try:
             while (events := run.advance()) is not None:
                 yield from self._hand_out(events)
+                self._handed_out()
             self._response = run.result if self._finish is None else self._finish(run.result)
         except Cancelled:
             raise errors.Aborted("the stream was aborted") from None
@@ -293,6 +298,7 @@ class _Iteration:
         while True:
             for event in self._ready:
                 return event
+            self._stream._handed_out()
             try:
                 events = None if self._run.finished else await self._run.advance()
             except BaseException:

@@ -83,6 +83,7 @@ def stream(endpoint: Endpoint) -> Call:
                         received.add_all(events)
                         yield Emit(events)
                     read = fresh if events else stale
+                    del events  # of thousands of streams that wait, none need keep what it has told
                     if ended:
                         break
                 if not body.closed:

@@ -16,12 +16,12 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from .sockets import RECEIVE_BYTES
-
 if TYPE_CHECKING:
     import ssl
 
-_HIGH_WATER = 256 * 1024
+_BUFFER_BYTES = 16 * 1024
+"""Received at a time: a loop hears all connections that have news before anybody can take them."""
+_HIGH_WATER = 64 * 1024
 _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
 
 
@@ -33,7 +33,7 @@ def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
     """
     buffer = _buffers.get(loop)
     if buffer is None:
-        buffer = _buffers[loop] = memoryview(bytearray(RECEIVE_BYTES))
+        buffer = _buffers[loop] = memoryview(bytearray(_BUFFER_BYTES))
     return buffer
 
 
