@@ -171,6 +171,7 @@ class ResponseStream(_Progress):
             while (events := run.advance()) is not None:
                 yield from self._hand_out(events)
                 self._handed_out()
+                del events
             self._response = run.result if self._finish is None else self._finish(run.result)
         except Cancelled:
             raise errors.Aborted("the stream was aborted") from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from typing_extensions import override
 
 from agent import Agent, errors
 from agent.testing import scripted_agent
-from agent.types import AgentResponse, TextContent, ThinkingContent, ToolCall, Usage
+from agent.types import AgentResponse, StreamEvent, TextContent, ThinkingContent, ToolCall, Usage
+from agent.wire import AsyncBody, Limits, Live, SyncBody, WireRequest
 
 ANSWER = AgentResponse(
     content=(
@@ -172,3 +175,64 @@ def test_a_loop_that_ends_in_an_error_keeps_what_had_arrived() -> None:
             if event.text == " two":
                 raise ZeroDivisionError
     assert stream.text == "one two"
+
+
+class _Batches:
+    """A transport that brings a hundred words at a time; before each it counts the events that are alive."""
+
+    def __init__(self) -> None:
+        self.living: list[int] = []
+        self._pieces = iter([_words(100, "word ")] * 5 + [_words(1, "end", "stop") + b"data: [DONE]\n\n"])
+
+    def next_piece(self) -> bytes:
+        self.living.append(sum(isinstance(thing, StreamEvent) for thing in gc.get_objects()))
+        return next(self._pieces, b"")
+
+    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
+        body = _Blocking(200, {})
+        body.source, body.live = self, live
+        live.run.bodies.append(body)
+        return body
+
+    async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
+        body = _Awaited(200, {})
+        body.source = self
+        bodies.append(body)
+        return body
+
+
+class _Blocking(SyncBody):
+    source: _Batches
+
+    @override
+    def read(self) -> bytes:
+        return self.source.next_piece()
+
+    @override
+    def close(self) -> None:
+        pass
+
+
+class _Awaited(AsyncBody):
+    source: _Batches
+
+    @override
+    async def read(self) -> bytes:
+        return self.source.next_piece()
+
+    @override
+    async def aclose(self) -> None:
+        pass
+
+
+def _words(times: int, text: str, reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": reason}
+    return (b"data: " + json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode() + b"\n\n") * times
+
+
+def test_a_stream_that_waits_for_more_keeps_only_a_few_events(face: Sync) -> None:
+    transport: Any = _Batches()
+    agent = Agent("openai-chat:m", api_key="sk-0123456789abcdef", transport=transport)
+    assert len(face.texts(agent)) == 501
+    before, *while_waiting = transport.living
+    assert max(while_waiting) - before < 25
