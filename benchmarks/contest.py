@@ -85,6 +85,10 @@ class Plan:
     block: float
     """Seconds of CPU that a block should take, about."""
     quick: bool = False
+    """Costly rows in few APIs only, and nobody where there is no limit to keep."""
+
+    def takes(self, row: Row, entry: Entry) -> bool:
+        return not self.quick or entry.variant in row.limits
 
 
 @contextmanager
@@ -135,6 +139,7 @@ def _play(
     table: Table, plan: Plan, row: Row, api: str, alive: dict[str, Process], entries: Sequence[Entry], session: int
 ) -> None:
     """All rounds of one row and API with these processes."""
+    entries = [entry for entry in entries if plan.takes(row, entry)]
     if row.own_floor:
         # The floor is the same library, in the same process, doing the parts one by one.
         for entry in entries:

@@ -103,11 +103,11 @@ def of_starts(found: starts.Starts, wanted: set[str]) -> Iterator[Verdict]:
 
 
 def of_growth(server: str, places: dict[str, Environment], api: str, rounds: int) -> Iterator[Verdict]:
-    with contest.processes((FLOOR, *OWN), places, server) as alive:
+    with contest.processes(OWN, places, server) as alive:
         for name, process in alive.items():
             found = growth.measure(process, api, rounds, "stream" if name != OURS_FAST.name else "astream")
             where = f"{api}, {name}"
-            limit = None if name == FLOOR.name else OTHER_LIMITS[GROWTH]
+            limit = OTHER_LIMITS[GROWTH]
             if isinstance(found, str):
                 if name != OURS_FAST.name:
                     yield Verdict(OTHER_TITLES[GROWTH], where, None, limit, note=found, failed=True)
@@ -140,7 +140,8 @@ def verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
             yield from of_table(contest.run(plan, entries, places, server))
         if options.rows & {START, MEMORY}:
             for api in options.apis if options.everywhere else options.apis[:1]:
-                yield from of_starts(starts.run(entries, places, server, api, 2 * options.rounds), options.rows)
+                starting = entries if options.everywhere else [entry for entry in entries if entry == OURS]
+                yield from of_starts(starts.run(starting, places, server, api, 2 * options.rounds), options.rows)
         if GROWTH in options.rows:
             yield from of_growth(server, places, options.apis[0], options.rounds)
     if IMPORT in options.rows:
