@@ -121,11 +121,9 @@ class Run:
             self._pattern = None
         if self._wait > 0:
             self._wait -= 1
-        elif self._tries > 0 and (self._pattern is None or not fits(self._pattern, payload)):
+        elif self._pattern is None or not fits(self._pattern, payload):
+            self._pattern = likeness.pattern_for(payload) if self._tries > 0 else None
             self._tries -= 1
-            self._pattern = likeness.pattern_for(payload)
-        elif self._tries == 0:
-            self._pattern = None
 
     def take(self, chunk: bytes, events: list[StreamEvent]) -> bytes:
         """Take the deltas that these bytes begin with; what is left. Nothing of an event may be held back elsewhere."""

@@ -25,12 +25,22 @@ if TYPE_CHECKING:
     import ssl
 
 KEEPALIVE_SECONDS = 30.0
-MAX_IDLE = 256
-"""Idle connections that are kept to one origin."""
+_MOST_IDLE = 1024
 _SEPARATELY = 64 * 1024
 """A body larger than this is not copied to stand behind its head."""
 
 Origin = tuple[bool, str, int]
+
+
+def most_idle() -> int:
+    """Idle connections that are kept to one origin: so many that a crowd that comes back finds its own, and no more
+    than a quarter of the files that this process may open."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return _MOST_IDLE
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_IDLE if allowed == resource.RLIM_INFINITY else min(_MOST_IDLE, allowed // 4)
 
 
 class Connections:
@@ -38,6 +48,7 @@ class Connections:
 
     def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
         self._context = context
+        self._most_idle = most_idle()
         self._idle: dict[Origin, deque[Connection]] = {}
         self.open: WeakSet[Connection] = WeakSet()
         """All that there are, in use or not."""
@@ -73,7 +84,7 @@ class Connections:
         if waiting is None:
             waiting = self._idle.setdefault(origin, deque())
         waiting.append(connection)
-        while waiting and (len(waiting) > MAX_IDLE or now - waiting[0].idle_since >= KEEPALIVE_SECONDS):
+        while waiting and (len(waiting) > self._most_idle or now - waiting[0].idle_since >= KEEPALIVE_SECONDS):
             try:
                 waiting.popleft().close()
             except IndexError:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..wire import AsyncBody, Limits, Reply, WireRequest
-from .direct import KEEPALIVE_SECONDS, MAX_IDLE, Origin
+from .direct import KEEPALIVE_SECONDS, Origin, most_idle
 from .http1 import Address, BadResponse, ResponseReader
 from .inflate import inflater_for
 from .replies import AT_A_TIME, Collector, cause_of, check_status, ours
@@ -29,6 +29,7 @@ class AioConnections:
 
     def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
         self._context = context
+        self._most_idle = most_idle()
         self._loop = asyncio.get_running_loop()
         self._idle: dict[Origin, deque[AioSocket]] = {}
         self.open: WeakSet[AioSocket] = WeakSet()
@@ -58,7 +59,7 @@ class AioConnections:
         connection.idle_since = now = self._loop.time()
         waiting = self._idle.setdefault(origin, deque())
         waiting.append(connection)
-        while len(waiting) > MAX_IDLE or now - waiting[0].idle_since >= KEEPALIVE_SECONDS:
+        while len(waiting) > self._most_idle or now - waiting[0].idle_since >= KEEPALIVE_SECONDS:
             waiting.popleft().close()
 
     def close(self) -> None:

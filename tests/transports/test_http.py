@@ -18,6 +18,7 @@ from agent.drivers.aio import AioRun
 from agent.drivers.sync import SyncRun
 from agent.flow import Flow, Send
 from agent.testing import Answer, LoopbackServer, RawAnswer
+from agent.transports.direct import most_idle
 from agent.transports.http import HttpTransport
 from agent.wire import Limits, Reply, WireRequest
 from tests.drive import AnyHttp, Driver, run_and_leave_nothing
@@ -117,6 +118,38 @@ def test_250_streams_at_once_all_finish() -> None:
         assert run_and_leave_nothing(main()) == 250
         assert server.wait_until(lambda: server.open_connections == 0)
         gate.set()
+
+
+@pytest.mark.parametrize(("allowed", "kept"), [(400, 100), (resource.RLIM_INFINITY, 1024), (1_000_000, 1024)])
+def test_idle_connections_take_at_most_a_quarter_of_the_files_that_may_be_open(
+    allowed: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (allowed, allowed))
+    assert most_idle() == kept
+
+
+@pytest.mark.parametrize("awaits", [True, False], ids=["async", "sync"])
+def test_of_a_crowd_no_more_connections_are_kept_than_allowed(awaits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (40, 40))
+    with LoopbackServer(lambda request: tokens(2, 0.2)) as server:
+        transport = HttpTransport(proxy=False)
+        agent = agent_at(server, transport=transport)
+
+        async def main() -> bool:
+            await asyncio.gather(*(agent.astream("hi").collect() for _ in range(30)))
+            return await asyncio.to_thread(server.wait_until, lambda: server.open_connections == 10)
+
+        if awaits:
+            assert run_and_leave_nothing(main())
+        else:
+            threads = [threading.Thread(target=agent.stream("hi").collect) for _ in range(30)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert server.wait_until(lambda: server.open_connections == 10)
+        assert server.connections_made == 30
+        transport.close()
 
 
 def test_150_blocking_streams_at_once_all_finish() -> None:
