@@ -70,25 +70,28 @@ class AioSocket(asyncio.BufferedProtocol):
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
-        self.chunks.append(bytes(self.buffer[:nbytes]))
-        self.size += nbytes
+        self._keep(bytes(self.buffer[:nbytes]))
+        wake(self.reader)
+
+    def _keep(self, data: bytes) -> None:
+        self.chunks.append(data)
+        self.size += len(data)
         if self.size > _HIGH_WATER and not self.paused:
             self.paused = True
             self.transport.pause_reading()
-        _wake(self.reader)
 
     @override
     def eof_received(self) -> bool:
         self.ended = True
-        _wake(self.reader)
+        wake(self.reader)
         return False
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = True
         self.error = exc
-        _wake(self.reader)
-        _wake(self.writer)
+        wake(self.reader)
+        wake(self.writer)
 
     @override
     def pause_writing(self) -> None:
@@ -96,14 +99,14 @@ class AioSocket(asyncio.BufferedProtocol):
 
     @override
     def resume_writing(self) -> None:
-        _wake(self.writer)
+        wake(self.writer)
         self.writer = None
 
     # For whoever uses it
 
     async def receive(self, most: int) -> bytes:
         """What has come, b"" at the end. Raises the OSError that broke the connection."""
-        if not self.chunks and not self.ended:
+        while not self.chunks and not self.ended:
             self.reader = self.loop.create_future()
             try:
                 await self.reader
@@ -145,7 +148,7 @@ class AioSocket(asyncio.BufferedProtocol):
             self.transport.abort()
 
 
-def _wake(waiter: asyncio.Future[None] | None) -> None:
+def wake(waiter: asyncio.Future[None] | None) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_result(None)
 
@@ -164,13 +167,14 @@ async def dial(
 ) -> AioSocket:
     """The first of the host's addresses that can be reached."""
     loop = asyncio.get_running_loop()
-    name = None if context is None else host
     addresses = await resolve(host, port)
     for last, address in enumerate(addresses, 1 - len(addresses)):
         try:
-            _, connection = await loop.create_connection(
-                AioSocket, address, port, local_addr=source, ssl=context, server_hostname=name
-            )
+            if context is not None:
+                from .tls_aio import connect_tls  # it loads `ssl`, which plain connections do without
+
+                return await connect_tls(address, port, context, host, source)
+            _, connection = await loop.create_connection(AioSocket, address, port, local_addr=source)
         except OSError:
             if last == 0:
                 raise

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ import pytest
 import trustme
 
 from agent import Agent, errors
-from agent.testing import Answer, LoopbackServer
+from agent.testing import Answer, LoopbackServer, RawAnswer
 from agent.transports.http import HttpTransport
 from agent.wire import WireRequest
 from tests.drive import Driver, run_and_leave_nothing
-from tests.drivers.play import agent_at, endless, hung_up, pings, streamed_or_whole
+from tests.drivers.play import agent_at, completion, endless, hung_up, pings, streamed_or_whole, whole
+
+LONG = 3_000_000
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +37,15 @@ def ca_file(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> 
     return path
 
 
-def network(request: WireRequest) -> Answer:
+def network(request: WireRequest) -> Answer | RawAnswer:
     if "pings" in request.url:
         return pings()
+    if "late" in request.url:
+        return whole("late", after=0.2)
+    if "long" in request.url:
+        return whole(f"{len(request.body)} " + "é" * LONG)
+    if "closing" in request.url:  # the end of the answer is the end of the connection
+        return RawAnswer([b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + completion("closing")])
     return endless() if "endless" in request.url else streamed_or_whole(request)
 
 
@@ -46,8 +56,11 @@ Serve = Callable[..., LoopbackServer]
 def serve(authority: trustme.CA) -> Iterator[Serve]:
     servers: list[LoopbackServer] = []
 
-    def start(name: str = "127.0.0.1", **options: Any) -> LoopbackServer:
+    def start(
+        name: str = "127.0.0.1", version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3, **options: Any
+    ) -> LoopbackServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = context.maximum_version = version
         authority.issue_cert(name, **options).configure_cert(context)
         servers.append(LoopbackServer(network, ssl_context=context))
         return servers[-1]
@@ -73,6 +86,114 @@ def test_a_ca_file_makes_its_servers_trusted(drive_http: Driver, serve: Serve, c
     assert call(drive_http, agent).text == "hello"
     assert call(drive_http, agent, streaming=True).text == "t0 t1 t2 "
     transport.close()
+
+
+both_versions = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+
+
+@both_versions
+def test_connections_are_kept_and_answers_may_take_their_time(
+    drive_http: Driver, serve: Serve, ca_file: Path, version: ssl.TLSVersion
+) -> None:
+    """What a server says about keys between handshake and answer is not the end of the answer."""
+    server = serve(version=version)
+    transport = drive_http.transport(ca_file=ca_file, proxy=False)
+    agent = agent_at(server, "late", transport=transport)
+
+    async def main() -> list[str | None]:
+        return [(await agent.acomplete("hi")).text for _ in range(3)]
+
+    texts = run_and_leave_nothing(main()) if drive_http.awaits else [agent.complete("hi").text for _ in range(3)]
+    assert texts == ["late"] * 3
+    assert server.connections_made == 1
+    transport.close()
+
+
+@both_versions
+def test_megabytes_go_both_ways(drive_http: Driver, serve: Serve, ca_file: Path, version: ssl.TLSVersion) -> None:
+    server = serve(version=version)
+    transport = drive_http.transport(ca_file=ca_file, proxy=False)
+    agent = agent_at(server, "long", transport=transport)
+    question = "x" * LONG
+
+    async def main() -> Any:
+        return await agent.acomplete(question)
+
+    text = (run_and_leave_nothing(main()) if drive_http.awaits else agent.complete(question)).text
+    sent, _, said = (text or "").partition(" ")
+    assert int(sent) > LONG
+    assert said == "é" * LONG
+    transport.close()
+
+
+@both_versions
+def test_an_answer_may_end_with_its_connection(
+    drive_http: Driver, serve: Serve, ca_file: Path, version: ssl.TLSVersion
+) -> None:
+    server = serve(version=version)
+    transport = drive_http.transport(ca_file=ca_file, proxy=False)
+    assert call(drive_http, agent_at(server, "closing", transport=transport)).text == "closing"
+    transport.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x16\x03\x03\x00\x02\x02\x00"])
+def test_a_handshake_that_breaks_off_or_is_none_is_a_connection_error(drive_http: Driver, said: bytes) -> None:
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(said)
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(5)
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}/v1"
+        agent = Agent("openai-chat:m", transport=drive_http.carrier, api_key="sk-test", base_url=url, max_retries=0)
+        with pytest.raises(errors.ConnectionError):
+            call(drive_http, agent)
+        thread.join()
+
+
+def test_what_is_damaged_on_the_way_is_not_taken_for_an_answer(serve: Serve, ca_file: Path) -> None:
+    """A man in the middle who changes a byte of the answer."""
+    server = serve()
+    port = int(server.url.rpartition(":")[2])
+
+    def relay() -> None:
+        client, _ = listener.accept()
+        with client, socket.create_connection(("127.0.0.1", port)) as upstream:
+            for side in (client, upstream):
+                side.settimeout(0.3)
+            while True:
+                with suppress(TimeoutError):
+                    upstream.sendall(client.recv(65536))
+                try:
+                    data = bytearray(upstream.recv(65536))
+                except TimeoutError:
+                    continue
+                if server.requests:
+                    data[-9] ^= 1
+                client.sendall(data)
+                if server.requests:
+                    return
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(5)
+        thread = threading.Thread(target=relay)
+        thread.start()
+        transport = HttpTransport(ca_file=ca_file, proxy=False)
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}/late/v1"
+        agent = Agent("openai-chat:m", transport=transport, api_key="sk-test", base_url=url, max_retries=0)
+
+        async def main() -> None:
+            await agent.acomplete("hi")
+
+        with pytest.raises(errors.ConnectionError):
+            run_and_leave_nothing(main())
+        thread.join()
 
 
 def test_an_ssl_context_can_be_brought(drive_http: Driver, serve: Serve, authority: trustme.CA) -> None:
@@ -143,8 +264,6 @@ def test_the_deadline_holds_under_tls(drive_http: Driver, serve: Serve, ca_file:
 @pytest.mark.timing
 def test_a_handshake_that_hangs_ends_at_the_deadline(drive_http: Driver) -> None:
     """A server that accepts, and says nothing."""
-    import socket
-
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(5)
