@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from .. import errors
-from ..types import AgentRequest, CodeContent, DiffContent, DocumentContent, Origin, Part, ToolSpec, thaw
+from ..types import AgentRequest, CodeContent, DiffContent, DocumentContent, Message, Origin, Part, ToolSpec, thaw
 from ..types.notes import kept_notes, notes_on
 
 LARGE = 64 * 1024
@@ -137,6 +137,17 @@ def text_json(text: str) -> bytes:
         return to_json(text)
     except (PydanticSerializationError, ValueError):
         return as_json(text)  # which says what is wrong
+
+
+def words_json(message: Message, before: bytes, after: bytes) -> bytes | None:
+    """A message of words alone, between two pieces of JSON; None for any other. Who speaks is the caller's business."""
+    content = message.content
+    if type(content) is not str or not content or message.name is not None:
+        return None
+    try:
+        return before + to_json(content) + after
+    except (PydanticSerializationError, ValueError):
+        return as_json(content)  # which says what is wrong
 
 
 class Written(bytes):

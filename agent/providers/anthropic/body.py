@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from ... import errors
 from ...types import AgentRequest, Message, Role, TextContent, ToolSpec, VendorContent
-from ...types.notes import kept_notes
+from ...types.notes import first_notes, kept_notes
 from ..history import repair
-from ..writing import as_json, check_extra, home_of, join_turns, object_json
+from ..writing import LARGE, as_json, check_extra, home_of, join_turns, object_json, words_json
 from .blocks import BlockWriter, cache_control, opening
 from .family import API, BETA_OF_BLOCK, BETA_OF_KEY, BETA_OF_TOOL, family_of
 from .settings import Settings
@@ -120,10 +120,19 @@ def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
             said.append((opening(message), blocks))
             continue
         try:
-            written = kept_notes(message).get(key)
+            notes = kept_notes(message)
         except AttributeError:
-            written = None
-        said.append(written or writer.message(message))
+            notes = first_notes(message)
+        written = notes.get(key)
+        if written is None:
+            words = words_json(message, b'{"type":"text","text":', b"}") if message.role is not Role.TOOL else None
+            if words is None:
+                written = writer.message(message)
+            else:
+                written = opening(message), words
+                if len(words) <= LARGE:
+                    notes[key] = written
+        said.append(written)
     return join_turns(said)
 
 
