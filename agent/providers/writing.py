@@ -201,7 +201,7 @@ def join_turns(said: Iterable[tuple[bytes, bytes]]) -> bytes:
 def tools_json(
     tools: Sequence[ToolSpec | Mapping[str, Any]],
     key: str,
-    write: Callable[[ToolSpec, list[str]], Mapping[str, Any]],
+    write: Callable[[ToolSpec, list[str]], Mapping[str, Any] | Written],
     warn: Callable[[str], object],
 ) -> Written:
     """Offered tools as JSON, each written once: its bytes are kept with it, and so is what was left out of them.
@@ -209,7 +209,7 @@ def tools_json(
     Args:
         tools: The caller's own, and those of the vendor's, which go there as they are.
         key: Tells apart all that `write` depends on besides the tool.
-        write: What a tool is to the vendor. It adds its warnings to the list.
+        write: What a tool is to the vendor, or the JSON of that. It adds its warnings to the list.
         warn: Told the warnings, those of a tool that was written before as well.
     """
     return Written(b"[" + b",".join([tool_json(tool, key, write, warn) for tool in tools]) + b"]")
@@ -218,7 +218,7 @@ def tools_json(
 def tool_json(
     tool: ToolSpec | Mapping[str, Any],
     key: str,
-    write: Callable[[ToolSpec, list[str]], Mapping[str, Any]],
+    write: Callable[[ToolSpec, list[str]], Mapping[str, Any] | Written],
     warn: Callable[[str], object],
 ) -> bytes:
     """One of the tools that `tools_json` writes."""
@@ -228,7 +228,9 @@ def tool_json(
         written, warnings = kept_notes(tool)[key]
     except (AttributeError, KeyError):
         warnings = []
-        written = as_json(thaw(write(tool, warnings)))  # which takes less time than writing what is frozen
+        written = write(tool, warnings)
+        if type(written) is not Written:
+            written = as_json(thaw(written))  # which takes less time than writing what is frozen
         notes_on(tool)[key] = written, warnings
     for warning in warnings:
         warn(warning)

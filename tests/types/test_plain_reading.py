@@ -123,6 +123,14 @@ def test_a_plain_tool_is_what_pydantic_would_have_made_of_it(given: dict[str, An
     assert type(made.parameters) is type(read.parameters) is FrozenDict
 
 
+def test_making_a_tool_takes_nothing_out_of_what_it_is_given() -> None:
+    """What is no JSON stays what it is: an iterator has been read once it has been written down."""
+    numbers = (number for number in (1, 2, 3))
+    tool = ToolSpec(name="count", parameters={"type": "object", "default": numbers})
+    assert tool.parameters["default"] is numbers
+    assert list(numbers) == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     "given", [{"name": "a b"}, {"name": ""}, {"name": 1}, {"name": "a", "parameters": [1]}, {"description": "nameless"}]
 )
