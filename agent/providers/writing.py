@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from .. import errors
 from ..types import AgentRequest, CodeContent, DiffContent, DocumentContent, Message, Origin, Part, ToolSpec, thaw
-from ..types.notes import kept_notes, notes_on
+from ..types.notes import first_notes, kept_notes
 
 LARGE = 64 * 1024
 """Encoded messages beyond this are not kept: they hold images, and would double the memory of the conversation."""
@@ -225,13 +225,16 @@ def tool_json(
     if not isinstance(tool, ToolSpec):
         return as_json(tool)
     try:
-        written, warnings = kept_notes(tool)[key]
-    except (AttributeError, KeyError):
-        warnings = []
-        written = write(tool, warnings)
-        if type(written) is not Written:
-            written = as_json(thaw(written))  # which takes less time than writing what is frozen
-        notes_on(tool)[key] = written, warnings
+        notes = kept_notes(tool)
+    except AttributeError:
+        notes = first_notes(tool)
+    known: tuple[bytes, list[str]] | None = notes.get(key)
+    if known is None:
+        warnings: list[str] = []
+        made = write(tool, warnings)
+        # Thawing takes less time than writing what is frozen.
+        known = notes[key] = made if isinstance(made, Written) else as_json(thaw(made)), warnings
+    written, warnings = known
     for warning in warnings:
         warn(warning)
-    return written  # type: ignore[no-any-return]  # a note is whatever was left
+    return written

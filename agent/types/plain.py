@@ -73,7 +73,10 @@ def _plain_arguments(arguments: Any) -> FrozenDict | None:
 
 
 def plain_object(value: dict[str, Any]) -> tuple[FrozenDict, bytes] | None:
-    """An object frozen, and written as JSON while it is still a plain dict, which takes a sixth of the time."""
+    """An object frozen, and written as JSON while it is still a plain dict, which takes a sixth of the time.
+
+    None if it holds anything but JSON: that may be written differently later, or be gone once it was written.
+    """
     try:
         return _freeze(value), to_json(value)
     except (TypeError, ValueError, RecursionError):
@@ -84,12 +87,13 @@ _PLAIN = frozenset((str, int, bool, type(None)))
 
 
 def _freeze(value: Any) -> Any:
-    """`freeze` for JSON of the usual types, whose text does not depend on when it is written. TypeError for others."""
+    """`freeze` for what JSON can hold. TypeError for anything else."""
     kind = type(value)
     if kind is dict:
         frozen = FrozenDict(value)
         for key, item in frozen.items():
-            if type(item) not in _PLAIN:
+            inner = type(item)
+            if inner is not str and inner not in _PLAIN:  # most are text
                 _put(frozen, key, _freeze(item))  # a key that is there already: the dict keeps its shape
         return frozen
     if kind is list or kind is tuple:

@@ -36,7 +36,7 @@ from ..writing import LARGE, as_json, as_markdown, base64_text, cannot_take, fit
 from .family import API
 
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
-_USER_OPENS, _ASSISTANT_OPENS = b'{"role":"user","content":[', b'{"role":"assistant","content":['
+USER_OPENS, ASSISTANT_OPENS = b'{"role":"user","content":[', b'{"role":"assistant","content":['
 _LONGEST_NAME = 128
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGE_TYPES = {
@@ -93,7 +93,7 @@ def offered(request: AgentRequest) -> dict[str, ToolSpec]:
 
 def opening(message: Message) -> bytes:
     """How the turn of a message begins."""
-    return _ASSISTANT_OPENS if message.role is _ASSISTANT else _USER_OPENS
+    return ASSISTANT_OPENS if message.role is _ASSISTANT else USER_OPENS
 
 
 class BlockWriter:

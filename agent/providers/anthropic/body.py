@@ -15,11 +15,12 @@ from ...types import AgentRequest, Message, Role, TextContent, ToolSpec, VendorC
 from ...types.notes import first_notes, kept_notes
 from ..history import repair
 from ..writing import LARGE, as_json, check_extra, home_of, join_turns, object_json, words_json
-from .blocks import BlockWriter, cache_control, opening
+from .blocks import ASSISTANT_OPENS, USER_OPENS, BlockWriter, cache_control, opening
 from .family import API, BETA_OF_BLOCK, BETA_OF_KEY, BETA_OF_TOOL, family_of
 from .settings import Settings
 from .turns import Marks, Turns, ends_with_prefill, place_marks, take_turns
 
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
 _OWN_KEYS = ("messages", "model", "stream")
 _COUNTED = frozenset(
     (
@@ -125,11 +126,12 @@ def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
             notes = first_notes(message)
         written = notes.get(key)
         if written is None:
-            words = words_json(message, b'{"type":"text","text":', b"}") if message.role is not Role.TOOL else None
+            role = message.role
+            words = words_json(message, b'{"type":"text","text":', b"}") if role is not _TOOL else None
             if words is None:
                 written = writer.message(message)
             else:
-                written = opening(message), words
+                written = ASSISTANT_OPENS if role is _ASSISTANT else USER_OPENS, words
                 if len(words) <= LARGE:
                     notes[key] = written
         said.append(written)
