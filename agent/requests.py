@@ -63,7 +63,9 @@ def read_request(request: RequestLike, overrides: Mapping[str, Any]) -> AgentReq
             )
         overrides = {**overrides, "output_schema": overrides["schema"]}
         del overrides["schema"]
-    return validated(lambda: given.model_copy(update=dict(overrides)))
+    # The rest is valid already, and no field's validity depends on another's.
+    changes = validated(lambda: AgentRequest.model_validate(dict(overrides)))
+    return given.changed(**{name: getattr(changes, name) for name in changes.model_fields_set})
 
 
 def _read_tools(tools: Any) -> Any:
@@ -92,7 +94,8 @@ def _as_request(request: Any) -> AgentRequest:
         case Session():
             return AgentRequest(messages=request.messages, session_id=request.id)
         case list() | tuple():
-            return AgentRequest(messages=request)
+            known = set(map(type, request)) == {Message}  # values of ours are valid
+            return AgentRequest.trusted(messages=tuple(request)) if known else AgentRequest(messages=request)
         case _ if hasattr(request, "to_request"):
             asked: AgentRequest = request.to_request()
             return asked

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from .. import errors
-from ..types import AgentRequest, CodeContent, DiffContent, DocumentContent, Origin, Part, ToolSpec, thaw
-from ..types.notes import kept_notes, notes_on
+from ..types import AgentRequest, CodeContent, DiffContent, DocumentContent, Message, Origin, Part, ToolSpec, thaw
+from ..types.notes import first_notes, kept_notes
 
 LARGE = 64 * 1024
 """Encoded messages beyond this are not kept: they hold images, and would double the memory of the conversation."""
@@ -139,6 +139,17 @@ def text_json(text: str) -> bytes:
         return as_json(text)  # which says what is wrong
 
 
+def words_json(message: Message, before: bytes, after: bytes) -> bytes | None:
+    """A message of words alone, between two pieces of JSON; None for any other. Who speaks is the caller's business."""
+    content = message.content
+    if type(content) is not str or not content or message.name is not None:
+        return None
+    try:
+        return before + to_json(content) + after
+    except (PydanticSerializationError, ValueError):
+        return as_json(content)  # which says what is wrong
+
+
 class Written(bytes):
     """JSON that stands where a value is going to be: what is written once is joined as bytes."""
 
@@ -190,7 +201,7 @@ def join_turns(said: Iterable[tuple[bytes, bytes]]) -> bytes:
 def tools_json(
     tools: Sequence[ToolSpec | Mapping[str, Any]],
     key: str,
-    write: Callable[[ToolSpec, list[str]], Mapping[str, Any]],
+    write: Callable[[ToolSpec, list[str]], Mapping[str, Any] | Written],
     warn: Callable[[str], object],
 ) -> Written:
     """Offered tools as JSON, each written once: its bytes are kept with it, and so is what was left out of them.
@@ -198,7 +209,7 @@ def tools_json(
     Args:
         tools: The caller's own, and those of the vendor's, which go there as they are.
         key: Tells apart all that `write` depends on besides the tool.
-        write: What a tool is to the vendor. It adds its warnings to the list.
+        write: What a tool is to the vendor, or the JSON of that. It adds its warnings to the list.
         warn: Told the warnings, those of a tool that was written before as well.
     """
     return Written(b"[" + b",".join([tool_json(tool, key, write, warn) for tool in tools]) + b"]")
@@ -207,18 +218,23 @@ def tools_json(
 def tool_json(
     tool: ToolSpec | Mapping[str, Any],
     key: str,
-    write: Callable[[ToolSpec, list[str]], Mapping[str, Any]],
+    write: Callable[[ToolSpec, list[str]], Mapping[str, Any] | Written],
     warn: Callable[[str], object],
 ) -> bytes:
     """One of the tools that `tools_json` writes."""
     if not isinstance(tool, ToolSpec):
         return as_json(tool)
     try:
-        written, warnings = kept_notes(tool)[key]
-    except (AttributeError, KeyError):
-        warnings = []
-        written = as_json(thaw(write(tool, warnings)))  # which takes less time than writing what is frozen
-        notes_on(tool)[key] = written, warnings
+        notes = kept_notes(tool)
+    except AttributeError:
+        notes = first_notes(tool)
+    known: tuple[bytes, list[str]] | None = notes.get(key)
+    if known is None:
+        warnings: list[str] = []
+        made = write(tool, warnings)
+        # Thawing takes less time than writing what is frozen.
+        known = notes[key] = made if isinstance(made, Written) else as_json(thaw(made)), warnings
+    written, warnings = known
     for warning in warnings:
         warn(warning)
-    return written  # type: ignore[no-any-return]  # a note is whatever was left
+    return written

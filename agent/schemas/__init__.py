@@ -24,7 +24,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from ..errors import ConfigurationError
-from ..types import freeze
+from ..types import freeze, thaw
 from .compiling import Compiler, TooLarge
 from .dialects import DIALECTS, Dialect
 from .fitting import validator_of
@@ -36,6 +36,7 @@ __all__ = [
     "WRAPPER",
     "Compiled",
     "compile_schema",
+    "compiled_json",
     "dead_end",
     "is_object_schema",
     "unwrap_value",
@@ -76,6 +77,12 @@ def compile_schema(schema: Mapping[str, Any], dialect: str) -> Compiled:
     """
     # Text is the key because it tells apart what compares equal: 1 and true, or two orders of the same properties.
     return _compile(to_json(schema, fallback=str), dialect)
+
+
+@lru_cache(maxsize=256)
+def compiled_json(text: bytes, dialect: str) -> bytes:
+    """What `compile_schema` makes of a schema, JSON from JSON."""
+    return to_json(thaw(_compile(text, dialect).schema))
 
 
 @lru_cache(maxsize=256)

@@ -8,8 +8,8 @@ neither codecs nor messages.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ._base import NOTHING, Value
 
@@ -23,12 +23,12 @@ class Noted(Value, frozen=True):
         _encoded: dict[str, Any] = NOTHING
 
 
-N = TypeVar("N", bound=Noted)
-
 _slot: Any = inspect.getattr_static(Noted, "_encoded")
 
 kept_notes: Callable[[Noted], dict[str, Any]] = _slot.__get__
 """The notes on a value; AttributeError if there are none. `getattr` would ask pydantic then, which takes its time."""
+
+_set_notes: Callable[[Noted, dict[str, Any]], None] = _slot.__set__
 
 
 def notes_on(value: Noted) -> dict[str, Any]:
@@ -42,22 +42,5 @@ def notes_on(value: Noted) -> dict[str, Any]:
 def first_notes(value: Noted) -> dict[str, Any]:
     """Room for notes on a value that is known to have none."""
     notes: dict[str, Any] = {}
-    _slot.__set__(value, notes)
+    _set_notes(value, notes)
     return notes
-
-
-def noted(values: Sequence[N], key: str, look: Callable[[N], Any]) -> list[Any]:
-    """The note under a key on each of the values. Where there is none, `look` says what it is."""
-    for value in reversed(values):  # what is new stands at the end of a conversation
-        notes = notes_on(value)
-        if key in notes:
-            break
-        notes[key] = look(value)
-    try:
-        return [kept_notes(value)[key] for value in values]
-    except (AttributeError, KeyError):
-        for value in values:
-            notes = notes_on(value)
-            if key not in notes:
-                notes[key] = look(value)
-        return [kept_notes(value)[key] for value in values]

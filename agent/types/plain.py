@@ -1,4 +1,4 @@
-"""Reading the plain dicts of the commonest shapes without pydantic: words, calls with their arguments as JSON.
+"""Reading the plain dicts of the commonest shapes without pydantic: words, calls with their arguments as JSON, schemas.
 
 A conversation arrives as hundreds of such dicts. Whatever is not exactly of these shapes is None here, and read by
 pydantic, which also says what is wrong with it; what is read here is the same as pydantic would have made of it.
@@ -6,11 +6,12 @@ pydantic, which also says what is wrong with it; what is read here is the same a
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
-from ._base import NOTHING, FrozenDict, freeze
+from ._base import NOTHING, FrozenDict, FrozenList, _put, freeze
 from .parts import Part, TextContent, ToolCall
 
 
@@ -69,3 +70,34 @@ def _plain_arguments(arguments: Any) -> FrozenDict | None:
         return freeze(arguments) if type(arguments) is dict else None
     except RecursionError:
         return None
+
+
+def plain_object(value: dict[str, Any]) -> tuple[FrozenDict, bytes] | None:
+    """An object frozen, and written as JSON while it is still a plain dict, which takes a sixth of the time.
+
+    None if it holds anything but JSON: that may be written differently later, or be gone once it was written.
+    """
+    try:
+        return _freeze(value), to_json(value)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+_PLAIN = frozenset((str, int, bool, type(None)))
+
+
+def _freeze(value: Any) -> Any:
+    """`freeze` for what JSON can hold. TypeError for anything else."""
+    kind = type(value)
+    if kind is dict:
+        frozen = FrozenDict(value)
+        for key, item in frozen.items():
+            inner = type(item)
+            if inner is not str and inner not in _PLAIN:  # most are text
+                _put(frozen, key, _freeze(item))  # a key that is there already: the dict keeps its shape
+        return frozen
+    if kind is list or kind is tuple:
+        return FrozenList([item if type(item) in _PLAIN else _freeze(item) for item in value])
+    if kind is float and isfinite(value):
+        return value
+    raise TypeError(f"no JSON: {kind.__name__}")

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.errors import AgentError
+from agent.errors import AgentError, ConfigurationError
 from agent.providers import Provider, load
-from agent.types import AgentConfig, AgentRequest, Message, ToolCall, ToolSpec
+from agent.types import AgentConfig, AgentRequest, FrozenDict, Message, Role, TextContent, ToolCall, ToolSpec
+from agent.types.messages import RoleName
 from tests.strategies import agent_requests
 
 TARGETS = (
@@ -93,6 +94,92 @@ def test_what_one_vendor_was_sent_does_not_change_what_another_is_sent(data: st.
             written(target, with_model(bare, target))
             written(target, one.changed(messages=one.messages[1:]))
             assert written(target, one) == wanted
+
+
+# What is written in one go
+
+
+@pytest.mark.parametrize("text", ["hi", 'caf\u00e9 "\\/\n\x00\u2028', " x ", "NaN"])
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_words_are_written_as_the_same_words_in_parts(target: str, role: RoleName, text: str) -> None:
+    """Words take a way of their own; parts are taken one by one."""
+
+    def asked(content: Any) -> AgentRequest:
+        said = [Message("user", "q"), Message(role, content), Message("user", "a"), Message("user", "b")]
+        named = Message("user", content, name="Ann")
+        return AgentRequest(messages=[*said, named, said[0]], model=model_of(target))
+
+    assert written(target, asked(text)) == written(target, asked([TextContent(text=text)]))
+
+
+@pytest.mark.parametrize("target", APIS)
+def test_half_a_character_is_named_with_its_fix(target: str) -> None:
+    request = AgentRequest(messages=[Message("user", "half \ud83d of it")], model=model_of(target))
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"cannot be written as JSON.*surrogates") as caught:
+            codec_of(target).encode(request, stream=False)
+        assert caught.value.field == "request"
+        assert caught.value.fix is not None
+
+
+SCHEMAS: tuple[dict[str, Any], ...] = (
+    {},
+    {"type": "object"},
+    {"properties": {"n": {"type": "integer"}}},
+    {"type": "object", "properties": {"n": {"minimum": 0.5, "maximum": 1e22, "enum": (1, 2.0, None, True)}}},
+    {"type": "object", "properties": {"\u00e9": {"const": 'a "quote" \\ \x00'}}, "x": [[], {}, [{"y": {}}]]},
+    {"type": "object", "properties": {"n": {"default": float("nan")}}},
+    {"type": "object", "properties": {"n": {"default": b"bytes"}}},
+    {"type": "object", "properties": {1: {"type": "string"}}},
+    {"type": "object", "properties": {"n": FrozenDict(type="string")}},
+    {"type": "object", "properties": {"n": {"default": Role.USER}}},
+    {"type": "object", "properties": {"n": {"default": object}}},
+)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+@pytest.mark.parametrize("description", ["", "Looks \u00e9."])
+@pytest.mark.parametrize("name", ["look", "look.at:it", "1st"])
+def test_a_plain_tool_is_written_as_one_that_pydantic_has_read(
+    name: str, description: str, schema: dict[str, Any]
+) -> None:
+    given: dict[str, Any] = {"name": name, "description": description, "parameters": schema}
+    for target in TARGETS:
+        asked = [
+            AgentRequest(input="hi", tools=[tool], model=model_of(target))
+            for tool in (
+                ToolSpec(**given),
+                ToolSpec.model_validate(given),
+                pickle.loads(pickle.dumps(ToolSpec(**given))),
+            )
+        ]
+        first, *others = [written(target, request) for request in asked]
+        assert [first, first] == others
+
+
+def test_a_tool_is_written_as_it_was_when_it_was_made() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    tools = [ToolSpec(name="look", description="Looks.", parameters=schema)]
+    expected = [written(target, AgentRequest(input="hi", tools=tools, model=model_of(target))) for target in APIS]
+    later = [ToolSpec(name="look", description="Looks.", parameters=schema)]
+    schema["properties"]["n"]["type"] = "string"
+    for target, wanted in zip(APIS, expected, strict=True):
+        assert written(target, AgentRequest(input="hi", tools=later, model=model_of(target))) == wanted
+
+
+def test_a_changed_tool_is_written_anew() -> None:
+    tool = ToolSpec(name="look", description="Looks.", parameters={"type": "object", "properties": {}})
+    for target in APIS:
+        for change in ({"strict": True}, {"extra": {"more": 1}}, {"parameters": {"type": "object", "title": "T"}}):
+            changed = tool.model_copy(update=change)
+            fresh_one = ToolSpec.from_dict(changed.to_dict())
+            sent = [
+                written(target, AgentRequest(input="hi", tools=[one], model=model_of(target)))
+                for one in (tool, changed, fresh_one)
+            ]
+            assert sent[1] == sent[2]
+            assert sent[0] != sent[1] or "strict" in change
 
 
 # What a turn costs

@@ -123,6 +123,34 @@ def test_a_plain_tool_is_what_pydantic_would_have_made_of_it(given: dict[str, An
     assert type(made.parameters) is type(read.parameters) is FrozenDict
 
 
+def test_schemas_that_compare_equal_are_told_apart() -> None:
+    """Whatever is kept of one schema is not taken for another: 1, 1.0 and true are not the same."""
+    values: tuple[Any, ...] = (1, True, 1.0, "1", b"1", [1], (1,), [True], {"1": 1}, {1: 1}, -0.0, 0.0, None, 10**30)
+    for value in (*values, *reversed(values)):
+        given: dict[str, Any] = {"name": "look", "parameters": {"type": "object", "default": value}}
+        assert anatomy(ToolSpec(**given)) == anatomy(ToolSpec.model_validate(given)), value
+    orders: tuple[dict[str, Any], ...] = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
+    assert [list(ToolSpec(name="look", parameters=order).parameters) for order in orders] == [["a", "b"], ["b", "a"]]
+
+
+def test_a_tool_keeps_its_schema_whatever_becomes_of_what_was_passed() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"n": {"enum": [1]}}}
+    tools = [ToolSpec(name="look", parameters=schema), ToolSpec(name="see", parameters=schema)]
+    schema["properties"]["n"]["enum"].append(2)
+    tools.append(ToolSpec(name="watch", parameters=schema))
+    assert [tool.parameters["properties"]["n"]["enum"] for tool in tools] == [[1], [1], [1, 2]]
+    with pytest.raises(TypeError, match="read-only"):
+        tools[0].parameters["properties"]["n"]["enum"].append(3)
+
+
+def test_making_a_tool_takes_nothing_out_of_what_it_is_given() -> None:
+    """What is no JSON stays what it is: an iterator has been read once it has been written down."""
+    numbers = (number for number in (1, 2, 3))
+    tool = ToolSpec(name="count", parameters={"type": "object", "default": numbers})
+    assert tool.parameters["default"] is numbers
+    assert list(numbers) == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     "given", [{"name": "a b"}, {"name": ""}, {"name": 1}, {"name": "a", "parameters": [1]}, {"description": "nameless"}]
 )

@@ -36,7 +36,7 @@ from ..writing import LARGE, as_json, as_markdown, base64_text, cannot_take, fit
 from .family import API
 
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
-_USER_OPENS, _ASSISTANT_OPENS = b'{"role":"user","content":[', b'{"role":"assistant","content":['
+USER_OPENS, ASSISTANT_OPENS = b'{"role":"user","content":[', b'{"role":"assistant","content":['
 _LONGEST_NAME = 128
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGE_TYPES = {
@@ -93,7 +93,7 @@ def offered(request: AgentRequest) -> dict[str, ToolSpec]:
 
 def opening(message: Message) -> bytes:
     """How the turn of a message begins."""
-    return _ASSISTANT_OPENS if message.role is _ASSISTANT else _USER_OPENS
+    return ASSISTANT_OPENS if message.role is _ASSISTANT else USER_OPENS
 
 
 class BlockWriter:
@@ -120,18 +120,14 @@ class BlockWriter:
         return written
 
     def _plainly(self, message: Message) -> bytes | None:
-        """A message of words and calls alone, in one go: of such are most of a conversation's. None for any other."""
+        """A result that is only text, and a turn of words and calls, in one go. None for any other message."""
         content, role = message.content, message.role
         if role is _TOOL:
             if message.tool_call_id is None or not isinstance(content, str):
                 return None
             block = b'{"type":"tool_result","tool_use_id":' + text_json(sent_id(message.tool_call_id))
             return block + (b',"content":' + text_json(content) + b"}" if content.strip() else b"}")
-        if message.name is not None:
-            return None
-        if isinstance(content, str):
-            return b'{"type":"text","text":' + text_json(content) + b"}" if content.strip() else None
-        if role is not _ASSISTANT:
+        if message.name is not None or isinstance(content, str) or role is not _ASSISTANT:
             return None
         blocks: list[dict[str, Any]] = []
         for part in content:

@@ -12,14 +12,15 @@ from typing import Any, Literal
 
 from ... import errors
 from ...types import AgentRequest, Message, Role, TextContent, ToolSpec, VendorContent
-from ...types.notes import kept_notes
+from ...types.notes import first_notes, kept_notes
 from ..history import repair
-from ..writing import as_json, check_extra, home_of, join_turns, object_json
-from .blocks import BlockWriter, cache_control, opening
+from ..writing import LARGE, as_json, check_extra, home_of, join_turns, object_json, words_json
+from .blocks import ASSISTANT_OPENS, USER_OPENS, BlockWriter, cache_control, opening
 from .family import API, BETA_OF_BLOCK, BETA_OF_KEY, BETA_OF_TOOL, family_of
 from .settings import Settings
 from .turns import Marks, Turns, ends_with_prefill, place_marks, take_turns
 
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
 _OWN_KEYS = ("messages", "model", "stream")
 _COUNTED = frozenset(
     (
@@ -120,10 +121,20 @@ def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
             said.append((opening(message), blocks))
             continue
         try:
-            written = kept_notes(message).get(key)
+            notes = kept_notes(message)
         except AttributeError:
-            written = None
-        said.append(written or writer.message(message))
+            notes = first_notes(message)
+        written = notes.get(key)
+        if written is None:
+            role = message.role
+            words = words_json(message, b'{"type":"text","text":', b"}") if role is not _TOOL else None
+            if words is None:
+                written = writer.message(message)
+            else:
+                written = ASSISTANT_OPENS if role is _ASSISTANT else USER_OPENS, words
+                if len(words) <= LARGE:
+                    notes[key] = written
+        said.append(written)
     return join_turns(said)
 
 

@@ -15,7 +15,8 @@ from ... import errors
 from ...models import facts
 from ...schemas import compile_schema
 from ...types import AgentRequest, ThinkingLevel, ToolSpec
-from ..writing import NO_PARAMETERS, Written, tool_json, tools_json
+from ...types.tools import plain_schema
+from ..writing import NO_PARAMETERS, Written, text_json, tool_json, tools_json
 from .blocks import cache_control, sent_name
 from .family import API, BUDGETS, EFFORTS, LEAST_BUDGET, Family
 from .turns import Marks, Turns, begins_with_thinking
@@ -259,7 +260,10 @@ class Settings:
         return {"type": "json_schema", "schema": compiled.schema}
 
 
-def _tool(tool: ToolSpec, warnings: list[str], mark: str | None = None) -> dict[str, Any]:
+def _tool(tool: ToolSpec, warnings: list[str], mark: str | None = None) -> dict[str, Any] | Written:
+    if mark is None and (text := plain_schema(tool)) is not None and "type" in tool.parameters:
+        description = b',"description":' + text_json(tool.description) if tool.description else b""
+        return Written(b'{"name":%b%b,"input_schema":%b}' % (text_json(sent_name(tool.name)), description, text))
     written: dict[str, Any] = {"name": sent_name(tool.name)}
     if tool.description:
         written["description"] = tool.description

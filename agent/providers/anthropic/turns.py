@@ -24,7 +24,7 @@ from ...types import (
     ToolSpec,
     VendorContent,
 )
-from ...types.notes import noted
+from ...types.notes import notes_on
 from ..history import FOREIGN_BLOCK_DROPPED
 from ..writing import as_markdown, cannot_take
 from .blocks import says_nothing, why_left_out
@@ -40,6 +40,7 @@ TOO_MANY_MARKS = f"anthropic takes {MOST_MARKS} cache marks; the first of them w
 MARK_ON_NOTHING = "a cache mark on a part that cannot hold one was left out"
 SHORTER_MARK = "a cache mark for an hour cannot follow one for minutes; it was shortened"
 
+_USER, _ASSISTANT = Role.USER, Role.ASSISTANT  # looked up once: enums are slow to ask
 _STAND_IN = Message(Role.USER, NOTHING_SAID)
 
 
@@ -62,14 +63,12 @@ def take_turns(messages: Sequence[Message], home: Origin) -> Turns:
         turns.system.extend(_instructions(messages[leading], turns, home))
         leading += 1
     rest = messages[leading:]
-    looks: list[_Look] = noted(rest, _LOOK, _look_into)
-    plain = looks.count(_PLAIN) == len(looks)
-    if not rest or rest[0].role is Role.ASSISTANT or not (plain or all(stays for stays, _ in looks)):
+    looks = _looks_at(rest)
+    if not rest or rest[0].role is Role.ASSISTANT or not all(stays for _, (stays, _) in looks):
         rest = _in_shape(rest, turns, home)
-        looks, plain = noted(rest, _LOOK, _look_into), False
+        looks = _looks_at(rest)
     turns.messages = rest
-    if not plain:
-        turns.notable = [(number, *found) for number, (_, notable) in enumerate(looks) for found in notable]
+    turns.notable = [(number, *found) for number, (_, notable) in looks for found in notable]
     return turns
 
 
@@ -79,8 +78,25 @@ _LOOK = f"{API}/turn"
 _PLAIN: _Look = (True, ())
 
 
+def _looks_at(messages: Sequence[Message]) -> list[tuple[int, _Look]]:
+    """What there is to know about messages, each with its number, but for those that are sent as they are.
+
+    Words alone are seen at a glance; what is found out about other messages is kept with them.
+    """
+    looks: list[tuple[int, _Look]] = []
+    for number, message in enumerate(messages):
+        content, role = message.content, message.role
+        if type(content) is str and (role is _USER or role is _ASSISTANT) and content and not content.isspace():
+            continue
+        notes = notes_on(message)
+        if (look := notes.get(_LOOK)) is None:
+            look = notes[_LOOK] = _look_into(message)
+        if look is not _PLAIN:
+            looks.append((number, look))
+    return looks
+
+
 def _look_into(message: Message) -> _Look:
-    """What there is to know about a message in a conversation. It is kept: each is looked into only once."""
     content, role = message.content, message.role
     if isinstance(content, str):
         return _PLAIN if role is Role.TOOL or (role is not Role.SYSTEM and content.strip()) else (False, ())

@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from ... import errors
 from ...models import facts
-from ...schemas import compile_schema
+from ...schemas import compile_schema, compiled_json
 from ...types import AgentRequest, Origin, Role, ToolSpec
+from ...types.tools import plain_schema
 from ..history import repair
-from ..writing import Written, as_json, check_extra, home_of, object_json, tools_json
+from ..writing import Written, as_json, check_extra, home_of, object_json, text_json, tools_json
 from .contents import ContentsWriter
 from .family import SCHEMA_DIALECT, Family, family_of
 from .names import sent_name
@@ -195,7 +196,13 @@ class _Settings:
         )
 
 
-def _function(tool: ToolSpec, warnings: list[str]) -> dict[str, Any]:
+def _function(tool: ToolSpec, warnings: list[str]) -> dict[str, Any] | Written:
+    if (text := plain_schema(tool)) is not None:
+        schema = compiled_json(text, SCHEMA_DIALECT)
+        description = b',"description":' + text_json(tool.description) if tool.description else b""
+        return Written(
+            b'{"name":%b%b,"parametersJsonSchema":%b}' % (text_json(sent_name(tool.name)), description, schema)
+        )
     function: dict[str, Any] = {"name": sent_name(tool.name)}
     if tool.description:
         function["description"] = tool.description

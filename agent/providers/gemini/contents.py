@@ -29,9 +29,9 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
-from ...types.notes import notes_on
+from ...types.notes import first_notes, kept_notes, notes_on
 from ..history import is_home
-from ..writing import LARGE, as_json, as_markdown, as_text, base64_text, cannot_take, join_turns, text_json
+from ..writing import LARGE, as_json, as_markdown, as_text, base64_text, cannot_take, join_turns, words_json
 from .family import SKIP_SIGNATURE, Family
 from .names import sent_id, sent_name
 
@@ -46,7 +46,7 @@ NO_AUTHOR = "the name of a message's author was left out: the API has no place f
 NO_TITLE = "the title of a file was left out: the API has no place for it"
 NO_DETAIL = "how closely to look at an image was left to the model"
 
-_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
+_ASSISTANT, _SYSTEM, _TOOL = Role.ASSISTANT, Role.SYSTEM, Role.TOOL  # looked up once: enums are slow to ask
 _USER, _MODEL = b'{"role":"user","parts":[', b'{"role":"model","parts":['
 _Named: TypeAlias = tuple[tuple[str, str, bool], ...]
 """Calls by id, name, and whether the vendor takes the id."""
@@ -108,7 +108,20 @@ class ContentsWriter:
             if results:
                 add(self._answers(results, latest, asked))
                 results = []
-            said_here, named = notes_on(message).get(key) or self._written(message)
+            try:
+                notes = kept_notes(message)
+            except AttributeError:
+                notes = first_notes(message)
+            written = notes.get(key)
+            if written is None:
+                words = words_json(message, b'{"text":', b"}") if role is not _SYSTEM else None
+                if words is None:
+                    written = self._written(message)
+                else:
+                    written = (_MODEL if role is _ASSISTANT else _USER, words), ()
+                    if len(words) <= LARGE:
+                        notes[key] = written
+            said_here, named = written
             add(said_here)
             if role is _ASSISTANT:
                 latest, asked = message, named
@@ -145,13 +158,9 @@ class ContentsWriter:
         return written
 
     def _plainly(self, message: Message) -> bytes | None:
-        """A message of words and calls alone, in one go: of such are most of a conversation's. None for any other."""
+        """A turn of words and calls, in one go. None for any other message."""
         content = message.content
-        if not content or message.name is not None or message.role is Role.SYSTEM:
-            return None
-        if isinstance(content, str):
-            return b'{"text":' + text_json(content) + b"}"
-        if message.role is not _ASSISTANT:
+        if not content or message.name is not None or isinstance(content, str) or message.role is not _ASSISTANT:
             return None
         parts: list[dict[str, Any]] = []
         called = False

@@ -45,6 +45,7 @@ from ..writing import (
     home_of,
     object_json,
     text_json,
+    words_json,
 )
 from .dialect import API, LONGEST_NAME, SIGNED_CONTENT, Dialect, Fragment, fits
 from .settings import write_settings
@@ -108,6 +109,7 @@ class Conversation:
     def write(self) -> bytes:
         pieces: list[bytes] = []
         key, marked, attached = self._key, self._marked, self._attached
+        openings = {_SYSTEM: self._system, Role.USER: _USER, _ASSISTANT: _TURN}
         plain = self._dialect.user_after_tool and not marked and not self._unmarked
         after_tool = False
         for position, message in enumerate(self._messages):
@@ -115,9 +117,15 @@ class Conversation:
                 notes = kept_notes(message)
             except AttributeError:
                 notes = first_notes(message)
-            if plain and not attached and (known := notes.get(key)) is not None:
-                pieces.append(known)
-                continue
+            if plain and not attached:
+                known = notes.get(key)
+                if known is None and (opening := openings.get(message.role)) is not None:
+                    known = words_json(message, opening, b"}")
+                    if known is not None and len(known) <= LARGE:
+                        notes[key] = known
+                if known is not None:
+                    pieces.append(known)
+                    continue
             if message.role is _TOOL:
                 after_tool = True
             elif after_tool or attached:

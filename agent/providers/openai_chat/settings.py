@@ -13,7 +13,8 @@ from ... import errors
 from ...models import facts
 from ...schemas import compile_schema
 from ...types import AgentRequest, ThinkingLevel, ToolSpec
-from ..writing import NO_PARAMETERS, fitting_id, fitting_name, schema_name, tools_json
+from ...types.tools import plain_schema
+from ..writing import NO_PARAMETERS, Written, fitting_id, fitting_name, schema_name, text_json, tools_json
 from .dialect import API, LONGEST_NAME, Dialect, Setting, ToolChoice
 
 SCHEMA_DIALECT = "openai"
@@ -119,7 +120,12 @@ def parameters_of(tool: ToolSpec) -> Mapping[str, Any]:
     return tool.parameters or NO_PARAMETERS
 
 
-def _tool(tool: ToolSpec, dialect: Dialect, warn: list[str]) -> dict[str, Any]:
+def _tool(tool: ToolSpec, dialect: Dialect, warn: list[str]) -> dict[str, Any] | Written:
+    if (schema := plain_schema(tool)) is not None:
+        name, description = text_json(fitting_name(tool.name, LONGEST_NAME)), text_json(tool.description)
+        return Written(
+            b'{"type":"function","function":{"name":%b,"description":%b,"parameters":%b}}' % (name, description, schema)
+        )
     parameters: Mapping[str, Any] = parameters_of(tool)
     function: dict[str, Any] = {
         "name": fitting_name(tool.name, LONGEST_NAME), "description": tool.description, "parameters": parameters,

@@ -14,8 +14,19 @@ from typing import Any, Literal
 from ...models import facts
 from ...schemas import compile_schema
 from ...types import AgentRequest, Message, Origin, Role, ThinkingLevel, ToolResult, ToolSpec
+from ...types.tools import plain_schema
 from ..history import repair
-from ..writing import NO_PARAMETERS, check_extra, fitting_id, fitting_name, object_json, schema_name, tools_json
+from ..writing import (
+    NO_PARAMETERS,
+    Written,
+    check_extra,
+    fitting_id,
+    fitting_name,
+    object_json,
+    schema_name,
+    text_json,
+    tools_json,
+)
 from .items import LONGEST_NAME, ItemWriter
 from .traits import API, DIALECT, EFFORTS, Effort, Family, Traits, family_of
 
@@ -222,8 +233,12 @@ class BodyWriter:
             self._warn("part of metadata was left out: the API takes 16 texts of 512 letters")
 
 
-def _tool(tool: ToolSpec, warnings: list[str]) -> dict[str, Any]:
+def _tool(tool: ToolSpec, warnings: list[str]) -> dict[str, Any] | Written:
     """`strict` is always said: the API takes its absence for yes."""
+    if (schema := plain_schema(tool)) is not None:
+        name = text_json(fitting_name(tool.name, LONGEST_NAME))
+        description = b',"description":' + text_json(tool.description) if tool.description else b""
+        return Written(b'{"type":"function","name":%b%b,"parameters":%b,"strict":false}' % (name, description, schema))
     parameters: Mapping[str, Any] = tool.parameters or NO_PARAMETERS
     strict = False
     if tool.strict:

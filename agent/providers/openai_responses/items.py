@@ -42,6 +42,7 @@ from ..writing import (
     fitting_id,
     fitting_name,
     text_json,
+    words_json,
 )
 from .traits import API
 
@@ -76,7 +77,7 @@ _EXTENSIONS = {
 
 
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
-_SYSTEM, _USER, _TURN = (b'{"role":"%b","content":' % role for role in (b"system", b"user", b"assistant"))
+_OPENINGS = {role: b'{"role":"%b","content":' % role.encode() for role in (Role.SYSTEM, Role.USER, _ASSISTANT)}
 _Written: TypeAlias = tuple[bytes, bytes, Mapping[str, Mapping[str, Any]] | None]
 
 
@@ -108,9 +109,19 @@ class ItemWriter:
                 notes = kept_notes(message)
             except AttributeError:
                 notes = first_notes(message)
-            written = notes.get(key)
+            written: bytes | _Written | None = notes.get(key)
             if written is None:
-                written = self._written(message, notes)
+                if (opening := _OPENINGS.get(message.role)) is not None:
+                    written = words_json(message, opening, b"}")
+                if written is None:
+                    written = self._written(message, notes)
+                elif len(written) <= LARGE:
+                    notes[key] = written
+            if isinstance(written, bytes):  # words that nobody made an item of
+                if self._answered and message.role is _ASSISTANT:
+                    self._answered = {}
+                pieces.append(written)
+                continue
             encoded, ids, told = written
             if told is not None:
                 self._answered = told
@@ -124,8 +135,8 @@ class ItemWriter:
 
     def _written(self, message: Message, notes: dict[str, Any]) -> _Written:
         """A message's bytes, the ids of its items, and what the vendor said about the calls in a turn of its own."""
-        if (encoded := self._plainly(message)) is not None:
-            written: _Written = encoded, b"", {} if message.role is _ASSISTANT else None
+        if (encoded := self._plain_result(message)) is not None:
+            written: _Written = encoded, b"", None
             if len(encoded) <= LARGE:
                 notes[self._key] = written
             return written
@@ -143,20 +154,15 @@ class ItemWriter:
             notes[self._key] = written
         return written
 
-    def _plainly(self, message: Message) -> bytes | None:
-        """Words that nobody made an item of, and a result that is only text, in one go. None for any other message."""
-        content, role = message.content, message.role
-        if not isinstance(content, str):
+    def _plain_result(self, message: Message) -> bytes | None:
+        """A result that is only text, in one go. None for any other message."""
+        content = message.content
+        if message.role is not _TOOL or not isinstance(content, str):
             return None
-        if role is _TOOL:
-            if message.tool_call_id is None or self._answered:
-                return None
-            id = text_json(call_id_for(message.tool_call_id))
-            return b'{"type":"function_call_output","call_id":' + id + b',"output":' + text_json(content) + b"}"
-        if message.name is not None or not content:
+        if message.tool_call_id is None or self._answered:
             return None
-        opening = _SYSTEM if role is Role.SYSTEM else _TURN if role is _ASSISTANT else _USER
-        return opening + text_json(content) + b"}"
+        id = text_json(call_id_for(message.tool_call_id))
+        return b'{"type":"function_call_output","call_id":' + id + b',"output":' + text_json(content) + b"}"
 
     def _are_new(self, ids: bytes) -> bool:
         named = set(ids.split(b"\n"))

@@ -1,0 +1,67 @@
+"""Overrides are checked by themselves: a long conversation is not looked through again for one setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agent.errors import ConfigurationError
+from agent.requests import read_request
+from agent.types import AgentRequest, Message, ToolSpec
+from agent.validation import validated
+
+
+def look(name: str = "look") -> ToolSpec:
+    return ToolSpec(name=name, parameters={"type": "object", "properties": {}})
+
+
+GIVEN: list[Any] = [
+    AgentRequest(input="hi"),
+    AgentRequest(input="hi", tools=[look("own")], temperature=0.5, stop="END", output_schema={"type": "object"}),
+    AgentRequest(messages=[Message("user", "hi")], metadata={"a": [1]}, system="s"),
+]
+OVERRIDES: list[dict[str, Any]] = [
+    {"tools": (look(), look("other"))},
+    {"tools": ()},
+    {"tools": ({"type": "web_search"}, {"name": "plain"})},
+    {"temperature": 1, "max_tokens": 5, "stop": "STOP"},
+    {"output_schema": {"type": "object", "properties": {}}},
+    {"messages": [{"role": "user", "content": "other"}], "input": None},
+    {"thinking": "low", "logprobs": True, "metadata": {"b": {"c": 1}}},
+    {"tools": (look(), look())},
+    {"tools": (5,)},
+    {"tools": None, "temperature": 9},
+    {"no_such_field": 1, "messages": [1]},
+    {"messages": "hi"},
+]
+
+
+def outcome(make: Callable[[], AgentRequest]) -> Any:
+    try:
+        made = validated(make)
+    except ConfigurationError as error:
+        return str(error), error.field, error.fix
+    return list(made.__dict__.items()), made.model_fields_set
+
+
+@pytest.mark.parametrize("overrides", OVERRIDES)
+@pytest.mark.parametrize("given", GIVEN)
+def test_what_comes_of_them_is_a_changed_copy(given: AgentRequest, overrides: dict[str, Any]) -> None:
+    assert outcome(lambda: read_request(given, overrides)) == outcome(lambda: given.model_copy(update=overrides))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [Message("user", "hi"), Message("assistant", "ho")],
+        (Message("user", "hi"),),
+        [Message("user", "hi"), {"role": "user", "content": "ho"}],
+        [],
+        [Message("user", "hi"), 5],
+        ["hi"],
+    ],
+)
+def test_a_list_is_read_as_the_messages_of_a_request(messages: Any) -> None:
+    assert outcome(lambda: read_request(messages, {})) == outcome(lambda: AgentRequest(messages=messages))
