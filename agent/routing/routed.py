@@ -40,8 +40,6 @@ def routed(routes: Routes, *, streaming: bool) -> Call:
         now = context.started if first and not context.attempts else (yield from Now())
         chance = (yield from Random()) if routes.leaves_to_chance else NO_CHANCE
         trip = Trip(routes, request, context, Question(request, streaming, now, chance))
-        if context.candidates is None:
-            context.candidates = trip.candidates
         if first:
             routes.retries.deposit()
             if routes.hedge is not None:
@@ -69,6 +67,7 @@ def routed(routes: Routes, *, streaming: bool) -> Call:
                 response = yield from ask
             except errors.AgentError as error:
                 if trip.last_move is not Move.STOP and trip.errors and error is trip.errors[-1]:
+                    error.with_traceback(None)  # its frames hold this trip, and the trip holds it
                     now = yield from Now()
                     if isinstance(error, errors.StreamInterrupted):
                         void = error.message
