@@ -7,11 +7,9 @@ infinite or unreadable is believed; the next way of saying it is looked at inste
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_HINT = 24 * 3600.0
 """A longer hint is treated as this; who waits decides how much of it to honour."""
@@ -40,8 +38,7 @@ def _unsaid() -> None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
+class Allowance(NamedTuple):
     """What a vendor says may still be asked, and in how many seconds it will be more again. None: it did not say."""
 
     requests: float | None = None
@@ -50,36 +47,40 @@ class Allowance:
     tokens_reset: Callable[[], float | None] = _unsaid
 
 
-def allowance(headers: Mapping[str, str]) -> Allowance | None:
-    """What is left, from the headers of any answer; None if they say nothing about it.
+def allowance_reader(names: Iterable[str]) -> Callable[[Mapping[str, str]], Allowance | None] | None:
+    """What reads what is left from headers of these names; None if they say nothing about it.
 
-    Where there are several limits of a kind, the one with the least left counts.
+    A vendor's answers all have the same headers, so they are looked through once. Where there are several limits of a
+    kind, the one with the least left counts.
     """
-    least: dict[str, tuple[float, str]] = {}
-    for name, reset, kind in _limits_among(tuple(headers)):
-        number = _number(headers[name])
-        if number is not None and (kind not in least or number < least[kind][0]):
-            least[kind] = (number, reset)
-    if not least:
-        return None
-    (requests, a_reset), (tokens, b_reset) = least.get("requests", (None, "")), least.get("tokens", (None, ""))
-    # An answer takes a moment to say how long, and where enough is left nobody asks.
-    return Allowance(
-        requests,
-        lambda: _wait(headers.get(a_reset), headers.get("date")),
-        tokens,
-        lambda: _wait(headers.get(b_reset), headers.get("date")),
-    )
-
-
-@lru_cache(maxsize=256)
-def _limits_among(names: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
-    """Of the names of headers: those that say what is left, those that say for how long, and of what."""
-    return tuple(
-        (name, name.replace("remaining", "reset"), "tokens" if "token" in name else "requests")
+    limits = [
+        (name, name.replace("remaining", "reset"), "token" in name)
         for name in names
         if "ratelimit" in name and "remaining" in name
-    )
+    ]
+
+    def read(headers: Mapping[str, str]) -> Allowance | None:
+        requests = tokens = None
+        requests_reset = tokens_reset = ""
+        for name, reset, of_tokens in limits:
+            left = _number(headers[name])
+            if left is None:
+                continue
+            if of_tokens and (tokens is None or left < tokens):
+                tokens, tokens_reset = left, reset
+            elif not of_tokens and (requests is None or left < requests):
+                requests, requests_reset = left, reset
+        if requests is None and tokens is None:
+            return None
+        # A date takes a moment to read, and where enough is left nobody asks how long it lasts.
+        return Allowance(
+            requests,
+            lambda: _wait(headers.get(requests_reset), headers.get("date")),
+            tokens,
+            lambda: _wait(headers.get(tokens_reset), headers.get("date")),
+        )
+
+    return read if limits else None
 
 
 def _hints(headers: Mapping[str, str], body: Any, message: str) -> Iterator[float | None]:
