@@ -95,9 +95,10 @@ def _hints(headers: Mapping[str, str], body: Any, message: str) -> Iterator[floa
 
 
 def _number(text: str | None) -> float | None:
-    if not text or not _NUMBER.fullmatch(text):
+    if not text:
         return None
-    return float(text)
+    plain = text.isascii() and text.isdigit() and len(text) < 20  # as most are
+    return float(text) if plain or _NUMBER.fullmatch(text) else None
 
 
 def _milliseconds(text: str | None) -> float | None:
