@@ -32,7 +32,7 @@ class Entry:
 
 
 _UNCOUNTED = Entry(0.0, 0)
-"""Where nothing is limited."""
+"""Where no window is kept."""
 
 
 class Rates(Locked):
@@ -73,8 +73,7 @@ class Rates(Locked):
             with self._lock:
                 self.in_flight += 1
             return _UNCOUNTED
-        limit = self._limit
-        entry = Entry(now, tokens)
+        limit, entry = self._limit, _UNCOUNTED
         with self._lock:
             if limit.concurrency is not None and self.in_flight >= limit.concurrency:
                 return None
@@ -82,6 +81,7 @@ class Rates(Locked):
                 self._forget(now)
                 if self._own_wait(tokens, now) > 0:
                     return None
+                entry = Entry(now, tokens)
                 self._entries.append(entry)
                 self._tokens += tokens
             self.in_flight += 1

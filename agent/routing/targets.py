@@ -6,7 +6,7 @@ A target may be shared by several routers, which then share what they know of it
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from typing_extensions import override
@@ -106,7 +106,6 @@ class Target:
         self._calls: dict[bool, Call] = {}
         self._capabilities: ProviderCapabilities | None = None
         self._window: int | None = None
-        self._nested: bool | None = None
         self.in_order: Any = None
         """Its place where places are as given."""
 
@@ -115,12 +114,10 @@ class Target:
         callee: Callee = self.agent
         return callee
 
-    @property
+    @cached_property
     def nested(self) -> bool:
         """Whether it is a router itself."""
-        if self._nested is None:
-            self._nested = self.callee.named()[1] == ""
-        return self._nested
+        return self.callee.named()[1] == ""
 
     def at_ease(self, now: float, question: Sized) -> bool:
         """Whether nothing at all speaks against asking it now."""

@@ -98,7 +98,7 @@ class Trip:
         "_hopeless",
         "context",
         "errors",
-        "last_move",
+        "failed_at",
         "question",
         "request",
         "routes",
@@ -117,7 +117,8 @@ class Trip:
         self._failures: dict[Target, _Failure] = {}
         self._hopeless = False
         """Whether the last attempt was made without trust in anybody: then there is no other."""
-        self.last_move = Move.AGAIN
+        self.failed_at = 0.0
+        """When the last attempt failed, if one did."""
 
     # Who
 
@@ -272,10 +273,12 @@ class Trip:
         )
 
     def _tokens(self, target: Target) -> int:
-        if not target.rates.limits_tokens:
+        rates = target.rates
+        if not rates.limits_tokens:
             return 0
-        if target.rates.has_plenty(self.question.most_taken):
-            return self.question.most_taken  # too many, and what the vendor says next puts it right
+        most = self.question.most_taken
+        if rates.has_plenty(most):
+            return most  # too many, and what the vendor says next puts it right
         return self.question.tokens(target).tokens + (self.request.max_tokens or 0)
 
     def _took_turn(self, target: Target) -> None:
@@ -296,6 +299,7 @@ class Trip:
     def failed(self, admission: Admission, error: errors.AgentError, now: float, context: Context) -> Move:
         """Note a failure; what may follow."""
         target = admission.target
+        self.failed_at = now
         partial = error.partial if isinstance(error, errors.StreamInterrupted) else None
         admission.failed(now, blamed=blame(error, target, now - admission.started, now), partial=partial)
         park(error, target, now)
@@ -317,14 +321,14 @@ class Trip:
             filtered_elsewhere=self.routes.filtered_elsewhere,
             restarts=self.routes.on_partial != "raise",
         )
-        self.last_move = move
         if move is not Move.STOP:
             error.with_traceback(None)  # its frames hold this trip, and the trip holds it
         if move is not Move.AGAIN:
             self._closed[target] = f"it failed: {type(error).__name__}"
-        for other in self.routes.targets:
-            if other is not target and other not in self._closed and not takes_larger(error, target, other):
-                self._closed[other] = "its window is not known to be larger"
+        if isinstance(error, errors.ContextLengthError):
+            for other in self.routes.targets:
+                if other is not target and other not in self._closed and not takes_larger(target, other):
+                    self._closed[other] = "its window is not known to be larger"
         return move
 
     def may_leave(self, response: AgentResponse) -> bool:
