@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 MAX_HINT = 24 * 3600.0
 """A longer hint is treated as this; who waits decides how much of it to honour."""
 
+_A_WINDOW = 60.0
+"""Seconds that a limit lasts if the vendor does not say how long."""
 _NUMBER = re.compile(r"\s*(?:\d{1,300}(?:\.\d*)?|\.\d+)\s*", re.A)
 _UNIT = r"(?:milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)"
 _DURATION = rf"(?:\d+(?:\.\d+)?\s?{_UNIT}\b[\s,]*(?:and )?|\d+(?:\.\d+)?{_UNIT})+"
@@ -34,21 +36,33 @@ def retry_after(headers: Mapping[str, str], body: Any = None, message: str = "")
     return None if hint is None else min(hint, MAX_HINT)
 
 
-def _unsaid() -> None:
-    return None
+class Left:
+    """What a vendor has said is left of a limit, and when: until when that holds is worked out when it matters."""
+
+    __slots__ = ("_headers", "_reset", "_said", "_until", "left")
+
+    def __init__(self, left: float, said: float, headers: Mapping[str, str], reset: str) -> None:
+        self.left = left
+        self._said = said
+        self._headers = headers
+        self._reset = reset
+        """The name of the header that says how long."""
+        self._until: float | None = None
+
+    @property
+    def until(self) -> float:
+        if self._until is None:
+            headers = self._headers
+            self._until = self._said + (_wait(headers.get(self._reset), headers.get("date")) or _A_WINDOW)
+        return self._until
 
 
-class Allowance(NamedTuple):
-    """What a vendor says may still be asked, and in how many seconds it will be more again. None: it did not say."""
-
-    requests: float | None = None
-    requests_reset: Callable[[], float | None] = _unsaid
-    tokens: float | None = None
-    tokens_reset: Callable[[], float | None] = _unsaid
+Allowance: TypeAlias = tuple[Left | None, Left | None]
+"""What may still be asked, in requests and in tokens. None: the vendor did not say."""
 
 
-def allowance_reader(names: Iterable[str]) -> Callable[[Mapping[str, str]], Allowance | None] | None:
-    """What reads what is left from headers of these names; None if they say nothing about it.
+def allowance_reader(names: Iterable[str]) -> Callable[[Mapping[str, str], float], Allowance] | None:
+    """What reads what is left from headers of these names that came at a time; None if they say nothing about it.
 
     A vendor's answers all have the same headers, so they are looked through once. Where there are several limits of a
     kind, the one with the least left counts.
@@ -59,26 +73,19 @@ def allowance_reader(names: Iterable[str]) -> Callable[[Mapping[str, str]], Allo
         if "ratelimit" in name and "remaining" in name
     ]
 
-    def read(headers: Mapping[str, str]) -> Allowance | None:
-        requests = tokens = None
-        requests_reset = tokens_reset = ""
+    def read(headers: Mapping[str, str], now: float) -> Allowance:
+        requests: Left | None = None
+        tokens: Left | None = None
         for name, reset, of_tokens in limits:
             left = _number(headers[name])
             if left is None:
                 continue
-            if of_tokens and (tokens is None or left < tokens):
-                tokens, tokens_reset = left, reset
-            elif not of_tokens and (requests is None or left < requests):
-                requests, requests_reset = left, reset
-        if requests is None and tokens is None:
-            return None
-        # A date takes a moment to read, and where enough is left nobody asks how long it lasts.
-        return Allowance(
-            requests,
-            lambda: _wait(headers.get(requests_reset), headers.get("date")),
-            tokens,
-            lambda: _wait(headers.get(tokens_reset), headers.get("date")),
-        )
+            if of_tokens:
+                if tokens is None or left < tokens.left:
+                    tokens = Left(left, now, headers, reset)
+            elif requests is None or left < requests.left:
+                requests = Left(left, now, headers, reset)
+        return requests, tokens
 
     return read if limits else None
 

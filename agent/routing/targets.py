@@ -287,13 +287,12 @@ def learn_from_headers(target: Target, headers: Mapping[str, str] | None, now: f
     if not headers:
         return
     read = _reader_of(tuple(headers))
-    left = None if read is None else read(headers)
-    if left is not None:
-        target.rates.learn(left, now)
+    if read is not None:
+        target.rates.learn(*read(headers, now))
 
 
 @lru_cache(maxsize=256)
-def _reader_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Allowance | None] | None:
+def _reader_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str], float], Allowance] | None:
     if not any("ratelimit" in name for name in names):
         return None
     from ..providers.hints import allowance_reader  # reading dates and durations takes a while to import
