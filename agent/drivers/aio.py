@@ -107,7 +107,8 @@ class AioRun:
         self.bodies: list[AsyncBody] = []
         self._parent = parent
         self._pause = pause
-        self._branch = Branch(self)
+        # Only a branch is looked up. With a way back, the outermost run would be left to the garbage collector.
+        self._branch = Branch() if parent is None else Branch(self)
         self._children: list[AioRun] = []
         self._news: deque[News] = deque()
         self._task: asyncio.Task[None] | None = None

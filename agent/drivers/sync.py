@@ -103,7 +103,8 @@ class SyncRun:
         self.wake: Callable[[], object] | None = None
         self._parent = parent
         self._pause = pause
-        self._branch = Branch(self)
+        # Only a branch is looked up. With a way back, the outermost run would be left to the garbage collector.
+        self._branch = Branch() if parent is None else Branch(self)
         self._children: list[SyncRun] = []
         self._news: deque[News] = deque()
         self._changed: threading.Condition | None = None

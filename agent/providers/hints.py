@@ -7,15 +7,15 @@ infinite or unreadable is believed; the next way of saying it is looked at inste
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 MAX_HINT = 24 * 3600.0
 """A longer hint is treated as this; who waits decides how much of it to honour."""
 
+_A_WINDOW = 60.0
+"""Seconds that a limit lasts if the vendor does not say how long."""
 _NUMBER = re.compile(r"\s*(?:\d{1,300}(?:\.\d*)?|\.\d+)\s*", re.A)
 _UNIT = r"(?:milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)"
 _DURATION = rf"(?:\d+(?:\.\d+)?\s?{_UNIT}\b[\s,]*(?:and )?|\d+(?:\.\d+)?{_UNIT})+"
@@ -36,50 +36,58 @@ def retry_after(headers: Mapping[str, str], body: Any = None, message: str = "")
     return None if hint is None else min(hint, MAX_HINT)
 
 
-def _unsaid() -> None:
-    return None
+class Left:
+    """What a vendor has said is left of a limit, and when: until when that holds is worked out when it matters."""
+
+    __slots__ = ("_headers", "_reset", "_said", "_until", "left")
+
+    def __init__(self, left: float, said: float, headers: Mapping[str, str], reset: str) -> None:
+        self.left = left
+        self._said = said
+        self._headers = headers
+        self._reset = reset
+        """The name of the header that says how long."""
+        self._until: float | None = None
+
+    @property
+    def until(self) -> float:
+        if self._until is None:
+            headers = self._headers
+            self._until = self._said + (_wait(headers.get(self._reset), headers.get("date")) or _A_WINDOW)
+        return self._until
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """What a vendor says may still be asked, and in how many seconds it will be more again. None: it did not say."""
-
-    requests: float | None = None
-    requests_reset: Callable[[], float | None] = _unsaid
-    tokens: float | None = None
-    tokens_reset: Callable[[], float | None] = _unsaid
+Allowance: TypeAlias = tuple[Left | None, Left | None]
+"""What may still be asked, in requests and in tokens. None: the vendor did not say."""
 
 
-def allowance(headers: Mapping[str, str]) -> Allowance | None:
-    """What is left, from the headers of any answer; None if they say nothing about it.
+def allowance_reader(names: Iterable[str]) -> Callable[[Mapping[str, str], float], Allowance] | None:
+    """What reads what is left from headers of these names that came at a time; None if they say nothing about it.
 
-    Where there are several limits of a kind, the one with the least left counts.
+    A vendor's answers all have the same headers, so they are looked through once. Where there are several limits of a
+    kind, the one with the least left counts.
     """
-    least: dict[str, tuple[float, str]] = {}
-    for name, reset, kind in _limits_among(tuple(headers)):
-        number = _number(headers[name])
-        if number is not None and (kind not in least or number < least[kind][0]):
-            least[kind] = (number, reset)
-    if not least:
-        return None
-    (requests, a_reset), (tokens, b_reset) = least.get("requests", (None, "")), least.get("tokens", (None, ""))
-    # An answer takes a moment to say how long, and where enough is left nobody asks.
-    return Allowance(
-        requests,
-        lambda: _wait(headers.get(a_reset), headers.get("date")),
-        tokens,
-        lambda: _wait(headers.get(b_reset), headers.get("date")),
-    )
-
-
-@lru_cache(maxsize=256)
-def _limits_among(names: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
-    """Of the names of headers: those that say what is left, those that say for how long, and of what."""
-    return tuple(
-        (name, name.replace("remaining", "reset"), "tokens" if "token" in name else "requests")
+    limits = [
+        (name, name.replace("remaining", "reset"), "token" in name)
         for name in names
         if "ratelimit" in name and "remaining" in name
-    )
+    ]
+
+    def read(headers: Mapping[str, str], now: float) -> Allowance:
+        requests: Left | None = None
+        tokens: Left | None = None
+        for name, reset, of_tokens in limits:
+            left = _number(headers[name])
+            if left is None:
+                continue
+            if of_tokens:
+                if tokens is None or left < tokens.left:
+                    tokens = Left(left, now, headers, reset)
+            elif requests is None or left < requests.left:
+                requests = Left(left, now, headers, reset)
+        return requests, tokens
+
+    return read if limits else None
 
 
 def _hints(headers: Mapping[str, str], body: Any, message: str) -> Iterator[float | None]:
@@ -94,9 +102,10 @@ def _hints(headers: Mapping[str, str], body: Any, message: str) -> Iterator[floa
 
 
 def _number(text: str | None) -> float | None:
-    if not text or not _NUMBER.fullmatch(text):
+    if not text:
         return None
-    return float(text)
+    plain = text.isascii() and text.isdigit() and len(text) < 20  # as most are
+    return float(text) if plain or _NUMBER.fullmatch(text) else None
 
 
 def _milliseconds(text: str | None) -> float | None:

@@ -10,7 +10,7 @@ from ..context import Context
 from ..types import AgentRequest, Candidate, Value
 from ..types.router import candidates_table
 from .questions import NO_CHANCE, Question
-from .trip import Routes, Trip
+from .trip import Routes, Trip, considered
 
 
 class Explanation(Value, frozen=True):
@@ -40,6 +40,5 @@ class Explanation(Value, frozen=True):
 def explained(routes: Routes, request: AgentRequest, *, streaming: bool) -> Explanation:
     now = monotonic()
     question = Question(request, streaming, now, NO_CHANCE)
-    trip = Trip(routes, request, Context(), question)
-    trip.order(now)
-    return Explanation(candidates=tuple(trip.candidates()), needs=tuple(sorted(question.needs)))
+    ranked, others = Trip(routes, request, Context(), question).order(now)
+    return Explanation(candidates=considered(ranked, others, now), needs=tuple(sorted(question.needs)))

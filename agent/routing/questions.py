@@ -45,7 +45,7 @@ class Question:
         self._counts: dict[object, TokenCount] = {}
         self._asked: dict[int, AgentRequest] = {}
         self._needs: frozenset[str] | None = None
-        self._at_most = -1
+        self._at_most = self._most_taken = -1
 
     def asked(self, target: Target) -> AgentRequest:
         """The request as this target would send it: with its own system prompt, sampling and tools."""
@@ -92,7 +92,9 @@ class Question:
     @property
     def most_taken(self) -> int:
         """Tokens that question and answer surely do not exceed together, as far as the answer is limited."""
-        return self.at_most + (self.request.max_tokens or 0)
+        if self._most_taken < 0:
+            self._most_taken = self.at_most + (self.request.max_tokens or 0)
+        return self._most_taken
 
     def _measured(self) -> int:
         request = self.request

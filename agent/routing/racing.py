@@ -30,8 +30,8 @@ def asked_of(target: Target, request: AgentRequest, context: Context, *, streami
     return (yield from target.call(streaming=streaming)(target.callee.as_asked(request), context))
 
 
-def race(trip: Trip, request: AgentRequest, admission: Admission, spares: list[Ranked]) -> Flow[AgentResponse]:
-    """Ask an admitted target; beside it those that the router's settings say."""
+def race(trip: Trip, request: AgentRequest, admission: Admission, spares: list[Ranked]) -> Flow[AgentResponse | None]:
+    """Ask an admitted target, as `alone` does; beside it those that the router's settings say."""
     racers, delay = trip.routes.racers, _delay(trip, admission) if spares else None
     if racers == 1 and delay is None:
         return (yield from alone(trip, request, admission))
@@ -58,9 +58,11 @@ def race(trip: Trip, request: AgentRequest, admission: Admission, spares: list[R
                         leg.admission.abandon()
                         raise error
                     move = trip.failed(leg.admission, error, (yield from Now()), leg.context)
-                    if move is Move.STOP or not legs:
+                    if move is Move.STOP:
                         yield from _end(trip, legs)
                         raise error
+                    if not legs:
+                        return None
                 case Finished(branch, value):
                     leg = legs.pop(branch)
                     trip.succeeded(leg.admission, value, (yield from Now()), leg.context)
@@ -76,8 +78,9 @@ def race(trip: Trip, request: AgentRequest, admission: Admission, spares: list[R
                     try:
                         response = yield from rest
                     except errors.AgentError as broken:
-                        trip.failed(leg.admission, broken, (yield from Now()), leg.context)
-                        raise
+                        if trip.failed(leg.admission, broken, (yield from Now()), leg.context) is Move.STOP:
+                            raise
+                        return None
                     trip.succeeded(leg.admission, response, leg.context.ended, leg.context)
                     return response
                 case Emitted():
@@ -87,16 +90,17 @@ def race(trip: Trip, request: AgentRequest, admission: Admission, spares: list[R
             leg.admission.abandon()
 
 
-def alone(trip: Trip, request: AgentRequest, admission: Admission) -> Flow[AgentResponse]:
-    """Ask one target, and note what becomes of it."""
+def alone(trip: Trip, request: AgentRequest, admission: Admission) -> Flow[AgentResponse | None]:
+    """Ask one target, and note what becomes of it. None if it failed and another may be asked."""
     context = trip.context
     context.reason = admission.why
     try:
         try:
             response = yield from _call(trip, request, admission.target, context)
         except errors.AgentError as error:
-            trip.failed(admission, error, (yield from Now()), context)
-            raise
+            if trip.failed(admission, error, (yield from Now()), context) is Move.STOP:
+                raise
+            return None
         trip.succeeded(admission, response, context.ended, context)
         return response
     finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from ..locks import Locked
 from ..types.policies import RateLimit
 
 if TYPE_CHECKING:
-    from ..providers.hints import Allowance
+    from ..providers.hints import Left
 
 WINDOW = 60.0
 _PLENTY = 20
@@ -32,7 +31,7 @@ class Entry:
 
 
 _UNCOUNTED = Entry(0.0, 0)
-"""Where nothing is limited."""
+"""Where no window is kept."""
 
 
 class Rates(Locked):
@@ -50,9 +49,9 @@ class Rates(Locked):
         """Whether nobody has set or told a limit."""
         self._entries: deque[Entry] = deque()
         self._tokens = 0
-        self._vendor_requests: _Left | None = None
+        self._vendor_requests: Left | None = None
         """What the vendor says is left, and until when that holds."""
-        self._vendor_tokens: _Left | None = None
+        self._vendor_tokens: Left | None = None
         self.in_flight = 0
 
     def seconds_until(self, tokens: int, now: float) -> float:
@@ -73,20 +72,27 @@ class Rates(Locked):
             with self._lock:
                 self.in_flight += 1
             return _UNCOUNTED
-        limit = self._limit
-        entry = Entry(now, tokens)
         with self._lock:
-            if limit.concurrency is not None and self.in_flight >= limit.concurrency:
-                return None
-            if limit.rpm is not None or limit.tpm is not None:
-                self._forget(now)
-                if self._own_wait(tokens, now) > 0:
-                    return None
-                self._entries.append(entry)
-                self._tokens += tokens
-            self.in_flight += 1
-            _take(self._vendor_requests, 1)
-            _take(self._vendor_tokens, tokens)
+            entry = _UNCOUNTED if self._own_unlimited else self._enter(tokens, now)
+            if entry is not None:
+                self.in_flight += 1
+                _take(self._vendor_requests, 1)
+                _take(self._vendor_tokens, tokens)
+        return entry
+
+    def _enter(self, tokens: int, now: float) -> Entry | None:
+        """A place within the limits that were configured, under the lock."""
+        limit = self._limit
+        if limit.concurrency is not None and self.in_flight >= limit.concurrency:
+            return None
+        if limit.rpm is None and limit.tpm is None:
+            return _UNCOUNTED
+        self._forget(now)
+        if self._own_wait(tokens, now) > 0:
+            return None
+        entry = Entry(now, tokens)
+        self._entries.append(entry)
+        self._tokens += tokens
         return entry
 
     def end(self, entry: Entry, tokens: int | None) -> None:
@@ -98,13 +104,14 @@ class Rates(Locked):
                     self._tokens += tokens - entry.tokens
                 entry.tokens = tokens
 
-    def learn(self, allowance: Allowance, now: float) -> None:
+    def learn(self, requests: Left | None, tokens: Left | None) -> None:
         """What the vendor's headers say is left."""
-        self.unlimited = False
-        if allowance.requests is not None:
-            self._vendor_requests = _Left(allowance.requests, now, allowance.requests_reset)
-        if allowance.tokens is not None:
-            self._vendor_tokens = _Left(allowance.tokens, now, allowance.tokens_reset)
+        if requests is not None:
+            self._vendor_requests = requests
+            self.unlimited = False
+        if tokens is not None:
+            self._vendor_tokens = tokens
+            self.unlimited = False
 
     def has_plenty(self, tokens: int) -> bool:
         """Whether so many tokens are nothing beside what is left, so that nobody need count them."""
@@ -141,30 +148,12 @@ class Rates(Locked):
             self._tokens -= entries.popleft().tokens
 
 
-class _Left:
-    """What a vendor has said is left, and when: until when that holds is worked out when it matters."""
-
-    __slots__ = ("_reset", "_said", "_until", "left")
-
-    def __init__(self, left: float, said: float, reset: Callable[[], float | None]) -> None:
-        self.left = left
-        self._said = said
-        self._reset = reset
-        self._until: float | None = None
-
-    @property
-    def until(self) -> float:
-        if self._until is None:
-            self._until = self._said + (self._reset() or WINDOW)
-        return self._until
-
-
-def _left(allowance: _Left | None, wanted: float, now: float) -> float:
+def _left(allowance: Left | None, wanted: float, now: float) -> float:
     if allowance is None or allowance.left >= wanted or now >= allowance.until:
         return 0.0
     return allowance.until - now
 
 
-def _take(allowance: _Left | None, taken: float) -> None:
+def _take(allowance: Left | None, taken: float) -> None:
     if allowance is not None:
         allowance.left = max(0.0, allowance.left - taken)

@@ -13,7 +13,6 @@ from ..flow import Detach, Emit, Flow, Now, Random, Sleep
 from ..types import AgentRequest, AgentResponse, Message, StreamEvent, TextContent
 from .questions import NO_CHANCE, Question
 from .racing import alone, asked_of, race
-from .rules import Move
 from .strategies import Ranked
 from .targets import Admission
 from .trip import Routes, Shadow, Trip
@@ -40,8 +39,6 @@ def routed(routes: Routes, *, streaming: bool) -> Call:
         now = context.started if first and not context.attempts else (yield from Now())
         chance = (yield from Random()) if routes.leaves_to_chance else NO_CHANCE
         trip = Trip(routes, request, context, Question(request, streaming, now, chance))
-        if context.candidates is None:
-            context.candidates = trip.candidates
         if first:
             routes.retries.deposit()
             if routes.hedge is not None:
@@ -64,17 +61,14 @@ def routed(routes: Routes, *, streaming: bool) -> Call:
             if void is not None:
                 yield Emit(_announced(void, kept))
                 asked = _going_on(request, kept) if kept else request
-            try:
-                ask = race(trip, asked, admission, spares) if routes.at_once else alone(trip, asked, admission)
-                response = yield from ask
-            except errors.AgentError as error:
-                if trip.last_move is not Move.STOP and trip.errors and error is trip.errors[-1]:
-                    now = yield from Now()
-                    if isinstance(error, errors.StreamInterrupted):
-                        void = error.message
-                        kept += _kept(trip, error)
-                    continue
-                raise
+            ask = race(trip, asked, admission, spares) if routes.at_once else alone(trip, asked, admission)
+            response = yield from ask
+            if response is None:
+                now, failure = trip.failed_at, trip.errors[-1]
+                if isinstance(failure, errors.StreamInterrupted):
+                    void = failure.message
+                    kept += _kept(trip, failure)
+                continue
             if response.stop_reason in _FILTERED and trip.may_leave(response):
                 filtered = _joined(kept, response)
                 kept, void = "", "the answer was filtered" if streaming else None

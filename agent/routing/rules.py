@@ -95,10 +95,8 @@ def park(error: errors.AgentError, target: Target, now: float) -> None:
             pass
 
 
-def takes_larger(error: errors.AgentError, failed: Target, other: Target) -> bool:
+def takes_larger(failed: Target, other: Target) -> bool:
     """Whether a request that was too long for one target may go to another: only where there is more room."""
-    if not isinstance(error, errors.ContextLengthError):
-        return True
     if other.problem is not None:
         return False  # nothing is known of one that cannot be asked at all
     return other.window is not None and failed.window is not None and other.window > failed.window

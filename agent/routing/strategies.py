@@ -32,12 +32,12 @@ class Ranked(NamedTuple):
     score: float | None = None
 
 
-Strategy: TypeAlias = Callable[[Question, Sequence[Target], Memory], Sequence[Ranked]]
+Strategy: TypeAlias = Callable[[Question, Sequence[Target], Memory], list[Ranked]]
 Custom: TypeAlias = Callable[[AgentRequest, Sequence[Target]], Any]
 """Yours: of a request and the targets that could take it, to one or several of them, or a RouteResult."""
 
 
-def fallback(question: Question, targets: Sequence[Target], memory: Memory) -> Sequence[Ranked]:
+def fallback(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
     """In the order they were given."""
     return [target.in_order or _in_order(target) for target in targets]
 
@@ -48,19 +48,19 @@ def _in_order(target: Target) -> Ranked:
     return ranked
 
 
-def round_robin(question: Question, targets: Sequence[Target], memory: Memory) -> Sequence[Ranked]:
+def round_robin(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
     """In turns, as often as their weights say."""
     ranked = [Ranked(target, "its turn", max(target.turn, memory.turn)) for target in targets]
     return sorted(ranked, key=_by_score)
 
 
-def least_busy(question: Question, targets: Sequence[Target], memory: Memory) -> Sequence[Ranked]:
+def least_busy(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
     """By requests under way, for their weight."""
     scored = [Ranked(target, "the least under way", target.in_flight / target.weight) for target in targets]
     return sorted(scored, key=_by_score)
 
 
-def fastest(question: Question, targets: Sequence[Target], memory: Memory) -> Sequence[Ranked]:
+def fastest(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
     """By the time an answer has taken, failures counted as time lost.
 
     A target that nobody has heard of for a while is not taken for fast: it counts as average, and now and then a single
@@ -87,7 +87,7 @@ def fastest(question: Question, targets: Sequence[Target], memory: Memory) -> Se
     return ranked
 
 
-def cheapest(question: Question, targets: Sequence[Target], memory: Memory) -> Sequence[Ranked]:
+def cheapest(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
     """By what this request will cost: its tokens, what the vendor has in its cache, and the usual answer."""
     ranked = []
     for target in targets:
@@ -101,7 +101,7 @@ def cheapest(question: Question, targets: Sequence[Target], memory: Memory) -> S
     return sorted(ranked, key=_score)
 
 
-def capability(question: Question, targets: Sequence[Target], memory: Memory) -> Sequence[Ranked]:
+def capability(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
     """Those first that have all the request could use: tools, sight, schemas, thinking, and room for it."""
     ranked = []
     for target in targets:
@@ -111,7 +111,7 @@ def capability(question: Question, targets: Sequence[Target], memory: Memory) ->
     return sorted(ranked, key=_score)
 
 
-def sticky(question: Question, targets: Sequence[Target], memory: Memory) -> Sequence[Ranked]:
+def sticky(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
     """The same target for all turns of a conversation, so that the vendor's cache of it stays warm.
 
     Where it is is worked out from the conversation, so other processes find the same; if that target fails, the
@@ -159,7 +159,7 @@ def read_strategy(strategy: Any) -> Strategy:
 
 
 def _custom(choose: Custom) -> Strategy:
-    def ordered(question: Question, targets: Sequence[Target], memory: Memory) -> Sequence[Ranked]:
+    def ordered(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
         ranked: list[Ranked] = []
         for chosen in _as_list(choose(question.request, targets)):
             agent, reason = (chosen.agent, chosen.reason) if isinstance(chosen, RouteResult) else (chosen, None)

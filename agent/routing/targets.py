@@ -5,9 +5,9 @@ A target may be shared by several routers, which then share what they know of it
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 from typing_extensions import override
 
@@ -21,6 +21,9 @@ from .budgets import Reservation, SpendLedger
 from .health import Health, Permit
 from .rates import Entry, Rates
 from .timings import Timings
+
+if TYPE_CHECKING:
+    from ..providers.hints import Allowance
 
 USUAL_TOKENS = 300
 """Of an answer, where nothing is known."""
@@ -103,7 +106,6 @@ class Target:
         self._calls: dict[bool, Call] = {}
         self._capabilities: ProviderCapabilities | None = None
         self._window: int | None = None
-        self._nested: bool | None = None
         self.in_order: Any = None
         """Its place where places are as given."""
 
@@ -112,12 +114,10 @@ class Target:
         callee: Callee = self.agent
         return callee
 
-    @property
+    @cached_property
     def nested(self) -> bool:
         """Whether it is a router itself."""
-        if self._nested is None:
-            self._nested = self.callee.named()[1] == ""
-        return self._nested
+        return self.callee.named()[1] == ""
 
     def at_ease(self, now: float, question: Sized) -> bool:
         """Whether nothing at all speaks against asking it now."""
@@ -284,14 +284,17 @@ def _answered(usage: Usage | None) -> int:
 
 def learn_from_headers(target: Target, headers: Mapping[str, str] | None, now: float) -> None:
     """What the vendor says may still be asked."""
-    if headers and _names_a_limit(tuple(headers)):
-        from ..providers.hints import allowance  # reading dates and durations takes a while to import
-
-        left = allowance(headers)
-        if left is not None:
-            target.rates.learn(left, now)
+    if not headers:
+        return
+    read = _reader_of(tuple(headers))
+    if read is not None:
+        target.rates.learn(*read(headers, now))
 
 
 @lru_cache(maxsize=256)
-def _names_a_limit(names: tuple[str, ...]) -> bool:
-    return any("ratelimit" in name for name in names)
+def _reader_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str], float], Allowance] | None:
+    if not any("ratelimit" in name for name in names):
+        return None
+    from ..providers.hints import allowance_reader  # reading dates and durations takes a while to import
+
+    return allowance_reader(names)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from .. import errors
@@ -93,12 +94,11 @@ class Trip:
 
     __slots__ = (
         "_closed",
-        "_decided",
         "_failures",
         "_hopeless",
         "context",
         "errors",
-        "last_move",
+        "failed_at",
         "question",
         "request",
         "routes",
@@ -112,47 +112,44 @@ class Trip:
         self.question = question
         self.streaming = question.streaming
         self.errors: list[errors.AgentError] = []
-        self._closed: dict[int, str] = {}
+        self._closed: dict[Target, str] = {}
         """Targets that are not asked again for this request, and why."""
-        self._failures: dict[int, _Failure] = {}
-        self._decided: tuple[list[Ranked], list[tuple[Target, LeftOut]], float] | None = None
-        """The first decision, which is what was known when the request came."""
+        self._failures: dict[Target, _Failure] = {}
         self._hopeless = False
         """Whether the last attempt was made without trust in anybody: then there is no other."""
-        self.last_move = Move.AGAIN
+        self.failed_at = 0.0
+        """When the last attempt failed, if one did."""
 
     # Who
 
     def order(self, now: float) -> tuple[list[Ranked], list[tuple[Target, LeftOut]]]:
         """Those that can be asked now and were not asked yet, best first; and the others, with the reason."""
-        routes = self.routes
-        others: list[tuple[Target, LeftOut]] = []
-        open_to_all = routes.only is None and not routes.ledger.limits
-        if not self._failures and open_to_all and self.question.fits_any(routes.smallest_window):
-            # The common case, quickly: a plain question, and nobody in trouble.
-            question = self.question
-            at_ease = [target for target in routes.targets if target.at_ease(now, question)]
-            if len(at_ease) == len(routes.targets):
-                ranked = self._ranked(at_ease, others)
-                self._decided = self._decided or (ranked, others, now)
-                return ranked, others
+        routes, question, failures = self.routes, self.question, self._failures
         ready: list[Target] = []
-        question, ledger = self.question, self.routes.ledger
-        for target in self.routes.targets:
-            if id(target) in self._failures:
+        others: list[tuple[Target, LeftOut]] = []
+        open_to_all = routes.only is None and not routes.ledger.limits and not self._closed
+        plain = open_to_all and question.fits_any(routes.smallest_window)
+        for target in routes.targets:
+            if target in failures:
                 continue
-            out = self._left_out(target, question, ledger, now)
+            # The common case, quickly: a plain question, and a target that is in no trouble.
+            if plain and target.at_ease(now, question):
+                ready.append(target)
+                continue
+            out = self._left_out(target, question, routes.ledger, now)
             if out is None:
                 ready.append(target)
             else:
                 others.append((target, out))
         ranked = self._ranked(ready, others)
-        if self._decided is None:
-            self._decided = (ranked, others, now)
+        context = self.context
+        if context.candidates is None:
+            # The first decision, which is what was known when the request came. Without this trip: the answer keeps it.
+            context.candidates = partial(considered, ranked, others, now)
         return ranked, others
 
     def _left_out(self, target: Target, question: Question, ledger: SpendLedger, now: float) -> LeftOut | None:
-        if self._closed and (why := self._closed.get(id(target))) is not None:
+        if self._closed and (why := self._closed.get(target)) is not None:
             return LeftOut(why)
         only = self.routes.only
         if only is not None and only.isdisjoint(target.known_as):
@@ -169,7 +166,7 @@ class Trip:
             return []
         strategy, memory, question = self.routes.strategy, self.routes.memory, self.question
         if not self.routes.levelled:
-            ranked = list(strategy(question, ready, memory))
+            ranked = strategy(question, ready, memory)
         else:
             levels = sorted({target.level for target in ready})
             ranked = [
@@ -178,8 +175,8 @@ class Trip:
                 for one in strategy(question, [target for target in ready if target.level == level], memory)
             ]
         if len(ranked) < len(ready):
-            chosen = {id(one.target) for one in ranked}
-            others += [(target, LeftOut("it was not chosen")) for target in ready if id(target) not in chosen]
+            chosen = {one.target for one in ranked}
+            others += [(target, LeftOut("it was not chosen")) for target in ready if target not in chosen]
         return ranked
 
     def ready(self, now: float) -> tuple[Admission, list[Ranked]] | None:
@@ -211,11 +208,11 @@ class Trip:
         found = [
             (out.seconds + spread, target)
             for target, out in others
-            if out.seconds is not None and not out.health and id(target) not in self._closed
+            if out.seconds is not None and not out.health and target not in self._closed
         ]
         for target in self.routes.targets:
-            failure = self._failures.get(id(target))
-            if failure is None or id(target) in self._closed or failure.times > retry.max_retries:
+            failure = self._failures.get(target)
+            if failure is None or target in self._closed or failure.times > retry.max_retries:
                 continue
             out = resting(target, self.question, now)
             if out is None or (out.seconds is not None and not out.health):
@@ -224,7 +221,7 @@ class Trip:
         return sorted(found, key=lambda one: one[0])
 
     def was_asked(self, target: Target) -> bool:
-        return id(target) in self._failures
+        return target in self._failures
 
     def stopped(self) -> str | None:
         """Why there is no further attempt; None if there may be one."""
@@ -270,16 +267,18 @@ class Trip:
     def _trusts_another(self, target: Target) -> bool:
         """Whether anybody else could be asked in good faith. In an outage, one probe for a request is enough."""
         return any(
-            other.health.breaker.closed and id(other) not in self._failures
+            other.health.breaker.closed and other not in self._failures
             for other in self.routes.targets
             if other is not target
         )
 
     def _tokens(self, target: Target) -> int:
-        if not target.rates.limits_tokens:
+        rates = target.rates
+        if not rates.limits_tokens:
             return 0
-        if target.rates.has_plenty(self.question.most_taken):
-            return self.question.most_taken  # too many, and what the vendor says next puts it right
+        most = self.question.most_taken
+        if rates.has_plenty(most):
+            return most  # too many, and what the vendor says next puts it right
         return self.question.tokens(target).tokens + (self.request.max_tokens or 0)
 
     def _took_turn(self, target: Target) -> None:
@@ -300,6 +299,7 @@ class Trip:
     def failed(self, admission: Admission, error: errors.AgentError, now: float, context: Context) -> Move:
         """Note a failure; what may follow."""
         target = admission.target
+        self.failed_at = now
         partial = error.partial if isinstance(error, errors.StreamInterrupted) else None
         admission.failed(now, blamed=blame(error, target, now - admission.started, now), partial=partial)
         park(error, target, now)
@@ -313,22 +313,22 @@ class Trip:
         self.errors.append(error)
         if isinstance(error, errors.ConfigurationError):
             self.context.tries.made -= not target.nested  # nothing was sent
-        before = self._failures.get(id(target))
-        self._failures[id(target)] = _Failure(1 if before is None else before.times + 1, error)
+        before = self._failures.get(target)
+        self._failures[target] = _Failure(1 if before is None else before.times + 1, error)
         move = move_after(
             error,
             self.routes.retry,
             filtered_elsewhere=self.routes.filtered_elsewhere,
             restarts=self.routes.on_partial != "raise",
         )
-        self.last_move = move
         if move is not Move.STOP:
             error.with_traceback(None)  # its frames hold this trip, and the trip holds it
         if move is not Move.AGAIN:
-            self._closed[id(target)] = f"it failed: {type(error).__name__}"
-        for other in self.routes.targets:
-            if other is not target and id(other) not in self._closed and not takes_larger(error, target, other):
-                self._closed[id(other)] = "its window is not known to be larger"
+            self._closed[target] = f"it failed: {type(error).__name__}"
+        if isinstance(error, errors.ContextLengthError):
+            for other in self.routes.targets:
+                if other is not target and other not in self._closed and not takes_larger(target, other):
+                    self._closed[other] = "its window is not known to be larger"
         return move
 
     def may_leave(self, response: AgentResponse) -> bool:
@@ -345,16 +345,6 @@ class Trip:
 
     # What is told
 
-    def candidates(self) -> Sequence[Candidate]:
-        """Who was considered at the start."""
-        if self._decided is None:
-            return ()
-        ranked, others, now = self._decided
-        return (
-            *(_candidate(one.target, now, one.reason, place, one.score) for place, one in enumerate(ranked, 1)),
-            *(_candidate(target, now, out.reason) for target, out in others),
-        )
-
     def exhausted(self, why: str, others: Sequence[tuple[Target, LeftOut]] = ()) -> errors.AgentError:
         """The error for a request that nobody answered."""
         waits = [out.seconds for _, out in others if out.seconds is not None and math.isfinite(out.seconds)]
@@ -363,7 +353,7 @@ class Trip:
         if not self.errors and others and all(out.money for _, out in others):
             reasons = "; ".join(f"{target.name}: {out.reason}" for target, out in others)
             return errors.BudgetExceededError(f"The request would exceed a spend limit: {reasons}.")
-        told = [f"{target.name}: {out.reason}" for target, out in others if id(target) not in self._failures]
+        told = [f"{target.name}: {out.reason}" for target, out in others if target not in self._failures]
         failed = [f"{error.provider}: {type(error).__name__}: {error.message}" for error in self.errors]
         return errors.RoutingError(
             f"No target answered ({why}): {'; '.join(failed + told) or 'there is none'}.",
@@ -371,6 +361,14 @@ class Trip:
             retryable=retryable,
             retry_after=min([*waits, *hints], default=None),
         )
+
+
+def considered(ranked: Sequence[Ranked], others: Sequence[tuple[Target, LeftOut]], now: float) -> tuple[Candidate, ...]:
+    """A decision as it is told: those that could be asked, best first, and the others."""
+    return (
+        *(_candidate(one.target, now, one.reason, place, one.score) for place, one in enumerate(ranked, 1)),
+        *(_candidate(target, now, out.reason) for target, out in others),
+    )
 
 
 def _candidate(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from agent.locks import Locked
-from agent.providers.hints import Allowance
+from agent.providers.hints import Left
 from agent.routing.budgets import Refusal, RequestBudget, Reservation, SpendLedger
 from agent.routing.health import Breaker, Parking, Permit
 from agent.routing.rates import WINDOW, Rates
@@ -317,12 +317,12 @@ def test_a_spend_limit_is_whole_again_after_its_window() -> None:
 def test_what_the_vendor_says_is_left_counts() -> None:
     rates = Rates(RateLimit())
     assert rates.unlimited
-    rates.learn(Allowance(requests=1, requests_reset=lambda: 20.0), 0.0)
+    rates.learn(Left(1, 0.0, {"reset": "20"}, "reset"), None)
     assert rates.seconds_until(0, 0.0) == 0.0
     assert rates.begin(0, 0.0) is not None
     assert rates.seconds_until(0, 0.0) == 20.0
     assert rates.seconds_until(0, 20.0) == 0.0
-    rates.learn(Allowance(tokens=500, tokens_reset=lambda: 10.0), 30.0)
+    rates.learn(None, Left(500, 30.0, {"reset": "10"}, "reset"))
     assert rates.seconds_until(400, 30.0) == 0.0
     assert rates.seconds_until(600, 30.0) == 10.0
 

@@ -1,0 +1,62 @@
+"""What a call leaves behind when it is over: nothing that only the garbage collector could take away."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from agent import Agent, Router, errors
+from agent.testing import scripted_agent
+from agent.types import AgentRequest, AgentResponse, Message
+from tests.drivers.play import without_gc
+
+
+def _agent() -> Agent:
+    return scripted_agent("hello")
+
+
+def _router() -> Router:
+    return Router([scripted_agent("hello", model="a"), scripted_agent("hello", model="b")])
+
+
+def _failing_over() -> Router:
+    return Router([scripted_agent(errors.OverloadedError("busy"), model="a"), scripted_agent("hello", model="b")])
+
+
+def _answer(asker: Agent | Router, question: AgentRequest, *, awaits: bool, streaming: bool) -> AgentResponse:
+    async def later() -> AgentResponse:
+        return await (asker.astream(question).collect() if streaming else asker.acomplete(question))
+
+    if awaits:
+        return asyncio.run(later())
+    return asker.stream(question).collect() if streaming else asker.complete(question)
+
+
+@pytest.mark.parametrize("make", [_agent, _router, _failing_over])
+@pytest.mark.parametrize("awaits", [False, True])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_call_leaves_no_reference_cycle(make: Callable[[], Agent | Router], awaits: bool, streaming: bool) -> None:
+    """Or each would leave its request, its answer and its failures where they are until the collector comes."""
+    question = AgentRequest(messages=(Message.user("a long story"),))
+    with without_gc():
+        response = _answer(make(), question, awaits=awaits, streaming=streaming)
+        assert response.text == "hello"
+        asked, answered = weakref.ref(question), weakref.ref(response)
+        del question, response
+        assert asked() is None, gc.get_referrers(asked())
+        assert answered() is None, gc.get_referrers(answered())
+
+
+@pytest.mark.parametrize("make", [_router, _failing_over])
+def test_the_answer_of_a_router_does_not_keep_the_conversation(make: Callable[[], Router]) -> None:
+    question = AgentRequest(messages=(Message.user("a long story"),))
+    asked = weakref.ref(question)
+    with without_gc():
+        response = make().complete(question)
+        del question
+        assert asked() is None, gc.get_referrers(asked())
+    assert [candidate.target for candidate in response.route.candidates] == ["scripted:a", "scripted:b"]
