@@ -78,23 +78,11 @@ def plain_object(value: dict[str, Any]) -> tuple[FrozenDict, bytes] | None:
     None if it holds anything but JSON: that may be written differently later, or be gone once it was written.
     """
     try:
-        text = to_json(value)
-        frozen = _frozen.get(text)
-        if frozen is None or frozen != value:  # JSON is blind to what keys are; values that compare equal differ in it
-            frozen = _freeze(value)
-            if len(text) <= _MOST_BYTES:
-                if len(_frozen) >= _MOST_FROZEN:
-                    _frozen.clear()
-                _frozen[text] = frozen
-        return frozen, text
+        return _freeze(value), to_json(value)
     except (TypeError, ValueError, RecursionError):
         return None
 
 
-_frozen: dict[bytes, FrozenDict] = {}
-"""Programs make the same tools again and again, for each request or each user: those are frozen once."""
-_MOST_FROZEN = 256
-_MOST_BYTES = 8 * 1024
 _PLAIN = frozenset((str, int, bool, type(None)))
 
 

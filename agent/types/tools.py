@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import AliasChoices, Field, WrapValidator, model_validator
+from pydantic_core import to_json
 from typing_extensions import override
 
 from ._base import (
@@ -105,20 +106,21 @@ class ToolSpec(Noted, frozen=True):
 
 
 _PLAIN_KEYS = frozenset(("name", "description", "parameters"))
-_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
+_OBJECTS, _TEXT = (dict, FrozenDict), frozenset((str,))
+_is_name = re.compile(r"[a-zA-Z0-9_.:-]{1,128}").fullmatch
 
 
 def _is_plain(name: Any = None, description: Any = "", parameters: Any = NOTHING) -> bool:
-    if type(name) is not str or type(description) is not str or type(parameters) not in (dict, FrozenDict):
+    if type(name) is not str or type(description) is not str or type(parameters) not in _OBJECTS:
         return False
-    return _NAME.fullmatch(name) is not None and set(map(type, parameters)) <= {str}
+    return _is_name(name) is not None and _TEXT.issuperset(map(type, parameters))
 
 
 def _describe(spec: ToolSpec, given: dict[str, Any]) -> bool:
     values = {**_defaults(ToolSpec), **given}
     notes: dict[str, Any] = {}
     if type(parameters := values["parameters"]) is dict:
-        if (read := plain_object(parameters)) is None:
+        if (read := _read_schema(values["name"], parameters)) is None:
             return False  # pydantic knows what to do with it
         values["parameters"], text = read
         if parameters:
@@ -132,6 +134,29 @@ def _describe(spec: ToolSpec, given: dict[str, Any]) -> bool:
 
 
 _SCHEMA = "schema"
+_MOST_KNOWN = 256
+_known: dict[str, tuple[FrozenDict, bytes]] = {}
+"""The schema of the last tool of each name, frozen and written: programs make the same tools for every request."""
+
+
+def _read_schema(name: str, schema: dict[str, Any]) -> tuple[FrozenDict, bytes] | None:
+    known = _known.get(name)
+    if known is not None and _is_same(schema, *known):
+        return known
+    read = plain_object(schema)
+    if read is not None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[name] = read
+    return read
+
+
+def _is_same(schema: dict[str, Any], frozen: FrozenDict, text: bytes) -> bool:
+    """Written, 1 and True and 1.0 differ; compared, 1 and "1" as keys do, and whatever would be gone once written."""
+    try:
+        return frozen == schema and to_json(schema) == text
+    except Exception:  # there are things that cannot be compared
+        return False
 
 
 def plain_schema(tool: ToolSpec) -> bytes | None:
