@@ -162,7 +162,7 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
 
     def noted(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         started = yield from Now()
-        context.first_event = None
+        context.first_event = context.headers = None
         error: errors.AgentError | None = None
         response: AgentResponse | None = None
         try:

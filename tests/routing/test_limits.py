@@ -110,6 +110,20 @@ def test_what_the_vendors_headers_say_is_left_is_believed() -> None:
     assert fleet.asked[-1] == "a"
 
 
+def test_what_one_vendor_says_is_left_is_not_believed_of_another_that_said_nothing() -> None:
+    def used_up(request: WireRequest) -> Answer:
+        left = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "30s"}
+        return Answer([b"{}"], status=503, headers={"content-type": "application/json", **left})
+
+    fleet = Fleet(a=used_up, b=[errors.ConnectionError("nobody is there"), "from b"], c=["from c"] * 9)
+    router = fleet.router()
+    simulation = Simulation(fleet)
+    assert simulate(simulation, router, "hi").text == "from c"
+    simulation.now += 10  # both have rested from their failures
+    assert simulate(simulation, router, "hi").text == "from b"
+    assert fleet.asked == ["a", "b", "c", "b"]
+
+
 def test_a_target_that_asks_for_rest_gets_it_from_every_request() -> None:
     fleet = Fleet(a=[errors.RateLimitError("slow down", retry_after=20.0), "back"], b=["from b"] * 9)
     router = fleet.router()
