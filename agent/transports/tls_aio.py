@@ -33,7 +33,10 @@ class TlsSocket(AioSocket):
         self._go_on_shaking()
         while not self._shaken:
             if self.error is not None:
-                raise self.error
+                try:
+                    raise self.error
+                finally:
+                    self.error = None  # or the error's frames and this connection keep each other alive
             if self.ended:
                 raise OSError("the server closed the connection during the TLS handshake")
             await self._news()
