@@ -12,7 +12,8 @@ import re
 
 from pydantic_core import from_json
 
-from ..types import StreamEvent, WordsType
+from ..types import StreamEvent
+from ..types.stream import WordsType
 
 _LEARN_AFTER = 8
 """A stream of fewer deltas is over before a pattern pays off."""

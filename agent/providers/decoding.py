@@ -15,7 +15,8 @@ from typing_extensions import override
 
 from .. import errors
 from ..sse import EventTooLong, SseDecoder
-from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent, WordsType
+from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
+from ..types.stream import WordsType
 from ..wire import Reply, parse_json
 from .alike import Likeness, Run, after_blank_line
 from .failures import failure, read_complaint, reply_failure, request_id, shown

@@ -50,7 +50,7 @@ from .response import AgentResponse, FinishReason, Response
 from .router import Attempt, Candidate, Route, RouteResult, RoutingStrategy
 from .secret import Secret, redact
 from .session import Session, SessionStats, compute_session_stats
-from .stream import Fold, StreamEvent, StreamEventType, WordsType, fold
+from .stream import Fold, StreamEvent, StreamEventType, fold
 from .tools import ToolDefinition, ToolSpec
 from .usage import TokenUsage, Usage
 
@@ -116,7 +116,6 @@ __all__ = [
     "Usage",
     "Value",
     "VendorContent",
-    "WordsType",
     "compute_session_stats",
     "fold",
     "freeze",

@@ -12,7 +12,8 @@ from typing import Any
 from typing_extensions import override
 
 from ...sse import SseDecoder
-from ...types import AgentRequest, AgentResponse, Origin, StreamEvent, ToolCall, WordsType
+from ...types import AgentRequest, AgentResponse, Origin, StreamEvent, ToolCall
+from ...types.stream import WordsType
 from ...wire import parse_json
 from ..alike import Likeness
 from ..decoding import DecoderBase
