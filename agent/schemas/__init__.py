@@ -19,18 +19,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json, to_json
 
 from ..errors import ConfigurationError
 from ..types import freeze, thaw
-from .compiling import Compiler, TooLarge
-from .dialects import DIALECTS, Dialect
 from .fitting import validator_of
 from .nodes import WRAPPER, unwrap_value, wrapped
 from .reading import Unresolvable, dangling_reference, misshapen, resolve, types_of
 from .restoring import Restorer
+
+if TYPE_CHECKING:
+    from .dialects import Dialect
 
 __all__ = [
     "WRAPPER",
@@ -87,6 +88,9 @@ def compiled_json(text: bytes, dialect: str) -> bytes:
 
 @lru_cache(maxsize=256)
 def _compile(text: bytes, dialect_name: str) -> Compiled:
+    from .compiling import Compiler, TooLarge  # every codec asks for us, and most programs have no schema
+    from .dialects import DIALECTS
+
     dialect = DIALECTS[dialect_name]
     original = from_json(text)
     if (problem := misshapen(original)) is not None:
