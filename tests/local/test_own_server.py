@@ -50,7 +50,8 @@ class Server(NamedTuple):
     address: str
 
     def agent(self, api: str, path: str = "", key: str = KEY) -> Agent:
-        return Agent(f"{api}:smollm2", base_url=f"{self.address}{PATHS[api]}{path}", api_key=key, max_retries=0)
+        # It ends connections that are idle for a few seconds, and may do so just as one of them is used again.
+        return Agent(f"{api}:smollm2", base_url=f"{self.address}{PATHS[api]}{path}", api_key=key, max_retries=1)
 
 
 @pytest.fixture(scope="module")
