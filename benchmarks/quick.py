@@ -141,9 +141,9 @@ def verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
         if options.rows & {START, MEMORY}:
             for api in options.apis if options.everywhere else options.apis[:1]:
                 starting = entries if options.everywhere else [entry for entry in entries if entry == OURS]
-                yield from of_starts(starts.run(starting, places, server, api, 2 * options.rounds), options.rows)
+                yield from of_starts(starts.run(starting, places, server, api, options.rounds + 2), options.rows)
         if GROWTH in options.rows:
-            yield from of_growth(server, places, options.apis[0], options.rounds)
+            yield from of_growth(server, places, options.apis[0], max(1, options.rounds - 1))
     if IMPORT in options.rows:
         yield of_import()
     if ROUTER in options.rows:
