@@ -27,6 +27,7 @@ from ..types import (
     VendorContent,
 )
 from ..types.notes import kept_notes, notes_on
+from .beginnings import Begun
 
 NO_RESULT = "There is no result: the call was interrupted before it was answered."
 """What a model is told about a call that nobody answered. Constant, so that repaired prompts stay the same."""
@@ -89,15 +90,16 @@ def repair(
     foreign_thinking: Literal["drop", "text"] = "drop",
     *,
     assistants_show: bool = False,
+    begun: Begun | None = None,
 ) -> tuple[Sequence[Message], tuple[str, ...]]:
     """The conversation as `home` can take it, and warnings about what had to be changed.
 
     Afterwards every call has exactly one result, in the tool messages that directly follow it; reasoning and vendor's
     blocks are `home`'s own; and no message is empty. Unless `assistants_show`, pictures and documents made
-    elsewhere stand in users' messages only.
+    elsewhere stand in users' messages only. A beginning that was `begun` before was in order then, and is now.
     """
     key = f"history/{home.provider}/{home.api}/{home.model}/{assistants_show:d}"
-    if _is_in_order(messages, key, home, assistants_show):
+    if _is_in_order(messages, key, home, assistants_show, begun):
         return messages, ()
     state = _Repair(home, foreign_thinking, assistants_show, key)
     for message in messages:
@@ -130,11 +132,12 @@ _UNFIT: _Order = (), (("", None), ("", None))
 """Of a message in which something has to be changed: it answers what was not asked, which is out of order anywhere."""
 
 
-def _is_in_order(messages: Sequence[Message], key: str, home: Origin, shows: bool) -> bool:
+def _is_in_order(messages: Sequence[Message], key: str, home: Origin, shows: bool, begun: Begun | None = None) -> bool:
     """Whether nothing has to be changed. What matters of a message is kept with it: it is looked into only once."""
     open: dict[str, str] = {}
-    known: set[str] = set()
-    for message in messages:
+    known: set[str] = set() if begun is None else begun.calls
+    earlier = begun if begun is not None and begun.pieces else None
+    for message in messages if begun is None else begun.unknown:
         if type(message.content) is str and message.role is not _TOOL:
             if open or not message.content:
                 return False
@@ -152,7 +155,7 @@ def _is_in_order(messages: Sequence[Message], key: str, home: Origin, shows: boo
             return False
         elif calls:
             for id, name, _ in calls:
-                if id in known:
+                if id in known or (earlier is not None and earlier.names(id)):
                     return False
                 known.add(id)
                 open[id] = name

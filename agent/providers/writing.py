@@ -173,15 +173,23 @@ def object_json(values: Mapping[str, Any]) -> bytes:
     return b"{" + b",".join(pieces) + b"}"
 
 
-def join_turns(said: Iterable[tuple[bytes, bytes]]) -> bytes:
+TURN_ENDS = b"]}"
+
+
+def join_turns(said: Iterable[tuple[bytes, bytes]], speaking: bytes | None = None) -> tuple[bytes, bytes | None]:
     """Turns as JSON, joined by commas: what was said under one opening after another becomes one turn.
+
+    The last turn stays open for more: it lacks its `TURN_ENDS`.
 
     Args:
         said: How a turn of that role begins, up to the bracket of its blocks, and some of its blocks. None is no turn.
+        speaking: The opening of the turn that is open already.
+
+    Returns:
+        The JSON, and the opening of the last turn; None if there is no turn.
     """
     pieces: list[bytes] = []
     add = pieces.append
-    speaking: bytes | None = None
     for opening, blocks in said:
         if not blocks:
             continue
@@ -193,9 +201,7 @@ def join_turns(said: Iterable[tuple[bytes, bytes]]) -> bytes:
             add(opening)
             speaking = opening
         add(blocks)
-    if speaking is not None:
-        add(b"]}")
-    return b"".join(pieces)
+    return b"".join(pieces), speaking
 
 
 def tools_json(

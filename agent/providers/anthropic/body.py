@@ -13,12 +13,13 @@ from typing import Any, Literal
 from ... import errors
 from ...types import AgentRequest, Message, Role, TextContent, ToolSpec, VendorContent
 from ...types.notes import first_notes, kept_notes
+from ..beginnings import begun
 from ..history import repair
-from ..writing import LARGE, as_json, check_extra, home_of, join_turns, object_json, words_json
+from ..writing import LARGE, TURN_ENDS, as_json, check_extra, home_of, join_turns, object_json, words_json
 from .blocks import ASSISTANT_OPENS, USER_OPENS, BlockWriter, cache_control, opening
 from .family import API, BETA_OF_BLOCK, BETA_OF_KEY, BETA_OF_TOOL, family_of
 from .settings import Settings
-from .turns import Marks, Turns, ends_with_prefill, place_marks, take_turns
+from .turns import Marks, Notable, Turns, ends_with_prefill, place_marks, take_turns
 
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: enums are slow to ask
 _OWN_KEYS = ("messages", "model", "stream")
@@ -66,12 +67,14 @@ def _encode(
     check_extra(request, _OWN_KEYS)
     model = request.model or ""
     home = home_of(name, API, model)
-    messages, repairs = repair(request.to_messages(), home, foreign_thinking)
-    turns = take_turns(messages, home)
+    writer = BlockWriter(home)
+    said = request.to_messages()
+    known = begun(said, writer.key)
+    messages, repairs = repair(said, home, foreign_thinking, begun=known)
+    turns = take_turns(messages, home, known if messages is said else None)
     family = family_of(model)
     _check(turns, prefill=family.prefill, name=name, model=model)
     marks = place_marks(request, turns)
-    writer = BlockWriter(home)
     writer.warnings = dict.fromkeys((*repairs, *turns.warnings, *marks.warnings))
     conversation = _conversation(turns, marks, writer)
     settings = Settings(request, turns, family, writer.warnings)
@@ -108,14 +111,39 @@ def _check(turns: Turns, *, prefill: bool, name: str, model: str) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _State:
+    """How to go on behind the beginning of a conversation."""
+
+    speaking: bytes | None
+    notable: Notable
+
+
 def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
-    """The messages as JSON, joined by commas. Neighbours of one role become one turn."""
+    """The messages as JSON, joined by commas. Neighbours of one role become one turn.
+
+    What is known of how they begin is not written again, unless there are marks in it.
+    """
+    begun, total = turns.begun, len(turns.messages)
+    if begun is None or any(position < begun.cut - begun.first for position in marks.messages):
+        written, speaking = join_turns(_said(turns, marks, writer, 0, total))
+        return written + TURN_ENDS if speaking is not None else written
+    start, cut = begun.start - begun.first, begun.cut - begun.first
+    state: _State | None = begun.state
+    added, speaking = join_turns(_said(turns, marks, writer, start, cut), state.speaking if state else None)
+    begun.keep(added, _State(speaking, tuple([found for found in turns.notable if found[0] < cut])))
+    rest, speaking = join_turns(_said(turns, marks, writer, cut, total), speaking)
+    return b"".join([*begun.pieces, added, rest, TURN_ENDS if speaking is not None else b""])
+
+
+def _said(turns: Turns, marks: Marks, writer: BlockWriter, start: int, end: int) -> list[tuple[bytes, bytes]]:
+    """How the turns of some of the messages begin, and their blocks."""
     messages, key = turns.messages, writer.key
     special = {*marks.messages}
     if messages[-1].role is Role.ASSISTANT:
         special.add(len(messages) - 1)
     said: list[tuple[bytes, bytes]] = []
-    for position, message in enumerate(messages):
+    for position, message in enumerate(messages[start:end], start):
         if position in special:
             blocks = _special(message, position == len(messages) - 1, marks.messages.get(position), writer)
             said.append((opening(message), blocks))
@@ -135,7 +163,7 @@ def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
                 if len(words) <= LARGE:
                     notes[key] = written
         said.append(written)
-    return join_turns(said)
+    return said
 
 
 def _special(message: Message, is_last: bool, marks: Mapping[int, str] | None, writer: BlockWriter) -> bytes:

@@ -25,6 +25,7 @@ from ...types import (
     VendorContent,
 )
 from ...types.notes import notes_on
+from ..beginnings import Begun
 from ..history import FOREIGN_BLOCK_DROPPED
 from ..writing import as_markdown, cannot_take
 from .blocks import says_nothing, why_left_out
@@ -53,9 +54,14 @@ class Turns:
     notable: list[tuple[int, int, Part]] = field(default_factory=list)
     """Parts that may hold a cache hint and blocks of the vendor's, each with its message's and its own number."""
     warnings: list[str] = field(default_factory=list)
+    begun: Begun | None = None
+    """What is known of how the conversation begins, if it was left as it was."""
 
 
-def take_turns(messages: Sequence[Message], home: Origin) -> Turns:
+Notable: TypeAlias = tuple[tuple[int, int, Part], ...]
+
+
+def take_turns(messages: Sequence[Message], home: Origin, begun: Begun | None = None) -> Turns:
     """A repaired conversation as turns. Without any message at all, `messages` is empty."""
     turns = Turns()
     leading = 0
@@ -63,12 +69,18 @@ def take_turns(messages: Sequence[Message], home: Origin) -> Turns:
         turns.system.extend(_instructions(messages[leading], turns, home))
         leading += 1
     rest = messages[leading:]
-    looks = _looks_at(rest)
+    known: Notable = ()
+    if begun is None:
+        looks = _looks_at(rest)
+    else:
+        known = () if begun.state is None else begun.state.notable
+        looks = _looks_at(begun.messages[begun.start :], begun.start - begun.first)
     if not rest or rest[0].role is Role.ASSISTANT or not all(stays for _, (stays, _) in looks):
         rest = _in_shape(rest, turns, home)
-        looks = _looks_at(rest)
+        looks, known, begun = _looks_at(rest), (), None
     turns.messages = rest
-    turns.notable = [(number, *found) for number, (_, notable) in looks for found in notable]
+    turns.notable = [*known, *((number, *found) for number, (_, notable) in looks for found in notable)]
+    turns.begun = begun
     return turns
 
 
@@ -78,13 +90,13 @@ _LOOK = f"{API}/turn"
 _PLAIN: _Look = (True, ())
 
 
-def _looks_at(messages: Sequence[Message]) -> list[tuple[int, _Look]]:
+def _looks_at(messages: Sequence[Message], start: int = 0) -> list[tuple[int, _Look]]:
     """What there is to know about messages, each with its number, but for those that are sent as they are.
 
     Words alone are seen at a glance; what is found out about other messages is kept with them.
     """
     looks: list[tuple[int, _Look]] = []
-    for number, message in enumerate(messages):
+    for number, message in enumerate(messages, start):
         content, role = message.content, message.role
         if type(content) is str and (role is _USER or role is _ASSISTANT) and content and not content.isspace():
             continue
@@ -117,7 +129,9 @@ def _look_into(message: Message) -> _Look:
 def _is_notable(part: Part) -> bool:
     if part.cache is not None or isinstance(part, VendorContent):
         return True
-    return isinstance(part, ToolResult) and not isinstance(part.content, str)
+    if not isinstance(part, ToolResult) or isinstance(part.content, str):
+        return False
+    return any(inner.cache is not None for inner in part.content)
 
 
 def _in_shape(messages: Sequence[Message], turns: Turns, home: Origin) -> list[Message]:

@@ -16,6 +16,7 @@ from ...models import facts
 from ...schemas import compile_schema, compiled_json
 from ...types import AgentRequest, Origin, Role, ToolSpec
 from ...types.tools import plain_schema
+from ..beginnings import begun
 from ..history import repair
 from ..writing import Written, as_json, check_extra, home_of, object_json, text_json, tools_json
 from .contents import ContentsWriter
@@ -50,10 +51,15 @@ def encode_body(request: AgentRequest, speaker: Speaker, *, counting: bool = Fal
     """The body, and what had to be changed or left out of it. For `counting`, only what can be counted."""
     check_extra(request, ("contents", "model"))
     home, family = speaker.home(request), family_of(request.model or "")
-    messages, repairs = repair(request.to_messages(), home, speaker.foreign_thinking, assistants_show=True)
     writer = ContentsWriter(home, family, any_ids=speaker.platform.any_ids)
+    said = request.to_messages()
+    known = begun(said, writer.key)
+    messages, repairs = repair(said, home, speaker.foreign_thinking, assistants_show=True, begun=known)
     leading = list(takewhile(lambda message: message.role is Role.SYSTEM, messages))
-    contents = writer.contents(messages[len(leading) :])
+    if known is not None and messages is said:
+        contents = writer.continued(known)
+    else:
+        contents = writer.contents(messages[len(leading) :])
     if not contents:
         raise errors.ConfigurationError(
             "There is nothing to answer: the conversation holds only instructions, or nothing at all.",

@@ -30,8 +30,19 @@ from ...types import (
     VendorContent,
 )
 from ...types.notes import first_notes, kept_notes, notes_on
+from ..beginnings import Begun
 from ..history import is_home
-from ..writing import LARGE, as_json, as_markdown, as_text, base64_text, cannot_take, join_turns, words_json
+from ..writing import (
+    LARGE,
+    TURN_ENDS,
+    as_json,
+    as_markdown,
+    as_text,
+    base64_text,
+    cannot_take,
+    join_turns,
+    words_json,
+)
 from .family import SKIP_SIGNATURE, Family
 from .names import sent_id, sent_name
 
@@ -85,7 +96,8 @@ class ContentsWriter:
         self._home = home
         self._family = family
         self._any_ids = any_ids
-        self._key = f"{home.api}/{home.provider}/{home.model}/{'' if any_ids else 'own ids'}"
+        self.key = f"{home.api}/{home.provider}/{home.model}/{'' if any_ids else 'own ids'}"
+        """Of the notes on messages that hold their bytes."""
         self.warnings: dict[str, None] = {}
 
     def system(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -94,7 +106,28 @@ class ContentsWriter:
 
     def contents(self, messages: Sequence[Message]) -> bytes:
         """All turns, joined by commas. Neighbours of one role become one turn."""
-        key = self._key
+        contents, speaking = self._joined(messages, None)
+        return contents if speaking is None else contents + TURN_ENDS
+
+    def continued(self, begun: Begun) -> bytes:
+        """As `contents`. What is known of how the conversation begins is not written again."""
+        added, speaking = self._joined(begun.added, begun.state)
+        if not self.warnings:
+            begun.keep(added, speaking)
+        rest, speaking = self._joined(begun.rest, speaking)
+        return b"".join([*begun.pieces, added, rest, b"" if speaking is None else TURN_ENDS])
+
+    def _joined(self, messages: Sequence[Message], speaking: bytes | None) -> tuple[bytes, bytes | None]:
+        """Some turns behind that of whoever is `speaking`. The API insists that the user speaks first."""
+        said = self._said(messages)
+        if speaking is None and next((opening for opening, parts in said if parts), None) is _MODEL:
+            self.warnings = {NO_USER_FIRST: None, **self.warnings}  # in front, however much was written at a time
+            said.insert(0, (_USER, _OPENING))
+        return join_turns(said, speaking)
+
+    def _said(self, messages: Sequence[Message]) -> list[tuple[bytes, bytes]]:
+        """How the turn of each message begins, and its parts; results are told once the last of them has come."""
+        key = self.key
         said: list[tuple[bytes, bytes]] = []
         add = said.append
         results: list[Message] = []
@@ -127,10 +160,7 @@ class ContentsWriter:
                 latest, asked = message, named
         if results:
             add(self._answers(results, latest, asked))
-        if next((opening for opening, parts in said if parts), None) is _MODEL:
-            self._warn(NO_USER_FIRST)
-            said.insert(0, (_USER, _OPENING))
-        return join_turns(said)
+        return said
 
     def _warn(self, warning: str) -> None:
         self.warnings[warning] = None
@@ -154,7 +184,7 @@ class ContentsWriter:
     def _kept(self, message: Message, encoded: bytes, named: _Named, *, keep: bool = True) -> _Written:
         written = (_MODEL if message.role is _ASSISTANT else _USER, encoded), named
         if keep and len(encoded) <= LARGE:
-            notes_on(message)[self._key] = written
+            notes_on(message)[self.key] = written
         return written
 
     def _plainly(self, message: Message) -> bytes | None:
@@ -268,7 +298,7 @@ class ContentsWriter:
 
     def _answers(self, messages: Sequence[Message], turn: Message | None, asked: _Named) -> tuple[bytes, bytes]:
         """The results of a turn's calls: from the last time if they answered the same calls, or anew."""
-        known: list[_Written | None] = [notes_on(message).get(self._key) for message in messages]
+        known: list[_Written | None] = [notes_on(message).get(self.key) for message in messages]
         if len(known) == 1 and (only := known[0]) is not None and only[1] == asked:
             return only[0]
         written = [kept for kept in known if kept is not None]

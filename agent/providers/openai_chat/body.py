@@ -29,6 +29,7 @@ from ...types import (
     VendorContent,
 )
 from ...types.notes import first_notes, kept_notes
+from ..beginnings import Begun, begun
 from ..history import FOREIGN_BLOCK_DROPPED, is_home, repair
 from ..writing import (
     LARGE,
@@ -47,7 +48,7 @@ from ..writing import (
     text_json,
     words_json,
 )
-from .dialect import API, LONGEST_NAME, SIGNED_CONTENT, Dialect, Fragment, fits
+from .dialect import API, LONGEST_NAME, SIGNED_CONTENT, CacheMarks, Dialect, Fragment, fits
 from .settings import write_settings
 
 _ASSISTANT, _SYSTEM, _TOOL = Role.ASSISTANT, Role.SYSTEM, Role.TOOL  # looked up once: enums are slow to ask
@@ -68,12 +69,25 @@ def encode_body(
     """The body, and what had to be left out of it."""
     check_extra(request, _OWN_KEYS)
     home = home_of(dialect.name, API, request.model or "")
-    messages, repairs = repair(request.to_messages(), home, foreign_thinking)
+    said = request.to_messages()
+    known = None if _marks_of(dialect, home.model) else begun(said, _key(dialect, home.model))
+    messages, repairs = repair(said, home, foreign_thinking, begun=known)
     warnings = [*repairs]
     body = write_settings(request, dialect, stream=stream, warn=warnings)
     body.update(request.extra)
-    written = Conversation(dialect, home, messages, request.cache, warnings).write()
+    conversation = Conversation(dialect, home, messages, request.cache, warnings)
+    written = conversation.write(known if messages is said else None)
     return object_json(body)[:-1] + b',"messages":[' + written + b"]}", tuple(dict.fromkeys(warnings))
+
+
+def _key(dialect: Dialect, model: str) -> str:
+    """Of the notes on messages that hold their bytes."""
+    return f"{API}/{dialect.name}/{dialect.ways}/{model}"
+
+
+def _marks_of(dialect: Dialect, model: str) -> CacheMarks | None:
+    marks = dialect.cache_marks
+    return marks if marks is not None and fits(marks.models, model) else None
 
 
 class Conversation:
@@ -90,15 +104,15 @@ class Conversation:
         self._dialect = dialect
         self._home = home
         self._messages = messages
-        self._key = f"{API}/{dialect.name}/{dialect.ways}/{home.model}"
+        self._key = _key(dialect, home.model)
         self._warnings = warnings
+        self._after_tool = False
         self._attached: list[dict[str, Any]] = []
         """What results hold besides text, to follow them in a user's message."""
         models = dialect.developer_models
         self._system_role = "developer" if models and fits(models, home.model) else "system"
         self._system = b'{"role":"' + self._system_role.encode() + b'","content":'
-        marks = dialect.cache_marks
-        self._marks = marks if marks is not None and fits(marks.models, home.model) else None
+        self._marks = _marks_of(dialect, home.model)
         self._marked: dict[int, Literal["short", "long"]] = {}
         """Messages that the request as a whole marks, by position."""
         self._unmarked: frozenset[int] = frozenset()
@@ -106,13 +120,29 @@ class Conversation:
         if self._marks is not None:
             self._choose_marks(cache, self._marks.most, self._marks.whole_requests)
 
-    def write(self) -> bytes:
+    def write(self, begun: Begun | None = None) -> bytes:
+        """The messages as JSON, joined by commas. What is known of how they begin is not written again."""
         pieces: list[bytes] = []
+        if begun is None:
+            self._write(self._messages, pieces)
+        else:
+            self._write(begun.messages[: begun.first], pieces)
+            pieces += begun.pieces
+            self._after_tool = bool(begun.state)
+            added: list[bytes] = []
+            self._write(begun.added, added)
+            begun.keep(b",".join(added), self._after_tool, separator=b",")
+            pieces += added
+            self._write(begun.rest, pieces)
+        if self._after_tool or self._attached:
+            self._write_attached(pieces, None)
+        return b",".join(pieces)
+
+    def _write(self, messages: Sequence[Message], pieces: list[bytes]) -> None:
         key, marked, attached = self._key, self._marked, self._attached
         openings = {_SYSTEM: self._system, Role.USER: _USER, _ASSISTANT: _TURN}
         plain = self._dialect.user_after_tool and not marked and not self._unmarked
-        after_tool = False
-        for position, message in enumerate(self._messages):
+        for position, message in enumerate(messages):
             try:
                 notes = kept_notes(message)
             except AttributeError:
@@ -127,15 +157,12 @@ class Conversation:
                     pieces.append(known)
                     continue
             if message.role is _TOOL:
-                after_tool = True
-            elif after_tool or attached:
-                after_tool = False
+                self._after_tool = True
+            elif self._after_tool or attached:
+                self._after_tool = False
                 self._write_attached(pieces, message.role)
             if encoded := self._encoded(message, marked.get(position), notes):
                 pieces.append(encoded)
-        if after_tool or attached:
-            self._write_attached(pieces, None)
-        return b",".join(pieces)
 
     def _write_attached(self, pieces: list[bytes], next_role: Role | None) -> None:
         """After the last of a turn's results: what they hold besides text."""

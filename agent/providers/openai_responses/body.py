@@ -15,6 +15,7 @@ from ...models import facts
 from ...schemas import compile_schema
 from ...types import AgentRequest, Message, Origin, Role, ThinkingLevel, ToolResult, ToolSpec
 from ...types.tools import plain_schema
+from ..beginnings import begun
 from ..history import repair
 from ..writing import (
     NO_PARAMETERS,
@@ -100,9 +101,13 @@ class BodyWriter:
         answers: list[Message] = []
         if self._continues:
             answers, messages = _leading_results(messages)
-        repaired, warnings = repair(messages, self._home, self._foreign_thinking)
         writer = ItemWriter(self._home, stored=self._stored, breakpoints=self._family.breakpoints)
-        items = writer.messages((*answers, *repaired) if answers else repaired)
+        known = None if answers else begun(messages, writer.key)
+        repaired, warnings = repair(messages, self._home, self._foreign_thinking, begun=known)
+        if known is not None and repaired is messages:
+            items = writer.continued(known)
+        else:
+            items = b",".join(writer.messages((*answers, *repaired) if answers else repaired))
         self._warnings.update(dict.fromkeys((*warnings, *writer.warnings)))
         return instructions, items
 

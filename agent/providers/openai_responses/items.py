@@ -30,6 +30,7 @@ from ...types import (
     VendorContent,
 )
 from ...types.notes import first_notes, kept_notes
+from ..beginnings import Begun
 from ..history import FOREIGN_BLOCK_DROPPED, is_home
 from ..writing import (
     LARGE,
@@ -93,16 +94,29 @@ class ItemWriter:
         self._stored = stored
         """The vendor keeps the conversation, so that it knows reasoning by its id."""
         self._breakpoints = breakpoints
-        self._key = f"{API}/{home.provider}/{home.model}/{stored:d}{breakpoints:d}"
+        self.key = f"{API}/{home.provider}/{home.model}/{stored:d}{breakpoints:d}"
+        """Of the notes on messages that hold their bytes."""
+        self._begun: Begun | None = None
         self._seen: set[bytes] = set()
+        """Ids of items, without those of the beginning that is known."""
         self._answered: Mapping[str, Mapping[str, Any]] = {}
         """What the vendor said about calls of its latest turn, where it said something: results must repeat it."""
         self._keep = True
         self.warnings: dict[str, None] = {}
 
-    def messages(self, messages: Iterable[Message]) -> bytes:
-        """The messages' items as JSON, joined by commas."""
-        key = self._key
+    def continued(self, begun: Begun) -> bytes:
+        """A conversation's items as JSON, joined by commas. What is known of its beginning is not written again."""
+        instructions = self.messages(begun.messages[: begun.first])
+        self._begun = begun
+        self._answered = begun.state or {}
+        added = self.messages(begun.added)
+        if not self.warnings:
+            begun.keep(b",".join(added), self._answered, separator=b",", ids=self._seen)
+        return b",".join([*instructions, *begun.pieces, *added, *self.messages(begun.rest)])
+
+    def messages(self, messages: Iterable[Message]) -> list[bytes]:
+        """The messages' items as JSON; of some messages several, joined by commas."""
+        key = self.key
         pieces: list[bytes] = []
         for message in messages:
             try:
@@ -131,14 +145,14 @@ class ItemWriter:
                 encoded = self._told_again(message)
             if encoded:
                 pieces.append(encoded)
-        return b",".join(pieces)
+        return pieces
 
     def _written(self, message: Message, notes: dict[str, Any]) -> _Written:
         """A message's bytes, the ids of its items, and what the vendor said about the calls in a turn of its own."""
         if (encoded := self._plain_result(message)) is not None:
             written: _Written = encoded, b"", None
             if len(encoded) <= LARGE:
-                notes[self._key] = written
+                notes[self.key] = written
             return written
         if self._answered and message.role is _TOOL:
             return b"", b"", None
@@ -151,7 +165,7 @@ class ItemWriter:
         ids = "\n".join([item["id"] for item in items if item.get("id")]).encode()
         written = encoded, ids, told
         if self._keep and len(encoded) <= LARGE:
-            notes[self._key] = written
+            notes[self.key] = written
         return written
 
     def _plain_result(self, message: Message) -> bytes | None:
@@ -166,7 +180,7 @@ class ItemWriter:
 
     def _are_new(self, ids: bytes) -> bool:
         named = set(ids.split(b"\n"))
-        if not self._seen.isdisjoint(named):
+        if not self._seen.isdisjoint(named) or (self._begun is not None and any(map(self._begun.names, named))):
             return False
         self._seen |= named
         return True
