@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from pydantic import PydanticUserError
 
 from .errors import ConfigurationError
-from .types import AgentConfig, AgentRequest, FrozenDict, Message, Role, Session, ToolSpec
+from .types import AgentConfig, AgentRequest, FrozenDict, Message, Role, Session, ToolSpec, freeze
 from .validation import validated
 
 
@@ -127,13 +127,11 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec
     if config.default_system is not None and request.system is None and not _has_system(request.messages):
         changes["system"] = config.default_system
     if config.extra:
-        changes["extra"] = {**config.extra, **request.extra}
+        changes["extra"] = freeze({**config.extra, **request.extra})
     if tools:
-        changes["tools"] = _merged(tools, request.tools)
-    if "extra" in changes or "tools" in changes:
-        prepared = validated(lambda: request.model_copy(update=changes))
-    else:
-        prepared = request.changed(**changes) if changes else request  # the configuration's values are valid
+        offered = _merged(tools, request.tools)
+        changes["tools"] = validated(lambda: AgentRequest(tools=offered)).tools  # those of both may not go together
+    prepared = request.changed(**changes) if changes else request  # the configuration's values are valid
     if prepared.tool_choice is not None:
         _check_choice(prepared.tool_choice, prepared.tools)
     if prepared.output_schema is not None:

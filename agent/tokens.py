@@ -11,7 +11,7 @@ Nothing here asks a vendor; `execution.counting` does, where one can be asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import assert_never
@@ -27,6 +27,7 @@ from .types import (
     DiffContent,
     DocumentContent,
     ImageContent,
+    Message,
     Part,
     RefusalContent,
     StreamEvent,
@@ -39,6 +40,8 @@ from .types import (
     Value,
     VendorContent,
 )
+from .types.notes import notes_on
+from .types.prefixes import folded
 
 
 class TokenCount(Value, frozen=True):
@@ -203,91 +206,97 @@ def framing_of(model: str) -> Framing:
 
 
 def estimate_prompt(request: AgentRequest) -> TokenCount:
-    """A guess at the prompt tokens of a request, with its margin."""
+    """A guess at the prompt tokens of a request, with its margin. Of a long conversation, only what is new is read."""
     framing = framing_of(request.model or "")
-    measure = _Measure(framing)
-    for message in request.to_messages():
-        measure.framing += framing.message
-        for part in message.parts:
-            measure.add(part)
-    measure.add_tools(request.tools)
+    made = folded(request.messages, "tokens", _and_made)
+    for words in (request.system or None, request.input):
+        if words is not None:
+            made.messages += 1
+            made.text += text_tokens(words)
+    text = framing.text * made.text
+    media = framing.image * made.images + made.media
+    framed = framing.message * made.messages + framing.call * made.calls + framing.result * made.results + made.blocks
+    if request.tools:
+        framed += framing.tools_once
+        framed += sum(framing.tool + framing.definition * _tool_tokens(tool) for tool in request.tools)
     if (schema := request.output_json_schema) is not None:
-        measure.framing += framing.schema * text_tokens(_json(schema))
-    return measure.count()
+        framed += framing.schema * text_tokens(_json(schema))
+    tokens = max(1, round(text + framing.base + framed + media))
+    unsure = framing.loose * text + framing.framing_loose * framed + _MEDIA_LOOSE * media + framing.slack
+    return TokenCount(tokens=tokens, exact=False, margin=round(unsure / tokens, 3), method="estimate")
 
 
-class _Measure:
-    """Adds a request up: its text, what is framed around it, and what cannot be read at all, each as sure as it is."""
+@dataclass(slots=True)
+class _Made:
+    """What messages are made of: their text, and what is framed or cannot be read. Each family has its own weights."""
 
-    __slots__ = ("_framing", "framing", "media", "text")
-
-    def __init__(self, framing: Framing) -> None:
-        self._framing = framing
-        self.text = 0.0
-        self.framing = framing.base
-        self.media = 0.0
+    text: float = 0.0
+    """Tokens, as `text_tokens` finds them."""
+    messages: int = 0
+    calls: int = 0
+    results: int = 0
+    blocks: float = 0.0
+    """Tokens in blocks that only their vendor knows."""
+    images: int = 0
+    media: float = 0.0
+    """Tokens in documents, sound and sealed reasoning."""
 
     def add(self, part: Part) -> None:
-        framing = self._framing
         match part:
             case TextContent():
-                self.text += framing.text * text_tokens(part.text)
+                self.text += text_tokens(part.text)
             case ThinkingContent():
-                self.text += framing.text * text_tokens(part.thinking)
+                self.text += text_tokens(part.thinking)
                 self.media += max(0.0, len(part.encrypted_content) - _SEAL) / _LETTERS_PER_SEALED_TOKEN
             case RefusalContent():
-                self.text += framing.text * text_tokens(part.refusal)
+                self.text += text_tokens(part.refusal)
             case CodeContent():
-                self.text += framing.text * text_tokens(part.code)
+                self.text += text_tokens(part.code)
             case DiffContent():
-                self.text += framing.text * (text_tokens(part.old_code) + text_tokens(part.new_code))
+                self.text += text_tokens(part.old_code) + text_tokens(part.new_code)
             case ToolCall():
-                self.framing += framing.call
-                self.text += framing.text * text_tokens(part.name + _json(part.arguments))
+                self.calls += 1
+                self.text += text_tokens(part.name + _json(part.arguments))
             case ToolResult():
-                self.framing += framing.result
+                self.results += 1
                 if isinstance(part.content, str):
-                    self.text += framing.text * text_tokens(part.content)
+                    self.text += text_tokens(part.content)
                 else:
                     for inner in part.content:
                         self.add(inner)
             case ImageContent():
-                self.media += framing.image
+                self.images += 1
             case DocumentContent():
                 if (text := _text_in(part)) is not None:
-                    self.text += framing.text * text_tokens(text)
+                    self.text += text_tokens(text)
                 else:
                     self.media += _TOKENS_PER_PAGE * max(1, _size(part) / _BYTES_PER_PAGE)
             case AudioContent():
                 self.media += _TOKENS_PER_SECOND * max(1, _size(part) / _BYTES_PER_SECOND)
             case VendorContent():
-                self.framing += text_tokens(_json(part.provider_data))
+                self.blocks += text_tokens(_json(part.provider_data))
             case _:
                 assert_never(part)
 
-    def add_tools(self, tools: Iterable[ToolSpec | dict[str, object]]) -> None:
-        framing = self._framing
-        offered = list(tools)
-        if offered:
-            self.framing += framing.tools_once
-        for tool in offered:
-            written = (
-                _json({"name": tool.name, "description": tool.description, "parameters": tool.parameters})
-                if isinstance(tool, ToolSpec)
-                else _json(tool)
-            )
-            self.framing += framing.tool + framing.definition * text_tokens(written)
 
-    def count(self) -> TokenCount:
-        framing = self._framing
-        tokens = max(1, round(self.text + self.framing + self.media))
-        unsure = (
-            framing.loose * self.text
-            + framing.framing_loose * (self.framing - framing.base)
-            + _MEDIA_LOOSE * self.media
-            + framing.slack
-        )
-        return TokenCount(tokens=tokens, exact=False, margin=round(unsure / tokens, 3), method="estimate")
+def _and_made(known: _Made | None, messages: Sequence[Message]) -> _Made:
+    made = _Made() if known is None else replace(known)  # a new one every time: others may be reading what is known
+    for message in messages:
+        made.messages += 1
+        for part in message.parts:
+            made.add(part)
+    return made
+
+
+def _tool_tokens(tool: ToolSpec | dict[str, object]) -> float:
+    if not isinstance(tool, ToolSpec):
+        return text_tokens(_json(tool))
+    notes = notes_on(tool)
+    known: float | None = notes.get("tokens")
+    if known is None:
+        offered = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        known = notes["tokens"] = text_tokens(_json(offered))
+    return known
 
 
 _WORDS = frozenset(("text_delta", "thinking_delta", "refusal_delta"))

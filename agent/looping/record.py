@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ from ..types import (
     Usage,
     thaw,
 )
+from ..types.prefixes import Ids, folded, with_ids
 from .bill import Bill
 from .events import (
     AgentEndEvent,
@@ -141,6 +142,34 @@ class Speaking:
         return self._fold.partial().message
 
 
+class CallIds:
+    """The ids of all calls in a conversation. Of a long one, only what is new is looked through."""
+
+    __slots__ = ("_before", "_new")
+
+    def __init__(self, history: Iterable[AgentMessage]) -> None:
+        said = [message for message in history if isinstance(message, Message)]
+        self._before: Ids = folded(said, "looping/ids", _and_ids)
+        self._new: set[str] = set()
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._new or any(id in some for some in self._before)
+
+    def add(self, id: str) -> None:
+        self._new.add(id)
+
+    def another(self, id: str) -> str:
+        """This id, or one like it that no call has."""
+        while id in self:
+            id += "_"
+        return id
+
+
+def _and_ids(known: Ids | None, messages: Sequence[Message]) -> Ids:
+    calls = [call.id for one in messages if one.role is Role.ASSISTANT for call in one.tool_calls or ()]
+    return with_ids(known or (), calls)
+
+
 @dataclass(slots=True, eq=False)
 class Record:
     """One run, as far as it has come."""
@@ -167,8 +196,8 @@ class Record:
     """Each answer of the model, in order."""
     elsewhere: list[AgentResponse] = field(default_factory=list)
     """Answers that sub-agents got: part of the bill, not of the conversation."""
-    ids: set[str] = field(default_factory=set)
-    """Of all calls in the conversation."""
+    ids: CallIds | None = None
+    """Of all calls in the conversation, once there is one that may not have the same."""
     repeats: dict[str, tuple[str, int]] = field(default_factory=dict)
     """For each call that was made: what it brought, and how often in a row."""
     repairs: int = 0
@@ -184,11 +213,6 @@ class Record:
     """What has happened, and is told as soon as it is written down."""
     over: bool = False
     error: BaseException | None = None
-
-    def __post_init__(self) -> None:
-        for message in self.history:
-            if isinstance(message, Message) and message.role is Role.ASSISTANT:
-                self.ids.update(call.id for call in message.tool_calls or ())
 
     # The conversation
 
@@ -237,6 +261,8 @@ class Record:
         """The calls of an answer, under ids that are theirs alone: vendors leave them out, or use them twice."""
         if not response.has_tool_calls:
             return response, []
+        if self.ids is None:
+            self.ids = CallIds(self.history)
         content: list[Any] = []
         slots: list[Slot] = []
         for part in response.content:
@@ -245,7 +271,7 @@ class Record:
                 continue
             changes: dict[str, Any] = {}
             if not part.id or part.id in self.ids:
-                changes["id"] = self._new_id(len(slots))
+                changes["id"] = self.ids.another(f"call_{self.turn}_{len(slots) + 1}")
             if _NOT_IN_A_NAME.search(part.name) or not part.name:
                 # No vendor takes such a name back, not even the one whose model made it up.
                 changes["name"] = _NOT_IN_A_NAME.sub("_", part.name)[:64] or "unnamed"
@@ -261,12 +287,6 @@ class Record:
         if any(new is not old for new, old in zip(content, response.content, strict=True)):
             response = response.changed(content=tuple(content))
         return response, slots
-
-    def _new_id(self, place: int) -> str:
-        made = f"call_{self.turn}_{place + 1}"
-        while made in self.ids:
-            made += "_"
-        return made
 
     def ready_results(self) -> list[AgentEvent]:
         """Results become messages in the order of the calls, each as soon as all before it are there."""

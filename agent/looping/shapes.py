@@ -7,8 +7,9 @@ it when the model is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeAlias, TypedDict
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from ..types import ImageContent, JsonObject, Message, TextContent, ThinkingContent, ToolCallContent
 
@@ -61,6 +62,7 @@ MessageLike: TypeAlias = str | Message | UserMessage | AssistantMessage | ToolRe
 
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "tool_result"))
 _BROKEN_OFF = frozenset(("error", "aborted"))
+_stop_reason: Callable[[Any], str | None] = attrgetter("stop_reason")
 
 
 def read_message(given: MessageLike) -> AgentMessage:
@@ -74,4 +76,7 @@ def read_message(given: MessageLike) -> AgentMessage:
 
 def for_the_model(messages: Iterable[AgentMessage]) -> list[Message]:
     """What a model is sent unless `convert_to_llm` says otherwise: its own roles, and no turn that broke off."""
-    return [message for message in messages if isinstance(message, Message) and message.stop_reason not in _BROKEN_OFF]
+    said = list(messages)
+    if set(map(type, said)) == {Message} and _BROKEN_OFF.isdisjoint(map(_stop_reason, said)):
+        return cast("list[Message]", said)  # as nearly always: a long conversation is not taken apart for every turn
+    return [message for message in said if isinstance(message, Message) and message.stop_reason not in _BROKEN_OFF]

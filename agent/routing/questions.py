@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from hashlib import blake2b
+from typing import NamedTuple
 
 from ..tokens import TokenCount, estimate_prompt, framing_of
 from ..types import (
@@ -17,16 +18,19 @@ from ..types import (
     ImageContent,
     Message,
     Part,
+    TextContent,
     ThinkingLevel,
     ToolResult,
     ToolSpec,
 )
+from ..types.prefixes import folded
 from .targets import Target
 
 _OF_PARTS = {ImageContent: "vision", DocumentContent: "documents", AudioContent: "audio"}
 _MEDIA = 100_000
 """Tokens that a picture or document might have at most; what holds one is measured properly."""
 _PER_MESSAGE = 100
+_PER_PART = 20
 
 
 NO_CHANCE = 1.0
@@ -47,6 +51,10 @@ class Question:
         self._needs: frozenset[str] | None = None
         self._at_most = self._most_taken = -1
 
+    @cached_property
+    def _said(self) -> _Said:
+        return folded(self.request.messages, "routing/said", _and_said)
+
     def asked(self, target: Target) -> AgentRequest:
         """The request as this target would send it: with its own system prompt, sampling and tools."""
         asked = self._asked.get(id(target))
@@ -59,8 +67,8 @@ class Question:
         """Capabilities without which it cannot be answered."""
         if self._needs is None:
             request = self.request
-            needs = {_OF_PARTS[type(part)] for part in _parts(request.messages) if type(part) in _OF_PARTS}
-            self._needs = frozenset(needs | {"tools"}) if request.tools else frozenset(needs)
+            needs = self._said.needs
+            self._needs = needs | {"tools"} if request.tools else needs
         return self._needs
 
     def fits_any(self, window: float) -> bool:
@@ -98,12 +106,7 @@ class Question:
 
     def _measured(self) -> int:
         request = self.request
-        letters = len(request.input or "") + len(request.system or "")
-        for message in request.messages:
-            if isinstance(message.content, str):
-                letters += len(message.content)
-            else:
-                letters += sum(_letters(part) for part in message.parts)
+        letters = self._said.letters + len(request.input or "") + len(request.system or "")
         tools = sum(_tool_letters(tool) for tool in request.tools)
         return 2 * letters + tools + _PER_MESSAGE * (len(request.messages) + 2)
 
@@ -134,17 +137,36 @@ class Question:
         return digest.digest()
 
 
-def _parts(messages: Sequence[Message]) -> Iterable[Part]:
+class _Said(NamedTuple):
+    """What is known of a conversation."""
+
+    letters: int = 0
+    needs: frozenset[str] = frozenset()
+
+
+def _and_said(known: _Said | None, messages: Sequence[Message]) -> _Said:
+    letters, needs = known or _Said()
     for message in messages:
-        if isinstance(message.content, str):
+        content = message.content
+        if isinstance(content, str):
+            letters += len(content)
             continue
-        for part in message.parts:
-            yield part
-            if isinstance(part, ToolResult) and not isinstance(part.content, str):
-                yield from part.content
+        letters += sum(map(_letters, content))
+        if media := {_OF_PARTS[type(part)] for part in _parts(content) if type(part) in _OF_PARTS}:
+            needs |= media
+    return _Said(letters, needs)
+
+
+def _parts(content: Iterable[Part]) -> Iterable[Part]:
+    for part in content:
+        yield part
+        if isinstance(part, ToolResult) and not isinstance(part.content, str):
+            yield from part.content
 
 
 def _letters(part: Part) -> int:
+    if type(part) is TextContent:
+        return len(part.text) + _PER_PART
     if isinstance(part, ToolResult):
         inner = part.content
         return len(inner) if isinstance(inner, str) else sum(_letters(one) for one in inner)

@@ -334,7 +334,7 @@ class AgentSession:
             changes["system"] = prompt
         if tools and not asked.tools:
             changes["tools"] = tools
-        return asked.model_copy(update=changes)
+        return asked.changed(**changes)  # all of it is valid already
 
     def _standing(self) -> tuple[str, Sequence[ToolSpec | Mapping[str, Any]]]:
         """Instructions and tools. Worked out when the conversation is read, and kept: turns add none."""
