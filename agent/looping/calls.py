@@ -25,7 +25,7 @@ from .events import AgentEvent, ToolExecutionUpdateEvent
 from .journal import Outcome
 from .journaling import begin, begun_before, finish, recall
 from .plan import Plan, heard, messages_from
-from .record import INTERRUPTED, Record, Slot, key_of
+from .record import INTERRUPTED, Record, Slot
 from .results import PendingCall
 from .shapes import for_the_model
 
@@ -330,7 +330,7 @@ def _look_back(plan: Plan, record: Record) -> None:
     if record.repairs > plan.config.max_repairs:
         raise _stop(f"The model made no valid call in {record.repairs} turns: {_text(slots[-1])}", slots[-1])
     for slot in slots:
-        _, times = record.repeats.get(key_of(slot.call), ("", 0))
+        _, times = record.repeats.get(slot.key, ("", 0))
         if slot.outcome in ("completed", "failed") and times >= plan.config.max_identical_calls:
             raise BudgetExceededError(
                 f"The model called {slot.call.name!r} {times} times with the same arguments, and got the same result."

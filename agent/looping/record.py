@@ -88,6 +88,14 @@ class Slot:
     """Whether its result is in the journal."""
     spent: list[AgentResponse] = field(default_factory=list)
     """Answers that were paid for while it ran."""
+    _key: str = ""
+
+    @property
+    def key(self) -> str:
+        """The same for calls of the same tool with the same arguments."""
+        if not self._key:
+            self._key = _digest(_written([self.call.name, thaw(self.call.arguments)]))
+        return self._key
 
     def start(self) -> ToolExecutionStartEvent:
         self.started = True
@@ -306,7 +314,7 @@ class Record:
     def count_calls(self) -> None:
         """Keep in mind what the calls of this turn brought: a run that does not get anywhere is ended."""
         self.repairs = self.repairs + 1 if self.slots and all(slot.misfit for slot in self.slots) else 0
-        made = {key_of(slot.call): slot for slot in self.slots if slot.outcome in ("completed", "failed")}
+        made = {slot.key: slot for slot in self.slots if slot.outcome in ("completed", "failed")}
         for key, slot in made.items():
             assert slot.result is not None
             brought = _digest(slot.result.text)
@@ -416,9 +424,7 @@ class Record:
         return [slot.asked for slot in self.slots if slot.asked is not None]
 
 
-def key_of(call: ToolCall) -> str:
-    """The same for calls of the same tool with the same arguments."""
-    return _digest(json.dumps([call.name, thaw(call.arguments)], sort_keys=True, default=str))
+_written = json.JSONEncoder(sort_keys=True, default=str).encode
 
 
 def _digest(text: str) -> str:

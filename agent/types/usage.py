@@ -183,7 +183,7 @@ class Usage(Value, frozen=True):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
-        return Usage(
+        return Usage.trusted(  # sums of what is valid
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
@@ -203,10 +203,10 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
-def _summed(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    if not other:
-        return dict(one)
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+def _summed(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    if not other or not one:
+        return one or other
+    return FrozenDict([(name, one.get(name, 0) + other.get(name, 0)) for name in {**one, **other}])
 
 
 def _at_least_zero(count: int | None) -> int:

@@ -98,10 +98,10 @@ def _read_call(block: Mapping[str, Any], origin: Origin, tools: Mapping[str, Too
     invalid: str | None = None
     if given is not None and not isinstance(given, dict):
         invalid = given if isinstance(given, str) else to_json(given).decode()
-    return ToolCall(
-        id=block["id"],
-        name=original_name(name, tools),
-        arguments=_restored(given, tools.get(name)) if isinstance(given, dict) else {},
+    return ToolCall.of(
+        block["id"],
+        original_name(name, tools),
+        _restored(given, tools.get(name)) if isinstance(given, dict) else {},
         invalid_arguments=invalid,
         provider_data=rest,
         origin=None if rest is None else origin,

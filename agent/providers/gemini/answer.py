@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
 from pydantic_core import to_json
 
-from ...schemas import compile_schema
+from ...schemas import Compiled, compile_schema
 from ...types import (
     AgentResponse,
     AudioContent,
@@ -30,11 +30,13 @@ from ...types import (
     Usage,
     VendorContent,
 )
+from ...types.notes import notes_on
 from .citations import citations_of
 from .contents import METADATA_KIND
 from .family import SCHEMA_DIALECT
 from .names import made_up_id
 
+_COMPILED = f"{SCHEMA_DIALECT}/compiled"
 _METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "continuationToken")
 """What a candidate says about itself that would otherwise be lost."""
 _BESIDE = frozenset(("thought", "thoughtSignature"))
@@ -219,13 +221,13 @@ class Reading:
         block.ended = True
         arguments: Mapping[str, Any] = block.arguments
         if block.tool is not None and block.tool.parameters and not broken:
-            arguments = compile_schema(block.tool.parameters, SCHEMA_DIALECT).restore(arguments)
+            arguments = _compiled(block.tool).restore(arguments)
         written = to_json(arguments).decode()
         block.pieces.append(written)
-        block.part = ToolCall(
-            id=id,
-            name=block.name,
-            arguments={} if broken else arguments,
+        block.part = ToolCall.of(
+            id,
+            block.name,
+            {} if broken else arguments,
             invalid_arguments=written if broken else None,
             signature=block.signature,
             origin=self._origin if block.signature or block.id else None,
@@ -289,17 +291,18 @@ class Reading:
     def usage(self) -> Usage | None:
         return None if self._usage is None else read_usage(self._usage)
 
-    def ending(self) -> AgentResponse:
-        """How the answer ended."""
+    def ending(self, *, content: Sequence[Part] = (), model: str = "", **facts: Any) -> AgentResponse:
+        """How the answer ended, with what else is known of it."""
         return AgentResponse.of(
-            content=(),
-            model=self.model,
+            content=content,
+            model=self.model or model,
             id=self.id or None,
             usage=self.usage,
             stop_reason=self._stop_reason(),
             raw_stop_reason=self.finish_reason,
             warnings=self._warnings(),
             logprobs=self._logprobs,
+            **facts,
         )
 
     def _stop_reason(self) -> FinishReason:
@@ -317,6 +320,15 @@ class Reading:
         if self._explanation and self.finish_reason != "STOP":
             return (f"the answer ended with {self.finish_reason}: {self._explanation}",)
         return ()
+
+
+def _compiled(tool: ToolSpec) -> Compiled:
+    """What a tool's parameters were sent as, worked out once."""
+    notes = notes_on(tool)
+    known: Compiled | None = notes.get(_COMPILED)
+    if known is None:
+        known = notes[_COMPILED] = compile_schema(tool.parameters, SCHEMA_DIALECT)
+    return known
 
 
 def _logprobs(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -380,10 +392,10 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
         total=None if tools else total,
         details={
             "input_tool_tokens": tools,
-            "input_audio_tokens": _modality(usage, "promptTokensDetails", "AUDIO"),
-            "cache_audio_read_tokens": _modality(usage, "cacheTokensDetails", "AUDIO"),
-            "output_audio_tokens": _modality(usage, "candidatesTokensDetails", "AUDIO"),
-            "output_image_tokens": _modality(usage, "candidatesTokensDetails", "IMAGE"),
+            "input_audio_tokens": _modality(usage.get("promptTokensDetails"), "AUDIO"),
+            "cache_audio_read_tokens": _modality(usage.get("cacheTokensDetails"), "AUDIO"),
+            "output_audio_tokens": _modality(usage.get("candidatesTokensDetails"), "AUDIO"),
+            "output_image_tokens": _modality(usage.get("candidatesTokensDetails"), "IMAGE"),
         },
     )
     return counted.model_copy(update={"total_tokens": max(total, counted.total_tokens)}) if tools else counted
@@ -395,10 +407,8 @@ def _count(usage: Mapping[str, Any], key: str) -> int:
     return int(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0
 
 
-def _modality(usage: Mapping[str, Any], key: str, modality: str) -> int:
-    entries = usage.get(key)
-    return sum(
-        _count(entry, "tokenCount")
-        for entry in (entries if isinstance(entries, list) else ())
-        if isinstance(entry, dict) and entry.get("modality") == modality
-    )
+def _modality(entries: Any, modality: str) -> int:
+    if not isinstance(entries, list):
+        return 0
+    told = [entry for entry in entries if isinstance(entry, dict) and entry.get("modality") == modality]
+    return sum([_count(entry, "tokenCount") for entry in told])

@@ -133,18 +133,11 @@ class GeminiCodec(CodecBase):
         if not reading.complete:
             raise ValueError("it does not say how it ended")
         reading.finish()
-        ending = reading.ending()
-        return AgentResponse.of(
+        return reading.ending(
             provider=self.name,
-            model=ending.model or request.model or "",
+            model=request.model or "",
             content=[reading.part(block) for block in reading.blocks],
-            usage=ending.usage,
-            stop_reason=ending.stop_reason,
-            raw_stop_reason=ending.raw_stop_reason,
-            id=ending.id,
             request_id=request_id(headers),
-            warnings=ending.warnings,
-            logprobs=ending.logprobs,
             raw=body,
         )
 

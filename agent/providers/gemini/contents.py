@@ -311,10 +311,14 @@ class ContentsWriter:
     def _plain_answers(self, messages: Sequence[Message], asked: _Named) -> list[_Written]:
         """Results that are only text, one in each message, in the order of their calls; none if they are not."""
         written: list[_Written] = []
-        for message, naming in zip(messages, asked, strict=False):
-            if len(messages) != len(asked) or message.tool_call_id != naming[0] or not isinstance(message.content, str):
+        if len(messages) != len(asked):
+            return written
+        for message, naming in zip(messages, asked, strict=True):
+            said = _words_of(message)
+            if said is None or said[0] != naming[0]:
                 return []
-            response = {**_named(*naming), "response": {"result": message.content}}
+            _, text, failed = said
+            response = {**_named(*naming), "response": {"error" if failed else "result": text}}
             written.append(self._kept(message, as_json({"functionResponse": response}), (naming,)))
         return written
 
@@ -411,6 +415,17 @@ def _named(id: str, name: str, takes_id: bool) -> dict[str, Any]:
 
 def _by_id(turn: Message) -> dict[str, ToolCall]:
     return {call.id: call for call in turn.tool_calls or ()}
+
+
+def _words_of(message: Message) -> tuple[str | None, str, bool] | None:
+    """Which call a tool's message answers, in which words, and whether it failed; None if there is more in it."""
+    content = message.content
+    if isinstance(content, str):
+        return message.tool_call_id, content, False
+    only = content[0] if len(content) == 1 else None
+    if isinstance(only, ToolResult) and isinstance(only.content, str):
+        return only.tool_call_id, only.content, only.is_error
+    return None
 
 
 def _results_in(message: Message) -> list[ToolResult]:

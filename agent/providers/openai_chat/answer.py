@@ -112,10 +112,8 @@ class Reader:
         if values:
             values = self._restored(name, values)
         if opaque:
-            return ToolCall(
-                id=id, name=name, arguments=values, invalid_arguments=invalid, provider_data=opaque, origin=self._origin
-            )
-        return ToolCall(id=id, name=name, arguments=values, invalid_arguments=invalid)
+            return ToolCall.of(id, name, values, invalid_arguments=invalid, provider_data=opaque, origin=self._origin)
+        return ToolCall.of(id, name, values, invalid_arguments=invalid)
 
     def _restored(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the tool's own schema wants them; a strict tool's schema was sent in another form."""

@@ -109,7 +109,8 @@ class ItemReader:
     def call(self, item: Mapping[str, Any], position: int) -> ToolCall:
         """A finished call. One that was cut off, or is no JSON object, is kept as text and never as arguments."""
         rest = {key: value for key, value in item.items() if key not in _READ_ELSEWHERE and value is not None}
-        started = self.started_call(item, position)
+        id, sent = self._call_id(item, position), item.get("name") or ""
+        name = self._names.get(sent, sent)
         values: Any = {}
         invalid: str | None = None
         cut_off = item.get("status") == "incomplete"
@@ -118,12 +119,12 @@ class ItemReader:
             values, invalid = ({}, item.get("input") or "") if cut_off else ({"input": item.get("input") or ""}, None)
         else:
             values, invalid = _arguments(item.get("arguments"), cut_off=cut_off)
-            if invalid is None and started.name in self._strict:
-                values = compile_schema(self._strict[started.name], DIALECT).restore(values)
-        return ToolCall(
-            id=started.id,
-            name=started.name,
-            arguments=values,
+            if invalid is None and name in self._strict:
+                values = compile_schema(self._strict[name], DIALECT).restore(values)
+        return ToolCall.of(
+            id,
+            name,
+            values,
             invalid_arguments=invalid,
             item_id=item.get("id") or None,
             provider_data=rest or None,
