@@ -19,8 +19,8 @@ import httpx
 from agent import Agent
 from agent.answers import Answer
 from agent.testing import LoopbackServer, Script
-from agent.transports.fast import FastTransport
 from agent.transports.http import HttpTransport
+from agent.transports.over_aiohttp import AiohttpTransport
 from agent.wire import Limits, WireRequest
 
 CHUNKS = 1000
@@ -73,19 +73,19 @@ def together(work: Work, count: int) -> Work:
 async def compare(name: str, url: str, proxy: str | None) -> None:
     address = f"{url}/v1/chat/completions"
     headers = tuple((key.encode(), value.encode()) for key, value in HEADERS.items())
-    ours: dict[str, HttpTransport | FastTransport] = {
+    ours: dict[str, HttpTransport | AiohttpTransport] = {
         "http": HttpTransport(proxy=proxy or False),
-        "aiohttp": FastTransport(proxy=proxy or False, always=True),
+        "aiohttp": AiohttpTransport(proxy=proxy or False),
     }
 
-    def call(transport: HttpTransport | FastTransport) -> Work:
+    def call(transport: HttpTransport | AiohttpTransport) -> Work:
         return lambda: transport.asend(WireRequest(address, headers, BODY), Limits())
 
-    def agents(transport: HttpTransport | FastTransport) -> Work:
+    def agents(transport: HttpTransport | AiohttpTransport) -> Work:
         agent = Agent("openai-chat:m", base_url=f"{url}/v1", api_key="sk-bench", transport=transport)
         return lambda: agent.acomplete("hi")
 
-    def stream(transport: HttpTransport | FastTransport) -> Work:
+    def stream(transport: HttpTransport | AiohttpTransport) -> Work:
         agent = Agent("openai-chat:m", base_url=f"{url}/v1", api_key="sk-bench", transport=transport)
         return lambda: agent.astream("hi").collect()
 

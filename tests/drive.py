@@ -26,10 +26,10 @@ from agent.types import AgentResponse, StreamEvent
 from agent.wire import WireRequest
 
 if TYPE_CHECKING:
-    from agent.transports.fast import FastTransport
+    from agent.transports.over_aiohttp import AiohttpTransport
 
 T = TypeVar("T")
-AnyHttp: TypeAlias = "HttpTransport | FastTransport"
+AnyHttp: TypeAlias = "HttpTransport | AiohttpTransport"
 needs_aiohttp = pytest.mark.skipif(find_spec("aiohttp") is None, reason="the extra `fast` is not installed")
 
 
@@ -151,9 +151,9 @@ class Driver:
 def make_transport(name: str | None, **settings: Any) -> AnyHttp:
     if name != "aiohttp":
         return HttpTransport(**settings)
-    from agent.transports.fast import FastTransport
+    from agent.transports.over_aiohttp import AiohttpTransport
 
-    return FastTransport(always=True, **settings)
+    return AiohttpTransport(**settings)
 
 
 def make_agent(options: dict[str, Any], base_url: str | None = None) -> Agent | Router:

@@ -65,12 +65,17 @@ def _make(name: str) -> Transport:
 
         return HttpTransport()
     if name in ("fast", "aiohttp"):
-        from .fast import FastTransport
         from .http import HttpTransport
 
         http = load("http")
         assert isinstance(http, HttpTransport)
-        return FastTransport.beside(http, always=name == "aiohttp")
+        if name == "fast":
+            from .fast import FastTransport
+
+            return FastTransport.beside(http)
+        from .over_aiohttp import AiohttpTransport
+
+        return AiohttpTransport.beside(http)
     if name == "scripted":
         from ..providers.scripted import Script
         from .scripted import ScriptedTransport

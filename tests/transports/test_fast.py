@@ -284,18 +284,53 @@ def test_a_loop_that_was_closed_without_being_shut_down_causes_no_complaints_of_
         assert [str(warning.message) for warning in recwarn if "client" in str(warning.message)] == []
 
 
-@needs_aiohttp
-def test_what_needs_no_proxy_goes_over_connections_of_our_own_which_are_faster() -> None:
+def test_what_needs_no_proxy_goes_over_connections_of_our_own_and_loads_nothing_else() -> None:
     from agent.transports.fast import FastTransport
 
     with LoopbackServer(streamed_or_whole) as server:
         transport = FastTransport(proxy=False)
 
-        async def main() -> tuple[int, int]:
-            await agent_at(server, transport=transport).acomplete("hi")
+        async def main() -> int:
+            agent = agent_at(server, transport=transport)
+            await agent.acomplete("hi")
+            await agent.astream("hi").collect()
             direct = await transport._http._acarrier(None)
             assert isinstance(direct, AioConnections)
-            return len(direct.idle), len(transport._sessions.by_loop)
+            return len(direct.idle)
 
-        assert run_and_leave_nothing(main()) == (1, 0)
+        assert run_and_leave_nothing(main()) == 1
+        assert transport._through_proxies is None
         transport.close()
+
+
+@needs_aiohttp
+def test_what_goes_through_a_proxy_is_carried_by_aiohttp() -> None:
+    from agent.transports.fast import FastTransport
+    from agent.transports.over_aiohttp import AiohttpTransport
+
+    with LoopbackServer(streamed_or_whole) as proxy:
+        transport = FastTransport(proxy=proxy.url)
+
+        async def main() -> int:
+            settings: dict[str, Any] = {"api_key": "sk-test", "allow_insecure": True, "transport": transport}
+            agent = Agent("openai-chat:m", base_url="http://vendor.test/v1", **settings)
+            await agent.acomplete("hi")
+            carrier = transport._through_proxies
+            assert isinstance(carrier, AiohttpTransport)
+            await agent.astream("hi").collect()
+            assert transport._through_proxies is carrier
+            return len(carrier._sessions.by_loop)
+
+        assert run_and_leave_nothing(main()) == 1
+        transport.close()
+
+
+@needs_aiohttp
+def test_aiohttp_is_loaded_by_the_first_request_that_needs_it() -> None:
+    program = """
+import sys
+from agent import Agent
+assert type(Agent("openai-chat:m", api_key="k", transport="fast")._transport).__name__ == "FastTransport"
+assert "aiohttp" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
