@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from .flow import Flow
 from .types import AgentRequest, AgentResponse, Attempt, Candidate
@@ -47,8 +47,7 @@ class Tries:
         self.made = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RunPlace:
+class RunPlace(NamedTuple):
     """A place in a run: its id, and which of its turns."""
 
     id: str

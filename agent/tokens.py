@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from pydantic import Field
 from pydantic_core import to_json
@@ -62,8 +62,7 @@ class TokenCount(Value, frozen=True):
         return round(self.tokens * (1 + (self.margin or 0)))
 
 
-@dataclass(frozen=True, slots=True)
-class Framing:
+class Framing(NamedTuple):
     """What a family of models makes of a request, in tokens."""
 
     text: float = 1.0
@@ -132,8 +131,8 @@ _GEMINI = Framing(
     slack=25.0,
 )
 
-_NEW_CLAUDE = replace(_CLAUDE, text=1.4)
-_NEW_GEMINI = replace(_GEMINI, message=4.0, definition=1.1, call=60.0, result=40.0, image=1100.0)
+_NEW_CLAUDE = _CLAUDE._replace(text=1.4)
+_NEW_GEMINI = _GEMINI._replace(message=4.0, definition=1.1, call=60.0, result=40.0, image=1100.0)
 _GROK = Framing(base=60.0, message=5.0, tools_once=130.0, tool=90.0, schema=4.0, slack=150.0)
 _GPT_OSS = Framing(base=66.0, message=5.0, tools_once=5.0, tool=5.0, definition=0.9, call=18.0, result=18.0)
 _MISTRAL = Framing(text=1.3, base=3.0, message=1.0, tools_once=0.0, tool=3.0, definition=1.6)

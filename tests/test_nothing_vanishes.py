@@ -220,6 +220,15 @@ def test_who_speaks_and_what_failed_is_sent_or_warned_about(target: str) -> None
     plain, named = (AgentRequest(messages=[Message.user("hi", name=name)]) for name in (None, "Ada"))
     check(target, "name", plain, named, "Ada")
 
+    def instructed(name: str | None, content: Any, *, late: bool) -> AgentRequest:
+        told, user = Message(Role.SYSTEM, content, name=name), Message.user("hi")
+        return AgentRequest(messages=[user, told, Message.assistant("oh"), user] if late else [told, user])
+
+    for content in ("Be brief.", [TextContent(text="Be brief.")]):
+        for late in (False, True):
+            before, after = (instructed(name, content, late=late) for name in (None, "Ada"))
+            check(target, "name", before, after, "Ada")
+
     def answered(**more: Any) -> AgentRequest:
         result = ToolResult(tool_call_id="call_1", name="look", content="oh", **more)
         return AgentRequest(messages=[Message.user("hi"), Message.assistant([CALL]), Message(Role.TOOL, [result])])
@@ -240,7 +249,7 @@ def test_every_field_of_a_request_is_looked_at() -> None:
     assert asked | hints | not_sent | {"input", "messages", "model"} == set(AgentRequest.model_fields)
 
 
-@pytest.mark.parametrize("target", [target for target in TARGETS if not target.startswith(("anthropic", "gemini"))])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -255,6 +264,22 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_sent(fields: dict[s
     model = target.partition(":")[2]
     with pytest.raises(errors.ConfigurationError, match="JSON"):
         codec(target).encode(AgentRequest(**{"input": "hi", **fields}, model=model), stream=False)
+
+
+@pytest.mark.parametrize(
+    "target", ["openai:gpt-5.6", "openai-chat:gpt-4o", "anthropic:claude-sonnet-4-5", "gemini:gemini-2.5-pro"]
+)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [ToolSpec(name="look", parameters={"type": "object", "title": "\ud83d"})]},
+        {"tools": [ToolSpec(name="look", parameters={"type": "object", "title": "\ud83d"}, strict=True)]},
+        {"output_schema": {"type": "object", "properties": {"a": {"type": "string", "description": "\ud83d"}}}},
+    ],
+    ids=["parameters", "strict parameters", "schema"],
+)
+def test_half_a_character_in_a_schema_is_refused_before_anything_is_sent(fields: dict[str, Any], target: str) -> None:
+    test_what_json_cannot_hold_is_refused_before_anything_is_sent(fields, target)
 
 
 @pytest.mark.parametrize("target", TARGETS)

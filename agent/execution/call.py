@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from .. import errors
 from ..context import Call, Context
@@ -20,8 +20,7 @@ _ERROR_BYTES = 64 * 1024
 _ERROR_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """A provider, the limits for talking to it, and the way there; None for the run's own transport."""
 
     provider: Provider

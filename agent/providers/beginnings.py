@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import contains
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..types import Message, Role, ToolCall, prefixes
 from ..types.notes import kept_notes
@@ -19,8 +19,7 @@ from ..types.prefixes import Ids, keep_prefix, known_prefix, prefix_end, with_id
 _ASSISTANT, _SYSTEM = Role.ASSISTANT, Role.SYSTEM
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(NamedTuple):
     """What is kept of a beginning."""
 
     ids: Ids = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from .. import errors
@@ -12,8 +12,7 @@ from ..types import AgentConfig, Secret
 from ..validation import validated
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where requests go and with what key."""
 
     base_url: str

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import errors
 from ..types import redact
@@ -162,8 +161,7 @@ _MESSAGES = ("message", "detail", "Message")
 _UNEXPLAINED = "the vendor reports an error"
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
+class Complaint(NamedTuple):
     """What a vendor says is wrong, once its spelling is taken away."""
 
     message: str

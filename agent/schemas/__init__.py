@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import ConfigurationError
 from ..types import freeze, thaw
@@ -77,7 +77,15 @@ def compile_schema(schema: Mapping[str, Any], dialect: str) -> Compiled:
         ConfigurationError: It is no JSON schema.
     """
     # Text is the key because it tells apart what compares equal: 1 and true, or two orders of the same properties.
-    return _compile(to_json(schema, fallback=str), dialect)
+    try:
+        text = to_json(schema, fallback=str)
+    except PydanticSerializationError as error:
+        raise ConfigurationError(
+            f"A schema cannot be written as JSON: {error}.",
+            field="schema",
+            fix="Pass only what JSON can hold; text.encode('utf-8', 'replace').decode() mends half a character.",
+        ) from None
+    return _compile(text, dialect)
 
 
 @lru_cache(maxsize=256)

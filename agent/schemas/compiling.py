@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from .dialects import Dialect
@@ -201,13 +201,13 @@ class Compiler:
         rest = schema.get("additionalProperties", True)
         for name in required:
             named.setdefault(name, rest)
-        at = replace(at, depth=at.depth + 1)
+        at = at._replace(depth=at.depth + 1)
         if self._dialect.deepest is not None and at.depth > self._dialect.deepest:
             self._loosen(at, f"objects are nested more than {self._dialect.deepest} deep")
             return node
         properties: dict[str, Node] = {}
         for name, property in named.items():
-            compiled = self._schema(property, replace(at.below("properties", name), optional=name not in required))
+            compiled = self._schema(property, at.below("properties", name)._replace(optional=name not in required))
             if compiled is None:
                 if name in required:
                     return None
@@ -393,7 +393,7 @@ class Compiler:
                 merged = conjoin(merged, plain, lose)
         except (CannotMerge, Unresolvable) as error:
             return self._loosen(at, str(error))
-        return self._schema(merged, replace(at, level=level))
+        return self._schema(merged, at._replace(level=level))
 
     def _without_reference(self, schema: Any, level: int, lose: _Loser) -> tuple[Any, int]:
         while isinstance(schema, dict) and isinstance(schema.get("$ref"), str):

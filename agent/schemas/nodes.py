@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
@@ -30,8 +29,7 @@ NEVER: Any = object()
 INCLUSIVE = {"exclusiveMinimum": ("minimum", 1), "exclusiveMaximum": ("maximum", -1)}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where the compiler is: in the caller's schema, and in the result."""
 
     path: str = ""
@@ -44,7 +42,7 @@ class Place:
 
     def below(self, *steps: str | int) -> Place:
         escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
-        return replace(self, path="/".join((self.path, *escaped)), optional=False)
+        return self._replace(path="/".join((self.path, *escaped)), optional=False)
 
 
 def wrapped(schema: Mapping[str, Any]) -> Node:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from .. import errors
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
-@dataclass(frozen=True, slots=True)
-class ProxySettings:
+class ProxySettings(NamedTuple):
     """Proxies by URL scheme, and the hosts that are reached without one."""
 
     by_scheme: tuple[tuple[str, str], ...] = ()

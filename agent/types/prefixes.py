@@ -9,10 +9,9 @@ put in, left out or replaced is looked at anew. This module does not know what i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from operator import is_
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from .messages import Message, Role
 from .notes import kept_notes, notes_on
@@ -29,8 +28,7 @@ Ids: TypeAlias = tuple[frozenset[Any], ...]
 """All ids of a beginning. A few sets, each far larger than the next: so what is large is seldom copied."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     """A note on a message, about all messages up to it."""
 
     before: tuple[Message, ...]

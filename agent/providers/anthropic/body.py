@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ... import errors
 from ...types import AgentRequest, Message, Role, TextContent, ToolSpec, VendorContent
@@ -111,8 +111,7 @@ def _check(turns: Turns, *, prefill: bool, name: str, model: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     """How to go on behind the beginning of a conversation."""
 
     speaking: bytes | None

@@ -28,7 +28,7 @@ from ...types.notes import notes_on
 from ..beginnings import Begun
 from ..history import FOREIGN_BLOCK_DROPPED
 from ..writing import as_markdown, cannot_take
-from .blocks import says_nothing, why_left_out
+from .blocks import NAME_LEFT_OUT, says_nothing, why_left_out
 from .family import API, MOST_MARKS
 
 NOTHING_SAID = "(nothing was said)"
@@ -67,6 +67,8 @@ def take_turns(messages: Sequence[Message], home: Origin, begun: Begun | None = 
     leading = 0
     while leading < len(messages) and messages[leading].role is Role.SYSTEM:
         turns.system.extend(_instructions(messages[leading], turns, home))
+        if messages[leading].name is not None:
+            turns.warnings.append(NAME_LEFT_OUT)
         leading += 1
     rest = messages[leading:]
     known: Notable = ()
@@ -152,7 +154,7 @@ def _in_shape(messages: Sequence[Message], turns: Turns, home: Origin) -> list[M
 def _told_by_the_user(message: Message, turns: Turns, home: Origin) -> Message:
     if message.role is not Role.SYSTEM or isinstance(message.content, str):
         return message
-    return Message(Role.USER, tuple(_instructions(message, turns, home)))
+    return Message(Role.USER, tuple(_instructions(message, turns, home)), name=message.name)
 
 
 def _instructions(message: Message, turns: Turns, home: Origin) -> Iterator[TextContent]:

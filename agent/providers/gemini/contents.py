@@ -102,6 +102,8 @@ class ContentsWriter:
 
     def system(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """The leading system messages as the parts of the system instruction, which is text only."""
+        if any(message.name is not None for message in messages):
+            self._warn(NO_AUTHOR)
         return [{"text": text} for message in messages for part in message.parts if (text := self._system_text(part))]
 
     def contents(self, messages: Sequence[Message]) -> bytes:
