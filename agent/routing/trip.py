@@ -321,8 +321,12 @@ class Trip:
             filtered_elsewhere=self.routes.filtered_elsewhere,
             restarts=self.routes.on_partial != "raise",
         )
-        if move is not Move.STOP:
-            error.with_traceback(None)  # its frames hold this trip, and the trip holds it
+        # Its frames hold this trip, which must not hold it: a cycle would keep the request until the collector comes.
+        if move is Move.STOP:
+            self.errors.clear()  # it is raised as it is, and nobody asks what came before
+            self._failures.clear()
+        else:
+            error.with_traceback(None)
         if move is not Move.AGAIN:
             self._closed[target] = f"it failed: {type(error).__name__}"
         if isinstance(error, errors.ContextLengthError):

@@ -60,3 +60,51 @@ def test_the_answer_of_a_router_does_not_keep_the_conversation(make: Callable[[]
         del question
         assert asked() is None, gc.get_referrers(asked())
     assert [candidate.target for candidate in response.route.candidates] == ["scripted:a", "scripted:b"]
+
+
+def _refused() -> Agent:
+    return scripted_agent(errors.BadRequestError("no"))
+
+
+def _stopping() -> Router:
+    return Router([scripted_agent(errors.BadRequestError("no"), model="a"), scripted_agent("hello", model="b")])
+
+
+def _stopping_later() -> Router:
+    busy, wrong = errors.OverloadedError("busy"), errors.BadRequestError("no")
+    return Router([scripted_agent(busy, model="a"), scripted_agent(wrong, model="b"), scripted_agent("c", model="c")])
+
+
+def _exhausted() -> Router:
+    return Router([scripted_agent(errors.ModelNotFoundError("no"), model=name) for name in "ab"])
+
+
+def _attempts_of_failure(asker: Agent | Router, question: AgentRequest, *, awaits: bool, streaming: bool) -> int:
+    async def later() -> int:
+        try:  # in here: asyncio keeps what a task raises in a cycle of its own
+            await (asker.astream(question).collect() if streaming else asker.acomplete(question))
+        except errors.AgentError as error:
+            return len(error.attempts)
+        return 0
+
+    if awaits:
+        return asyncio.run(later())
+    try:
+        _answer(asker, question, awaits=False, streaming=streaming)
+    except errors.AgentError as error:
+        return len(error.attempts)
+    return 0
+
+
+@pytest.mark.parametrize(("make", "attempts"), [(_refused, 1), (_stopping, 1), (_stopping_later, 2), (_exhausted, 2)])
+@pytest.mark.parametrize("awaits", [False, True])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_failure_leaves_no_reference_cycle(
+    make: Callable[[], Agent | Router], attempts: int, awaits: bool, streaming: bool
+) -> None:
+    question = AgentRequest(messages=(Message.user("a long story"),))
+    with without_gc():
+        assert _attempts_of_failure(make(), question, awaits=awaits, streaming=streaming) == attempts
+        asked = weakref.ref(question)
+        del question
+        assert asked() is None, gc.get_referrers(asked())
