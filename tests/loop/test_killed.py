@@ -139,7 +139,7 @@ def test_two_processes_with_the_same_run_do_nothing_twice(nursery: Nursery, tmp_
 def test_many_processes_begin_at_once(nursery: Nursery, tmp_path: Path) -> None:
     children = [nursery.start(tmp_path, f"run-{number}", seconds=0.0) for number in range(8)]
     ends = [nursery.outcome(tmp_path, pid) for pid in children]
-    assert [end and end.get("text") for end in ends] == [f"turn {TURNS}"] * 8
+    assert [end and end.get("text") for end in ends] == [f"turn {TURNS}"] * 8, ends
 
 
 @pytest.mark.parametrize("most", [8_192, 40_000, 60_000, 80_000])
