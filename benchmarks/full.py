@@ -84,7 +84,7 @@ def of_sessions() -> Json:
             "bytes": size,
             "json_microseconds": round(conversations.json_cost(age), 1),
         }
-        for age, (cost, size) in conversations.session_costs(2_000, (10, 100, 1_000, 2_000)).items()
+        for age, (cost, size) in conversations.session_costs(10_000, (10, 100, 1_000, 10_000)).items()
     }
     return {
         "turns": turns,

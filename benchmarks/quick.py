@@ -18,12 +18,25 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from benchmarks import contest, growth, imports, routing, starts
+from benchmarks import contest, conversations, growth, imports, routing, starts
 from benchmarks.contest import Cell, Plan, Table
 from benchmarks.contestants import FLOOR, OURS, OURS_FAST, Entry
 from benchmarks.environments import Environment, all_ready
 from benchmarks.figures import LEAST_ALLOWANCE, Spread, allowance, ratios
-from benchmarks.rows import BY_KEY, EVERY_KEY, GROWTH, IMPORT, MEMORY, OTHER_LIMITS, OTHER_TITLES, ROUTER, ROWS, START
+from benchmarks.rows import (
+    APPEND,
+    BY_KEY,
+    EVERY_KEY,
+    GROWTH,
+    IMPORT,
+    MEMORY,
+    OTHER_LIMITS,
+    OTHER_TITLES,
+    ROUTER,
+    ROWS,
+    START,
+    TURNS,
+)
 from benchmarks.server import running
 from benchmarks.workload import APIS
 
@@ -127,6 +140,18 @@ def of_router() -> Verdict:
     return Verdict(OTHER_TITLES[ROUTER], "", added, OTHER_LIMITS[ROUTER], 0.10, f"on top of {plain:.0f} µs")
 
 
+def of_turns() -> Verdict:
+    costs = conversations.session_costs(1_000, (100, 1_000))
+    (young, _), (old, size) = costs[100], costs[1_000]
+    return Verdict(
+        OTHER_TITLES[TURNS], "", old / young, OTHER_LIMITS[TURNS], 0.15, f"{old:.0f} µs for {size / 1024:.0f} KB"
+    )
+
+
+def of_append() -> Verdict:
+    return Verdict(OTHER_TITLES[APPEND], "", conversations.append_ratio(200_000), OTHER_LIMITS[APPEND], 0.15)
+
+
 def verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
     entries: list[Entry] = [entry for entry in OWN if entry.variant in options.variants]
     places = all_ready(sorted({entry.environment for entry in (FLOOR, *OWN)}))
@@ -148,6 +173,10 @@ def verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
         yield of_import()
     if ROUTER in options.rows:
         yield of_router()
+    if TURNS in options.rows:
+        yield of_turns()
+    if APPEND in options.rows:
+        yield of_append()
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
