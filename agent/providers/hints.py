@@ -77,7 +77,9 @@ def allowance_reader(names: Iterable[str]) -> Callable[[Mapping[str, str], float
         requests: Left | None = None
         tokens: Left | None = None
         for name, reset, of_tokens in limits:
-            left = _number(headers[name])
+            text = headers[name]
+            # As nearly always; anything else is looked at more closely.
+            left = float(text) if text.isascii() and text.isdigit() and len(text) < 20 else _number(text)
             if left is None:
                 continue
             if of_tokens:
@@ -104,8 +106,7 @@ def _hints(headers: Mapping[str, str], body: Any, message: str) -> Iterator[floa
 def _number(text: str | None) -> float | None:
     if not text:
         return None
-    plain = text.isascii() and text.isdigit() and len(text) < 20  # as most are
-    return float(text) if plain or _NUMBER.fullmatch(text) else None
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def _milliseconds(text: str | None) -> float | None:

@@ -50,10 +50,13 @@ class Question:
         self._asked: dict[int, AgentRequest] = {}
         self._needs: frozenset[str] | None = None
         self._at_most = self._most_taken = -1
+        self._known: _Said | None = None if request.messages else _NOTHING_SAID
 
-    @cached_property
+    @property
     def _said(self) -> _Said:
-        return folded(self.request.messages, "routing/said", _and_said)
+        if self._known is None:
+            self._known = folded(self.request.messages, "routing/said", _and_said)
+        return self._known
 
     def asked(self, target: Target) -> AgentRequest:
         """The request as this target would send it: with its own system prompt, sampling and tools."""
@@ -144,8 +147,11 @@ class _Said(NamedTuple):
     needs: frozenset[str] = frozenset()
 
 
+_NOTHING_SAID = _Said()
+
+
 def _and_said(known: _Said | None, messages: Sequence[Message]) -> _Said:
-    letters, needs = known or _Said()
+    letters, needs = known or _NOTHING_SAID
     for message in messages:
         content = message.content
         if isinstance(content, str):
