@@ -173,6 +173,13 @@ def object_json(values: Mapping[str, Any]) -> bytes:
     return b"{" + b",".join(pieces) + b"}"
 
 
+def with_commas(pieces: Sequence[bytes]) -> list[bytes]:
+    """The items of an array, to be joined together with what stands around it: a long conversation is copied once."""
+    written = [b","] * (2 * len(pieces) - 1)
+    written[::2] = pieces
+    return written
+
+
 TURN_ENDS = b"]}"
 
 

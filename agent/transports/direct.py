@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KEEPALIVE_SECONDS = 30.0
 _MOST_IDLE = 1024
-_SEPARATELY = 64 * 1024
+SEPARATELY = 64 * 1024
 """A body larger than this is not copied to stand behind its head."""
 
 Origin = tuple[bool, str, int]
@@ -163,7 +163,7 @@ def _ask(connection: Connection, request: WireRequest, address: Address, live: L
     body = request.body
     run = live.run
     try:
-        if len(body) <= _SEPARATELY:
+        if len(body) <= SEPARATELY:
             connection.send(run, memoryview(address.request(body) + body))
         else:
             connection.send(run, memoryview(address.request(body)))

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..wire import AsyncBody, Limits, Reply, WireRequest
-from .direct import KEEPALIVE_SECONDS, Origin, most_idle
+from .direct import KEEPALIVE_SECONDS, SEPARATELY, Origin, most_idle
 from .http1 import Address, BadResponse, ResponseReader
 from .inflate import inflater_for
 from .replies import AT_A_TIME, Collector, cause_of, check_status, ours
@@ -132,8 +132,11 @@ async def _ask(connection: AioSocket, request: WireRequest, address: Address, re
     """Send the request, and wait for the head of the response."""
     body = request.body
     with suppress(OSError):  # a server may answer, and close, before it has read everything: the answer says why
-        # In one piece: written in two, the system would be asked twice.
-        await connection.send(memoryview(address.request(body) + body))
+        if len(body) <= SEPARATELY:  # in one piece: written in two, the system would be asked twice
+            await connection.send(memoryview(address.request(body) + body))
+        else:
+            await connection.send(memoryview(address.request(body)))
+            await connection.send(memoryview(body))
     while True:
         data = await connection.receive(RECEIVE_BYTES)
         if not data:

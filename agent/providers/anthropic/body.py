@@ -91,7 +91,7 @@ def _encode(
     if "output_config" in keys and isinstance(given := extra.get("output_config"), Mapping):
         extra = {**extra, "output_config": {**keys["output_config"], **given}}  # two settings share this key
     keys.update(extra)
-    body = object_json(keys)[:-1] + b',"messages":[' + conversation + b"]}"
+    body = b"".join([object_json(keys)[:-1], b',"messages":[', *conversation, b"]}"])
     betas = tuple(_betas(request, turns)) if request.tools or request.extra or turns.notable else ()
     return Encoded(body, tuple(writer.warnings), betas)
 
@@ -118,21 +118,21 @@ class _State(NamedTuple):
     notable: Notable
 
 
-def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> bytes:
-    """The messages as JSON, joined by commas. Neighbours of one role become one turn.
+def _conversation(turns: Turns, marks: Marks, writer: BlockWriter) -> list[bytes]:
+    """The messages as JSON, with commas, in pieces. Neighbours of one role become one turn.
 
     What is known of how they begin is not written again, unless there are marks in it.
     """
     begun, total = turns.begun, len(turns.messages)
     if begun is None or any(position < begun.cut - begun.first for position in marks.messages):
         written, speaking = join_turns(_said(turns, marks, writer, 0, total))
-        return written + TURN_ENDS if speaking is not None else written
+        return [written, b"" if speaking is None else TURN_ENDS]
     start, cut = begun.start - begun.first, begun.cut - begun.first
     state: _State | None = begun.state
     added, speaking = join_turns(_said(turns, marks, writer, start, cut), state.speaking if state else None)
     begun.keep(added, _State(speaking, tuple([found for found in turns.notable if found[0] < cut])))
     rest, speaking = join_turns(_said(turns, marks, writer, cut, total), speaking)
-    return b"".join([*begun.pieces, added, rest, TURN_ENDS if speaking is not None else b""])
+    return [*begun.pieces, added, rest, b"" if speaking is None else TURN_ENDS]
 
 
 def _said(turns: Turns, marks: Marks, writer: BlockWriter, start: int, end: int) -> list[tuple[bytes, bytes]]:

@@ -74,7 +74,8 @@ def encode_body(request: AgentRequest, speaker: Speaker, *, counting: bool = Fal
     if counting and not speaker.platform.wraps_counted:
         body = {key: value for key, value in body.items() if key in COUNTED}
     warnings = dict.fromkeys((*repairs, *writer.warnings, *settings.warnings))
-    return b'{"contents":[' + contents + (b"]," + object_json(body)[1:] if body else b"]}"), tuple(warnings)
+    ending = b"]," + object_json(body)[1:] if body else b"]}"
+    return b"".join([b'{"contents":[', *contents, ending]), tuple(warnings)
 
 
 class _Settings:

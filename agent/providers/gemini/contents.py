@@ -106,18 +106,18 @@ class ContentsWriter:
             self._warn(NO_AUTHOR)
         return [{"text": text} for message in messages for part in message.parts if (text := self._system_text(part))]
 
-    def contents(self, messages: Sequence[Message]) -> bytes:
-        """All turns, joined by commas. Neighbours of one role become one turn."""
+    def contents(self, messages: Sequence[Message]) -> list[bytes]:
+        """All turns, with commas, in pieces; none if there is no turn. Neighbours of one role become one turn."""
         contents, speaking = self._joined(messages, None)
-        return contents if speaking is None else contents + TURN_ENDS
+        return [] if speaking is None else [contents, TURN_ENDS]
 
-    def continued(self, begun: Begun) -> bytes:
+    def continued(self, begun: Begun) -> list[bytes]:
         """As `contents`. What is known of how the conversation begins is not written again."""
         added, speaking = self._joined(begun.added, begun.state)
         if not self.warnings:
             begun.keep(added, speaking)
         rest, speaking = self._joined(begun.rest, speaking)
-        return b"".join([*begun.pieces, added, rest, b"" if speaking is None else TURN_ENDS])
+        return [] if speaking is None else [*begun.pieces, added, rest, TURN_ENDS]
 
     def _joined(self, messages: Sequence[Message], speaking: bytes | None) -> tuple[bytes, bytes | None]:
         """Some turns behind that of whoever is `speaking`. The API insists that the user speaks first."""

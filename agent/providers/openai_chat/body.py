@@ -46,6 +46,7 @@ from ..writing import (
     home_of,
     object_json,
     text_json,
+    with_commas,
     words_json,
 )
 from .dialect import API, LONGEST_NAME, SIGNED_CONTENT, CacheMarks, Dialect, Fragment, fits
@@ -77,7 +78,8 @@ def encode_body(
     body.update(request.extra)
     conversation = Conversation(dialect, home, messages, request.cache, warnings)
     written = conversation.write(known if messages is said else None)
-    return object_json(body)[:-1] + b',"messages":[' + written + b"]}", tuple(dict.fromkeys(warnings))
+    whole = b"".join([object_json(body)[:-1], b',"messages":[', *with_commas(written), b"]}"])
+    return whole, tuple(dict.fromkeys(warnings))
 
 
 def _key(dialect: Dialect, model: str) -> str:
@@ -120,8 +122,8 @@ class Conversation:
         if self._marks is not None:
             self._choose_marks(cache, self._marks.most, self._marks.whole_requests)
 
-    def write(self, begun: Begun | None = None) -> bytes:
-        """The messages as JSON, joined by commas. What is known of how they begin is not written again."""
+    def write(self, begun: Begun | None = None) -> list[bytes]:
+        """The messages as JSON, of a beginning that is known several in one piece: it is not written again."""
         pieces: list[bytes] = []
         if begun is None:
             self._write(self._messages, pieces)
@@ -136,7 +138,7 @@ class Conversation:
             self._write(begun.rest, pieces)
         if self._after_tool or self._attached:
             self._write_attached(pieces, None)
-        return b",".join(pieces)
+        return pieces
 
     def _write(self, messages: Sequence[Message], pieces: list[bytes]) -> None:
         key, marked, attached = self._key, self._marked, self._attached

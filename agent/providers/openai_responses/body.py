@@ -27,6 +27,7 @@ from ..writing import (
     schema_name,
     text_json,
     tools_json,
+    with_commas,
 )
 from .items import LONGEST_NAME, ItemWriter
 from .traits import API, DIALECT, EFFORTS, Effort, Family, Traits, family_of
@@ -92,7 +93,7 @@ class BodyWriter:
 
     # The conversation.
 
-    def _conversation(self) -> tuple[str | None, bytes]:
+    def _conversation(self) -> tuple[str | None, list[bytes]]:
         """The instructions, and everything else that has been said."""
         messages: Sequence[Message] = self._request.to_messages()
         instructions = None
@@ -107,7 +108,7 @@ class BodyWriter:
         if known is not None and repaired is messages:
             items = writer.continued(known)
         else:
-            items = b",".join(writer.messages((*answers, *repaired) if answers else repaired))
+            items = writer.messages((*answers, *repaired) if answers else repaired)
         self._warnings.update(dict.fromkeys((*warnings, *writer.warnings)))
         return instructions, items
 
@@ -256,10 +257,10 @@ def _tool(tool: ToolSpec, warnings: list[str]) -> dict[str, Any] | Written:
     return {**written, "parameters": parameters, "strict": strict, **tool.extra}
 
 
-def _joined(settings: dict[str, Any], items: bytes) -> bytes:
+def _joined(settings: dict[str, Any], items: list[bytes]) -> bytes:
     if not items:
         return object_json(settings)  # a stored prompt or conversation may be all there is to say
-    return object_json(settings)[:-1] + b',"input":[' + items + b"]}"
+    return b"".join([object_json(settings)[:-1], b',"input":[', *with_commas(items), b"]}"])
 
 
 def _merged(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

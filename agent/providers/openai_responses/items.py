@@ -104,15 +104,15 @@ class ItemWriter:
         self._keep = True
         self.warnings: dict[str, None] = {}
 
-    def continued(self, begun: Begun) -> bytes:
-        """A conversation's items as JSON, joined by commas. What is known of its beginning is not written again."""
+    def continued(self, begun: Begun) -> list[bytes]:
+        """As `messages`. What is known of how the conversation begins is not written again."""
         instructions = self.messages(begun.messages[: begun.first])
         self._begun = begun
         self._answered = begun.state or {}
         added = self.messages(begun.added)
         if not self.warnings:
             begun.keep(b",".join(added), self._answered, separator=b",", ids=self._seen)
-        return b",".join([*instructions, *begun.pieces, *added, *self.messages(begun.rest)])
+        return [*instructions, *begun.pieces, *added, *self.messages(begun.rest)]
 
     def messages(self, messages: Iterable[Message]) -> list[bytes]:
         """The messages' items as JSON; of some messages several, joined by commas."""
