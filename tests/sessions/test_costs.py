@@ -119,3 +119,19 @@ def test_what_is_written_of_a_turn_does_not_grow_with_its_session(tmp_path: Path
     session_costs(120, (), store)
     assert set(written) == {2}  # what was asked, and what was answered
     store.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timing
+def test_a_session_of_ten_thousand_turns_goes_on_and_is_read_again(tmp_path: Path) -> None:
+    """Its last turn sends a hundred times as much as the hundredth, and takes the time of sending it."""
+    store = SqliteStore(tmp_path / "sessions.db")
+    costs = session_costs(10_000, (100, 10_000), store)
+    assert costs[10_000][1] > 80 * costs[100][1]
+    assert costs[10_000][0] <= 20 * costs[100][0]
+    (listed,) = store.list()
+    again = _agent("chat").session(session_id=listed.id, store=store)
+    assert len(again.messages) == 20_000
+    assert again.complete("Are you still there?").text == "Yes."
+    assert len(again.messages) == 20_002
+    store.close()
