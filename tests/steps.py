@@ -7,13 +7,14 @@ from collections.abc import Callable
 from types import FrameType
 
 
-def steps_of(act: Callable[[], object]) -> int:
+def steps_of(act: Callable[[], object], *, of_c: bool = True) -> int:
     """How many functions are entered, of Python or of C. What one function of C does with many values is one step."""
+    counted = ("call", "c_call") if of_c else ("call",)
     count = 0
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
         nonlocal count
-        count += event in ("call", "c_call")
+        count += event in counted
 
     before = sys.getprofile()
     sys.setprofile(profile)

@@ -5,21 +5,19 @@ aiohttp is loaded when the first request needs it. It takes longer to import tha
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from ..wire import AsyncBody, Limits, Live, Reply, SyncBody, WireRequest
+from ..wire import AsyncBody, Limits, Reply, WireRequest
+from .beside_http import BesideHttp
 from .http import HttpTransport
 
 if TYPE_CHECKING:
-    import ssl
-
     from .over_aiohttp import AiohttpTransport
 
 
-class FastTransport:
+class FastTransport(BesideHttp):
     """Carries requests over HTTP/1.1, through proxies with aiohttp, from the extra `fast`.
 
     `Agent(transport="fast")` shares one.
@@ -31,48 +29,10 @@ class FastTransport:
             proxy are carried as by `HttpTransport`.
     """
 
-    def __init__(
-        self,
-        *,
-        ca_file: str | os.PathLike[str] | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        proxy: str | bool | None = None,
-    ) -> None:
-        self._over(HttpTransport(ca_file=ca_file, ssl_context=ssl_context, proxy=proxy))
-
-    def _over(self, http: HttpTransport) -> None:
-        """The settings are the other transport's: whom to trust, and which proxy to take."""
-        self._http = http
+    @override
+    def _stand_beside(self, http: HttpTransport) -> None:
+        super()._stand_beside(http)
         self._through_proxies: AiohttpTransport | None = None
-
-    @classmethod
-    def beside(cls, http: HttpTransport) -> Self:
-        """One with the settings of another transport, over whose connections it goes where there is no proxy."""
-        made = cls.__new__(cls)
-        made._over(http)
-        return made
-
-    @override
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"  # a proxy's URL may hold a password
-
-    @override
-    def __reduce__(self) -> Any:
-        raise TypeError("an HTTP transport holds connections and cannot be pickled; make one in the other process")
-
-    # Blocking
-
-    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
-        return self._http.send(request, limits, live)
-
-    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
-        return self._http.open(request, limits, live)
-
-    def close(self) -> None:
-        """Close idle connections of blocking calls. Those of event loops close with their loop."""
-        self._http.close()
-
-    # Async
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         return await self._carrier(request.url).asend(request, limits)

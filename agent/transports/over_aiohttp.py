@@ -11,10 +11,8 @@ import asyncio
 import base64
 import os
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
 
 import aiohttp
 from multidict import CIMultiDict
@@ -22,9 +20,10 @@ from typing_extensions import override
 from yarl import URL
 
 from .. import errors
-from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
+from ..wire import AsyncBody, Headers, Limits, Reply, WireRequest
 from .aiohttp_errors import ours
 from .aiohttp_sessions import Content, Session, Sessions, Unread, connecting_within, watch
+from .beside_http import BesideHttp
 from .http import HttpTransport
 from .inflate import Inflater, inflater_for
 from .proxies import httpcore_proxy
@@ -47,7 +46,7 @@ class _Way:
     proxy_headers: dict[str, str] | None = None
 
 
-class AiohttpTransport:
+class AiohttpTransport(BesideHttp):
     """Carries requests over HTTP/1.1 with aiohttp, from the extra `fast`. `Agent(transport="aiohttp")` shares one.
 
     Args:
@@ -57,51 +56,13 @@ class AiohttpTransport:
             proxy are carried as by `HttpTransport`.
     """
 
-    def __init__(
-        self,
-        *,
-        ca_file: str | os.PathLike[str] | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        proxy: str | bool | None = None,
-    ) -> None:
-        self._over(HttpTransport(ca_file=ca_file, ssl_context=ssl_context, proxy=proxy))
-
-    def _over(self, http: HttpTransport) -> None:
-        """The settings are the other transport's: whom to trust, and which proxy to take."""
-        self._http = http
+    @override
+    def _stand_beside(self, http: HttpTransport) -> None:
+        super()._stand_beside(http)
         self._pid = os.getpid()
         self._ways: dict[tuple[str, tuple[tuple[bytes, bytes], ...]], _Way | None] = {}
         self._timeouts: dict[float | None, aiohttp.ClientTimeout] = {}
         self._sessions = Sessions(http._context)
-
-    @classmethod
-    def beside(cls, http: HttpTransport) -> Self:
-        """One with the settings of another transport, over whose connections its blocking calls go."""
-        made = cls.__new__(cls)
-        made._over(http)
-        return made
-
-    @override
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"  # a proxy's URL may hold a password
-
-    @override
-    def __reduce__(self) -> Any:
-        raise TypeError("an HTTP transport holds connections and cannot be pickled; make one in the other process")
-
-    # Blocking
-
-    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
-        return self._http.send(request, limits, live)
-
-    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
-        return self._http.open(request, limits, live)
-
-    def close(self) -> None:
-        """Close idle connections of blocking calls. Those of event loops close with their loop."""
-        self._http.close()
-
-    # Async
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         way = self._way(request)

@@ -13,10 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.errors import AgentError
-from agent.providers import Provider, load
 from agent.types import (
-    AgentConfig,
     AgentRequest,
     ImageContent,
     Message,
@@ -32,19 +29,10 @@ from agent.types import (
     prefixes,
 )
 from agent.types.notes import notes_on
+from tests.providers.writing_requests import TARGETS, codec_of, fresh, model_of, written
 from tests.steps import steps_of
 
 APIS = ("openai-chat:gpt-4o", "openai-responses:gpt-5", "anthropic:claude-sonnet-4-5", "gemini:gemini-2.5-pro")
-TARGETS = (
-    *APIS,
-    "openai-responses:gpt-5.6",
-    "anthropic:claude-opus-4-6",
-    "gemini:gemini-3.5-flash",
-    "vertex:gemini-2.5-pro",
-    "deepseek:deepseek-chat",
-    "mistral:mistral-large-latest",
-    "openrouter:anthropic/claude-sonnet-4.5",
-)
 PICTURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -56,33 +44,12 @@ def _short_conversations_count_as_long() -> Iterator[None]:
 
 
 @cache
-def codec_of(target: str) -> Provider:
-    provider, _, model = target.partition(":")
-    return load(provider)(AgentConfig(provider=provider, model=model, api_key="sk-0123456789"))
-
-
-@cache
 def home_of(target: str) -> Origin:
-    return Origin(provider=codec_of(target).name, api=codec_of(target).api, model=target.partition(":")[2])
+    return Origin(provider=codec_of(target).name, api=codec_of(target).api, model=model_of(target))
 
 
 def request_of(target: str, messages: Sequence[Message], **settings: Any) -> AgentRequest:
-    return AgentRequest(messages=messages, model=target.partition(":")[2], **settings)
-
-
-def written(target: str, request: AgentRequest) -> tuple[Any, ...]:
-    """What is sent, and what is warned about; or why nothing can be."""
-    try:
-        wire = codec_of(target).encode(request, stream=False)
-    except AgentError as error:
-        return type(error), str(error)
-    return wire.url, wire.headers, wire.body, wire.warnings
-
-
-def fresh(request: AgentRequest) -> AgentRequest:
-    """An equal request of which no part was ever written: notes are not pickled."""
-    copy: AgentRequest = pickle.loads(pickle.dumps(request))
-    return copy
+    return AgentRequest(messages=messages, model=model_of(target), **settings)
 
 
 def begun_on(messages: Sequence[Message]) -> list[int]:

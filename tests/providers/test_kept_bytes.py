@@ -3,63 +3,21 @@
 from __future__ import annotations
 
 import pickle
-import sys
-from collections.abc import Callable, Sequence
-from functools import cache
-from types import FrameType
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.errors import AgentError, ConfigurationError
-from agent.providers import Provider, load
-from agent.types import AgentConfig, AgentRequest, FrozenDict, Message, Role, TextContent, ToolCall, ToolSpec
+from agent.errors import ConfigurationError
+from agent.types import AgentRequest, FrozenDict, Message, Role, TextContent, ToolCall, ToolSpec
 from agent.types.messages import RoleName
+from tests.providers.writing_requests import TARGETS, codec_of, fresh, model_of, written
+from tests.steps import steps_of
 from tests.strategies import agent_requests
 
-TARGETS = (
-    "openai-chat:gpt-5",
-    "openai-chat:gpt-5.6",
-    "openai-chat:gpt-4o",
-    "openai-responses:gpt-5",
-    "openai-responses:gpt-5.6",
-    "anthropic:claude-sonnet-4-5",
-    "anthropic:claude-opus-4-6",
-    "gemini:gemini-2.5-pro",
-    "gemini:gemini-3.5-flash",
-    "vertex:gemini-2.5-pro",
-    "deepseek:deepseek-chat",
-    "mistral:mistral-large-latest",
-    "openrouter:anthropic/claude-sonnet-4.5",
-)
 APIS = ("openai-chat:gpt-4o", "openai-responses:gpt-4o", "anthropic:claude-sonnet-4-5", "gemini:gemini-2.5-flash")
-
-
-@cache
-def codec_of(target: str) -> Provider:
-    provider, _, model = target.partition(":")
-    return load(provider)(AgentConfig(provider=provider, model=model, api_key="sk-0123456789"))
-
-
-def model_of(target: str) -> str:
-    return target.partition(":")[2]
-
-
-def written(target: str, request: AgentRequest, *, stream: bool = False) -> tuple[Any, ...]:
-    """What is sent, and what is warned about; or why nothing can be."""
-    try:
-        wire = codec_of(target).encode(request, stream=stream)
-    except AgentError as error:
-        return type(error), str(error)
-    return wire.url, wire.headers, wire.body, wire.warnings
-
-
-def fresh(request: AgentRequest) -> AgentRequest:
-    """An equal request of which no part was ever written: notes are not pickled."""
-    copy: AgentRequest = pickle.loads(pickle.dumps(request))
-    return copy
 
 
 def with_model(request: AgentRequest, target: str) -> AgentRequest:
@@ -185,23 +143,6 @@ def test_a_changed_tool_is_written_anew() -> None:
 # What a turn costs
 
 
-def calls_during(act: Callable[[], object]) -> int:
-    """How many functions of Python are entered: the same on every machine, whatever else runs there."""
-    count = 0
-
-    def profile(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        act()
-    finally:
-        sys.setprofile(before)
-    return count
-
-
 def conversation(turns: int) -> list[Message]:
     said = [Message.system("You are helpful.")]
     for number in range(turns):
@@ -221,7 +162,7 @@ def specs(count: int) -> list[ToolSpec]:
 
 def cost_of(target: str, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
     request = AgentRequest(messages=messages, tools=tools, model=model_of(target))
-    return calls_during(lambda: codec_of(target).encode(request, stream=False))
+    return steps_of(lambda: codec_of(target).encode(request, stream=False), of_c=False)
 
 
 @pytest.mark.parametrize("target", APIS)

@@ -22,6 +22,7 @@ from .base import Issued, Known, Rules, Violation, a_number, a_text, an_object, 
 
 KEYS = frozenset(
     (
+        "billing_policy",
         "cache_control",
         "compaction",
         "container",

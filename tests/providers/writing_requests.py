@@ -1,0 +1,52 @@
+"""Requests as codecs write them, for tests of what codecs keep of them."""
+
+from __future__ import annotations
+
+import pickle
+from functools import cache
+from typing import Any
+
+from agent.errors import AgentError
+from agent.providers import Provider, load
+from agent.types import AgentConfig, AgentRequest
+
+TARGETS = (
+    "openai-chat:gpt-5",
+    "openai-chat:gpt-5.6",
+    "openai-chat:gpt-4o",
+    "openai-responses:gpt-5",
+    "openai-responses:gpt-5.6",
+    "anthropic:claude-sonnet-4-5",
+    "anthropic:claude-opus-4-6",
+    "gemini:gemini-2.5-pro",
+    "gemini:gemini-3.5-flash",
+    "vertex:gemini-2.5-pro",
+    "deepseek:deepseek-chat",
+    "mistral:mistral-large-latest",
+    "openrouter:anthropic/claude-sonnet-4.5",
+)
+
+
+@cache
+def codec_of(target: str) -> Provider:
+    provider = target.partition(":")[0]
+    return load(provider)(AgentConfig(provider=provider, model=model_of(target), api_key="sk-0123456789"))
+
+
+def model_of(target: str) -> str:
+    return target.partition(":")[2]
+
+
+def written(target: str, request: AgentRequest, *, stream: bool = False) -> tuple[Any, ...]:
+    """What is sent, and what is warned about; or why nothing can be."""
+    try:
+        wire = codec_of(target).encode(request, stream=stream)
+    except AgentError as error:
+        return type(error), str(error)
+    return wire.url, wire.headers, wire.body, wire.warnings
+
+
+def fresh(request: AgentRequest) -> AgentRequest:
+    """An equal request of which no part was ever written: notes are not pickled."""
+    copy: AgentRequest = pickle.loads(pickle.dumps(request))
+    return copy
