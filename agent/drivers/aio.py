@@ -45,7 +45,7 @@ from ..flow import (
 )
 from ..wire import AsyncBody, AsyncTransport, Limits
 from .limits import GRACE, SLACK, deadline_passed, exchange_end, read_expired, reply_expired, until_reply
-from .news import fatal, take_news
+from .news import Gathered, fatal, take_news
 from .user_code import is_async
 
 T = TypeVar("T")
@@ -349,7 +349,7 @@ class AioRun:
     # User code
 
     async def _invoke(self, effect: Invoke) -> Any:
-        kwargs = {**effect.kwargs, "report": self._report} if effect.reports else effect.kwargs
+        kwargs = {**effect.kwargs, "report": Gathered(self._tell, self._on_loop)} if effect.reports else effect.kwargs
         context = contextvars.copy_context() if effect.context is None else effect.context.copy()
         # A loop may have a clock of its own (uvloop does); the deadline that user code sees is on time.monotonic().
         context.run(ambient_deadline.set, monotonic() + self.deadline - self.loop.time())
@@ -415,14 +415,10 @@ class AioRun:
             raise error
         return value
 
-    def _report(self, event: Any) -> None:
-        """Given to user code, for any thread. Once the branch has ended it does nothing."""
-
-        def post() -> None:
-            if self._parent is not None and not self._branch.done and not self.cancelled:
-                self._parent._post(Emitted(self._branch, [event]))
-
-        self._on_loop(post)
+    def _tell(self, reports: list[Any]) -> None:
+        """What user code has reported. Once the branch has ended this does nothing."""
+        if self._parent is not None and not self._branch.done and not self.cancelled:
+            self._parent._post(Emitted(self._branch, reports))
 
     # Branches
 
