@@ -37,7 +37,7 @@ class Gathered:
 
     __slots__ = ("_on_loop", "_scheduled", "_tell", "_waiting")
 
-    def __init__(self, tell: Callable[[list[Any]], None], on_loop: Callable[[Callable[[], object]], None]) -> None:
+    def __init__(self, tell: Callable[[list[Any]], object], on_loop: Callable[[Callable[[], object]], object]) -> None:
         self._tell = tell
         self._on_loop = on_loop
         self._waiting: deque[Any] = deque()
