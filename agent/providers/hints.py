@@ -77,9 +77,7 @@ def allowance_reader(names: Iterable[str]) -> Callable[[Mapping[str, str], float
         requests: Left | None = None
         tokens: Left | None = None
         for name, reset, of_tokens in limits:
-            text = headers[name]
-            # As nearly always; anything else is looked at more closely.
-            left = float(text) if text.isascii() and text.isdigit() and len(text) < 20 else _number(text)
+            left = _number(headers[name])
             if left is None:
                 continue
             if of_tokens:
@@ -106,7 +104,8 @@ def _hints(headers: Mapping[str, str], body: Any, message: str) -> Iterator[floa
 def _number(text: str | None) -> float | None:
     if not text:
         return None
-    return float(text) if _NUMBER.fullmatch(text) else None
+    plain = text.isascii() and text.isdigit() and len(text) < 20  # as most are
+    return float(text) if plain or _NUMBER.fullmatch(text) else None
 
 
 def _milliseconds(text: str | None) -> float | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from ..wire import AsyncBody, Limits, Reply, WireRequest
+from . import check
 from .beside_http import BesideHttp
 from .http import HttpTransport
 
@@ -31,6 +32,7 @@ class FastTransport(BesideHttp):
 
     @override
     def _stand_beside(self, http: HttpTransport) -> None:
+        check("fast")  # now, and not when a request is on its way to a proxy
         super()._stand_beside(http)
         self._through_proxies: AiohttpTransport | None = None
 

@@ -284,6 +284,15 @@ def test_a_loop_that_was_closed_without_being_shut_down_causes_no_complaints_of_
         assert [str(warning.message) for warning in recwarn if "client" in str(warning.message)] == []
 
 
+def test_a_transport_that_could_not_serve_a_proxy_is_refused_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent.transports.fast import FastTransport
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(errors.ConfigurationError, match=r"pip install 'agent-llm-router\[fast\]'"):
+        FastTransport()
+
+
+@needs_aiohttp
 def test_what_needs_no_proxy_goes_over_connections_of_our_own_and_loads_nothing_else() -> None:
     from agent.transports.fast import FastTransport
 
