@@ -261,6 +261,10 @@ def test_every_field_of_a_request_is_looked_at() -> None:
     ids=["object", "bytes", "text", "arguments"],
 )
 def test_what_json_cannot_hold_is_refused_before_anything_is_sent(fields: dict[str, Any], target: str) -> None:
+    check_refused(target, fields)
+
+
+def check_refused(target: str, fields: dict[str, Any]) -> None:
     model = target.partition(":")[2]
     with pytest.raises(errors.ConfigurationError, match="JSON"):
         codec(target).encode(AgentRequest(**{"input": "hi", **fields}, model=model), stream=False)
@@ -279,7 +283,7 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_sent(fields: dict[s
     ids=["parameters", "strict parameters", "schema"],
 )
 def test_half_a_character_in_a_schema_is_refused_before_anything_is_sent(fields: dict[str, Any], target: str) -> None:
-    test_what_json_cannot_hold_is_refused_before_anything_is_sent(fields, target)
+    check_refused(target, fields)
 
 
 @pytest.mark.parametrize("target", TARGETS)

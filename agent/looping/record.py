@@ -424,7 +424,7 @@ class Record:
         return [slot.asked for slot in self.slots if slot.asked is not None]
 
 
-_written = json.JSONEncoder(sort_keys=True, default=str).encode
+_written = json.JSONEncoder(sort_keys=True, default=str).encode  # made once: `json.dumps` would make it for each call
 
 
 def _digest(text: str) -> str:

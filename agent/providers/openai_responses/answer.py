@@ -103,14 +103,13 @@ class ItemReader:
 
     def started_call(self, item: Mapping[str, Any], position: int) -> ToolCall:
         """A call of which no more than id and name are known."""
-        name = item.get("name") or ""
-        return ToolCall(id=self._call_id(item, position), name=self._names.get(name, name))
+        id, name = self._named(item, position)
+        return ToolCall(id=id, name=name)
 
     def call(self, item: Mapping[str, Any], position: int) -> ToolCall:
         """A finished call. One that was cut off, or is no JSON object, is kept as text and never as arguments."""
         rest = {key: value for key, value in item.items() if key not in _READ_ELSEWHERE and value is not None}
-        id, sent = self._call_id(item, position), item.get("name") or ""
-        name = self._names.get(sent, sent)
+        id, name = self._named(item, position)
         values: Any = {}
         invalid: str | None = None
         cut_off = item.get("status") == "incomplete"
@@ -130,6 +129,10 @@ class ItemReader:
             provider_data=rest or None,
             origin=self._origin,
         )
+
+    def _named(self, item: Mapping[str, Any], position: int) -> tuple[str, str]:
+        sent = item.get("name") or ""
+        return self._call_id(item, position), self._names.get(sent, sent)
 
     def _call_id(self, item: Mapping[str, Any], position: int) -> str:
         """The vendor's id; where it gives none, one that is the same each time this answer is read."""
