@@ -44,7 +44,7 @@ class Output:
         self._synced_at = monotonic()
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         try:
-            self._descriptor = os.open(path, flags, 0o666)
+            self._descriptor = os.open(path, flags, 0o600)
         except OSError as error:
             raise ConfigurationError(
                 f"{path} cannot be opened: {error.strerror or error}.", field=name, fix="Choose another file."

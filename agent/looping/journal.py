@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from ..errors import AgentError
 from ..forks import let_go_before_forks
+from ..stores.files import create_private_file
 
 if TYPE_CHECKING:
     import sqlite3
@@ -148,13 +149,15 @@ class SqliteJournal:
                     self._connection = _opened(self._path)
                 cursor = self._connection.execute(statement, values)
                 return cursor.fetchall(), cursor.rowcount
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OSError) as error:
                 raise JournalError(f"The journal {self._path.name} cannot be used: {error}") from error
 
 
 def _opened(path: Path) -> sqlite3.Connection:
     import sqlite3
 
+    if str(path) != ":memory:":
+        create_private_file(path)
     connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()

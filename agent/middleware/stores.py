@@ -18,6 +18,7 @@ from typing_extensions import override
 from ..errors import ConfigurationError
 from ..forks import let_go_before_forks
 from ..locks import Locked
+from ..stores.files import create_private_file
 
 if TYPE_CHECKING:
     import sqlite3
@@ -187,8 +188,7 @@ class SqliteStore:
             if self._process == os.getpid():
                 return self._connection
             self._inherited = self._connection  # from before a fork: the parent's, and not ours to close
-        if not self._path.exists():  # closing it would drop the locks that another store here holds in the file
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        create_private_file(self._path)
         connection = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
             _begin_log(connection)

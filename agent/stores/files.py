@@ -1,4 +1,4 @@
-"""Replacing a file such that whoever reads it, whatever broke, finds the old one or the new one, and it is whole."""
+"""Files that hold conversations: readable only by their owner, and replaced atomically."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from secrets import token_hex
@@ -16,6 +17,36 @@ _BLOCK = 1 << 16
 _NO_ROOM = frozenset((errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)))
 _CANNOT_SYNC_FOLDERS = frozenset((errno.EINVAL, errno.ENOTSUP))
 
+_creating = threading.Lock()
+"""Held while a file is created: closing it would release the locks of a thread that has opened it in the meantime."""
+
+
+def _renew_lock() -> None:
+    global _creating
+    _creating = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def create_private_file(path: Path) -> None:
+    """Create an empty file with mode 0600, for SQLite to open. An existing file is not touched.
+
+    SQLite gives the `-wal` and `-shm` files beside it the same mode. The file is created exclusively: opening and
+    closing an existing one would release the locks that SQLite holds on it in this process.
+    """
+    with _creating:
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return
+        folder = open_folder(path.parent)
+        try:
+            sync_folder(folder)
+        finally:
+            close_folder(folder)
+
 
 def replace_file(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
     """Write a file anew. When this has returned, the new content survives a loss of power.
@@ -24,7 +55,8 @@ def replace_file(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
     the folder cannot be synced after the new file took its place, that is an error, and the new file is there.
 
     Args:
-        path: The file, whose permissions are kept. A link stays a link, and what it points to is replaced.
+        path: The file. Its permissions are kept; a new one has mode 0600. A link stays a link, and what it points to
+            is replaced.
         chunks: The new content, in pieces of any size.
     """
     target = Path(os.path.realpath(path))
@@ -48,7 +80,7 @@ def replace_file(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
 
 def _write(temporary: Path, target: Path, chunks: Iterable[bytes]) -> None:
     with typed_failures(target):
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
     try:
         with typed_failures(target):
             _copy_permissions(target, descriptor)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from typing import TypeAlias
 from . import index
 from .base import CorruptStoreError, UnknownFormatError
 from .failures import FAILURES, code_of, explained, says_damaged
-from .files import close_folder, open_folder, sync, sync_folder, typed_failures
+from .files import close_folder, create_private_file, open_folder, sync, sync_folder, typed_failures
 
 SCHEMA = 2
 _TABLES = {
@@ -39,18 +38,6 @@ _TABLES = {
 }
 """A file is ours if its tables were made with just these words."""
 _PAUSE = 0.005
-
-_making = threading.Lock()
-"""Held while a file is made: whoever opened it before that handle is closed would lose his locks with it."""
-
-
-def _renew_lock() -> None:
-    global _making
-    _making = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class _Damaged(Exception):
@@ -81,7 +68,8 @@ def opened(path: Path, *, busy_timeout: float, check: bool) -> tuple[sqlite3.Con
 
 
 def _open(path: Path, busy_timeout: float, check: bool) -> tuple[sqlite3.Connection, Identity]:
-    _make(path)
+    with typed_failures(path):
+        create_private_file(path)
     found = identity(path)
     connection: sqlite3.Connection | None = None
     try:
@@ -110,20 +98,6 @@ def identity(path: Path) -> Identity:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _make(path: Path) -> None:
-    """An empty file that only its owner can read. SQLite gives those beside it the same permissions."""
-    with typed_failures(path), _making:
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
-            return
-        folder = open_folder(path.parent)
-        try:
-            sync_folder(folder)
-        finally:
-            close_folder(folder)
 
 
 # Is it ours, and is it whole?

@@ -34,17 +34,17 @@ def test_a_file_is_written_anew(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f.json"]
 
 
-def test_permissions_are_kept_and_new_files_have_ordinary_ones(tmp_path: Path) -> None:
+def test_permissions_are_kept_and_new_files_are_for_their_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    previous = os.umask(0o027)
+    previous = os.umask(0)
     try:
         replace_file(path, [b"1"])
     finally:
         os.umask(previous)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    path.chmod(0o600)
-    replace_file(path, [b"2"])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    replace_file(path, [b"2"])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
