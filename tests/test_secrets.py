@@ -16,9 +16,12 @@ from urllib.parse import quote
 
 import pytest
 
-from agent import Agent, AgentConfig, errors
+from agent import Agent, AgentConfig, Router, errors
 from agent.answers import Answer
+from agent.middleware import Logging
+from agent.providers.decoding import keys_in
 from agent.testing import LoopbackServer, RawAnswer, Script
+from agent.transports.http import HttpTransport
 from agent.types import AgentResponse
 from agent.wire import WireRequest
 from tests.drive import needs_aiohttp
@@ -216,6 +219,122 @@ def test_a_wrong_setting_beside_the_key_does_not_show_it() -> None:
         with pytest.raises(ValueError, match="AgentConfig") as caught:
             make()
         assert_hidden("a validation error", str(caught.value) + repr(caught.value))
+
+
+# --- headers ----------------------------------------------------------------------------------------------------------
+
+HEADERS = {"X-Gateway": KEY, "X-Gateway-Auth": f"Basic {KEY}", "Cookie": f"session={KEY}; theme=dark"}
+
+
+@pytest.fixture
+def agent_with_headers() -> Agent:
+    return Agent("openai-chat:m", api_key="sk-other", base_url="http://127.0.0.1:9", headers=HEADERS)
+
+
+def test_no_view_or_dump_shows_the_values_of_headers(agent_with_headers: Agent) -> None:
+    agent = agent_with_headers
+    router = Router([agent, agent.with_config(temperature=0.1)])
+    things = [agent, agent.config, agent.config.headers, agent.provider, router, vars(agent), vars(agent.config)]
+    for thing in things:
+        for view in (repr, str, pprint.pformat):
+            assert_hidden(f"{view.__name__} of {type(thing).__name__}", view(thing))
+    config = agent.config
+    for name, dump in {
+        "model_dump": config.model_dump(),
+        "model_dump json": config.model_dump(mode="json"),
+        "model_dump_json": config.model_dump_json(),
+        "to_dict": config.to_dict(),
+        "dict": dict(config),
+        "copy": config.headers.copy(),
+    }.items():
+        assert_hidden(name, repr(dump))
+    assert_hidden("explain", str(router.explain("x")))
+    assert_hidden("check", str(agent.check("x")))
+
+
+def test_no_pickle_holds_headers_and_the_other_side_passes_its_own(agent_with_headers: Agent) -> None:
+    agent = agent_with_headers
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        for thing in (agent, agent.config, agent.config.headers, agent.config.model_dump()):
+            assert_hidden(f"pickle {protocol} of {type(thing).__name__}", pickle.dumps(thing, protocol))
+    with LoopbackServer(Script()) as server:
+        there: Agent = pickle.loads(pickle.dumps(agent.with_config(base_url=server.url)))
+        assert there.config.headers == {}
+        there.with_config(headers={"X-Gateway": "own"}).complete("x")
+        assert dict(server.requests[0].headers)[b"x-gateway"] == b"own"
+
+
+def test_copies_and_variants_send_the_same_headers(agent_with_headers: Agent) -> None:
+    with LoopbackServer(Script()) as server:
+        agent = agent_with_headers.with_config(base_url=server.url)
+        variants = [
+            agent,
+            agent.with_config(temperature=0.1),
+            copy.deepcopy(agent),
+            Agent(copy.deepcopy(agent.config)),
+            Agent(AgentConfig.model_validate(agent.config.model_dump())),
+            Agent(agent.config.model_copy(update={"temperature": 0.2})),
+        ]
+        for variant in variants:
+            variant.complete("x")
+        for request in server.requests:
+            sent = dict(request.headers)
+            assert {name: sent[name.lower().encode()].decode() for name in HEADERS} == HEADERS
+
+
+def test_a_dumped_config_is_read_back_without_its_headers(agent_with_headers: Agent) -> None:
+    read = AgentConfig.model_validate_json(agent_with_headers.config.model_dump_json())
+    assert read.headers == {}
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=list(NETWORKS))
+def test_no_failure_shows_the_values_of_headers(
+    network: Callable[[WireRequest], Answer], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG), LoopbackServer(network) as server:
+        agent = Agent(
+            "openai-chat:m",
+            api_key="sk-other",
+            base_url=server.url,
+            headers=HEADERS,
+            max_retries=0,
+            middleware=[Logging()],
+        )
+        for error in failures_of(agent):
+            for name, value in sinks_of(error):
+                assert_hidden(f"{type(error).__name__} by {name}", value)
+            assert_hidden("a traceback with locals", traceback_with_locals(error))
+    assert_hidden("the log", "\n".join(record.getMessage() + str(record.__dict__) for record in caplog.records))
+
+
+@pytest.mark.parametrize("network", [echoing, broken, nonsense])
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_vendor_that_quotes_a_header_does_not_show_it(name: str, network: Callable[[WireRequest], Answer]) -> None:
+    with LoopbackServer(network) as server:
+        given = {name: HEADERS[name]}
+        agent = Agent("openai-chat:m", api_key="sk-o", base_url=server.url, headers=given, max_retries=0)
+        for error in failures_of(agent):
+            for sink, value in sinks_of(error):
+                assert_hidden(f"{type(error).__name__} by {sink}", value)
+
+
+def test_a_header_without_credentials_may_be_quoted() -> None:
+    plain = {"anthropic-beta": "context-1m-2025-08-07", "x-team": "blue", "referer": "https://example.com/chat-room-2"}
+    assert keys_in(plain) == []
+
+
+def test_the_password_of_a_proxy_is_not_shown() -> None:
+    transport = HttpTransport(proxy=f"http://user:{quote(KEY, safe='')}@127.0.0.1:9")
+    agent = Agent(
+        "openai-chat:m", api_key="sk-o", base_url="http://h.example", allow_insecure=True, transport=transport
+    )
+    assert_hidden("repr", repr(transport) + repr(vars(transport)) + repr(vars(agent)))
+    for error in failures_of(agent.with_config(max_retries=0)):
+        for name, value in sinks_of(error):
+            assert_hidden(f"{type(error).__name__} by {name}", value)
+        assert_hidden("a traceback with locals", traceback_with_locals(error))
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(agent)
 
 
 def test_the_canary_would_be_found() -> None:

@@ -107,7 +107,7 @@ def provider_for(client: Any, kind: BroughtClient, make: Callable[[AgentConfig],
             field="client",
             fix="Use one of the built-in providers with a client.",
         )
-    codec = usual.carried_by(client, _joined(config.headers, client, kind))
+    codec = usual.carried_by(client, _joined(config.headers.reveal(), client, kind))
     codec._secrets = tuple(dict.fromkeys((*codec._secrets, *_secrets_of(client))))
     if any(base.__name__ in _COUNTS_NOTHING for base in type(client).__mro__):
         codec.capabilities = codec.capabilities.model_copy(update={"token_counting": False})

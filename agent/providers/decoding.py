@@ -24,15 +24,25 @@ from .failures import failure, read_complaint, reply_failure, request_id, shown
 USER_AGENT = "agent-llm-router"
 SHAPE_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 _HOLDS_A_KEY = re.compile(r"auth|key|token|secret|cookie|password|credential")
+_LOOKS_LIKE_A_KEY = re.compile(r"(?!\S*://)(?=\S*[0-9])(?=\S*[A-Za-z])\S{16,}")
+_NOT_A_KEY = re.compile(r"^accept|^content-|^user-agent$|beta|version")
 _SHORTEST_KEY = 8
 _PIECES_UNREAD = 256
 """Of an answer that is no stream of events; a failure is not longer."""
 
 
 def keys_in(headers: Mapping[str, str]) -> list[str]:
-    """Keys that a caller passes as headers. Only the key itself, without `Bearer` before it."""
-    keys = (value.rpartition(" ")[2] for header, value in headers.items() if _HOLDS_A_KEY.search(header.lower()))
-    return [key for key in keys if len(key) >= _SHORTEST_KEY]
+    """Credentials in headers: by the header's name, or because the value looks like one."""
+    return list(dict.fromkeys(key for name, value in headers.items() for key in _keys_of(name.lower(), value)))
+
+
+def _keys_of(name: str, value: str) -> list[str]:
+    if _HOLDS_A_KEY.search(name):
+        pieces = [*re.split(r"[\s;,]+", value), *re.split(r"[\s;,=]+", value)]  # `Bearer …`, `a=…; b=…`
+        return [piece for piece in pieces if len(piece) >= _SHORTEST_KEY]
+    if _NOT_A_KEY.search(name):
+        return []
+    return [piece for piece in value.split() if _LOOKS_LIKE_A_KEY.fullmatch(piece)]
 
 
 class CodecBase(ABC):

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from typing_extensions import override
+
 from .. import errors
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ class ProxySettings(NamedTuple):
 
     by_scheme: tuple[tuple[str, str], ...] = ()
     no_proxy: tuple[str, ...] = ()
+
+    @override
+    def __repr__(self) -> str:
+        return "ProxySettings()"  # a proxy's URL may hold a password
 
     @classmethod
     def from_environment(cls) -> ProxySettings:

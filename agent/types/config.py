@@ -13,19 +13,28 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails
 
 from agent import errors
 
-from ._base import NOTHING, JsonObject, Many, Value
+from ._base import NOTHING, JsonObject, Many, Reads, Value
 from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
 from .parts import CacheHint
-from .secret import REDACTED, Secret, SecretField, _read_secret
+from .secret import REDACTED, Secret, SecretField, SecretHeaders, _read_secret, unmask_headers
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_IN_A_KEY = re.compile(r"[\s\x00-\x20\x7f-\xa0]")
 _UNSET: Any = None
+_NO_HEADERS: Any = SecretHeaders()
 
 
 def _check_headers(headers: dict[str, Any]) -> dict[str, Any]:
@@ -38,6 +47,14 @@ def _check_headers(headers: dict[str, Any]) -> dict[str, Any]:
         if any(forbidden in value for forbidden in "\r\n\0"):
             raise ValueError(f"the value of {name} holds a line break or NUL; remove it")
     return headers
+
+
+def _read_headers(headers: Any) -> Any:
+    if not isinstance(headers, Mapping):
+        return headers
+    if not all(isinstance(name, str) for name in headers):
+        raise ValueError("the name of a header is not text")
+    return _check_headers(unmask_headers(headers))
 
 
 def _check_key(key: Secret | None) -> Secret | None:
@@ -75,6 +92,10 @@ def _check_base_url(url: str | None) -> str | None:
     return url
 
 
+HeadersField = Reads[Annotated[SecretHeaders, BeforeValidator(_read_headers)], Mapping[str, str | SecretStr]]
+"""A field that takes headers as text and gives `SecretHeaders`."""
+
+
 class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True):
     """How to reach a model, and how to speak to it unless a request says otherwise. Times are seconds."""
 
@@ -99,10 +120,10 @@ class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True)
     cache: CacheHint | None = None
     foreign_thinking: Literal["drop", "text"] = "drop"
     """What becomes of reasoning that another model wrote: left out, or told as text. Either way with a warning."""
-    headers: Annotated[JsonObject, AfterValidator(_check_headers)] = Field(default=NOTHING, repr=False)
-    """Sent with every request. Not printed: they may carry credentials."""
+    headers: HeadersField = Field(default=_NO_HEADERS, repr=False)
+    """Sent with every request. Values are secret, as `api_key` is: masked in dumps, absent from pickles."""
     extra: JsonObject = NOTHING
-    """Goes into every body as it is."""
+    """Merged into every request body as is. Shown in dumps; put credentials into `api_key` or `headers`."""
     allow_insecure: bool = False
     """Whether a key may travel over plain HTTP to another machine."""
 

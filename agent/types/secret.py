@@ -8,15 +8,16 @@ from __future__ import annotations
 import base64
 import hmac
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import quote, quote_plus
 
 from pydantic import BeforeValidator, SecretStr
+from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
-from ._base import Reads
+from ._base import FrozenDict, Reads
 
 MASK = "**********"
 """What pydantic writes in place of a secret. It reads back as None: a dumped config has no key, not a wrong one."""
@@ -67,6 +68,33 @@ def _read_secret(value: Any) -> Any:
 
 SecretField = Reads[Annotated[Secret | None, BeforeValidator(_read_secret)], str | SecretStr | None]
 """A field that takes text and gives a `Secret`."""
+
+
+class SecretHeaders(FrozenDict):
+    """HTTP headers with secret values: masked wherever they are shown, absent from pickles."""
+
+    __slots__ = ()
+
+    def reveal(self) -> dict[str, str]:
+        """The headers as plain text."""
+        return {name: value.get_secret_value() for name, value in self.items()}
+
+    @override
+    def __reduce__(self) -> Any:
+        return SecretHeaders, ()
+
+    @classmethod
+    @override
+    def __get_pydantic_core_schema__(cls, source: object, handler: Any) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(cls, handler.generate_schema(dict[str, Secret]))
+
+
+def unmask_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values of headers. Masked values, as read from a dump, are left out."""
+    plain = {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in headers.items()
+    }
+    return {name: value for name, value in plain.items() if value != MASK}
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:

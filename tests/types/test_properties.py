@@ -246,7 +246,6 @@ configs = st.builds(
     temperature=st.none() | st.floats(0, 2),
     default_system=maybe_text,
     thinking=st.none() | st.sampled_from(ThinkingLevel),
-    headers=st.dictionaries(words, words, max_size=2),
     extra=json_objects,
 )
 others = st.one_of(

@@ -71,7 +71,7 @@ class AnthropicCodec(CodecBase):
             base_url_variables=("ANTHROPIC_BASE_URL",),
             key_required=not brought,
         )
-        return cls(address, config.headers, name=name, foreign_thinking=config.foreign_thinking)
+        return cls(address, config.headers.reveal(), name=name, foreign_thinking=config.foreign_thinking)
 
     @override
     def carried_by(self, client: Any, headers: Mapping[str, str]) -> AnthropicCodec:

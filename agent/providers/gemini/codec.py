@@ -85,7 +85,7 @@ class GeminiCodec(CodecBase):
         place = PLACES.get(name, gemini_place)(config)
         return cls(
             place.address,
-            config.headers,
+            config.headers.reveal(),
             name=name,
             foreign_thinking=config.foreign_thinking,
             platform=place.platform,

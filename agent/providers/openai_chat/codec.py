@@ -52,7 +52,7 @@ class ChatCodec(CodecBase):
     @classmethod
     def from_config(cls, config: AgentConfig, dialect: Dialect) -> ChatCodec:
         address, url = find_address(config, dialect)
-        return cls(dialect, address, config.headers, url=url, foreign_thinking=config.foreign_thinking)
+        return cls(dialect, address, config.headers.reveal(), url=url, foreign_thinking=config.foreign_thinking)
 
     @override
     def carried_by(self, client: Any, headers: Mapping[str, str]) -> ChatCodec:

@@ -73,7 +73,7 @@ class ResponsesCodec(CodecBase):
             base_url_variables=base_url_variables,
             key_required=key_required,
         )
-        return cls(address, config.headers, name=name, foreign_thinking=config.foreign_thinking, traits=traits)
+        return cls(address, config.headers.reveal(), name=name, foreign_thinking=config.foreign_thinking, traits=traits)
 
     def _origin(self, request: AgentRequest) -> Origin:
         return home_of(self.name, API, request.model or "")
