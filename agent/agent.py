@@ -103,7 +103,7 @@ class Agent(Caller):
             raise ConfigurationError(
                 "retry and max_retries are both given.", field="max_retries", fix="Say it in RetryConfig(max_retries=)."
             )
-        self.retry = retry if retry is not None else RetryConfig.trusted(max_retries=self.config.max_retries)
+        self.retry = retry if retry is not None else RetryConfig(max_retries=self.config.max_retries)
         if client is not None and transport is not None:
             raise ConfigurationError(
                 "client and transport are both given.", field="client", fix="Pass the one that shall carry requests."

@@ -45,8 +45,7 @@ def read_config(config: AgentConfig | str, overrides: Mapping[str, Any]) -> Agen
             fix='Write them with a colon between: "openai:gpt-4o".',
         )
     provider, model = provider.strip(), model.strip()
-    plain = AgentConfig.plain(provider, model, overrides)
-    return plain or validated(lambda: AgentConfig(provider=provider, model=model, **overrides))
+    return validated(lambda: AgentConfig(provider=provider, model=model, **overrides))
 
 
 def read_request(request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
@@ -88,14 +87,13 @@ def _as_request(request: Any) -> AgentRequest:
         case AgentRequest():
             return request
         case str():
-            return AgentRequest.trusted(input=request)
+            return AgentRequest(input=request)
         case Message():
             return AgentRequest(messages=(request,))
         case Session():
             return AgentRequest(messages=request.messages, session_id=request.id)
         case list() | tuple():
-            known = set(map(type, request)) == {Message}  # values of ours are valid
-            return AgentRequest.trusted(messages=tuple(request)) if known else AgentRequest(messages=request)
+            return AgentRequest(messages=request)
         case _ if hasattr(request, "to_request"):
             asked: AgentRequest = request.to_request()
             return asked
@@ -131,7 +129,7 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec
     if tools:
         offered = _merged(tools, request.tools)
         changes["tools"] = validated(lambda: AgentRequest(tools=offered)).tools  # those of both may not go together
-    prepared = request.changed(**changes) if changes else request  # the configuration's values are valid
+    prepared = request.changed(**changes) if changes else request
     if prepared.tool_choice is not None:
         _check_choice(prepared.tool_choice, prepared.tools)
     if prepared.output_schema is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from ..costs import price, service_tier
 from ..tokens import Received, completed
 from ..types import AgentRequest, AgentResponse, Usage
+from ..types.cost import Cost
 
 
 def priced(response: AgentResponse, request: AgentRequest, provider: str, first: object = None) -> AgentResponse:
@@ -25,7 +26,8 @@ def priced(response: AgentResponse, request: AgentRequest, provider: str, first:
     raw = response.raw if response.raw is not None else first
     known = (response.cost_estimate, response.cost_source)
     # Not the request: whoever keeps the answers of a long conversation would keep all of it with each of them.
-    return response.later(partial(_worked_out, response.usage, provider, names, raw, datetime.now(UTC), known))
+    compute = partial(_worked_out, response.usage, provider, names, raw, datetime.now(UTC), known)
+    return response.with_cost(Cost.lazy(compute))
 
 
 def _worked_out(

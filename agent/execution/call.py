@@ -11,6 +11,7 @@ from ..flow import Emit, Flow, Now, Open, Read, Send
 from ..providers import Provider, StreamDecoder
 from ..tokens import Received
 from ..types import AgentRequest, AgentResponse, Attempt
+from ..types.cost import Cost
 from ..wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport
 from .accounting import priced, settled
 
@@ -172,24 +173,22 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
             error.model = error.model or request.model
         context.ended = ended = yield from Now()
         heard = response if response is not None else _part_of(error)
-        context.attempts.append(
-            Attempt.trusted(
-                target=target,
-                provider=provider,
-                model=request.model or model or "",
-                reason=context.reason,
-                started=started - context.started,
-                latency_ms=(ended - started) * 1000,
-                first_token_ms=_since(started, context.first_event),
-                waited=context.waited,
-                error=None if error is None else type(error).__name__,
-                message=None if error is None else error.message,
-                status_code=None if error is None else error.status_code,
-                request_id=response.request_id if response is not None else error.request_id if error else None,
-                usage=None if heard is None else heard.usage,
-                later=None if heard is None else partial(_cost_of, heard),
-            )
+        record = Attempt(
+            target=target,
+            provider=provider,
+            model=request.model or model or "",
+            reason=context.reason,
+            started=started - context.started,
+            latency_ms=(ended - started) * 1000,
+            first_token_ms=_since(started, context.first_event),
+            waited=context.waited,
+            error=None if error is None else type(error).__name__,
+            message=None if error is None else error.message,
+            status_code=None if error is None else error.status_code,
+            request_id=response.request_id if response is not None else error.request_id if error else None,
+            usage=None if heard is None else heard.usage,
         )
+        context.attempts.append(record if heard is None else record.with_cost(Cost.lazy(partial(_cost_of, heard))))
         context.waited = context.reason = None
         if error is not None:
             try:
@@ -206,8 +205,8 @@ def _since(started: float, when: float | None) -> float | None:
     return None if when is None else (when - started) * 1000
 
 
-def _cost_of(heard: AgentResponse) -> tuple[float | None]:
-    return (heard.cost_estimate,)
+def _cost_of(heard: AgentResponse) -> tuple[float | None, str | None]:
+    return heard.cost_estimate, None
 
 
 def _part_of(error: errors.AgentError | None) -> AgentResponse | None:

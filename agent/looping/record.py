@@ -35,6 +35,7 @@ from ..types import (
     Usage,
     thaw,
 )
+from ..types.cost import Cost
 from ..types.prefixes import Ids, folded, with_ids
 from .bill import Bill
 from .events import (
@@ -368,7 +369,7 @@ class Record:
         }
         if stop_reason is not None:
             facts["stop_reason"] = stop_reason
-        made = RunResult.model_validate(facts).later(self.bill.total)
+        made = RunResult.model_validate(facts).with_cost(Cost.lazy(self.bill.total))
         if latest.raw is not None:
             object.__setattr__(made, "_raw", latest.raw)
         object.__setattr__(made, "_responses", tuple(self.responses))
@@ -432,7 +433,7 @@ def _digest(text: str) -> str:
 
 
 def result_message(result: ToolResult) -> Message:
-    return Message.trusted(role=Role.TOOL, content=(result,), tool_call_id=result.tool_call_id, name=result.name)
+    return Message(Role.TOOL, (result,), tool_call_id=result.tool_call_id, name=result.name)
 
 
 def _words(reason: str, error: BaseException | None) -> str:

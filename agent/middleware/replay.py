@@ -17,6 +17,7 @@ from ..types import (
     ThinkingContent,
     ToolCall,
 )
+from ..types.cost import Cost
 
 _OPENING = ("provider", "model", "id", "request_id")
 _NOT_FACTS = frozenset((*_OPENING, "content", "usage"))
@@ -33,7 +34,7 @@ def replayed(response: AgentResponse) -> list[StreamEvent]:
         for name in AgentResponse.model_fields
         if name not in _NOT_FACTS and name in response.model_fields_set
     }
-    ending = AgentResponse(**rest, raw=response.raw)
+    ending = AgentResponse(**rest, raw=response.raw).with_cost(Cost(response.cost_estimate, response.cost_source))
     events.append(StreamEvent.message_end(usage=response.usage, response=ending))
     return events
 

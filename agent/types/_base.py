@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NoReturn, Self, TypeVar
@@ -23,7 +21,6 @@ from pydantic import (
     ConfigDict,
     PlainSerializer,
     WrapValidator,
-    model_serializer,
 )
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 from typing_extensions import override
@@ -234,27 +231,11 @@ class Value(BaseModel, frozen=True):
 
     @classmethod
     def trusted(cls, **values: Any) -> Self:
-        """An instance of values that are known to be right, for our own code: nothing is checked or converted.
-
-        Validating takes several times as long, and what a codec has just made needs none. Fields whose default is
-        worked out must be given.
-        """
-        value = _new(cls)  # as `_made` does, without another call: hundreds are made for one request
-        _set_values(value, {**_defaults(cls), **values})
-        _set_given(value, set(values))
-        _set_extra(value, None)
-        _set_private(value, None)
-        return value
+        return cls(**values)
 
     def changed(self, **values: Any) -> Self:
-        """As `model_copy`, for our own code: nothing is checked or converted."""
-        copy = _made(type(self), {**self.__dict__, **values}, self.__pydantic_fields_set__ | values.keys())
-        for slot in _slots_of(type(self)):  # not by name: of an empty one, pydantic would look everywhere else first
-            try:
-                slot.__set__(copy, slot.__get__(self))
-            except AttributeError:
-                continue
-        return copy
+        """Return a copy with some fields replaced."""
+        return self.model_copy(update=values)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data without the fields that are None."""
@@ -275,11 +256,14 @@ class Value(BaseModel, frozen=True):
         copy = type(self).model_validate({**self.__dict__, **changes})
         given = self.model_fields_set | (changes.keys() & copy.__dict__.keys())
         object.__setattr__(copy, "__pydantic_fields_set__", given)
+        self._copy_slots(copy, update)
+        return copy
+
+    def _copy_slots(self, copy: Self, update: Mapping[str, Any]) -> None:
         for slot in self._carried:
             kept = update.get(slot.removeprefix("_"), getattr(self, slot, None))
             if kept is not None:
                 object.__setattr__(copy, slot, kept)
-        return copy
 
     @classmethod
     def _field_of_alias(cls) -> Mapping[str, str]:
@@ -299,93 +283,6 @@ class Value(BaseModel, frozen=True):
         return [(name, value) for name, value in super().__repr_args__() if value is not None]
 
 
-class LateValue(Value, frozen=True):
-    """A value of which some fields are worked out when somebody first asks for them.
-
-    Until then they are not in `__dict__`, so that Python asks `__getattr__`; whatever reads all fields has them worked
-    out first. What it takes to do so stays outside equality, hash, dumps and pickles, as the fields themselves do not.
-    """
-
-    __slots__ = ("_later",)
-    _late: ClassVar[tuple[str, ...]] = ()
-    """The fields, in their order."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name):
-            if name in type(self)._late:
-                self._work_out()
-                return self.__dict__[name]
-            return super().__getattr__(name)
-
-        @model_serializer(mode="wrap")
-        def _write(self, write):
-            self._work_out()
-            return write(self)
-
-        def __eq__(self, other):
-            self._work_out()
-            if isinstance(other, LateValue):
-                other._work_out()
-            return super().__eq__(other)
-
-        def __hash__(self):
-            # Without what is late: equal values have equal hashes all the same.
-            return hash(tuple([value for name, value in self.__dict__.items() if name not in self._late]))
-
-        def __iter__(self):
-            self._work_out()
-            return super().__iter__()
-
-        def __getstate__(self):
-            self._work_out()
-            return super().__getstate__()
-
-    @classmethod
-    @override
-    def trusted(cls, *, later: Callable[[], tuple[Any, ...]] | None = None, **values: Any) -> Self:
-        """As for any value; the late fields are what `later` returns, if anybody asks."""
-        made = super().trusted(**values)
-        if later is not None:
-            made._put_off(later)
-        return made
-
-    def later(self, work_out: Callable[[], tuple[Any, ...]]) -> Self:
-        """A copy whose late fields are what `work_out` returns, if anybody asks."""
-        copy = self.changed()
-        copy._put_off(work_out)
-        return copy
-
-    def _put_off(self, work_out: Callable[[], tuple[Any, ...]]) -> None:
-        for name in self._late:
-            self.__dict__.pop(name, None)
-        _set(self, "_later", work_out)
-
-    def _work_out(self) -> None:
-        slot: Any = LateValue.__dict__["_later"]
-        try:
-            work_out = slot.__get__(self)
-        except AttributeError:
-            return
-        worked_out = dict(zip(self._late, work_out(), strict=True))
-        given = self.__pydantic_fields_set__ | {name for name, value in worked_out.items() if value is not None}
-        values = {**worked_out, **self.__dict__}
-        _set(self, "__dict__", {name: values[name] for name in _defaults(type(self))})
-        _set(self, "__pydantic_fields_set__", given)
-        with suppress(AttributeError):  # another thread was faster, and has found the same
-            slot.__delete__(self)
-
-    @override
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        self._work_out()
-        return super().model_copy(update=update, deep=deep)
-
-    @override
-    def __repr_args__(self) -> Any:
-        self._work_out()
-        return super().__repr_args__()
-
-
 V = TypeVar("V", bound=Value)
 
 
@@ -397,11 +294,6 @@ def _made(cls: type[V], values: dict[str, Any], given: set[str]) -> V:
     _set_extra(value, None)
     _set_private(value, None)
     return value
-
-
-@cache
-def _slots_of(cls: type[Value]) -> tuple[Any, ...]:
-    return tuple(inspect.getattr_static(cls, slot) for slot in cls._carried)
 
 
 @cache

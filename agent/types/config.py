@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import math
 import re
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -29,7 +28,7 @@ from agent import errors
 from ._base import NOTHING, JsonObject, Many, Reads, Value
 from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
 from .parts import CacheHint
-from .secret import REDACTED, Secret, SecretField, SecretHeaders, _read_secret, unmask_headers
+from .secret import REDACTED, Secret, SecretField, SecretHeaders, unmask_headers
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_IN_A_KEY = re.compile(r"[\s\x00-\x20\x7f-\xa0]")
@@ -138,60 +137,9 @@ class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True)
             except ValidationError as error:
                 raise _without_inputs(error) from None
 
-    @classmethod
-    def plain(cls, provider: str, model: str, settings: Mapping[str, Any]) -> Self | None:
-        """What the constructor would make of settings that nearly everybody has; None for any other, and wrong ones.
-
-        It needs no validator: building one takes as long as all the rest of a program's first call.
-        """
-        read = _plainly(settings)
-        if read is None or not (provider + model).isascii() or len(provider.split()) != 1:
-            return None
-        return cls.trusted(provider=provider, model=model, **read)
-
     def with_overrides(self, **changes: Any) -> Self:
-        """A changed copy."""
-        read = _plainly(changes)
-        return self.model_copy(update=changes) if read is None else self.changed(**read)
-
-
-def _plainly(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    try:
-        return {name: _PLAIN[name](value) for name, value in settings.items()}
-    except (KeyError, ValueError):
-        return None
-
-
-def _plain_key(key: Any) -> Secret | None:
-    return _check_key(_read_secret(_plain_text(key)))
-
-
-def _plain_url(url: Any) -> str | None:
-    return _check_base_url(_plain_text(url))
-
-
-def _plain_text(text: Any) -> str:
-    if type(text) is not str or not text.isascii():
-        raise ValueError
-    return text
-
-
-def _plain_count(least: int, most: int) -> Callable[[Any], int]:
-    def read(count: Any) -> int:
-        if type(count) is not int or not least <= count <= most:
-            raise ValueError
-        return count
-
-    return read
-
-
-_PLAIN: dict[str, Callable[[Any], Any]] = {
-    "api_key": _plain_key,
-    "base_url": _plain_url,
-    "max_tokens": _plain_count(1, 2**53),
-    "max_retries": _plain_count(0, 10),
-}
-"""How to read the settings that nearly everybody has; ValueError for what needs a closer look."""
+        """Return a copy with some settings replaced."""
+        return self.model_copy(update=changes)
 
 
 def _without_inputs(error: ValidationError) -> ValidationError:

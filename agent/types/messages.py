@@ -23,15 +23,9 @@ from ._base import (
     Reads,
     Utc,
     Value,
-    _defaults,
-    _made,
-    _set_extra,
-    _set_given,
-    _set_private,
-    _set_values,
     freeze,
 )
-from .notes import Noted, _set_notes, first_notes
+from .notes import Noted
 from .parts import (
     CacheHint,
     ContentPart,
@@ -40,7 +34,6 @@ from .parts import (
     ToolCall,
     ToolResult,
 )
-from .plain import plain_content
 from .reading import read_message
 from .tools import HasSpec, OfferedTool, ToolSpec
 from .usage import Usage
@@ -133,18 +126,6 @@ class Message(Noted, frozen=True):
 
         def __init__(self, role=_NOT_GIVEN, content="", **data):
             __tracebackhide__ = True
-            if not data and type(content) is str and type(role) in _NAMES and (speaker := _SPEAKERS.get(role)):
-                # Words, of which most of a conversation consists: what pydantic would make of them, in a quarter of
-                # the time.
-                values = _SPOKEN.copy()
-                values["role"] = speaker
-                values["content"] = content
-                _set_values(self, values)
-                _set_given(self, _WORDS)
-                _set_extra(self, None)
-                _set_private(self, None)
-                _set_notes(self, {})
-                return
             if role is not _NOT_GIVEN:
                 data["role"] = role
             data["content"] = content
@@ -188,9 +169,9 @@ class Message(Noted, frozen=True):
         """The canonical reading: text is a `TextContent`, a tool's answer a `ToolResult`."""
         content = self.content
         if self.role is Role.TOOL and self.tool_call_id is not None and not _holds_a_result(content):
-            return (ToolResult.trusted(tool_call_id=self.tool_call_id, name=self.name, content=content),)
+            return (ToolResult(tool_call_id=self.tool_call_id, name=self.name, content=content),)
         if isinstance(content, str):
-            return (TextContent.trusted(text=content),) if content else ()
+            return (TextContent(text=content),) if content else ()
         return content
 
     @property
@@ -211,51 +192,6 @@ class Message(Noted, frozen=True):
 
 def _holds_a_result(content: str | Sequence[Part]) -> bool:
     return not isinstance(content, str) and any(isinstance(part, ToolResult) for part in content)
-
-
-_SPEAKERS = {role.value: role for role in Role}
-_NAMES = (str, Role)
-_SPOKEN = _defaults(Message)
-_WORDS = {"role", "content"}
-"""The fields that are given for a message of words alone; all of them share it."""
-
-_ROLES = {"system": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
-
-
-def _read_messages(messages: Any) -> Any:
-    """Messages that are plain dicts of the commonest shapes, read; all others as they are."""
-    if type(messages) not in (list, tuple) or dict not in set(map(type, messages)):
-        return messages
-    return [(_plain_message(given) or given) if type(given) is dict else given for given in messages]
-
-
-def _plain_message(data: dict[str, Any]) -> Message | None:
-    """What `Message.from_dict` would read, several times as fast; None for anything but the commonest shapes."""
-    role = data.get("role")
-    if type(role) is not str or "content" not in data:
-        return None
-    if role == "tool":
-        return _plain_answer(data)
-    calls = data.get("tool_calls")
-    if (speaker := _ROLES.get(role)) is None or len(data) != (2 if "tool_calls" not in data else 3):
-        return None
-    content = plain_content(data["content"], calls)
-    return None if content is None else _plainly_made({"role": speaker, "content": content})
-
-
-def _plain_answer(data: dict[str, Any]) -> Message | None:
-    id, name, text = data.get("tool_call_id"), data.get("name"), data["content"]
-    if len(data) != (3 if "name" not in data else 4) or type(text) is not str or type(id) is not str:
-        return None
-    if name is not None and type(name) is not str:
-        return None
-    return _plainly_made({"role": Role.TOOL, "content": text, "tool_call_id": id, "name": name})
-
-
-def _plainly_made(values: dict[str, Any]) -> Message:
-    message = _made(Message, {**_defaults(Message), **values}, set(values))
-    first_notes(message)  # whoever writes it down wants them next
-    return message
 
 
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
@@ -313,7 +249,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     __slots__ = ("_schema_json",)
 
     input: str | None = None
-    messages: Annotated[Many[Message], BeforeValidator(_read_messages)] = ()
+    messages: Many[Message] = ()
     system: str | None = None
     model: str | None = None
     """Overrides the model of the agent's configuration."""
@@ -371,7 +307,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
 
     def to_messages(self) -> list[Message]:
         """The whole conversation: system, messages, input."""
-        before = [Message.trusted(role=Role.SYSTEM, content=self.system)] if self.system else []
+        before = [Message(Role.SYSTEM, self.system)] if self.system else []
         return [*before, *self._conversation()]
 
     def with_messages(self, *messages: Message) -> Self:
@@ -381,7 +317,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     def _conversation(self) -> Sequence[Message]:
         if self.input is None:
             return self.messages
-        return (*self.messages, Message.trusted(role=Role.USER, content=self.input))
+        return (*self.messages, Message(Role.USER, self.input))
 
 
 def _check_names(tools: Sequence[ToolSpec | dict[str, Any]]) -> None:

@@ -26,7 +26,7 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, WrapV
 from pydantic_core import from_json, to_json
 from typing_extensions import override
 
-from ._base import NOTHING, Base64, FrozenDict, Json, JsonObject, Many, Value, freeze, read_json
+from ._base import NOTHING, Base64, FrozenDict, Json, JsonObject, Many, Value, read_json
 from ._media import read_document, read_image
 from .citation import Citation
 
@@ -166,7 +166,7 @@ class TextContent(ContentPart, frozen=True):
     @classmethod
     def of(cls, text: Any) -> Self:
         """For codecs: words without anything else."""
-        return cls.trusted(text=text) if type(text) is str else cls(text=text)
+        return cls(text=text)
 
 
 Text = Annotated[str, BeforeValidator(_none_to_empty)]
@@ -262,10 +262,7 @@ class ToolCall(ContentPart, frozen=True):
     @classmethod
     def of(cls, id: Any, name: Any, arguments: Any, *, origin: Origin | None = None, **told: Any) -> Self:
         """For codecs: a call as a vendor wrote it, with what else it told. Pydantic is asked only if it must be."""
-        told = {field: value for field, value in told.items() if value is not None}
-        if told or type(id) is not str or type(name) is not str or type(arguments) is not dict:
-            return cls(id=id, name=name, arguments=arguments, origin=origin, **told)
-        return cls.trusted(id=id, name=name, arguments=freeze(arguments), origin=origin)
+        return cls(id=id, name=name, arguments=arguments, origin=origin, **told)
 
     @property
     def input(self) -> dict[str, Any]:

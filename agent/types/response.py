@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 from pydantic import Field, computed_field, model_validator
 from typing_extensions import override
 
-from ._base import Json, JsonObject, LateValue, Many, Reads
+from ._base import Json, JsonObject, Many, Reads
+from .cost import Priced
 from .messages import Message, Role
 from .parts import ContentPart, Part, RefusalContent, TextContent, ThinkingContent, ToolCall
 from .router import Attempt, Route
@@ -34,17 +35,14 @@ _FINISH.update({name: reason for reason, names in _OTHER_NAMES.items() for name 
 _NO_CONTENT: Any = ()
 _NO_ROUTE: Any = Route()
 _CANONICAL = frozenset(get_args(FinishReason))
-_TOLD = ("model", "id", "request_id", "raw_stop_reason")
-"""Fields that are a vendor's own words."""
 
 
-class AgentResponse(LateValue, frozen=True):
+class AgentResponse(Priced, frozen=True):
     """A model's answer. `content` is stored; `text` and `tool_calls` are read from it, and accepted in its place."""
 
     __slots__ = ("_dag", "_raw")
-    _carried: ClassVar[tuple[str, ...]] = ("_raw", "_dag", "_later")
-    _late: ClassVar[tuple[str, ...]] = ("cost_estimate", "cost_source")
-    """The price list is large, and most programs never ask."""
+    _carried: ClassVar[tuple[str, ...]] = ("_raw", "_dag")
+    _cost_fields: ClassVar[tuple[str, ...]] = ("cost_estimate", "cost_source")
 
     provider: str = ""
     model: str = ""
@@ -56,9 +54,6 @@ class AgentResponse(LateValue, frozen=True):
     raw_stop_reason: str | None = None
     """The vendor's own word for it."""
     latency_ms: float | None = None
-    cost_estimate: float | None = None
-    cost_source: str | None = None
-    """Who worked out the cost: the vendor, or a table of prices and its version."""
     request_id: str | None = None
     id: str | None = None
     """The vendor's name for this response."""
@@ -72,6 +67,8 @@ class AgentResponse(LateValue, frozen=True):
     if TYPE_CHECKING:
         text: str | None = None
         tool_calls: list[ToolCall] = Field(default_factory=list)
+        cost_estimate: float | None = None
+        cost_source: str | None = None
         raw: Any = None
         dag: Any = None
     else:
@@ -109,6 +106,18 @@ class AgentResponse(LateValue, frozen=True):
 
         @computed_field
         @property
+        def cost_estimate(self) -> float | None:
+            """Cost in US dollars, if known."""
+            return self._cost.get()[0]
+
+        @computed_field
+        @property
+        def cost_source(self) -> str | None:
+            """Where the cost comes from: the vendor, or a price list and its version."""
+            return self._cost.get()[1]
+
+        @computed_field
+        @property
         def text(self) -> str | None:
             """All text of the answer; None if there is no text part at all."""
             texts = [part.text for part in self.content if type(part) is TextContent]
@@ -121,17 +130,8 @@ class AgentResponse(LateValue, frozen=True):
 
     @classmethod
     def of(cls, *, content: Sequence[Part], raw: Any = None, **facts: Any) -> Self:
-        """For codecs: an answer of parts that are made already, and what a vendor says about it.
-
-        Where that is text, or missing, there is nothing to validate, and pydantic need not be asked.
-        """
-        if facts.get("logprobs") or not all(isinstance(facts.get(name), str | None) for name in _TOLD):
-            return cls(content=content, raw=raw, **facts)
-        facts["logprobs"] = ()
-        made = cls.trusted(content=tuple(content), **facts)
-        if raw is not None:
-            object.__setattr__(made, "_raw", raw)
-        return made
+        """For codecs: an answer of parts that are made already, and what a vendor says about it."""
+        return cls(content=content, raw=raw, **facts)
 
     @override
     def __hash__(self) -> int:
@@ -161,7 +161,7 @@ class AgentResponse(LateValue, frozen=True):
     @property
     def message(self) -> Message:
         """The answer as a message, to append to a history."""
-        return Message.trusted(role=Role.ASSISTANT, content=self.content, usage=self.usage)
+        return Message(Role.ASSISTANT, self.content, usage=self.usage)
 
     @property
     def has_tool_calls(self) -> bool:

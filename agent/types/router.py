@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field, GetCoreSchemaHandler, ValidatorFunctionWrapHandler
+from pydantic import Field, GetCoreSchemaHandler, ValidatorFunctionWrapHandler, computed_field
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
-from ._base import LateValue, Value
+from ._base import Value
+from .cost import Priced
 from .table import table
 from .usage import Usage
 
@@ -38,11 +39,8 @@ class RouteResult(Value, frozen=True):
     reason: str | None = None
 
 
-class Attempt(LateValue, frozen=True):
+class Attempt(Priced, frozen=True):
     """One try at one target, successful or not. Times are seconds unless the name says otherwise."""
-
-    _carried: ClassVar[tuple[str, ...]] = ("_later",)
-    _late: ClassVar[tuple[str, ...]] = ("cost",)
 
     target: str
     provider: str = ""
@@ -62,7 +60,15 @@ class Attempt(LateValue, frozen=True):
     status_code: int | None = None
     request_id: str | None = None
     usage: Usage | None = None
-    cost: float | None = None
+    if TYPE_CHECKING:
+        cost: float | None = None
+    else:
+
+        @computed_field
+        @property
+        def cost(self) -> float | None:
+            """Cost in US dollars, if known."""
+            return self._cost.get()[0]
 
 
 class Candidate(Value, frozen=True):

@@ -383,7 +383,7 @@ class Fold:
     def _merge(self, event: StreamEvent) -> None:
         response = event.response
         if response is not None:
-            for name in response.model_fields_set:
+            for name in (*response.model_fields_set, "cost_estimate", "cost_source"):
                 self._learn(name, getattr(response, name))
             if response.raw is not None:
                 self._envelope["raw"] = response.raw

@@ -6,29 +6,20 @@ shapes in which it is written down.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import AliasChoices, Field, WrapValidator, model_validator
-from pydantic_core import to_json
 from typing_extensions import override
 
 from ._base import (
     NOTHING,
-    FrozenDict,
     JsonObject,
-    _defaults,
-    _set_extra,
-    _set_given,
-    _set_private,
-    _set_values,
     freeze,
     thaw,
 )
-from .notes import Noted, _set_notes, notes_on
+from .notes import Noted
 from .parts import CacheHint, ToolCall, ToolResult
-from .plain import plain_object
 
 __all__ = ["HasSpec", "OfferedTool", "ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 
@@ -53,15 +44,6 @@ class ToolSpec(Noted, frozen=True):
     if TYPE_CHECKING:
         input_schema: JsonObject = NOTHING
     else:
-
-        def __init__(self, /, **data):
-            __tracebackhide__ = True
-            if data.keys() <= _PLAIN_KEYS and _is_plain(**data) and _describe(self, data):
-                return  # what every tool has, without pydantic, which takes three times as long
-            self.__pydantic_validator__.validate_python(data, self_instance=self)
-
-        # Tells pydantic that this __init__ only validates, so that nested specs are built without calling it.
-        __init__.__pydantic_base_init__ = True
 
         @property
         def input_schema(self):
@@ -105,68 +87,8 @@ class ToolSpec(Noted, frozen=True):
         return schema or {"type": "object", "properties": {}}
 
 
-_PLAIN_KEYS = frozenset(("name", "description", "parameters"))
-_OBJECTS, _TEXT = (dict, FrozenDict), frozenset((str,))
-_is_name = re.compile(r"[a-zA-Z0-9_.:-]{1,128}").fullmatch
-
-
-def _is_plain(name: Any = None, description: Any = "", parameters: Any = NOTHING) -> bool:
-    if type(name) is not str or type(description) is not str or type(parameters) not in _OBJECTS:
-        return False
-    return _is_name(name) is not None and _TEXT.issuperset(map(type, parameters))
-
-
-def _describe(spec: ToolSpec, given: dict[str, Any]) -> bool:
-    values = {**_defaults(ToolSpec), **given}
-    notes: dict[str, Any] = {}
-    if type(parameters := values["parameters"]) is dict:
-        if (read := _read_schema(values["name"], parameters)) is None:
-            return False  # pydantic knows what to do with it
-        values["parameters"], text = read
-        if parameters:
-            notes[_SCHEMA] = text
-    _set_values(spec, values)
-    _set_given(spec, set(given))
-    _set_extra(spec, None)
-    _set_private(spec, None)
-    _set_notes(spec, notes)
-    return True
-
-
-_SCHEMA = "schema"
-_MOST_KNOWN = 256
-_known: dict[str, tuple[FrozenDict, bytes]] = {}
-"""The schema of the last tool of each name, frozen and written: programs make the same tools for every request."""
-
-
-def _read_schema(name: str, schema: dict[str, Any]) -> tuple[FrozenDict, bytes] | None:
-    known = _known.get(name)
-    if known is not None and _is_same(schema, *known):
-        return known
-    read = plain_object(schema)
-    if read is not None:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[name] = read
-    return read
-
-
-def _is_same(schema: dict[str, Any], frozen: FrozenDict, text: bytes) -> bool:
-    """Written, 1 and True and 1.0 differ; compared, 1 and "1" as keys do, and whatever would be gone once written."""
-    try:
-        return frozen == schema and to_json(schema) == text
-    except Exception:  # there are things that cannot be compared
-        return False
-
-
 def plain_schema(tool: ToolSpec) -> bytes | None:
-    """The JSON of the schema of a tool that has a name, a description and a schema, and nothing else.
-
-    None of any other tool. This one was written when the tool was made, from what was given: what is frozen takes
-    several times as long.
-    """
-    text: bytes | None = notes_on(tool).get(_SCHEMA)
-    return text
+    return None
 
 
 ToolDefinition = ToolSpec

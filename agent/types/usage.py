@@ -144,7 +144,7 @@ class Usage(Value, frozen=True):
             )
         if billed is not None and _is_count(billed):
             more["billed"] = float(billed)
-        return cls.trusted(
+        return cls(
             prompt_tokens=prompt,
             completion_tokens=completion,
             cache_read_tokens=read,
@@ -183,7 +183,7 @@ class Usage(Value, frozen=True):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
-        return Usage.trusted(  # sums of what is valid
+        return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
