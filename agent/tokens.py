@@ -11,8 +11,8 @@ Nothing here asks a vendor; `execution.counting` does, where one can be asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, assert_never
 
@@ -27,7 +27,6 @@ from .types import (
     DiffContent,
     DocumentContent,
     ImageContent,
-    Message,
     Part,
     RefusalContent,
     StreamEvent,
@@ -40,8 +39,6 @@ from .types import (
     Value,
     VendorContent,
 )
-from .types.notes import notes_on
-from .types.prefixes import folded
 
 
 class TokenCount(Value, frozen=True):
@@ -205,13 +202,13 @@ def framing_of(model: str) -> Framing:
 
 
 def estimate_prompt(request: AgentRequest) -> TokenCount:
-    """A guess at the prompt tokens of a request, with its margin. Of a long conversation, only what is new is read."""
+    """Estimate the prompt tokens of a request, with a margin."""
     framing = framing_of(request.model or "")
-    made = folded(request.messages, "tokens", _and_made)
-    for words in (request.system or None, request.input):
-        if words is not None:
-            made.messages += 1
-            made.text += text_tokens(words)
+    made = _Made()
+    for message in request.to_messages():
+        made.messages += 1
+        for part in message.parts:
+            made.add(part)
     text = framing.text * made.text
     media = framing.image * made.images + made.media
     framed = framing.message * made.messages + framing.call * made.calls + framing.result * made.results + made.blocks
@@ -278,24 +275,10 @@ class _Made:
                 assert_never(part)
 
 
-def _and_made(known: _Made | None, messages: Sequence[Message]) -> _Made:
-    made = _Made() if known is None else replace(known)  # a new one every time: others may be reading what is known
-    for message in messages:
-        made.messages += 1
-        for part in message.parts:
-            made.add(part)
-    return made
-
-
 def _tool_tokens(tool: ToolSpec | dict[str, object]) -> float:
     if not isinstance(tool, ToolSpec):
         return text_tokens(_json(tool))
-    notes = notes_on(tool)
-    known: float | None = notes.get("tokens")
-    if known is None:
-        offered = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-        known = notes["tokens"] = text_tokens(_json(offered))
-    return known
+    return text_tokens(_json({"name": tool.name, "description": tool.description, "parameters": tool.parameters}))
 
 
 _WORDS = frozenset(("text_delta", "thinking_delta", "refusal_delta"))

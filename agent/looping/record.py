@@ -36,7 +36,6 @@ from ..types import (
     thaw,
 )
 from ..types.cost import Cost
-from ..types.prefixes import Ids, folded, with_ids
 from .bill import Bill
 from .events import (
     AgentEndEvent,
@@ -152,31 +151,29 @@ class Speaking:
 
 
 class CallIds:
-    """The ids of all calls in a conversation. Of a long one, only what is new is looked through."""
+    """The ids of all tool calls in a conversation."""
 
-    __slots__ = ("_before", "_new")
+    __slots__ = ("_ids",)
 
     def __init__(self, history: Iterable[AgentMessage]) -> None:
-        said = [message for message in history if isinstance(message, Message)]
-        self._before: Ids = folded(said, "looping/ids", _and_ids)
-        self._new: set[str] = set()
+        self._ids = {
+            call.id
+            for message in history
+            if isinstance(message, Message) and message.role is Role.ASSISTANT
+            for call in message.tool_calls or ()
+        }
 
     def __contains__(self, id: str) -> bool:
-        return id in self._new or any(id in some for some in self._before)
+        return id in self._ids
 
     def add(self, id: str) -> None:
-        self._new.add(id)
+        self._ids.add(id)
 
     def another(self, id: str) -> str:
-        """This id, or one like it that no call has."""
+        """Return this id, or a variant that no call has."""
         while id in self:
             id += "_"
         return id
-
-
-def _and_ids(known: Ids | None, messages: Sequence[Message]) -> Ids:
-    calls = [call.id for one in messages if one.role is Role.ASSISTANT for call in one.tool_calls or ()]
-    return with_ids(known or (), calls)
 
 
 @dataclass(slots=True, eq=False)
