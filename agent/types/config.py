@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import math
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
