@@ -265,7 +265,9 @@ class Agent(Caller):
 
     def _endpoint(self, provider: Provider) -> Endpoint:
         config = self.config
-        limits = Limits(config.connect_timeout, config.first_byte_timeout, config.timeout)
+        limits = Limits(
+            config.connect_timeout, config.first_byte_timeout, config.timeout, allow_insecure=config.allow_insecure
+        )
         return Endpoint(provider, limits, config.idle_timeout, self._transport)
 
     def _endpoint_with(self, key: Secret | None) -> Endpoint:

@@ -32,6 +32,7 @@ Others live where they are raised: `agent.loop.JournalError`, `agent.stores.Stor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -64,6 +65,24 @@ __all__ = [
 ]
 
 
+_LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def one_line(text: str) -> str:
+    """`text` on one line, so that a model name or a vendor's words cannot forge lines of a log.
+
+    Line breaks become spaces; control characters, direction marks and lone surrogates are escaped.
+    """
+    if text.isprintable():
+        return text
+    return _UNPRINTABLE.sub(_escape, _LINE_BREAKS.sub(" ", text.strip()))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
 class AgentError(Exception):
     """The base of all errors here. Facts that do not apply are None."""
 
@@ -82,6 +101,7 @@ class AgentError(Exception):
         retry_after: float | None = None,
         body: str | None = None,
     ) -> None:
+        message = one_line(message)
         super().__init__(message)
         self.message = message
         self.provider = provider
@@ -116,7 +136,7 @@ class AgentError(Exception):
             )
             if value is not None
         ]
-        return f"{self.message} [{', '.join(facts)}]" if facts else self.message
+        return f"{self.message} [{one_line(', '.join(facts))}]" if facts else self.message
 
     @override
     def __reduce__(self) -> Any:
@@ -141,7 +161,7 @@ class ConfigurationError(AgentError, ValueError):
 
     @override
     def __str__(self) -> str:
-        return f"{super().__str__()} {self.fix}" if self.fix else super().__str__()
+        return f"{super().__str__()} {one_line(self.fix)}" if self.fix else super().__str__()
 
 
 class UnsupportedFeatureError(ConfigurationError):

@@ -122,6 +122,7 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec
         raise ConfigurationError(
             "No model is named.", field="model", fix='Name one: Agent("openai:gpt-4o"), or model= in the request.'
         )
+    _check_model(request.model or config.model)
     if config.default_system is not None and request.system is None and not _has_system(request.messages):
         changes["system"] = config.default_system
     if config.extra:
@@ -162,6 +163,16 @@ def _problem_with(schema: FrozenDict) -> str | None:
     except jsonschema.SchemaError as error:
         return f"{error.json_path}: {error.message[:300]}"
     return None
+
+
+def _check_model(model: str) -> None:
+    """Refuse a model name that neither a URL nor a body can hold."""
+    try:
+        model.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(
+            "The model name contains a lone surrogate, half of a character.", field="model", fix="Correct the name."
+        ) from None
 
 
 def _check_choice(choice: str, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> None:

@@ -55,7 +55,7 @@ class WireRequest:
 
 @dataclass(slots=True, eq=False)
 class Limits:
-    """Seconds that parts of one exchange may take, and the bytes it may bring. None: no limit but the deadline."""
+    """Limits of one exchange: seconds of its parts, bytes of its reply. None: no limit but the deadline."""
 
     connect: float | None = 10.0
     first_byte: float | None = None
@@ -63,6 +63,8 @@ class Limits:
     total: float | None = None
     """From sending to the last byte."""
     max_bytes: int = MAX_REPLY_BYTES
+    allow_insecure: bool = False
+    """Whether a key may be sent unencrypted to a proxy on another machine."""
 
 
 @dataclass(slots=True, eq=False)

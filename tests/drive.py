@@ -18,12 +18,15 @@ import pytest
 from typing_extensions import override
 
 from agent import Agent, Router
+from agent.drivers.aio import AioRun
+from agent.drivers.sync import SyncRun
 from agent.errors import AgentError
+from agent.flow import Flow, Send
 from agent.looping.results import RunResult
 from agent.testing import LoopbackServer, Network, SimulatedLoop, Simulation, simulate
 from agent.transports.http import HttpTransport
 from agent.types import AgentResponse, StreamEvent
-from agent.wire import WireRequest
+from agent.wire import Limits, Reply, Transport, WireRequest
 
 if TYPE_CHECKING:
     from agent.transports.over_aiohttp import AiohttpTransport
@@ -128,6 +131,36 @@ class Driver:
             ran.error = error
         ran.seconds = time.monotonic() - started
         return ran
+
+    def send(self, transport: Transport, request: WireRequest, limits: Limits | None = None) -> Reply:
+        """One exchange, below any provider."""
+
+        def flow() -> Flow[Reply]:
+            return (yield from Send(request, limits or Limits()))
+
+        async def main() -> None:
+            run = AioRun(transport, flow())
+            await run.advance()
+            results.append(run.result)
+
+        results: list[Reply] = []
+        if self.awaits:
+            run_and_leave_nothing(main())
+        else:
+            run = SyncRun(transport, flow())
+            run.advance()
+            results.append(run.result)
+        return results[0]
+
+    def call(self, agent: Agent, *, streaming: bool = False) -> AgentResponse:
+        """One call of an agent, whose errors are raised."""
+
+        async def main() -> AgentResponse:
+            return await (agent.astream("hi").collect() if streaming else agent.acomplete("hi"))
+
+        if self.awaits:
+            return run_and_leave_nothing(main())
+        return agent.stream("hi").collect() if streaming else agent.complete("hi")
 
     def _loop(self, agent: Agent | Router, request: Any, asked: dict[str, Any], ran: Ran) -> None:
         raise NotImplementedError

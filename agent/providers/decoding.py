@@ -16,6 +16,7 @@ from typing_extensions import override
 from .. import errors
 from ..sse import EventTooLong, SseDecoder
 from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
+from ..types.headers import holds_key
 from ..types.stream import WordsType
 from ..wire import Reply, parse_json
 from .alike import Likeness, Run, after_blank_line
@@ -23,7 +24,6 @@ from .failures import failure, read_complaint, reply_failure, request_id, shown
 
 USER_AGENT = "agent-llm-router"
 SHAPE_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
-_HOLDS_A_KEY = re.compile(r"auth|key|token|secret|cookie|password|credential")
 _LOOKS_LIKE_A_KEY = re.compile(r"(?!\S*://)(?=\S*[0-9])(?=\S*[A-Za-z])\S{16,}")
 _NOT_A_KEY = re.compile(r"^accept|^content-|^user-agent$|beta|version")
 _SHORTEST_KEY = 8
@@ -37,7 +37,7 @@ def keys_in(headers: Mapping[str, str]) -> list[str]:
 
 
 def _keys_of(name: str, value: str) -> list[str]:
-    if _HOLDS_A_KEY.search(name):
+    if holds_key(name):
         pieces = [*re.split(r"[\s;,]+", value), *re.split(r"[\s;,=]+", value)]  # `Bearer …`, `a=…; b=…`
         return [piece for piece in pieces if len(piece) >= _SHORTEST_KEY]
     if _NOT_A_KEY.search(name):

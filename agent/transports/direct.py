@@ -71,9 +71,9 @@ class Connections:
         return self._connected(address, Live(live.run, limits.connect))
 
     def _connected(self, address: Address, limit: Live) -> Connection:
+        context = self._context() if address.secure else None
         connection = connect(address.host, address.port, limit)
-        if address.secure:
-            context = self._context()
+        if context is not None:
             connection = connection.secured(context, address.host, limit)
         self.open.add(connection)
         return connection

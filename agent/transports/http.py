@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from typing_extensions import override
 
 from .. import errors
+from ..providers.credentials import is_loopback
+from ..providers.decoding import keys_in
+from ..types.headers import holds_key
 from ..wire import AsyncBody, Limits, Live, Reply, SyncBody, WireRequest
 from .direct import Connections
 from .http1 import Address, BadRequest
@@ -36,11 +39,13 @@ _MAX_KNOWN_ROUTES = 256
 class _Route:
     """What a URL and headers come down to, worked out once. It is not printed: a proxy's URL may hold a password."""
 
-    __slots__ = ("address", "proxy")
+    __slots__ = ("address", "exposes_key", "proxy")
 
-    def __init__(self, address: Address, proxy: str | None) -> None:
+    def __init__(self, address: Address, proxy: str | None, *, exposes_key: bool) -> None:
         self.address = address
         self.proxy = proxy
+        self.exposes_key = exposes_key
+        """Whether a key would reach a proxy on another machine unencrypted."""
 
 
 class _Carrier(Protocol):
@@ -73,8 +78,7 @@ class HttpTransport:
             raise errors.ConfigurationError(
                 "Both ca_file and ssl_context are given.", field="ca_file", fix="Load the file into the context."
             )
-        self._ca_file = ca_file
-        self._ssl_context = ssl_context
+        self._ssl_context = ssl_context if ca_file is None else load_ca_file(ca_file)
         if proxy is None or proxy is True:
             self._proxies = ProxySettings.from_environment()
         else:
@@ -102,11 +106,11 @@ class HttpTransport:
     # Blocking
 
     def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
-        route = self._route(request)
+        route = self._route(request, limits)
         return self._carrier(route.proxy).send(request, route.address, limits, live)
 
     def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
-        route = self._route(request)
+        route = self._route(request, limits)
         return self._carrier(route.proxy).open_body(request, route.address, limits, live)
 
     def _carrier(self, proxy: str | None) -> _Carrier:
@@ -127,12 +131,12 @@ class HttpTransport:
     # Async
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
-        route = self._route(request)
+        route = self._route(request, limits)
         carrier = await self._acarrier(route.proxy)
         return await carrier.send(request, route.address, limits)
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
-        route = self._route(request)
+        route = self._route(request, limits)
         carrier = await self._acarrier(route.proxy)
         return await carrier.open_body(request, route.address, limits, bodies)
 
@@ -153,29 +157,28 @@ class HttpTransport:
 
     # What both need
 
-    def _route(self, request: WireRequest) -> _Route:
+    def _route(self, request: WireRequest, limits: Limits) -> _Route:
         found = self._routes.get((request.url, request.headers))
         if found is None:
             try:
-                found = _Route(Address(request.url, request.headers), self._proxies.for_url(request.url))
+                address, proxy = Address(request.url, request.headers), self._proxies.for_url(request.url)
             except BadRequest as error:
                 raise unsendable(error) from None
+            found = _Route(address, proxy, exposes_key=exposes_key(request, address, proxy))
             if len(self._routes) >= _MAX_KNOWN_ROUTES:
                 self._routes.clear()
             self._routes[request.url, request.headers] = found
+        if found.exposes_key and not limits.allow_insecure:
+            raise errors.ConfigurationError(
+                "The key would travel unencrypted: base_url is plain http, and the proxy is on another machine.",
+                field="proxy",
+                fix="Exclude the host with NO_PROXY, use https, or pass allow_insecure=True if the network is yours.",
+            )
         return found
 
     def _context(self) -> ssl.SSLContext:
         if self._ssl_context is None:
-            if self._ca_file is None:
-                import httpcore2
-
-                context = httpcore2.default_ssl_context()
-            else:
-                import ssl
-
-                context = ssl.create_default_context(cafile=os.fspath(self._ca_file))
-            self._ssl_context = context
+            self._ssl_context = default_context()
         if self._ssl_context not in _PREPARED:
             self._ssl_context.set_alpn_protocols(["http/1.1"])
             _PREPARED.add(self._ssl_context)
@@ -190,6 +193,42 @@ class HttpTransport:
         """Close idle connections of blocking calls. Those of event loops close with their loop."""
         with self._lock:
             _close_all(self._direct, self._proxied, self._pid)
+
+
+def exposes_key(request: WireRequest, address: Address, proxy: str | None) -> bool:
+    """Whether a key in the headers would be readable between this machine and the proxy."""
+    if proxy is None or address.secure or proxy.startswith("https:") or is_loopback(proxy):
+        return False
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+    return any(holds_key(name) for name in headers) or bool(keys_in(headers))
+
+
+def load_ca_file(ca_file: str | os.PathLike[str], field: str = "ca_file") -> ssl.SSLContext:
+    """A TLS context that trusts only the authorities in this PEM file."""
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=os.fspath(ca_file))
+    except FileNotFoundError:
+        why = "does not exist"
+    except ssl.SSLError:
+        why = "holds no certificate in PEM format"
+    except OSError as error:
+        why = f"cannot be read ({error.strerror})"
+    raise errors.ConfigurationError(
+        f"The file {os.fspath(ca_file)} of certificate authorities {why}.",
+        field=field,
+        fix="Name a PEM file with the certificates to trust.",
+    )
+
+
+def default_context() -> ssl.SSLContext:
+    """The system's authorities, or those that SSL_CERT_FILE or SSL_CERT_DIR name."""
+    import httpcore2
+
+    if given := os.environ.get("SSL_CERT_FILE"):
+        return load_ca_file(given, "SSL_CERT_FILE")
+    return httpcore2.default_ssl_context()
 
 
 _PREPARED: weakref.WeakSet[ssl.SSLContext] = weakref.WeakSet()

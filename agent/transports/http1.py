@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from ..types.headers import RESERVED_HEADERS
 from ..wire import Headers
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _LENGTH = re.compile(r"[0-9]{1,20}")
 _TARGET = re.compile(r"[\x21-\x7e]+")
 _NAME = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]+")
 _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
+_RESERVED = frozenset(name.encode() for name in RESERVED_HEADERS)
 
 
 class BadResponse(Exception):
@@ -40,7 +42,22 @@ class BadResponse(Exception):
 
 
 class BadRequest(ValueError):
-    """The request cannot be written down. What is wrong is not quoted: it may be a key."""
+    """The request cannot be sent. `detail` says why, without quoting a value that may be a key."""
+
+    def __init__(self, detail: str, *, field: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.field = field
+
+
+def check_header(name: bytes, value: bytes) -> None:
+    """Refuse a header that HTTP does not allow, or that the connection sets itself."""
+    if not _NAME.fullmatch(name):
+        raise BadRequest("the name of a header has a character that HTTP does not allow", field="headers")
+    if name.lower() in _RESERVED:
+        raise BadRequest(f"the header {name.decode()} is set by the HTTP client", field="headers")
+    if not _VALUE.fullmatch(value):
+        raise BadRequest(f"the header {name.decode()} has a character that HTTP does not allow", field="headers")
 
 
 class Address:
@@ -53,19 +70,23 @@ class Address:
             parts = urlsplit(url)
             port, host = parts.port, parts.hostname
         except ValueError:
-            raise BadRequest("The URL cannot be read.") from None
-        if parts.scheme not in ("http", "https") or not host or not host.isascii():
-            raise BadRequest("The URL does not begin with http:// or https:// and a host.")
+            raise BadRequest("the URL cannot be read", field="base_url") from None
+        if parts.scheme not in ("http", "https") or not host or not host.isascii() or port == 0:
+            raise BadRequest("the URL does not begin with http:// or https:// and a host", field="base_url")
         self.secure = parts.scheme == "https"
         self.host = host
         self.port = port or (443 if self.secure else 80)
         self.origin = (self.secure, self.host, self.port)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         shown = f"[{host}]" if ":" in host else host
-        lines = [(b"host", (shown if port is None else f"{shown}:{port}").encode()), *headers]
-        lines.append((b"accept-encoding", b"identity"))
-        if not _TARGET.fullmatch(target) or not all(_NAME.fullmatch(n) and _VALUE.fullmatch(v) for n, v in lines):
-            raise BadRequest("The URL or a header has a character that HTTP does not allow.")
+        if not _TARGET.fullmatch(target):
+            raise BadRequest("the URL has a character that HTTP does not allow", field="base_url")
+        lines = [(b"host", (shown if port is None else f"{shown}:{port}").encode())]
+        for name, value in headers:
+            check_header(name, value)
+            lines.append((name, value))
+        if not any(name.lower() == b"accept-encoding" for name, _ in lines):
+            lines.append((b"accept-encoding", b"identity"))
         written = b"".join(b"%b: %b\r\n" % line for line in lines)
         self.head = b"POST %b HTTP/1.1\r\n%bcontent-length: " % (target.encode(), written)
 

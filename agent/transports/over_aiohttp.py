@@ -65,6 +65,7 @@ class AiohttpTransport(BesideHttp):
         self._sessions = Sessions(http._context)
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
+        self._http._route(request, limits)  # refuses what must not be sent
         way = self._way(request)
         if way is None:
             return await self._http.asend(request, limits)
@@ -75,6 +76,7 @@ class AiohttpTransport(BesideHttp):
             body.let_go()
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
+        self._http._route(request, limits)  # refuses what must not be sent
         way = self._way(request)
         if way is None:
             return await self._http.aopen(request, limits, bodies)

@@ -28,6 +28,7 @@ class Pooled:
     """Blocking calls through one proxy, or none."""
 
     def __init__(self, proxy: str | None, context: ssl.SSLContext) -> None:
+        self._proxy = proxy
         options = _options(proxy, context)
         self.shards = Shards(lambda: httpcore2.ConnectionPool(network_backend=LiveBackend(), **options))
 
@@ -51,7 +52,7 @@ class Pooled:
         connect = ConnectLimit(live.run, limits.connect)
         timeouts = {"connect": connect, "read": live, "write": live, "pool": float(live)}
         try:
-            response = place.pool.handle_request(_request(request, timeouts))
+            response = place.pool.handle_request(_request(request, timeouts, self._proxy))
             check_status(response.status)
             body = _PooledBody(response, request, place)
             body.live = live
@@ -79,6 +80,7 @@ class AioPooled:
     def __init__(self, proxy: str | None, context: ssl.SSLContext) -> None:
         from .net_aio import AioBackend
 
+        self._proxy = proxy
         options = _options(proxy, context)
         self.shards = Shards(lambda: httpcore2.AsyncConnectionPool(network_backend=AioBackend(), **options))
 
@@ -101,7 +103,7 @@ class AioPooled:
         response: httpcore2.Response | None = None
         connect = net_aio.ConnectLimit(limits.connect)
         try:
-            response = await place.pool.handle_async_request(_request(request, {"connect": connect}))
+            response = await place.pool.handle_async_request(_request(request, {"connect": connect}, self._proxy))
             check_status(response.status)
             body = _AioPooledBody(response, request, place)
             bodies.append(body)
@@ -220,9 +222,16 @@ async def _others_turn() -> None:
     await asyncio.sleep(0)
 
 
-def _request(request: WireRequest, timeouts: Mapping[str, float]) -> httpcore2.Request:
+def _request(request: WireRequest, timeouts: Mapping[str, float], proxy: str | None) -> httpcore2.Request:
     url = httpcore2.URL(request.url)
-    host = b"[%b]" % url.host if b":" in url.host else url.host
+    extensions: dict[str, Any] = {"timeout": timeouts}
+    host = url.host
+    if b":" in host:
+        host = b"[%b]" % host
+        if proxy is not None and not proxy.startswith("socks"):
+            # httpcore2 writes the host as it is into CONNECT and into the target of a forwarded request.
+            extensions["sni_hostname"] = url.host.decode("ascii")
+            url = httpcore2.URL(scheme=url.scheme, host=host, port=url.port, target=url.target)
     headers = [
         (b"host", host if url.port is None else b"%b:%d" % (host, url.port)),
         *request.headers,
@@ -230,7 +239,7 @@ def _request(request: WireRequest, timeouts: Mapping[str, float]) -> httpcore2.R
         (b"content-length", b"%d" % len(request.body)),
     ]
     made = httpcore2.Request(b"POST", url, headers=headers, content=request.body)
-    made.extensions = {"timeout": timeouts}
+    made.extensions = extensions
     return made
 
 

@@ -63,7 +63,11 @@ def described(error: Exception, request: WireRequest) -> str:
 
 
 def unsendable(error: Exception) -> errors.ConfigurationError:
-    """A request that cannot be sent. The library's own message may quote a header, and so a key."""
+    """A request that cannot be sent. A library's own message may quote a header, and so a key."""
+    if isinstance(error, BadRequest):
+        return errors.ConfigurationError(
+            f"The request cannot be sent: {error.detail}.", field=error.field, fix="Check URL and headers."
+        )
     return errors.ConfigurationError(
         f"The request cannot be sent: {type(error).__name__}.", field="base_url", fix="Check URL and headers."
     )
@@ -91,12 +95,28 @@ def cause_of(error: Exception) -> Exception | None:
     return None if isinstance(error, BadResponse) else error
 
 
+_CERTIFICATE_ALERTS = (
+    "ALERT_ACCESS_DENIED",
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_CERTIFICATE_EXPIRED",
+    "ALERT_CERTIFICATE_REQUIRED",
+    "ALERT_CERTIFICATE_REVOKED",
+    "ALERT_CERTIFICATE_UNKNOWN",
+    "ALERT_HANDSHAKE_FAILURE",
+    "ALERT_UNKNOWN_CA",
+    "ALERT_UNSUPPORTED_CERTIFICATE",
+)
+"""Alerts that refuse a client certificate, or the lack of one, as OpenSSL names them. None goes away by itself."""
+
+
 def is_untrusted(error: BaseException) -> bool:
-    """A certificate that does not verify will not verify next time either."""
+    """Whether a certificate was refused, the server's or ours. It will not be accepted next time either."""
     ssl = sys.modules.get("ssl")  # where nobody has loaded it, nothing was verified
     cause: BaseException | None = error if ssl is not None else None
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):  # type: ignore[union-attr]
+            return True
+        if isinstance(cause, ssl.SSLError) and str(getattr(cause, "reason", "")).endswith(_CERTIFICATE_ALERTS):  # type: ignore[union-attr]
             return True
         cause = cause.__cause__ or cause.__context__
     return False

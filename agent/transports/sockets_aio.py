@@ -89,7 +89,8 @@ class AioSocket(asyncio.BufferedProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = True
-        self.error = exc
+        if self.error is None:  # a TLS alert says more than the reset that follows it
+            self.error = exc
         wake(self.reader)
         wake(self.writer)
 
@@ -115,7 +116,7 @@ class AioSocket(asyncio.BufferedProtocol):
         if self.chunks:
             return self._take(most)
         if self.error is not None:
-            raise OSError(str(self.error) or type(self.error).__name__)
+            raise OSError(str(self.error) or type(self.error).__name__) from self.error
         return b""
 
     def _take(self, most: int) -> bytes:

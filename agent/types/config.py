@@ -27,25 +27,20 @@ from pydantic_core import InitErrorDetails
 from agent import errors
 
 from ._base import NOTHING, JsonObject, Many, Reads, Value
+from .headers import check_header
 from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
 from .parts import CacheHint
 from .secret import REDACTED, Secret, SecretField, SecretHeaders, unmask_headers
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_IN_A_KEY = re.compile(r"[\s\x00-\x20\x7f-\xa0]")
 _UNSET: Any = None
 _NO_HEADERS: Any = SecretHeaders()
 
 
 def _check_headers(headers: dict[str, Any]) -> dict[str, Any]:
-    """No line breaks: they would end the header and begin another. Values are never quoted, they may be secret."""
+    """Values are never quoted: they may be secret."""
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
-            raise ValueError("the name of a header holds a character that HTTP does not allow there")
-        if not isinstance(value, str):
-            raise ValueError(f"the value of {name} is not text")
-        if any(forbidden in value for forbidden in "\r\n\0"):
-            raise ValueError(f"the value of {name} holds a line break or NUL; remove it")
+        check_header(name, value)
     return headers
 
 
@@ -78,13 +73,17 @@ def _check_base_url(url: str | None) -> str | None:
         return None
     try:
         parsed = urlsplit(url)
-        host, _ = parsed.hostname, parsed.port
+        host, port = parsed.hostname, parsed.port
     except ValueError:
         raise ValueError("is not a valid URL") from None
     if re.search(r"[\s\x00-\x1f\x7f]", url):
         raise ValueError("contains whitespace or control characters")
     if parsed.scheme not in ("http", "https") or not host:
         raise ValueError("must begin with http:// or https:// and name a host")
+    if port == 0:
+        raise ValueError("must not name port 0, which nothing can listen on")
+    if not _is_encodable(url):
+        raise ValueError("contains a lone surrogate, half of a character")
     if parsed.username is not None or parsed.password is not None:
         raise ValueError("must not contain a user or password; use api_key or headers")
     if "?" in url or "#" in url:
@@ -94,6 +93,14 @@ def _check_base_url(url: str | None) -> str | None:
 
 HeadersField = Reads[Annotated[SecretHeaders, BeforeValidator(_read_headers)], Mapping[str, str | SecretStr]]
 """A field that takes headers as text and gives `SecretHeaders`."""
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True):

@@ -14,9 +14,6 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors
-from agent.drivers.aio import AioRun
-from agent.drivers.sync import SyncRun
-from agent.flow import Flow, Send
 from agent.testing import Answer, LoopbackServer, RawAnswer
 from agent.transports.direct import most_idle
 from agent.transports.http import HttpTransport
@@ -35,24 +32,7 @@ def packed(data: bytes, encoding: str) -> bytes:
 
 
 def send(drive: Driver, transport: AnyHttp, url: str, limits: Limits | None = None) -> Reply:
-    """One exchange, below any provider."""
-
-    def flow() -> Flow[Reply]:
-        return (yield from Send(WireRequest(url, (), b"{}"), limits or Limits()))
-
-    async def main() -> None:
-        run = AioRun(transport, flow())
-        await run.advance()
-        results.append(run.result)
-
-    results: list[Reply] = []
-    if drive.awaits:
-        run_and_leave_nothing(main())
-    else:
-        run = SyncRun(transport, flow())
-        run.advance()
-        results.append(run.result)
-    return results[0]
+    return drive.send(transport, WireRequest(url, (), b"{}"), limits)
 
 
 # Connections

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ipaddress
 import ssl
 import threading
 import time
@@ -125,6 +126,8 @@ class TinyProxy:
         _, _, _, kind = await reader.readexactly(4)
         if kind == 1:
             host = ".".join(str(byte) for byte in await reader.readexactly(4))
+        elif kind == 4:
+            host = str(ipaddress.ip_address(await reader.readexactly(16)))
         else:
             host = (await reader.readexactly((await reader.readexactly(1))[0])).decode()
         port = int.from_bytes(await reader.readexactly(2), "big")
@@ -135,7 +138,8 @@ class TinyProxy:
     async def _join(
         self, host: str, port: int, opening: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        there, onward = await asyncio.open_connection("127.0.0.1" if host == "localhost" else host, port)
+        # The servers listen on IPv4 only; what a client writes for an IPv6 host can be tried all the same.
+        there, onward = await asyncio.open_connection("127.0.0.1" if host in ("localhost", "::1", "[::1]") else host, port)
         onward.write(opening)
         copies = [asyncio.ensure_future(_copy(reader, onward)), asyncio.ensure_future(_copy(there, writer))]
         try:
@@ -271,6 +275,33 @@ def test_a_socks_proxy_carries_everything(
     assert both(drive_http, agent_at(plain, transport=transport)) == GOOD
     assert all(one.startswith("SOCKS 127.0.0.1:") for one in proxy.seen)
     transport.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+@pytest.mark.parametrize("target", ["plain", "secure"])
+def test_an_ipv6_host_is_reached_through_a_proxy(
+    drive_http: Driver, proxies: Callable[..., TinyProxy], authority: trustme.CA, tmp_path: Path, target: str, scheme: str
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("::1").configure_cert(context)
+    path = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    proxy = proxies()
+    with LoopbackServer(streamed_or_whole, ssl_context=context if target == "secure" else None) as server:
+        url = server.url.replace("127.0.0.1", "[::1]")
+        origin = url.partition("://")[2]
+        port = int(origin.rpartition(":")[2])
+        transport = drive_http.transport(ca_file=path, proxy=f"{scheme}://127.0.0.1:{proxy.port}")
+        agent = Agent("openai-chat:m", api_key="k", base_url=f"{url}/v1", transport=transport, max_retries=0)
+        assert both(drive_http, agent) == GOOD
+        if scheme == "socks5":
+            assert set(proxy.seen) == {f"SOCKS ::1:{port}"}
+        elif target == "secure":
+            assert set(proxy.seen) == {f"CONNECT {origin}"}
+        else:
+            assert set(proxy.seen) == {f"POST {url}/v1/chat/completions"}
+        assert dict(server.requests[0].headers)[b"host"] == origin.encode()
+        transport.close()
 
 
 def test_an_http_proxy_is_not_for_https(

@@ -213,6 +213,80 @@ def test_ssl_cert_file_is_respected(
     transport.close()
 
 
+@pytest.mark.parametrize("fault", ["missing", "empty", "no certificate", "a folder"])
+def test_a_ca_file_that_cannot_be_used_is_named_when_the_transport_is_made(
+    drive_http: Driver, tmp_path: Path, fault: str
+) -> None:
+    path = tmp_path / "authorities.pem"
+    if fault == "a folder":
+        path.mkdir()
+    elif fault != "missing":
+        path.write_text("" if fault == "empty" else "-----BEGIN NOTHING-----\n")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        drive_http.transport(ca_file=path)
+    assert caught.value.field == "ca_file"
+    assert str(path) in str(caught.value)
+
+
+def test_an_ssl_cert_file_that_cannot_be_used_is_named_before_any_connection(
+    drive_http: Driver, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "authorities.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    server = serve()
+    agent = agent_at(server, transport=drive_http.transport(proxy=False), max_retries=2)
+    with pytest.raises(errors.ConfigurationError) as caught:
+        call(drive_http, agent)
+    assert caught.value.field == "SSL_CERT_FILE"
+    assert str(path) in str(caught.value)
+    assert server.connections_made == 0
+
+
+@both_versions
+@pytest.mark.parametrize("client", ["none", "of another authority"])
+def test_a_client_certificate_that_the_server_rejects_is_final(
+    drive_http: Driver, authority: trustme.CA, version: ssl.TLSVersion, client: str
+) -> None:
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.minimum_version = theirs.maximum_version = version
+    authority.issue_cert("127.0.0.1").configure_cert(theirs)
+    theirs.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(theirs)
+    ours = ssl.create_default_context()
+    authority.configure_trust(ours)
+    if client != "none":
+        trustme.CA().issue_cert("client@example.com").configure_cert(ours)
+    handshakes = 0
+
+    def serve() -> None:
+        """In a thread, since asyncio hangs up without the alert that says why."""
+        nonlocal handshakes
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            handshakes += 1
+            with connection, suppress(OSError), theirs.wrap_socket(connection, server_side=True) as secured:
+                secured.recv(4096)
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(5)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        transport = drive_http.transport(ssl_context=ours, proxy=False)
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}/v1"
+        agent = Agent("openai-chat:m", transport=transport, api_key="sk-test", base_url=url, max_retries=2)
+        with pytest.raises(errors.ConnectionError) as caught:
+            call(drive_http, agent)
+        assert not caught.value.retryable
+        assert (len(caught.value.attempts), handshakes) == (1, 1)
+        transport.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("fault", ["unknown authority", "wrong host", "expired"])
 def test_a_certificate_that_does_not_verify_is_final(
