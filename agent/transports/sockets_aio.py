@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import math
+import os
 import socket
 import threading
 from contextlib import suppress
@@ -88,11 +89,19 @@ class AioSocket(asyncio.BufferedProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and not self.ended:
+            self._receive_rest()
         self.ended = True
         if self.error is None:  # a TLS alert says more than the reset that follows it
             self.error = exc
         wake(self.reader)
         wake(self.writer)
+
+    def _receive_rest(self) -> None:
+        """Read what the system still holds: after a failed write, asyncio drops a reply that says why."""
+        with suppress(OSError, ValueError), _duplicate(self.transport.get_extra_info("socket")) as rest:
+            while self.size < _HIGH_WATER and (received := rest.recv_into(self.buffer)):
+                self.buffer_updated(received)
 
     @override
     def pause_writing(self) -> None:
@@ -147,6 +156,11 @@ class AioSocket(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self.transport is not None:
             self.transport.abort()
+
+
+def _duplicate(connected: Any) -> socket.socket:
+    """The same connection; asyncio's own handle of it cannot receive."""
+    return socket.socket(fileno=os.dup(connected.fileno()))
 
 
 def wake(waiter: asyncio.Future[None] | None) -> None:

@@ -40,7 +40,7 @@ def check_header(name: str, value: object) -> None:
     try:
         value.encode("latin-1")
     except UnicodeEncodeError:
-        raise ValueError(f"the value of {name} holds a character outside Latin-1; encode it, as with RFC 8187") from None
+        raise ValueError(f"the value of {name} holds a character outside Latin-1; encode it") from None
 
 
 def holds_key(name: str) -> bool:

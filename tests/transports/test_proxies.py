@@ -139,7 +139,9 @@ class TinyProxy:
         self, host: str, port: int, opening: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         # The servers listen on IPv4 only; what a client writes for an IPv6 host can be tried all the same.
-        there, onward = await asyncio.open_connection("127.0.0.1" if host in ("localhost", "::1", "[::1]") else host, port)
+        there, onward = await asyncio.open_connection(
+            "127.0.0.1" if host in ("localhost", "::1", "[::1]") else host, port
+        )
         onward.write(opening)
         copies = [asyncio.ensure_future(_copy(reader, onward)), asyncio.ensure_future(_copy(there, writer))]
         try:
@@ -280,7 +282,12 @@ def test_a_socks_proxy_carries_everything(
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 @pytest.mark.parametrize("target", ["plain", "secure"])
 def test_an_ipv6_host_is_reached_through_a_proxy(
-    drive_http: Driver, proxies: Callable[..., TinyProxy], authority: trustme.CA, tmp_path: Path, target: str, scheme: str
+    drive_http: Driver,
+    proxies: Callable[..., TinyProxy],
+    authority: trustme.CA,
+    tmp_path: Path,
+    target: str,
+    scheme: str,
 ) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("::1").configure_cert(context)
