@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from pytest_socket import socket_allow_hosts
 
 from agent.context import ambient_deadline
+from agent.providers import codec
 from tests.drive import AioDriver, Driver, FastDriver, SimulatedDriver, SyncDriver, needs_aiohttp
 
 SEED = int(os.environ.get("AGENT_TEST_SEED") or random.SystemRandom().randrange(2**32))
@@ -64,6 +65,11 @@ settings.load_profile("soak" if os.environ.get("AGENT_TEST_RANDOM") else "agent"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background deaf to Ctrl-C, and so would be all that the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def is_bug(error: Exception) -> bool:
+    """Whether an error cannot stem from data: an attribute is missing on something that JSON does not have."""
+    return isinstance(error, AttributeError) and not isinstance(error.obj, dict | list | str | int | float | None)
 
 
 def pytest_report_header() -> list[str]:
@@ -122,6 +128,19 @@ def _no_deadline_is_left() -> Iterator[None]:
     """Whoever sets the deadline of user code does so in a context of its own, or the next test has no time."""
     yield
     assert ambient_deadline.get() == math.inf
+
+
+@pytest.fixture(autouse=True)
+def _decoder_bugs_are_raised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codecs report whatever malformed data makes them raise as a broken answer. A bug must not pass for one."""
+    malformed = request.node.get_closest_marker("malformed") is not None
+
+    def describe(error: Exception) -> str:
+        if is_bug(error) or (not malformed and isinstance(error, AttributeError | TypeError | KeyError)):
+            raise error
+        return type(error).__name__
+
+    monkeypatch.setattr(codec, "describe_malformed", describe)
 
 
 @pytest.fixture

@@ -57,14 +57,14 @@ PLUGIN = {
         import json
 
         from agent.providers.credentials import resolve
-        from agent.providers.decoding import CodecBase, DecoderBase
+        from agent.providers.codec import CodecBase, DecoderBase
         from agent.types import AgentResponse, ProviderCapabilities, StreamEvent, TextContent, Usage
         from agent.wire import WireRequest, parse_json
 
 
         class TelegraphCodec(CodecBase):
             api = "telegraph"
-            answer_kind = "telegram"
+            response_kind = "telegram"
 
             def __init__(self, config):
                 address = resolve(config, default_base_url=None, key_variables=("TELEGRAPH_KEY",))
@@ -77,7 +77,7 @@ PLUGIN = {
                 body = json.dumps({"to": request.model, "words": words, "piecemeal": stream}).encode()
                 return WireRequest(self._url, self._headers, body, self.name)
 
-            def _read_answer(self, body, headers, request):
+            def _read_response(self, body, headers, request):
                 text = TextContent(text=body["telegram"])
                 usage = Usage(prompt_tokens=body["paid"], completion_tokens=body["got"])
                 return AgentResponse(
@@ -93,10 +93,10 @@ PLUGIN = {
                 super().__init__(*args)
                 self._start(AgentResponse(provider=self._name, model=self._request.model), None)
 
-            def _take(self, payload, events):
+            def _decode_event(self, payload, events):
                 body = parse_json(payload)
                 if "error" in body:
-                    self._complain(body)
+                    self._report_error(body)
                 elif "word" in body:
                     events.append(StreamEvent.text_delta(body["word"]))
                 else:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from .. import errors
 from ..types import AgentConfig
 from .base import Provider
-from .decoding import CodecBase, keys_in
+from .codec import CodecBase, secrets_in
 
 SdkPath = Literal["post", "genai"]
 """The way a client sends bodies that it did not write itself; `agent.transports.sdk` knows how."""
@@ -144,7 +144,7 @@ def _secrets_of(client: Any) -> tuple[str, ...]:
     holders = [_attributes(client), _attributes(_attributes(client).get("_api_client"))]
     holders += [_attributes(holder.get(name)) for holder in holders for name in ("credentials", "_credentials")]
     values = (holder.get(name) for holder in holders for name in _CREDENTIALS)
-    return (*{value for value in values if isinstance(value, str) and value}, *keys_in(_default_headers(client)))
+    return (*{value for value in values if isinstance(value, str) and value}, *secrets_in(_default_headers(client)))
 
 
 def _attributes(holder: Any) -> dict[str, Any]:

@@ -33,8 +33,8 @@ from ..types import (
 )
 from ..wire import MAX_REPLY_BYTES, Reply, WireRequest
 from .base import ProviderFactory
-from .decoding import CodecBase, DecoderBase
-from .writing import json_text
+from .codec import CodecBase, DecoderBase
+from .encoding import dump_json
 
 ModelFunction: TypeAlias = Callable[[AgentRequest], Any]
 """From a request to text, a response, a message, a part, parts, or a value that is written as JSON; or to an awaitable
@@ -99,7 +99,7 @@ class FunctionCodec(CodecBase):
     """Hands the request over as it is, and reads the events that come back."""
 
     api = API
-    answer_kind = "function's answer"
+    response_kind = "function's answer"
     transport = API
 
     def __init__(self, function: ModelFunction, name: str) -> None:
@@ -117,11 +117,11 @@ class FunctionCodec(CodecBase):
         if decoder.failure is not None:
             raise decoder.failure
         if not decoder.done:
-            raise self._broken("the function's answer has no end", reply, request)
+            raise self._protocol_error("the function's answer has no end", reply, request)
         return decoder.response()
 
     @override
-    def _read_answer(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
+    def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         raise NotImplementedError
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> FunctionDecoder:
@@ -143,7 +143,7 @@ class FunctionDecoder(DecoderBase):
         self._start(AgentResponse(provider=name, model=request.model or ""), None)
 
     @override
-    def _take(self, payload: bytes, events: list[StreamEvent]) -> None:
+    def _decode_event(self, payload: bytes, events: list[StreamEvent]) -> None:
         if payload == _DONE:
             self.done = True
             events.append(self._ended(self._end))
@@ -198,7 +198,7 @@ def write_answer(answer: Any) -> bytes:
     if isinstance(answer, AgentResponse | str | ContentPart | StreamEvent):
         return write_piece(answer)
     if isinstance(answer, BaseModel | Mapping):
-        return write_piece(json_text(answer))
+        return write_piece(dump_json(answer).decode())
     if isinstance(answer, Sequence) and not isinstance(answer, bytes | bytearray):
         return b"".join(write_piece(piece) for piece in answer) or write_piece("")  # no bytes would be the end
     raise _no_answer(f"it returned {_kind(answer)}; return text, an AgentResponse, parts, or a value to write as JSON")
@@ -248,7 +248,7 @@ def _events_of_part(part: Any, index: int | None = None) -> list[StreamEvent]:
             return _grown(part, StreamEvent.refusal_delta(text, index=index), RefusalContent(refusal=text), index)
         case ToolCall():
             started = part.model_copy(update={"arguments": {}})
-            delta = StreamEvent.tool_call_delta_event(json_text(part.arguments), id=part.id, index=index)
+            delta = StreamEvent.tool_call_delta_event(dump_json(part.arguments).decode(), id=part.id, index=index)
             end = StreamEvent.tool_call_end(part, index=index)
             return [StreamEvent.tool_call_start(started, index=index), delta, end]
         case _:

@@ -23,7 +23,7 @@ from ..types import (
 )
 from ..wire import Reply, WireRequest, parse_json
 from .base import Provider, ProviderFactory
-from .decoding import SHAPE_ERRORS
+from .codec import SHAPE_ERRORS
 from .openai_chat import ChatCodec, Dialect
 from .openai_chat.dialect import Thinking
 from .writing import cannot_take
@@ -111,7 +111,7 @@ class LocalCodec(ChatCodec):
         if decoder.failure is not None:
             raise decoder.failure
         if not decoder.done:
-            raise self._broken("the answer has no end", reply, request)
+            raise self._protocol_error("the answer has no end", reply, request)
         return decoder.response().model_copy(update={"raw": _last_event(reply.body)})
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
@@ -122,7 +122,7 @@ class LocalCodec(ChatCodec):
         try:
             count: int = parse_json(reply.body)["prompt_tokens"]
         except SHAPE_ERRORS:
-            raise self._broken("the answer holds no count", reply, request) from None
+            raise self._protocol_error("the answer holds no count", reply, request) from None
         return count
 
     @override

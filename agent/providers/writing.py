@@ -1,54 +1,35 @@
-"""What every codec needs for writing a request down: text forms of parts, base64, ids and names that fit."""
+"""Byte splicing, for the codecs that do not build dicts yet."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from .. import errors
-from ..types import AgentRequest, CodeContent, DiffContent, DocumentContent, Message, Origin, Part, ToolSpec, thaw
+from ..types import Message, Part, ToolSpec, thaw
 from ..types.notes import first_notes, kept_notes
+from . import encoding
+
+arguments_text = encoding.dump_arguments
+as_json = encoding.dump_json
+as_markdown = encoding.to_markdown
+as_text = encoding.document_text
+base64_text = encoding.encode_base64
+check_extra = encoding.check_extra
+data_url = encoding.data_url
+fitting_id = encoding.normalize_id
+fitting_name = encoding.normalize_name
+home_of = encoding.request_origin
+original_names = encoding.original_names
+schema_name = encoding.schema_name
 
 LARGE = 64 * 1024
 """Encoded messages beyond this are not kept: they hold images, and would double the memory of the conversation."""
 
-_N, _I = b"NI"
-
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 """The schema of a tool without parameters: every vendor insists on an object."""
-
-
-@lru_cache(maxsize=256)
-def home_of(provider: str, api: str, model: str) -> Origin:
-    """Who a request goes to, as the parts of its answer will say. Every call asks for the same few."""
-    return Origin.trusted(provider=provider, api=api, model=model)
-
-
-def as_markdown(part: CodeContent | DiffContent) -> str:
-    if isinstance(part, CodeContent):
-        return f"```{part.language or ''}\n{part.code}\n```"
-    before = "".join(f"-{line}\n" for line in part.old_code.splitlines())
-    after = "".join(f"+{line}\n" for line in part.new_code.splitlines())
-    return f"```diff\n{before}{after}```"
-
-
-def as_text(document: DocumentContent) -> str:
-    """A document of plain text, where texts have no titles."""
-    return f"{document.title}:\n{document.text}" if document.title else document.text or ""
-
-
-def base64_text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def data_url(data: bytes, media_type: str) -> str:
-    return f"data:{media_type};base64,{base64_text(data)}"
 
 
 def cannot_take(part: Part, where: str, *, provider: str, model: str | None) -> errors.UnsupportedFeatureError:
@@ -60,75 +41,6 @@ def cannot_take(part: Part, where: str, *, provider: str, model: str | None) -> 
         provider=provider,
         model=model or None,
     )
-
-
-def check_extra(request: AgentRequest, own_keys: Sequence[str]) -> None:
-    """`extra` goes into the body as it is, but may not replace what the request itself says."""
-    if not request.extra:
-        return
-    for key in (*own_keys, "tools") if request.tools else own_keys:
-        if key in request.extra:
-            raise errors.ConfigurationError(
-                f"extra may not contain {key!r}.", field="extra", fix=f"Set {key} through the request itself."
-            )
-
-
-def fitting_id(id: str, form: re.Pattern[str], length: int = 24, *, prefix: str = "") -> str:
-    """An id in the form a vendor demands: itself if it has that form, else always the same stand-in for it.
-
-    The conversation keeps the original. Call and result go through here both, and so stay together.
-    """
-    if form.fullmatch(id):
-        return id
-    return prefix + hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[: length - len(prefix)]
-
-
-@lru_cache(maxsize=4096)
-def fitting_name(name: str, longest: int, allowed: str = "a-zA-Z0-9_-") -> str:
-    """A tool's name in the characters a vendor allows; one that had to be changed ends in a hash of the original."""
-    clean = re.sub(f"[^{allowed}]", "_", name)
-    if clean == name and len(name) <= longest:
-        return name
-    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:6]
-    return f"{clean[: longest - 7]}_{mark}"
-
-
-def original_names(request: AgentRequest, longest: int, allowed: str = "a-zA-Z0-9_-") -> dict[str, str]:
-    """For reading an answer: the offered tools' names by what `fitting_name` made of them, where that differs."""
-    names = (tool.name for tool in request.tools if isinstance(tool, ToolSpec))
-    return {sent: name for name in names if (sent := fitting_name(name, longest, allowed)) != name}
-
-
-def schema_name(schema: Mapping[str, Any]) -> str:
-    """A name for an output schema, from its title."""
-    title = str(schema.get("title") or "answer")
-    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in title)
-    return name[:64] or "answer"
-
-
-def as_json(value: Any) -> bytes:
-    """JSON for a body. A request may hold what JSON cannot: half a character, an object, a number that is none."""
-    try:
-        written = to_json(value)
-        # Seldom, and then mostly in a text. A letter is looked for first, which takes a quarter of the time.
-        if (_N in written and b"NaN" in written) or (_I in written and b"Infinity" in written):
-            from_json(written, allow_inf_nan=False)
-    except (PydanticSerializationError, ValueError) as error:
-        raise errors.ConfigurationError(
-            f"The request cannot be written as JSON: {error}.",
-            field="request",
-            fix="Pass only what JSON can hold; text.encode('utf-8', 'replace').decode() mends half a character.",
-        ) from None
-    return written
-
-
-def json_text(value: Any) -> str:
-    return as_json(value).decode()
-
-
-def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """A call's arguments as the JSON text that some vendors want. A plain dict is written faster than a frozen one."""
-    return as_json({**arguments}).decode()
 
 
 def text_json(text: str) -> bytes:

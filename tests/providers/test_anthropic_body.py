@@ -20,7 +20,7 @@ from agent.providers.anthropic.turns import (
     STOOD_IN,
 )
 from agent.providers.credentials import Address
-from agent.providers.history import FOREIGN_BLOCK_DROPPED, FOREIGN_THINKING_DROPPED, FOREIGN_THINKING_TOLD
+from agent.providers.repair import FOREIGN_BLOCK_DROPPED, FOREIGN_THINKING_DROPPED, FOREIGN_THINKING_TOLD
 from agent.types import (
     AgentConfig,
     AgentRequest,

@@ -6,8 +6,8 @@ import base64
 import json
 
 from agent.providers.compatible import dialect_named
-from agent.providers.history import FOREIGN_BLOCK_DROPPED, MOVED_MEDIA
 from agent.providers.openai_chat import Dialect
+from agent.providers.repair import FOREIGN_BLOCK_DROPPED, MOVED_MEDIA
 from agent.types import AgentRequest, AudioContent, Origin, TextContent, ThinkingContent, VendorContent
 from agent.wire import Reply
 from tests.providers.speaking_chat import answers, codec_of, encoded

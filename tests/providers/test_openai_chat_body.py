@@ -362,20 +362,6 @@ def test_a_tool_of_the_vendors_own_is_passed_through() -> None:
     assert body_of(AgentRequest(input="x", tools=[custom]))["tools"] == [custom]
 
 
-def test_a_message_is_encoded_once_and_the_bytes_are_kept_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    history = [Message.user("a"), Message.assistant("b")]
-    first = body_of(AgentRequest(messages=history))
-    from agent.providers.openai_chat import body as module
-
-    def never(self: object, message: Message, mark: object, notes: object) -> bytes:
-        assert message.text == "c", "an old message was encoded again"
-        return b'{"role":"user","content":"c"}'
-
-    monkeypatch.setattr(module.Conversation, "_encoded", never)
-    again = body_of(AgentRequest(messages=[*history, Message.user("c")]))
-    assert again["messages"][:2] == first["messages"]
-
-
 def test_encoding_does_not_change_what_a_message_equals_or_how_it_pickles() -> None:
     import pickle
 

@@ -10,7 +10,6 @@ from inline_snapshot import snapshot
 
 from agent import errors
 from agent.providers.credentials import Address
-from agent.providers.history import FOREIGN_BLOCK_DROPPED, FOREIGN_THINKING_DROPPED, NO_RESULT
 from agent.providers.openai_responses import ResponsesCodec, Traits
 from agent.providers.openai_responses.items import (
     FAILED,
@@ -20,6 +19,7 @@ from agent.providers.openai_responses.items import (
     REPEATED_TURN,
     UNSEALED_REASONING,
 )
+from agent.providers.repair import FOREIGN_BLOCK_DROPPED, FOREIGN_THINKING_DROPPED, NO_RESULT
 from agent.types import (
     AgentRequest,
     AudioContent,

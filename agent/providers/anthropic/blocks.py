@@ -31,7 +31,7 @@ from ...types import (
     VendorContent,
 )
 from ...types.notes import notes_on
-from ..history import is_home
+from ..repair import is_own
 from ..writing import LARGE, as_json, as_markdown, base64_text, cannot_take, fitting_id, fitting_name, text_json
 from .family import API
 
@@ -206,7 +206,7 @@ class BlockWriter:
 
     def _text(self, part: TextContent) -> dict[str, Any] | None:
         block = _plain_text(part.text)
-        if block is not None and is_home(part, self._home):
+        if block is not None and is_own(part, self._home):
             block = {**(part.provider_data or {}), **block}
             if sources := [citation.provider_data for citation in part.citations if citation.provider_data]:
                 block["citations"] = sources
@@ -224,7 +224,7 @@ class BlockWriter:
         if call.invalid_arguments is not None:
             arguments = {"_invalid_json": call.invalid_arguments}  # only an object is taken; the model sees its text
         block = {"type": "tool_use", "id": sent_id(call.id), "name": sent_name(call.name), "input": arguments}
-        return {**call.provider_data, **block} if call.provider_data and is_home(call, self._home) else block
+        return {**call.provider_data, **block} if call.provider_data and is_own(call, self._home) else block
 
     def _result(self, result: ToolResult) -> dict[str, Any]:
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": sent_id(result.tool_call_id)}

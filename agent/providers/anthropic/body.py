@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 from ... import errors
 from ...types import AgentRequest, Message, Role, TextContent, ToolSpec, VendorContent
 from ...types.notes import first_notes, kept_notes
-from ..beginnings import begun
-from ..history import repair
+from ..repair import repair
 from ..writing import LARGE, TURN_ENDS, as_json, check_extra, home_of, join_turns, object_json, words_json
 from .blocks import ASSISTANT_OPENS, USER_OPENS, BlockWriter, cache_control, opening
 from .family import API, BETA_OF_BLOCK, BETA_OF_KEY, BETA_OF_TOOL, family_of
@@ -68,10 +67,8 @@ def _encode(
     model = request.model or ""
     home = home_of(name, API, model)
     writer = BlockWriter(home)
-    said = request.to_messages()
-    known = begun(said, writer.key)
-    messages, repairs = repair(said, home, foreign_thinking, begun=known)
-    turns = take_turns(messages, home, known if messages is said else None)
+    messages, repairs = repair(request.to_messages(), home, foreign_thinking)
+    turns = take_turns(messages, home)
     family = family_of(model)
     _check(turns, prefill=family.prefill, name=name, model=model)
     marks = place_marks(request, turns)

@@ -10,8 +10,8 @@ from typing_extensions import override
 from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities
 from ...wire import Reply, WireRequest, parse_json
 from ..base import StreamDecoder
+from ..codec import CodecBase
 from ..credentials import NOWHERE, Address, resolve
-from ..decoding import CodecBase
 from ..failures import request_id
 from ..writing import home_of
 from .answer import read_block, read_usage, refusal_in, stop_reason
@@ -40,7 +40,7 @@ class AnthropicCodec(CodecBase):
     """The Messages API at one address: Anthropic's own, or that of a vendor who speaks it."""
 
     api = API
-    answer_kind = "message"
+    response_kind = "message"
     schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
 
     def __init__(
@@ -94,13 +94,15 @@ class AnthropicCodec(CodecBase):
         try:
             count = parse_json(reply.body)["input_tokens"]
         except (ValueError, KeyError, TypeError) as error:
-            raise self._broken(f"the count of tokens cannot be read ({type(error).__name__})", reply, request) from None
+            raise self._protocol_error(
+                f"the count of tokens cannot be read ({type(error).__name__})", reply, request
+            ) from None
         if not isinstance(count, int):
-            raise self._broken("the count of tokens is not a number", reply, request)
+            raise self._protocol_error("the count of tokens is not a number", reply, request)
         return count
 
     @override
-    def _read_answer(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
+    def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         model = body.get("model") or request.model or ""
         origin = home_of(self.name, API, request.model or model)
         tools = offered(request)

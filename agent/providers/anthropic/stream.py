@@ -17,8 +17,7 @@ from typing_extensions import override
 from ...sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, StreamEvent, TextContent, ToolCall
 from ...wire import parse_json
-from ..alike import Likeness
-from ..decoding import DecoderBase
+from ..codec import DecoderBase
 from ..failures import request_id
 from ..writing import home_of
 from .answer import original_name, read_block, read_usage, refusal_in, stop_reason
@@ -27,8 +26,6 @@ from .family import API
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """What one of the vendor's tools has found, such as a PDF that it fetched, comes in one piece."""
-
-_WORDS, _THOUGHTS = Likeness("text"), Likeness("thinking")
 
 
 class _GrowingBlock:
@@ -112,13 +109,13 @@ class MessagesDecoder(DecoderBase):
         self._origin = home_of(name, API, request.model or "")
 
     @override
-    def _take(self, payload: bytes, events: list[StreamEvent]) -> None:
+    def _decode_event(self, payload: bytes, events: list[StreamEvent]) -> None:
         if self.done or self.failure is not None:
             return  # whatever follows the end is not part of the answer
         event = parse_json(payload)
         match event["type"]:
             case "content_block_delta":
-                self._take_delta(event, payload, events)
+                self._take_delta(event, events)
             case "content_block_start":
                 self._take_start(event, events)
             case "content_block_stop":
@@ -131,7 +128,7 @@ class MessagesDecoder(DecoderBase):
             case "message_stop":
                 self._finish(event, events)
             case "error":
-                self._complain(event)
+                self._report_error(event)
             case str():
                 pass  # pings, and events that are yet to be invented
             case _:
@@ -179,7 +176,7 @@ class MessagesDecoder(DecoderBase):
         self._places[index] = max(standing) + 1 if index in standing else index
         return self._places[index]
 
-    def _take_delta(self, event: dict[str, Any], payload: bytes, events: list[StreamEvent]) -> None:
+    def _take_delta(self, event: dict[str, Any], events: list[StreamEvent]) -> None:
         index, delta = self._places[event["index"]], event["delta"]
         growing = self._growing[index]
         kind, of = delta["type"], growing.block["type"]
@@ -191,15 +188,11 @@ class MessagesDecoder(DecoderBase):
                 growing.grow(delta)
             if text:
                 events.append(StreamEvent.text_delta(text, index=index, raw=event))
-                if len(delta) == 2 and (pieces := growing.pieces.get("text")):
-                    self._goes_on(_WORDS, payload, "text_delta", pieces, index)
             return
         growing.grow(delta)
         if kind == "thinking_delta" and of == "thinking":
             if text := delta["thinking"]:
                 events.append(StreamEvent.thinking_delta(text, index=index, raw=event))
-                if pieces := growing.pieces.get("thinking"):
-                    self._goes_on(_THOUGHTS, payload, "thinking_delta", pieces, index)
         elif kind == "input_json_delta" and of == "tool_use" and (text := delta["partial_json"]):
             id = growing.block["id"]
             events.append(StreamEvent.tool_call_delta_event(text, id=id, index=index, raw=event))
@@ -227,7 +220,7 @@ class MessagesDecoder(DecoderBase):
         if counts:  # sums so far, which replace those from the start
             self._message["usage"] = {**(self._message.get("usage") or {}), **counts}
             usage = read_usage(self._message["usage"])
-            if usage is not None and (events or self._opening is None):
+            if usage is not None and (events or self._start_event is None):
                 events.append(StreamEvent.usage_event(usage, raw=event))
 
     def _finish(self, event: dict[str, Any], events: list[StreamEvent]) -> None:

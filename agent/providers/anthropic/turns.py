@@ -26,7 +26,7 @@ from ...types import (
 )
 from ...types.notes import notes_on
 from ..beginnings import Begun
-from ..history import FOREIGN_BLOCK_DROPPED
+from ..repair import FOREIGN_BLOCK_DROPPED
 from ..writing import as_markdown, cannot_take
 from .blocks import NAME_LEFT_OUT, says_nothing, why_left_out
 from .family import API, MOST_MARKS

@@ -16,8 +16,7 @@ from ...models import facts
 from ...schemas import compile_schema, compiled_json
 from ...types import AgentRequest, Origin, Role, ToolSpec
 from ...types.tools import plain_schema
-from ..beginnings import begun
-from ..history import repair
+from ..repair import repair
 from ..writing import Written, as_json, check_extra, home_of, object_json, text_json, tools_json
 from .contents import ContentsWriter
 from .family import SCHEMA_DIALECT, Family, family_of
@@ -53,13 +52,9 @@ def encode_body(request: AgentRequest, speaker: Speaker, *, counting: bool = Fal
     home, family = speaker.home(request), family_of(request.model or "")
     writer = ContentsWriter(home, family, any_ids=speaker.platform.any_ids)
     said = request.to_messages()
-    known = begun(said, writer.key)
-    messages, repairs = repair(said, home, speaker.foreign_thinking, assistants_show=True, begun=known)
+    messages, repairs = repair(said, home, speaker.foreign_thinking, assistant_media=True)
     leading = list(takewhile(lambda message: message.role is Role.SYSTEM, messages))
-    if known is not None and messages is said:
-        contents = writer.continued(known)
-    else:
-        contents = writer.contents(messages[len(leading) :])
+    contents = writer.contents(messages[len(leading) :])
     if not contents:
         raise errors.ConfigurationError(
             "There is nothing to answer: the conversation holds only instructions, or nothing at all.",

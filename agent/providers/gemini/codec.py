@@ -15,8 +15,8 @@ from ... import errors
 from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities
 from ...wire import Reply, WireRequest, parse_json
 from ..base import StreamDecoder
+from ..codec import CodecBase
 from ..credentials import NOWHERE, Address
-from ..decoding import CodecBase
 from ..failures import failure, read_complaint, request_id
 from ..writing import as_json
 from .answer import Reading
@@ -57,7 +57,7 @@ class GeminiCodec(CodecBase):
     """
 
     api = API
-    answer_kind = "generateContent response"
+    response_kind = "generateContent response"
     schema_dialect = SCHEMA_DIALECT
 
     def __init__(
@@ -115,7 +115,7 @@ class GeminiCodec(CodecBase):
         return self.platform.url(self._root, request.model, method)
 
     @override
-    def _read_answer(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
+    def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         reading = Reading(self._speaker.home(request), offered(request))
         for chunk in body if isinstance(body, list) else (body,):
             complaint = read_complaint(chunk) if chunk.get("error") else None
@@ -157,4 +157,4 @@ class GeminiCodec(CodecBase):
         try:
             return int(parse_json(reply.body)["totalTokens"])
         except (ValueError, KeyError, TypeError, OverflowError):
-            raise self._broken("the answer is not a count of tokens", reply, request) from None
+            raise self._protocol_error("the answer is not a count of tokens", reply, request) from None

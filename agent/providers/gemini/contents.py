@@ -31,7 +31,7 @@ from ...types import (
 )
 from ...types.notes import first_notes, kept_notes, notes_on
 from ..beginnings import Begun
-from ..history import is_home
+from ..repair import is_own
 from ..writing import (
     LARGE,
     TURN_ENDS,
@@ -279,7 +279,7 @@ class ContentsWriter:
                 assert_never(part)
 
     def _signed(self, wire: dict[str, Any], part: Part, signature: str | None) -> dict[str, Any]:
-        if signature and is_home(part, self._home):
+        if signature and is_own(part, self._home):
             wire["thoughtSignature"] = signature
         return wire
 
@@ -292,7 +292,7 @@ class ContentsWriter:
         return {**_named(*self._naming(call)), "args": arguments}
 
     def _takes_id(self, call: ToolCall) -> bool:
-        return self._any_ids or is_home(call, self._home)
+        return self._any_ids or is_own(call, self._home)
 
     def _naming(self, call: ToolCall) -> tuple[str, str, bool]:
         """What the bytes of a call's result depend on besides the result itself."""

@@ -13,31 +13,14 @@ from typing_extensions import override
 
 from ...sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, Origin, StreamEvent, ToolCall
-from ...types.stream import WordsType
 from ...wire import parse_json
-from ..alike import Likeness
-from ..decoding import DecoderBase
+from ..codec import DecoderBase
 from ..failures import request_id
-from .answer import Block, Change, Reading
+from .answer import Block, Reading
 from .names import offered
 
 MAX_CHUNK_BYTES = 16 * 1024 * 1024
 """A picture that a model made comes in one piece."""
-
-_LIKENESS = Likeness(
-    "text",
-    "responseId",
-    "promptTokenCount",
-    "candidatesTokenCount",
-    "thoughtsTokenCount",
-    "cachedContentTokenCount",
-    "totalTokenCount",
-    "tokenCount",
-)
-"""Chunks of words differ in what has been counted so far, which is read from the last of them."""
-
-_OF_WORDS = frozenset(("text", "thought"))
-_AROUND_WORDS = frozenset(("content", "index", "safetyRatings"))
 
 
 class GeminiDecoder(DecoderBase):
@@ -56,21 +39,16 @@ class GeminiDecoder(DecoderBase):
         """Calls that have been announced."""
 
     @override
-    def _take(self, payload: bytes, events: list[StreamEvent]) -> None:
+    def _decode_event(self, payload: bytes, events: list[StreamEvent]) -> None:
         chunk = parse_json(payload)
         if self.failure is not None:
             return
-        self._catch_up()
         if chunk.get("error"):
-            self._complain(chunk)
+            self._report_error(chunk)
             return
         changes = self._reading.take(chunk)
         if not self._started:
             self._open(chunk)
-        if _is_plain(chunk, changes):
-            block = changes[0].block
-            said: WordsType = "text_delta" if block.kind == "text" else "thinking_delta"
-            self._goes_on(_LIKENESS, payload, said, block.pieces, block.index)
         for change in changes:
             if change.block.kind == "call":
                 self._call(change.block, chunk, events)
@@ -81,12 +59,6 @@ class GeminiDecoder(DecoderBase):
             if change.block.ended and _needs_its_part(change.block):
                 part = self._reading.part(change.block)
                 events.append(StreamEvent.content_part_event(part, index=change.block.index, raw=chunk))
-
-    def _catch_up(self) -> None:
-        """Learn the counts of a chunk that was not parsed."""
-        latest, self._run.latest = self._run.latest, None
-        if latest is not None:
-            self._reading.note(parse_json(latest))
 
     def _open(self, chunk: dict[str, Any]) -> None:
         self._started = True
@@ -115,10 +87,9 @@ class GeminiDecoder(DecoderBase):
             events.append(StreamEvent.tool_call_end(call, index=block.index, raw=chunk))
 
     @override
-    def _take_end(self, events: list[StreamEvent]) -> None:
+    def _decode_end(self, events: list[StreamEvent]) -> None:
         if not self._reading.complete or self._sse.pending:
             return
-        self._catch_up()
         for block in self._reading.finish():
             if block.kind == "call":
                 self._call(block, None, events)
@@ -131,20 +102,10 @@ class GeminiDecoder(DecoderBase):
     @override
     def partial(self) -> AgentResponse:
         """With the latest counts: they come with every chunk, and no event is worth being made for each."""
-        self._catch_up()
         usage = self._reading.usage
         if usage is not None and not self.done:
             self._fold.add(StreamEvent.usage_event(usage))
         return super().partial()
-
-
-def _is_plain(chunk: dict[str, Any], changes: list[Change]) -> bool:
-    """Whether a chunk has added words to the last block, and nothing else that counts."""
-    if len(changes) != 1 or not changes[0].delta or changes[0].block.ended or "promptFeedback" in chunk:
-        return False
-    candidate, *others = chunk["candidates"]
-    part, *more = candidate["content"]["parts"]
-    return not others and not more and part.keys() <= _OF_WORDS and candidate.keys() <= _AROUND_WORDS
 
 
 def _needs_its_part(block: Block) -> bool:

@@ -30,9 +30,9 @@ from ...types import (
     VendorContent,
 )
 from ...wire import parse_json
-from ..writing import home_of, original_names
-from .dialect import API, LONGEST_NAME, OPAQUE_KEYS, SIGNED_CONTENT, Dialect
-from .settings import SCHEMA_DIALECT, parameters_of
+from ..encoding import original_names, request_origin, tool_parameters
+from .dialect import API, MAX_NAME_LENGTH, OPAQUE_KEYS, SIGNED_CONTENT, Dialect
+from .fields import SCHEMA_DIALECT
 
 VENDOR_KEYS = ("executed_tools",)
 """Parts of a message that tell what the vendor did on its own side."""
@@ -48,11 +48,11 @@ class Reader:
     __slots__ = ("_image_origin", "_names", "_origin", "_request", "_strict")
 
     def __init__(self, dialect: Dialect, request: AgentRequest, model: str) -> None:
-        self._origin = home_of(dialect.name, API, request.model or model)
+        self._origin = request_origin(dialect.name, API, request.model or model)
         # A picture that its vendor does not take back in an assistant's message is told like one made elsewhere.
         self._image_origin = self._origin if "images" in dialect.replayed else None
         self._request = request
-        self._names = original_names(request, LONGEST_NAME) if request.tools else {}
+        self._names = original_names(request, MAX_NAME_LENGTH) if request.tools else {}
         strict = request.tools if dialect.strict else ()
         self._strict = {tool.name: tool for tool in strict if isinstance(tool, ToolSpec) and tool.strict}
 
@@ -120,7 +120,7 @@ class Reader:
         tool = self._strict.get(name)
         if tool is None:
             return arguments
-        restored = compile_schema(parameters_of(tool), SCHEMA_DIALECT).restore(arguments)
+        restored = compile_schema(tool_parameters(tool), SCHEMA_DIALECT).restore(arguments)
         return restored if isinstance(restored, dict) else arguments
 
     def others(

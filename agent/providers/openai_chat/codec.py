@@ -14,14 +14,14 @@ from typing_extensions import override
 from ...types import AgentConfig, AgentRequest, AgentResponse, RefusalContent, ToolCall
 from ...wire import WireRequest
 from ..base import StreamDecoder
+from ..codec import CodecBase
 from ..credentials import NOWHERE, Address
-from ..decoding import CodecBase
 from ..failures import request_id
 from .address import endpoint_of, find_address
 from .answer import Reader, finish_reason, read_logprobs, stop_reason
 from .body import encode_body
 from .dialect import API, Dialect
-from .settings import SCHEMA_DIALECT
+from .fields import SCHEMA_DIALECT
 from .stream import ChatDecoder
 from .usage import read_usage
 
@@ -30,7 +30,7 @@ class ChatCodec(CodecBase):
     """One vendor that speaks Chat Completions, at one address."""
 
     api = API
-    answer_kind = "chat completion"
+    response_kind = "chat completion"
     schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
 
     def __init__(
@@ -63,15 +63,15 @@ class ChatCodec(CodecBase):
         return WireRequest(endpoint_of(self._url, request.model or ""), self._headers, body, self.name, warnings)
 
     @override
-    def _failed_part(self, body: Any) -> Any:
+    def _error_in(self, body: Any) -> Any:
         """A gateway's vendor may have failed: it says so in the place of the answer."""
-        found = super()._failed_part(body)
+        found = super()._error_in(body)
         choices = body.get("choices") if found is None and isinstance(body, dict) else None
         first = choices[0] if isinstance(choices, list) and choices else None
         return first if isinstance(first, dict) and first.get("error") else found
 
     @override
-    def _read_answer(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
+    def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         choice = body["choices"][0]
         model = body.get("model") or request.model or ""
         message = choice["message"]

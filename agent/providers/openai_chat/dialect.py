@@ -6,7 +6,6 @@ wants back. A vendor is one `Dialect`; what is true of some of its models only s
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,8 +22,8 @@ OPAQUE_KEYS = ("reasoning_details", "extra_content", "thought_signature")
 SIGNED_CONTENT = "content"
 """What `provider_data` of thinking calls the signed blocks that stand before the text of its message."""
 
-LONGEST_NAME = 64
-"""Of a tool."""
+MAX_NAME_LENGTH = 64
+"""Of a tool name."""
 
 Setting = Literal["temperature", "top_p", "seed", "stop", "logprobs", "parallel_tool_calls", "name"]
 ToolChoice = Literal["auto", "none", "required", "named"]
@@ -35,8 +34,8 @@ _LEVELS = tuple(ThinkingLevel)
 
 
 @lru_cache(maxsize=1024)
-def fits(models: str, model: str) -> bool:
-    """Whether a model is one of those that a regular expression means. Every call asks this of the same few."""
+def matches(models: str, model: str) -> bool:
+    """Whether a regular expression for model names finds this one. Cached: calls repeat the same few."""
     return re.search(models, model) is not None
 
 
@@ -97,6 +96,9 @@ class CacheMarks:
     whole_requests: bool = True
     """Whether a request that shall be kept as a whole is marked, too; a vendor that caches by itself needs no mark."""
     most: int = 4
+
+    def fragment(self, hint: Literal["short", "long"]) -> Fragment:
+        return self.short if hint == "short" else self.long
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,25 +196,15 @@ class Dialect:
 
     capabilities: ProviderCapabilities = field(default_factory=_capabilities)
 
-    ways: str = field(init=False, default="", compare=False, repr=False)
-    """Tells dialects of one name apart by how they write a message: its bytes are kept, and must not be mixed up."""
-
-    def __post_init__(self) -> None:
-        ways = (
-            self.developer_models, self.refused, self.cache_marks, self.call_ids, sorted(self.replayed),
-            self.reasoning_key, self.reasoning_filler, self.refusals, self.result_images, self.document_urls,
-        )  # fmt: skip
-        object.__setattr__(self, "ways", hashlib.sha256(repr(ways).encode()).hexdigest()[:12])
-
-    def refuses(self, setting: Setting, model: str) -> bool:
-        return any(setting in settings and fits(models, model) for models, settings in self.refused)
+    def refuses(self, setting: str, model: str) -> bool:
+        return any(setting in settings and matches(models, model) for models, settings in self.refused)
 
     def limit_key(self, model: str) -> str:
-        newer = self.completion_models is not None and fits(self.completion_models, model)
+        newer = self.completion_models is not None and matches(self.completion_models, model)
         return "max_completion_tokens" if newer else self.max_tokens_key
 
     def thinking_of(self, model: str) -> Thinking:
-        fitting = (thinking for thinking in self.thinking if fits(thinking.models, model))
+        fitting = (thinking for thinking in self.thinking if matches(thinking.models, model))
         return next(fitting, _UNTOLD)
 
 

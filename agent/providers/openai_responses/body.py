@@ -15,8 +15,7 @@ from ...models import facts
 from ...schemas import compile_schema
 from ...types import AgentRequest, Message, Origin, Role, ThinkingLevel, ToolResult, ToolSpec
 from ...types.tools import plain_schema
-from ..beginnings import begun
-from ..history import repair
+from ..repair import repair
 from ..writing import (
     NO_PARAMETERS,
     Written,
@@ -103,12 +102,8 @@ class BodyWriter:
         if self._continues:
             answers, messages = _leading_results(messages)
         writer = ItemWriter(self._home, stored=self._stored, breakpoints=self._family.breakpoints)
-        known = None if answers else begun(messages, writer.key)
-        repaired, warnings = repair(messages, self._home, self._foreign_thinking, begun=known)
-        if known is not None and repaired is messages:
-            items = writer.continued(known)
-        else:
-            items = writer.messages((*answers, *repaired) if answers else repaired)
+        repaired, warnings = repair(messages, self._home, self._foreign_thinking)
+        items = writer.messages((*answers, *repaired))
         self._warnings.update(dict.fromkeys((*warnings, *writer.warnings)))
         return instructions, items
 

@@ -16,8 +16,8 @@ from ... import errors
 from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, RefusalContent, ToolCall
 from ...wire import Reply, WireRequest, parse_json
 from ..base import StreamDecoder
+from ..codec import SHAPE_ERRORS, CodecBase
 from ..credentials import NOWHERE, Address, resolve
-from ..decoding import SHAPE_ERRORS, CodecBase
 from ..failures import request_id
 from ..writing import home_of
 from .answer import ItemReader, read_logprobs, read_usage, stop_reason
@@ -32,7 +32,7 @@ class ResponsesCodec(CodecBase):
     """One vendor that speaks the Responses API, at one address."""
 
     api = API
-    answer_kind = "response"
+    response_kind = "response"
     schema_dialect = DIALECT
 
     def __init__(
@@ -92,7 +92,7 @@ class ResponsesCodec(CodecBase):
         return WireRequest(self._url + self._query, self._headers, body, self.name, writer.warnings)
 
     @override
-    def _read_answer(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
+    def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         items = body["output"]
         status = body.get("status")
         if status not in (None, "completed", "incomplete"):
@@ -147,4 +147,4 @@ class ResponsesCodec(CodecBase):
         try:
             return int(parse_json(reply.body)["input_tokens"])
         except SHAPE_ERRORS as error:
-            raise self._broken(f"the answer holds no count ({type(error).__name__})", reply, request) from None
+            raise self._protocol_error(f"the answer holds no count ({type(error).__name__})", reply, request) from None

@@ -31,7 +31,7 @@ from ...types import (
 )
 from ...types.notes import first_notes, kept_notes
 from ..beginnings import Begun
-from ..history import FOREIGN_BLOCK_DROPPED, is_home
+from ..repair import FOREIGN_BLOCK_DROPPED, is_own
 from ..writing import (
     LARGE,
     arguments_text,
@@ -219,14 +219,14 @@ class ItemWriter:
             if _is_empty(part):
                 continue
             reasoning = False
-            if held and not (linked and is_home(part, self._home)):
+            if held and not (linked and is_own(part, self._home)):
                 self._warn(LOST_REASONING)
                 linked = False
                 held.clear()
             items += held
             held.clear()
             # An item whose reasoning is gone may not be known by its id: the vendor would miss the reasoning.
-            self._add(part, items, by_id=linked and not again and is_home(part, self._home))
+            self._add(part, items, by_id=linked and not again and is_own(part, self._home))
         if held:
             self._warn(LOST_REASONING)
         if message.name is not None:
@@ -278,7 +278,7 @@ class ItemWriter:
         self, part: Part, text: str, block: dict[str, Any], items: list[dict[str, Any]], *, by_id: bool
     ) -> None:
         """Words join the message they belong to: by its id at home, and else whatever was said just before."""
-        facts: Mapping[str, Any] = (part.provider_data or {}) if is_home(part, self._home) else {}
+        facts: Mapping[str, Any] = (part.provider_data or {}) if is_own(part, self._home) else {}
         id, phase = facts.get("id") if by_id else None, facts.get("phase")
         last = items[-1] if items else {}
         said_here = last.get("role") == "assistant" and last.get("id") == id and last.get("phase") == phase
@@ -313,7 +313,7 @@ class ItemWriter:
 
     def _call_facts(self, call: ToolCall) -> dict[str, Any]:
         """What the vendor said about a call of its own."""
-        return dict(call.provider_data or {}) if is_home(call, self._home) else {}
+        return dict(call.provider_data or {}) if is_own(call, self._home) else {}
 
     # What the model is told.
 
@@ -326,7 +326,7 @@ class ItemWriter:
                 items.append(self._result(part))
             elif isinstance(part, VendorContent):
                 self._flush(role, content, items)
-                if is_home(part, self._home):  # an answer to a block of the vendor's: it names who that is
+                if is_own(part, self._home):  # an answer to a block of the vendor's: it names who that is
                     items.append(dict(part.provider_data or {"type": part.kind}))
                 else:
                     self._warn(FOREIGN_BLOCK_DROPPED)

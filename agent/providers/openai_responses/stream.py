@@ -16,8 +16,7 @@ from typing_extensions import override
 from ...sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, RefusalContent, StreamEvent, ToolCall
 from ...wire import MAX_REPLY_BYTES, parse_json
-from ..alike import Likeness
-from ..decoding import DecoderBase
+from ..codec import DecoderBase
 from ..failures import request_id
 from ..writing import home_of
 from .answer import ItemReader, content_of, read_logprobs, read_usage, stop_reason
@@ -25,9 +24,6 @@ from .traits import API
 
 _PLACES = 1000
 """Blocks per item: where an item's own numbers end and the next item's begin."""
-
-_LIKENESS = Likeness("delta", "item_id", "sequence_number", "obfuscation")
-"""Deltas of words differ in their numbers and padding; the item's place, which counts, is not left open."""
 
 _CALLS = ("function_call", "custom_tool_call")
 _OURS = (*_CALLS, "message", "reasoning")
@@ -79,7 +75,7 @@ class ResponsesDecoder(DecoderBase):
         self._refused = False
 
     @override
-    def _take(self, payload: bytes, events: list[StreamEvent]) -> None:
+    def _decode_event(self, payload: bytes, events: list[StreamEvent]) -> None:
         if self.done or payload == b"[DONE]":
             return
         event = parse_json(payload)
@@ -91,7 +87,7 @@ class ResponsesDecoder(DecoderBase):
             return
         match kind:
             case "response.output_text.delta":
-                self._take_words(event, "output_text", events, payload)
+                self._take_words(event, "output_text", events)
             case "response.created" | "response.in_progress" | "response.queued":
                 self._open(event["response"])
             case "response.output_item.added":
@@ -185,9 +181,7 @@ class ResponsesDecoder(DecoderBase):
             if item.fragments:
                 events.append(StreamEvent.tool_call_delta_event("".join(item.fragments), id=call.id, index=index))
 
-    def _take_words(
-        self, event: dict[str, Any], kind: str, events: list[StreamEvent], payload: bytes | None = None
-    ) -> None:
+    def _take_words(self, event: dict[str, Any], kind: str, events: list[StreamEvent]) -> None:
         position, item = self._find(event)
         item.item.setdefault("type", "message")
         place = item.place(event.get("content_index"))
@@ -204,9 +198,6 @@ class ResponsesDecoder(DecoderBase):
             events.append(StreamEvent.refusal_delta(text, index=index, raw=event))
             return
         events.append(StreamEvent.text_delta(text, index=index, raw=event))
-        placed = isinstance(event.get("output_index"), int) and not self._moved
-        if payload is not None and placed and not event.get("logprobs"):
-            self._goes_on(_LIKENESS, payload, "text_delta", words, index)
 
     def _take_thought(self, event: dict[str, Any], events: list[StreamEvent], *, summary: bool) -> None:
         """A summary says what the text says: where a vendor sends both, only what came first is told."""
@@ -329,7 +320,7 @@ class ResponsesDecoder(DecoderBase):
         error = event.get("error") or response.get("error")
         if not error and event.get("message"):
             error = {key: event[key] for key in ("message", "code", "param") if event.get(key)}
-        self._complain({"error": error or f"the response ended as {response.get('status') or 'an error'}"})
+        self._report_error({"error": error or f"the response ended as {response.get('status') or 'an error'}"})
         self._take_cost(event)
 
     def _take_cost(self, event: Mapping[str, Any]) -> None:

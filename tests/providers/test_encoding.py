@@ -1,9 +1,8 @@
-"""Bytes kept with messages and tools change nothing but the time that a request takes."""
+"""Requests are encoded the same way however often, in whatever form, and for whomever they were encoded before."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import ConfigurationError
-from agent.types import AgentRequest, FrozenDict, Message, Role, TextContent, ToolCall, ToolSpec
+from agent.types import AgentRequest, FrozenDict, Message, Role, TextContent, ToolSpec
 from agent.types.messages import RoleName
 from tests.providers.writing_requests import TARGETS, codec_of, fresh, model_of, written
-from tests.steps import steps_of
 from tests.strategies import agent_requests
 
 APIS = ("openai-chat:gpt-4o", "openai-responses:gpt-4o", "anthropic:claude-sonnet-4-5", "gemini:gemini-2.5-flash")
@@ -138,53 +136,6 @@ def test_a_changed_tool_is_written_anew() -> None:
             ]
             assert sent[1] == sent[2]
             assert sent[0] != sent[1] or "strict" in change
-
-
-# What a turn costs
-
-
-def conversation(turns: int) -> list[Message]:
-    said = [Message.system("You are helpful.")]
-    for number in range(turns):
-        call = ToolCall(id=f"call_{number}", name=f"tool_{number % 5}", arguments={"number": number})
-        said += [
-            Message.user(f"question {number}"),
-            Message.assistant("let me see", tool_calls=[call]),
-            Message.tool("found", tool_call_id=call.id),
-        ]
-    return [*said, Message.user("and now?")]
-
-
-def specs(count: int) -> list[ToolSpec]:
-    schema = {"type": "object", "properties": {"number": {"type": "integer"}, "of": {"enum": ["a", "b"]}}}
-    return [ToolSpec(name=f"tool_{number}", description="Looks.", parameters=schema) for number in range(count)]
-
-
-def cost_of(target: str, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
-    request = AgentRequest(messages=messages, tools=tools, model=model_of(target))
-    return steps_of(lambda: codec_of(target).encode(request, stream=False), of_c=False)
-
-
-@pytest.mark.parametrize("target", APIS)
-def test_a_turn_costs_what_is_new_in_it(target: str) -> None:
-    """Messages and tools that were sent before are joined: for them next to nothing of Python runs."""
-    tools = specs(20)
-    short, long = conversation(5), conversation(65)
-    for known in (short, long):
-        cost_of(target, known, tools)
-    answer = [Message.assistant("fine"), Message.user("go on")]
-    few, many = cost_of(target, [*short, *answer], tools), cost_of(target, [*long, *answer], tools)
-    assert (many - few) / (len(long) - len(short)) < 2.1
-    assert cost_of(target, conversation(65), specs(20)) > 4 * many
-
-
-@pytest.mark.parametrize("target", APIS)
-def test_a_tool_is_written_once(target: str) -> None:
-    messages, tools = [Message.user("hi")], specs(40)
-    first = cost_of(target, messages, tools)
-    again, without = cost_of(target, messages, tools), cost_of(target, messages, ())
-    assert again - without < 3 * len(tools)
-    assert first - without > 3 * (again - without)
 
 
 def test_what_a_tool_loses_is_told_every_time() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from agent.providers import history
-from agent.providers.history import NO_RESULT, repair
+from agent.providers import repair as repair_module
+from agent.providers.repair import NO_RESULT, repair
 from agent.types import (
     CodeContent,
     ImageContent,
@@ -89,7 +89,9 @@ def test_results_may_stand_anywhere_and_nothing_that_was_said_is_lost(messages: 
     assert repair(repaired, HOME) == (repaired, ())
     left = "".join(part.text or "" for message in repaired for part in message.parts)
     for part in (part for message in messages for part in message.parts):
-        if isinstance(part, TextContent) or (isinstance(part, ToolResult) and history.REPEATED_RESULT not in warnings):
+        if isinstance(part, TextContent) or (
+            isinstance(part, ToolResult) and repair_module.REPEATED_RESULT not in warnings
+        ):
             assert part.text in left
 
 
@@ -115,27 +117,27 @@ def test_a_call_that_nobody_answered_is_answered_with_an_error() -> None:
     result = repaired[2].parts[0]
     assert isinstance(result, ToolResult)
     assert (result.tool_call_id, result.name, result.content, result.is_error) == ("c1", "look", NO_RESULT, True)
-    assert warnings == (history.UNANSWERED,)
+    assert warnings == (repair_module.UNANSWERED,)
 
 
 def test_a_call_at_the_very_end_is_answered_too() -> None:
     repaired, warnings = repair([Message.user("hi"), asked(CALL)], HOME)
     assert repaired[-1].role is Role.TOOL
-    assert warnings == (history.UNANSWERED,)
+    assert warnings == (repair_module.UNANSWERED,)
 
 
 def test_one_of_two_parallel_calls_without_a_result_is_answered_beside_the_other() -> None:
     repaired, warnings = repair([asked(CALL, ToolCall(id="c2", name="look")), ANSWER, Message.user("so?")], HOME)
     answered = [part.tool_call_id for message in repaired for part in message.parts if isinstance(part, ToolResult)]
     assert answered == ["c1", "c2"]
-    assert warnings == (history.UNANSWERED,)
+    assert warnings == (repair_module.UNANSWERED,)
 
 
 def test_a_result_that_comes_too_late_is_moved_to_its_call() -> None:
     repaired, warnings = repair([asked(CALL), Message.user("hurry"), ANSWER], HOME)
     assert [message.role for message in repaired] == [Role.ASSISTANT, Role.TOOL, Role.USER]
     assert repaired[1].text == "found"
-    assert warnings == (history.MOVED_RESULT,)
+    assert warnings == (repair_module.MOVED_RESULT,)
 
 
 def test_a_result_without_its_call_is_told_as_text_and_keeps_its_picture() -> None:
@@ -146,26 +148,26 @@ def test_a_result_without_its_call_is_told_as_text_and_keeps_its_picture() -> No
     assert "look" in repaired[0].text
     assert "hm" in repaired[0].text
     assert picture in repaired[0].parts
-    assert warnings == (history.STRAY_RESULT,)
+    assert warnings == (repair_module.STRAY_RESULT,)
 
 
 def test_a_result_that_names_no_call_is_told_as_text() -> None:
     repaired, warnings = repair([Message.user("hi"), Message(Role.TOOL, "21 degrees")], HOME)
     assert [(message.role, message.text) for message in repaired[1:]] == [(Role.USER, "21 degrees")]
-    assert warnings == (history.STRAY_RESULT,)
+    assert warnings == (repair_module.STRAY_RESULT,)
 
 
 def test_only_the_first_of_several_results_is_kept() -> None:
     repaired, warnings = repair([asked(CALL), ANSWER, Message.tool("again", tool_call_id="c1")], HOME)
     assert [message.text for message in repaired[1:]] == ["found"]
-    assert warnings == (history.REPEATED_RESULT,)
+    assert warnings == (repair_module.REPEATED_RESULT,)
 
 
 def test_a_call_whose_id_was_used_before_is_renamed_together_with_its_result() -> None:
     repaired, warnings = repair([asked(CALL), ANSWER, asked(CALL), ANSWER], HOME)
     ids = [part.id for message in repaired for part in message.parts if isinstance(part, ToolCall | ToolResult)]
     assert ids == ["c1", "c1", "c1#2", "c1#2"]
-    assert warnings == (history.REPEATED_CALL,)
+    assert warnings == (repair_module.REPEATED_CALL,)
 
 
 def test_what_a_user_says_beside_results_is_said_after_them() -> None:
@@ -200,8 +202,8 @@ def test_what_is_said_among_results_waits_for_the_last_of_them(between: Message)
     repaired, warnings = repair([calls, between, ANSWER, Message.tool("more", tool_call_id="c2")], HOME)
     assert results_in(repaired) == [("c1", "found"), ("c2", "more")]
     assert [message.role for message in repaired] == [Role.ASSISTANT, Role.TOOL, Role.TOOL, Role.USER]
-    assert history.UNANSWERED not in warnings
-    assert history.REPEATED_RESULT not in warnings
+    assert repair_module.UNANSWERED not in warnings
+    assert repair_module.REPEATED_RESULT not in warnings
 
 
 def test_a_user_who_speaks_beside_the_first_of_two_results_does_not_lose_the_second() -> None:
@@ -217,7 +219,7 @@ def test_a_late_result_finds_the_latest_call_of_its_id() -> None:
     late = Message.tool("at last", tool_call_id="c1")
     repaired, warnings = repair([asked(CALL), ANSWER, asked(CALL), Message.user("hurry"), late], HOME)
     assert results_in(repaired) == [("c1", "found"), ("c1#2", "at last")]
-    assert warnings == (history.REPEATED_CALL, history.MOVED_RESULT)
+    assert warnings == (repair_module.REPEATED_CALL, repair_module.MOVED_RESULT)
 
 
 def test_an_assistant_that_holds_its_own_results_is_told_in_order() -> None:
@@ -234,7 +236,7 @@ def test_a_turn_of_reasoning_alone_is_left_out_with_a_warning() -> None:
     alone = Message(Role.ASSISTANT, [ThinkingContent(thinking="hm", signature="s", origin=HOME)])
     repaired, warnings = repair([Message.user("hi"), alone, Message.user("so?")], HOME)
     assert [message.text for message in repaired] == ["hi", "so?"]
-    assert warnings == (history.ONLY_THINKING,)
+    assert warnings == (repair_module.ONLY_THINKING,)
 
 
 def test_an_id_used_thousands_of_times_costs_no_more_than_others() -> None:
@@ -242,11 +244,10 @@ def test_an_id_used_thousands_of_times_costs_no_more_than_others() -> None:
     messages = [message for _ in range(5_000) for message in (asked(CALL), ANSWER)]
     repaired, _ = repair(messages, HOME)
     assert repaired[-1].parts[0].tool_call_id == "c1#5000"  # type: ignore[union-attr]
-    looked = Counting()
-    state = history._Repair(HOME, "drop", shows=False, known=looked)
-    for _ in range(100):
-        history._taken_call(CALL, state)
-    assert looked.lookups <= 4 * 100
+    pass_over = repair_module._Repair(messages[:200], HOME, "drop", assistant_media=False)
+    pass_over._call_counts = counts = Counting()
+    pass_over.run()
+    assert counts.lookups <= 4 * 100
 
 
 class Counting(dict[str, int]):
@@ -266,8 +267,8 @@ def test_what_is_known_of_a_message_is_known_for_each_home() -> None:
     message = Message(Role.ASSISTANT, [ThinkingContent(thinking="hm", origin=HOME), TextContent(text="yes")])
     for _ in range(2):
         assert repair([message], HOME) == ([message], ())
-        assert repair([message], other)[1] == (history.FOREIGN_THINKING_DROPPED,)
-        assert repair([message], other, "text")[1] == (history.FOREIGN_THINKING_TOLD,)
+        assert repair([message], other)[1] == (repair_module.FOREIGN_THINKING_DROPPED,)
+        assert repair([message], other, "text")[1] == (repair_module.FOREIGN_THINKING_TOLD,)
 
 
 @pytest.mark.parametrize("origin", [None, ELSEWHERE, HOME.model_copy(update={"model": "another"})])
@@ -275,14 +276,14 @@ def test_reasoning_made_elsewhere_is_left_out_with_a_warning(origin: Origin | No
     thought = ThinkingContent(thinking="hm", signature="s", origin=origin)
     repaired, warnings = repair([Message(Role.ASSISTANT, [thought, TextContent(text="yes")])], HOME)
     assert repaired[0].parts == (TextContent(text="yes"),)
-    assert warnings == (history.FOREIGN_THINKING_DROPPED,)
+    assert warnings == (repair_module.FOREIGN_THINKING_DROPPED,)
 
 
 def test_reasoning_made_elsewhere_can_be_told_as_text() -> None:
     thought = ThinkingContent(thinking="hm", origin=ELSEWHERE)
     repaired, warnings = repair([Message(Role.ASSISTANT, [thought, TextContent(text="yes")])], HOME, "text")
     assert "hm" in repaired[0].text
-    assert warnings == (history.FOREIGN_THINKING_TOLD,)
+    assert warnings == (repair_module.FOREIGN_THINKING_TOLD,)
 
 
 def test_reasoning_of_ones_own_is_untouched() -> None:
@@ -294,7 +295,7 @@ def test_a_block_of_another_vendor_is_left_out_with_a_warning() -> None:
     block = VendorContent(kind="search", provider_data={"type": "search"}, origin=ELSEWHERE)
     repaired, warnings = repair([Message(Role.ASSISTANT, [block, TextContent(text="yes")])], HOME)
     assert repaired[0].parts == (TextContent(text="yes"),)
-    assert warnings == (history.FOREIGN_BLOCK_DROPPED,)
+    assert warnings == (repair_module.FOREIGN_BLOCK_DROPPED,)
 
 
 def test_empty_text_and_empty_messages_are_left_out_silently() -> None:
@@ -321,13 +322,13 @@ def test_what_an_assistant_showed_is_shown_by_the_user_where_assistants_cannot()
     repaired, warnings = repair([Message.user("draw"), drawn, ANSWER, Message.user("nice")], HOME)
     assert [message.role for message in repaired] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.USER, Role.USER]
     assert repaired[1].parts == (TextContent(text="Look:"), CALL)
-    assert repaired[3].parts == (TextContent(text=history.SHOWN), picture)
-    assert warnings == (history.MOVED_MEDIA,)
+    assert repaired[3].parts == (TextContent(text=repair_module.ASSISTANT_MEDIA), picture)
+    assert warnings == (repair_module.MOVED_MEDIA,)
 
 
 def test_what_an_assistant_showed_stays_where_it_was_made_and_where_assistants_can() -> None:
     own = Message(Role.ASSISTANT, [ImageContent(image_data=b"png", media_type="image/png", origin=HOME)])
     other = Message(Role.ASSISTANT, [ImageContent(image_data=b"png", media_type="image/png", origin=ELSEWHERE)])
     assert repair([own], HOME) == ([own], ())
-    assert repair([other], HOME, assistants_show=True) == ([other], ())
-    assert repair([other], HOME)[1] == (history.MOVED_MEDIA,), "one answer does not stand for the other"
+    assert repair([other], HOME, assistant_media=True) == ([other], ())
+    assert repair([other], HOME)[1] == (repair_module.MOVED_MEDIA,), "one answer does not stand for the other"

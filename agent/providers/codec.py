@@ -1,0 +1,251 @@
+"""Base classes of codecs and stream decoders.
+
+A vendor's codec says what its responses mean. The base classes make sure that nothing malformed passes for a response,
+that errors have no cause that quotes the vendor (which may quote the key), and that events are folded exactly once.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from .. import errors
+from ..sse import EventTooLong, SseDecoder
+from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
+from ..types.headers import holds_key
+from ..wire import Reply, parse_json
+from .failures import failure, read_complaint, reply_failure, request_id, shown
+
+USER_AGENT = "agent-llm-router"
+SHAPE_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
+"""Errors that decoders raise for malformed data. Pass them to `describe_malformed`."""
+_LOOKS_SECRET = re.compile(r"(?!\S*://)(?=\S*[0-9])(?=\S*[A-Za-z])\S{16,}")
+_NEVER_SECRET = re.compile(r"^accept|^content-|^user-agent$|beta|version")
+_MIN_SECRET_LENGTH = 8
+_MAX_UNPARSED_CHUNKS = 256
+"""Chunks kept of a reply that is not an event stream. An error body is not longer."""
+
+
+def describe_malformed(error: Exception) -> str:
+    """Describe malformed data by the error that decoding it raised.
+
+    In production, bugs of a decoder look like malformed data, too. The tests replace this function to raise them.
+    """
+    return type(error).__name__
+
+
+def secrets_in(headers: Mapping[str, str]) -> list[str]:
+    """Credentials in headers: by the header's name, or because the value looks like one."""
+    return list(dict.fromkeys(secret for name, value in headers.items() for secret in _secrets_of(name.lower(), value)))
+
+
+def _secrets_of(name: str, value: str) -> list[str]:
+    if holds_key(name):
+        pieces = [*re.split(r"[\s;,]+", value), *re.split(r"[\s;,=]+", value)]  # `Bearer …`, `a=…; b=…`
+        return [piece for piece in pieces if len(piece) >= _MIN_SECRET_LENGTH]
+    if _NEVER_SECRET.search(name):
+        return []
+    return [piece for piece in value.split() if _LOOKS_SECRET.fullmatch(piece)]
+
+
+class CodecBase(ABC):
+    """Base class of codecs: `decode` and `decode_error` around the vendor's `_read_response`."""
+
+    api: ClassVar[str]
+    response_kind: ClassVar[str]
+    """The vendor's name for a response; for error messages."""
+    transport = "http"
+    schema_dialect: ClassVar[str | None] = None
+    """The API's restrictions on schemas, as a name that `agent.schemas.compile_schema` knows."""
+
+    def __init__(
+        self, name: str, capabilities: ProviderCapabilities, headers: Mapping[str, str], secrets: tuple[str, ...]
+    ) -> None:
+        self.name = name
+        self.capabilities = capabilities
+        sent = {"content-type": "application/json", "accept": "*/*", "user-agent": USER_AGENT}
+        sent.update({header.lower(): value for header, value in headers.items()})
+        self._headers = tuple((header.encode("ascii"), value.encode("latin-1")) for header, value in sent.items())
+        self._secrets = tuple(dict.fromkeys((*secrets, *secrets_in(sent))))
+
+    @override
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def decode(self, reply: Reply, request: AgentRequest) -> AgentResponse:
+        # Errors are raised from None: frames of their causes hold the vendor's text, which may quote the key.
+        try:
+            body = parse_json(reply.body)
+        except ValueError as error:
+            raise self._protocol_error(f"the answer is not JSON: {error}", reply, request) from None
+        complaint = read_complaint(self._error_in(body))
+        if complaint is None:
+            try:
+                return self._read_response(body, reply.headers, request)
+            except SHAPE_ERRORS as error:
+                complaint = read_complaint(body)
+                if complaint is None:
+                    reason = f"the answer is not a {self.response_kind} ({describe_malformed(error)})"
+                    raise self._protocol_error(reason, reply, request) from None
+        raise failure(
+            complaint,
+            status=reply.status,
+            headers=reply.headers,
+            body=body,
+            data=reply.body,
+            provider=self.name,
+            model=request.model,
+            secrets=self._secrets,
+        )
+
+    def _error_in(self, body: Any) -> Any:
+        """The part of a reply with status 200 that reports an error, or None."""
+        return body if isinstance(body, dict) and body.get("error") else None
+
+    def carried_by(self, client: Any, headers: Mapping[str, str]) -> CodecBase:
+        """The same codec for an SDK client, which has its own address and key."""
+        raise errors.ConfigurationError(
+            f"The provider {self.name!r} cannot do without an address of its own.",
+            field="client",
+            fix="Use one of the built-in providers with a client.",
+        )
+
+    @abstractmethod
+    def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
+        """Read the body of a successful reply. May raise an AgentError, and SHAPE_ERRORS for malformed data."""
+
+    def decode_error(self, reply: Reply, request: AgentRequest) -> errors.AgentError:
+        return reply_failure(reply, provider=self.name, model=request.model, secrets=self._secrets)
+
+    def _protocol_error(self, message: str, reply: Reply, request: AgentRequest) -> errors.ProtocolError:
+        return errors.ProtocolError(
+            f"{self.name}: {message}",
+            provider=self.name,
+            model=request.model,
+            request_id=request_id(reply.headers),
+            body=shown(reply.body, self._secrets),
+        )
+
+
+class DecoderBase(ABC):
+    """Base class of stream decoders: bytes in, events out. Subclasses decode the data of one server-sent event.
+
+    A subclass calls `_start` once the response's id and model are known, sets `done` at the stream's terminal event,
+    and calls `_fail` or `_report_error` when something is wrong.
+    """
+
+    __slots__ = (
+        "_fold", "_headers", "_name", "_request", "_secrets", "_sse", "_start_event", "_unparsed", "done", "failure",
+    )  # fmt: skip
+
+    def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
+        self.done = False
+        self.failure: errors.AgentError | None = None
+        self._name = name
+        self._headers = headers
+        self._request = request
+        self._secrets = secrets
+        self._sse = SseDecoder()
+        self._fold = Fold()
+        self._start_event: StreamEvent | None = None
+        self._unparsed: list[bytes] | None = []
+        """Chunks before the first event: the whole reply, if it is not an event stream."""
+
+    @abstractmethod
+    def _decode_event(self, payload: bytes, events: list[StreamEvent]) -> None:
+        """Decode the data of one server-sent event. May raise SHAPE_ERRORS for malformed data."""
+
+    def _decode_end(self, events: list[StreamEvent]) -> None:  # noqa: B027  # most vendors have nothing to add here
+        """Called at the end of the bytes, for vendors without a terminal event."""
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        events: list[StreamEvent] = []
+        try:
+            payloads = self._sse.feed(chunk)
+            if self._unparsed is not None:
+                self._unparsed.append(chunk)
+                if payloads or len(self._unparsed) > _MAX_UNPARSED_CHUNKS:
+                    self._unparsed = None
+            for payload in payloads:
+                self._decode_event(payload, events)
+        except EventTooLong as error:
+            self._unparsed = None  # the error must not keep megabytes alive
+            self._fail(str(error))
+        except SHAPE_ERRORS as error:
+            self._fail(f"an event of the stream cannot be read ({describe_malformed(error)})")
+        return self._emit(events)
+
+    def end(self) -> list[StreamEvent]:
+        events: list[StreamEvent] = []
+        if not self.done and self.failure is None:
+            try:
+                if self._unparsed:
+                    self._decode_error_body(b"".join(self._unparsed))
+                self._decode_end(events)
+            except SHAPE_ERRORS as error:
+                self._fail(f"the end of the stream cannot be read ({describe_malformed(error)})")
+        return self._emit(events)
+
+    def _decode_error_body(self, body: bytes) -> None:
+        """Report the error in a reply without events, if it is the JSON of one."""
+        try:
+            complaint = parse_json(body)
+        except ValueError:
+            return
+        if read_complaint(complaint) is not None:
+            self._report_error(complaint)
+
+    def response(self) -> AgentResponse:
+        try:
+            return self._fold.response()
+        except ValueError:
+            raise self._protocol_error("the events of the stream do not fit together") from None
+
+    def partial(self) -> AgentResponse:
+        return self._fold.partial()
+
+    def _start(self, facts: AgentResponse, raw: Any) -> None:
+        """Set the message_start event. It waits for content: until then, a failed call can still be retried."""
+        self._start_event = StreamEvent.message_start(response=facts, raw=raw)
+
+    def _emit(self, events: list[StreamEvent]) -> list[StreamEvent]:
+        if events and self._start_event is not None:
+            events.insert(0, self._start_event)
+            self._start_event = None
+        folded = self._fold.add_all(events)
+        if folded < len(events):
+            self._fail("the events of the stream do not fit together")
+            del events[folded:]  # folding them again would raise the same error
+        return events
+
+    def _report_error(self, body: Any) -> None:
+        """Fail with the error that the vendor reports inside its stream."""
+        complaint = read_complaint(body)
+        if complaint is None:
+            self._fail("the vendor reports an error")
+            return
+        self.failure = failure(
+            complaint,
+            status=200,
+            headers=self._headers,
+            body=body,
+            provider=self._name,
+            model=self._request.model,
+            secrets=self._secrets,
+        )
+
+    def _fail(self, message: str) -> None:
+        if self.failure is None:
+            self.failure = self._protocol_error(message)
+
+    def _protocol_error(self, message: str) -> errors.ProtocolError:
+        return errors.ProtocolError(
+            f"{self._name}: {message}",
+            provider=self._name,
+            model=self._request.model,
+            request_id=request_id(self._headers),
+        )

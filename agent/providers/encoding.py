@@ -1,0 +1,217 @@
+"""Helpers for encoding requests: the table of request fields, JSON, tools, ids, names and media."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias, TypeVar
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from .. import errors
+from ..types import AgentRequest, CodeContent, DiffContent, DocumentContent, Origin, Part, ToolSpec, thaw
+
+JsonDict: TypeAlias = dict[str, Any]
+
+_N, _I = b"NI"
+
+
+# The request and its fields.
+
+
+@dataclass(slots=True)
+class EncodingContext:
+    """One request being encoded: the target, the body so far, and warnings about everything left out of it.
+
+    Codecs subclass it to add what their encoders need, such as a dialect.
+    """
+
+    request: AgentRequest
+    origin: Origin
+    """Provider, API and model that the request goes to."""
+    body: JsonDict = field(default_factory=dict)
+    warnings: dict[str, None] = field(default_factory=dict)
+    """Warnings in order, each once."""
+
+    @property
+    def provider(self) -> str:
+        return self.origin.provider
+
+    @property
+    def model(self) -> str:
+        return self.origin.model
+
+    def warn(self, *warnings: str) -> None:
+        self.warnings.update(dict.fromkeys(warnings))
+
+    def refuses(self, name: str) -> bool:
+        """Whether the target refuses a request field. `encode_fields` leaves it out with a warning then."""
+        return False
+
+    def unsupported(self, message: str, *, field: str, fix: str) -> errors.UnsupportedFeatureError:
+        """Return the error for a field that cannot be left out silently."""
+        return errors.UnsupportedFeatureError(
+            message, field=field, fix=fix, provider=self.provider, model=self.model or None
+        )
+
+    def unsupported_part(self, part: Part, where: str) -> errors.UnsupportedFeatureError:
+        """Return the error for a content part that the API has no place for."""
+        return self.unsupported(
+            f"{self.provider} does not take a part of type {part.type!r} {where}.",
+            field="messages",
+            fix="Leave it out, or use a provider that takes it.",
+        )
+
+
+C = TypeVar("C", bound=EncodingContext)
+Row: TypeAlias = Callable[[C, Any], Mapping[str, Any]]
+"""Encodes the value of one request field: returns the body's keys for it. It may warn, or raise."""
+
+_DEFAULTS = {name: info.default for name, info in AgentRequest.model_fields.items()}
+
+
+def encode_fields(context: C, rows: Mapping[str, Row[C]]) -> JsonDict:
+    """Encode every request field that is set, in the order of the table. Returns the body."""
+    request, body = context.request, context.body
+    for name, encode in rows.items():
+        value = getattr(request, name)
+        if value is None or value == _DEFAULTS[name]:
+            continue
+        if context.refuses(name):
+            context.warn(f"{name} was left out: {context.model or 'the model'} at {context.provider} does not take it")
+        else:
+            body.update(encode(context, value))
+    return body
+
+
+def sent_as(key: str) -> Row[EncodingContext]:
+    """Send the value unchanged under this key."""
+    return lambda context, value: {key: value}
+
+
+def left_out(warning: str) -> Row[EncodingContext]:
+    """Leave the field out with this warning."""
+
+    def encode(context: EncodingContext, value: Any) -> JsonDict:
+        context.warn(warning)
+        return {}
+
+    return encode
+
+
+def not_sent(context: EncodingContext, value: Any) -> JsonDict:
+    """Leave the field out silently: it is meant for the client, or has no effect on this API."""
+    return {}
+
+
+def check_extra(request: AgentRequest, reserved_keys: Sequence[str]) -> None:
+    """Raise if `extra` contains a key of the body that the request itself sets."""
+    if not request.extra:
+        return
+    for key in (*reserved_keys, "tools") if request.tools else reserved_keys:
+        if key in request.extra:
+            raise errors.ConfigurationError(
+                f"extra may not contain {key!r}.", field="extra", fix=f"Set {key} through the request itself."
+            )
+
+
+# JSON.
+
+
+def dump_json(value: Any) -> bytes:
+    """Serialize a body. Raises ConfigurationError for lone surrogates, non-finite numbers and unknown objects."""
+    try:
+        data = to_json(value)
+        # Searching for one byte first takes a tenth of the time.
+        if (_N in data and b"NaN" in data) or (_I in data and b"Infinity" in data):
+            from_json(data, allow_inf_nan=False)
+    except (PydanticSerializationError, ValueError) as error:
+        raise errors.ConfigurationError(
+            f"The request cannot be written as JSON: {error}.",
+            field="request",
+            fix="Pass only what JSON can hold; text.encode('utf-8', 'replace').decode() mends half a character.",
+        ) from None
+    return data
+
+
+def dump_arguments(arguments: Mapping[str, Any]) -> str:
+    """Serialize the arguments of a tool call as JSON text. A plain dict is serialized faster than a frozen one."""
+    return dump_json({**arguments}).decode()
+
+
+# Tools and schemas.
+
+
+def tool_parameters(tool: ToolSpec) -> JsonDict:
+    """The tool's schema as a plain dict. Without parameters it is an empty object, which every vendor insists on."""
+    return thaw(tool.parameters) or {"type": "object", "properties": {}}
+
+
+def schema_name(schema: Mapping[str, Any]) -> str:
+    """A name for an output schema, from its title."""
+    title = str(schema.get("title") or "answer")
+    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in title)
+    return name[:64] or "answer"
+
+
+# Ids and names.
+
+
+@lru_cache(maxsize=256)
+def request_origin(provider: str, api: str, model: str) -> Origin:
+    """The origin that parts of the response will have. Cached, so that origins usually compare by identity."""
+    return Origin(provider=provider, api=api, model=model)
+
+
+def normalize_id(id: str, pattern: re.Pattern[str], length: int = 24, *, prefix: str = "") -> str:
+    """Return the id if it matches the pattern, else a hash of it with the given length.
+
+    Calls and their results go through this function alike, so they still match; the conversation keeps the original.
+    """
+    if pattern.fullmatch(id):
+        return id
+    return prefix + hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[: length - len(prefix)]
+
+
+@lru_cache(maxsize=4096)
+def normalize_name(name: str, max_length: int, allowed: str = "a-zA-Z0-9_-") -> str:
+    """Return a tool name in the allowed characters. A name that had to be changed ends in a hash of the original."""
+    clean = re.sub(f"[^{allowed}]", "_", name)
+    if clean == name and len(name) <= max_length:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:6]
+    return f"{clean[: max_length - 7]}_{digest}"
+
+
+def original_names(request: AgentRequest, max_length: int, allowed: str = "a-zA-Z0-9_-") -> dict[str, str]:
+    """Map changed tool names back to those in the request, for reading the response."""
+    names = (tool.name for tool in request.tools if isinstance(tool, ToolSpec))
+    return {sent: name for name in names if (sent := normalize_name(name, max_length, allowed)) != name}
+
+
+# Content.
+
+
+def to_markdown(part: CodeContent | DiffContent) -> str:
+    if isinstance(part, CodeContent):
+        return f"```{part.language or ''}\n{part.code}\n```"
+    removed = "".join(f"-{line}\n" for line in part.old_code.splitlines())
+    added = "".join(f"+{line}\n" for line in part.new_code.splitlines())
+    return f"```diff\n{removed}{added}```"
+
+
+def document_text(document: DocumentContent) -> str:
+    """The text of a plain-text document, with its title in front."""
+    return f"{document.title}:\n{document.text}" if document.title else document.text or ""
+
+
+def encode_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def data_url(data: bytes, media_type: str) -> str:
+    return f"data:{media_type};base64,{encode_base64(data)}"

@@ -1,0 +1,235 @@
+"""Request fields of Chat Completions: how each is sent, and what is left out where a vendor or model refuses it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
+
+from ...models import facts
+from ...schemas import compile_schema
+from ...types import ThinkingLevel, ToolSpec
+from ..encoding import (
+    EncodingContext,
+    JsonDict,
+    Row,
+    normalize_id,
+    normalize_name,
+    not_sent,
+    schema_name,
+    sent_as,
+    tool_parameters,
+)
+from .dialect import MAX_NAME_LENGTH, Dialect, ToolChoice
+from .params import FunctionDefinition, FunctionTool, JsonSchema
+
+SCHEMA_DIALECT = "openai"
+_SESSION_ID = re.compile(r"[!-~]{1,64}")
+_MAX_METADATA_PAIRS = 16
+
+
+@dataclass(slots=True, kw_only=True)
+class ChatContext(EncodingContext):
+    """A request for one vendor of Chat Completions."""
+
+    dialect: Dialect
+
+    @override
+    def refuses(self, name: str) -> bool:
+        return bool(self.dialect.refused) and self.dialect.refuses(name, self.model)
+
+
+Tools = Sequence[ToolSpec | Mapping[str, Any]]
+
+
+def encode_tools(context: ChatContext, tools: Tools) -> JsonDict:
+    if not context.dialect.capabilities.tools:
+        raise context.unsupported(
+            f"{context.provider} does not call tools.",
+            field="tools",
+            fix="Leave them out, or use a provider that takes them.",
+        )
+    if not _offers_tools(context):
+        return {}
+    return {"tools": [encode_tool(context, tool) if isinstance(tool, ToolSpec) else tool for tool in tools]}
+
+
+def _offers_tools(context: ChatContext) -> bool:
+    """Without "none" in a vendor's tool choices, tools that shall not be called are not offered."""
+    request = context.request
+    return bool(request.tools) and (request.tool_choice != "none" or "none" in context.dialect.tool_choices)
+
+
+def encode_tool(context: ChatContext, tool: ToolSpec) -> FunctionTool | JsonDict:
+    strict = context.dialect.strict
+    function: FunctionDefinition = {
+        "name": normalize_name(tool.name, MAX_NAME_LENGTH),
+        "description": tool.description,
+        "parameters": tool_parameters(tool),
+    }
+    if tool.strict and strict:
+        compiled = compile_schema(function["parameters"], SCHEMA_DIALECT)
+        context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
+        if compiled.strict:
+            function["strict"] = True
+            function["parameters"] = compiled.schema
+    elif tool.strict:
+        context.warn(f"tool {tool.name}: {context.provider} cannot be made to keep to a tool's schema")
+    elif tool.strict is not None and strict:
+        function["strict"] = False
+    return {"type": "function", "function": function, **tool.extra}
+
+
+def encode_tool_choice(context: ChatContext, choice: str) -> JsonDict:
+    if not context.request.tools:
+        if choice not in ("auto", "none"):
+            context.warn(f"tool_choice={choice!r} was left out: no tool is offered")
+        return {}
+    if not _offers_tools(context):
+        return {}
+    kind: ToolChoice = choice if choice in ("auto", "none", "required") else "named"  # type: ignore[assignment]
+    if kind not in context.dialect.tool_choices:
+        context.warn(f"tool_choice={choice!r} was left out: {context.provider} does not take it")
+        return {}
+    match kind:
+        case "auto" | "none":
+            return {"tool_choice": choice}
+        case "required":
+            return {"tool_choice": context.dialect.required_word}
+        case "named":
+            return {"tool_choice": _named_choice(choice, context.request.tools)}
+
+
+def _named_choice(name: str, tools: Tools) -> JsonDict:
+    for tool in tools:
+        if not isinstance(tool, ToolSpec) and isinstance(own := tool.get("custom"), dict) and own.get("name") == name:
+            return {"type": "custom", "custom": {"name": name}}
+    return {"type": "function", "function": {"name": normalize_name(name, MAX_NAME_LENGTH)}}
+
+
+def encode_parallel_tool_calls(context: ChatContext, parallel: bool) -> JsonDict:
+    return {"parallel_tool_calls": parallel} if _offers_tools(context) else {}
+
+
+def encode_max_tokens(context: ChatContext, limit: int) -> JsonDict:
+    return {context.dialect.limit_key(context.model): limit}
+
+
+def encode_temperature(context: ChatContext, temperature: float) -> JsonDict:
+    return {"temperature": temperature} if _takes_sampling(context, "temperature") else {}
+
+
+def encode_top_p(context: ChatContext, top_p: float) -> JsonDict:
+    return {"top_p": top_p} if _takes_sampling(context, "top_p") else {}
+
+
+def _takes_sampling(context: ChatContext, name: str) -> bool:
+    known = facts(context.provider, context.model)
+    thinks = context.request.thinking not in (None, ThinkingLevel.OFF)
+    if known.sampling is False or (thinks and known.sampling_with_thinking is False):
+        context.warn(f"{name} was left out: {context.model} chooses for itself")
+        return False
+    return True
+
+
+def encode_seed(context: ChatContext, seed: int) -> JsonDict:
+    return {context.dialect.seed_key: seed}
+
+
+def encode_stop(context: ChatContext, stop: Sequence[str]) -> JsonDict:
+    limit = context.dialect.most_stops
+    if len(stop) > limit:
+        context.warn(f"{context.provider} takes {limit} stop sequences; the others were left out")
+    return {"stop": stop[:limit]}
+
+
+def encode_logprobs(context: ChatContext, alternatives: int) -> JsonDict:
+    return {"logprobs": True, "top_logprobs": alternatives} if alternatives else {"logprobs": True}
+
+
+def encode_thinking(context: ChatContext, level: ThinkingLevel) -> JsonDict:
+    """Send the nearest level that the model has, without the settings that it refuses while it thinks."""
+    body, model = context.body, context.model
+    thinking = context.dialect.thinking_of(model)
+    left_out = f"thinking={level.value!r} was left out: {model or 'the model'} at {context.provider}"
+    if facts(context.provider, model).thinking is False or not thinking.levels:
+        if level is not ThinkingLevel.OFF:
+            context.warn(f"{left_out} has no such setting")
+        return {}
+    nearest = thinking.nearest(level)
+    if nearest is None:
+        context.warn(f"{left_out} cannot be stopped from it")
+        return {}
+    if nearest is not level:
+        context.warn(
+            f"thinking={level.value!r} was sent as {nearest.value!r}, which comes closest at {context.provider}"
+        )
+    if nearest is not ThinkingLevel.OFF:
+        for name in sorted(thinking.refuses & body.keys()):
+            del body[name]
+            context.warn(f"{name} was left out: {model} does not take it while it thinks")
+        if "logprobs" not in body:
+            body.pop("top_logprobs", None)
+    return {**thinking.levels[nearest]}
+
+
+def encode_output_schema(context: ChatContext, schema: Any) -> JsonDict:
+    """Send a schema that the vendor shall enforce. The other output modes use a tool or the prompt instead."""
+    request, dialect = context.request, context.dialect
+    if request.output_mode not in (None, "native"):
+        return {}
+    if dialect.capabilities.native_schema_output:
+        json_schema = request.output_json_schema or {}
+        compiled = compile_schema(json_schema, SCHEMA_DIALECT)
+        context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
+        named: JsonSchema = {"name": schema_name(json_schema), "schema": compiled.schema}
+        if compiled.strict and dialect.strict:
+            named["strict"] = True
+        return {"response_format": {"type": "json_schema", "json_schema": named}}
+    if dialect.capabilities.json_mode:
+        context.warn(
+            f"output_schema: {dialect.name} promises JSON, but not the schema; say in the prompt what it must hold"
+        )
+        return {"response_format": {"type": "json_object"}}
+    context.warn(f"output_schema was left out: {dialect.name} does not take one; say in the prompt what is wanted")
+    return {}
+
+
+def encode_metadata(context: ChatContext, metadata: Mapping[str, Any]) -> JsonDict:
+    """Metadata goes along with completions that the vendor stores."""
+    if not context.dialect.metadata or context.request.extra.get("store") is not True:
+        return {}
+    if len(metadata) <= _MAX_METADATA_PAIRS and all(isinstance(value, str) for value in metadata.values()):
+        return {"metadata": metadata}
+    context.warn(f"metadata was left out: the vendor takes {_MAX_METADATA_PAIRS} pairs of texts at most")
+    return {}
+
+
+def encode_session_id(context: ChatContext, session_id: str) -> JsonDict:
+    key = context.dialect.session_key
+    return {key: normalize_id(session_id, _SESSION_ID, 64)} if key is not None and session_id else {}
+
+
+FIELDS: dict[str, Row[ChatContext]] = {
+    "model": sent_as("model"),
+    "tools": encode_tools,
+    "tool_choice": encode_tool_choice,
+    "parallel_tool_calls": encode_parallel_tool_calls,
+    "max_tokens": encode_max_tokens,
+    "temperature": encode_temperature,
+    "top_p": encode_top_p,
+    "seed": encode_seed,
+    "stop": encode_stop,
+    "logprobs": encode_logprobs,
+    "thinking": encode_thinking,  # after the settings that it may displace
+    "output_schema": encode_output_schema,
+    "output_mode": not_sent,
+    "metadata": encode_metadata,
+    "session_id": encode_session_id,
+    "deadline": not_sent,
+}
+ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "extra"))
+"""Fields that `encode_body` and the message encoder read."""

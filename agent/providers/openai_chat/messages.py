@@ -1,0 +1,367 @@
+"""Encoding of messages for Chat Completions: one method per role, one per kind of content part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, assert_never, cast
+
+from ...types import (
+    AudioContent,
+    CodeContent,
+    DiffContent,
+    DocumentContent,
+    ImageContent,
+    Message,
+    Part,
+    RefusalContent,
+    Role,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResult,
+    VendorContent,
+)
+from ..encoding import (
+    JsonDict,
+    data_url,
+    document_text,
+    dump_arguments,
+    encode_base64,
+    normalize_id,
+    normalize_name,
+    to_markdown,
+)
+from ..repair import FOREIGN_BLOCK_DROPPED, is_own
+from .dialect import MAX_NAME_LENGTH, SIGNED_CONTENT, Fragment, matches
+from .fields import ChatContext
+from .params import (
+    AssistantMessage,
+    AudioBlock,
+    Block,
+    Call,
+    Content,
+    FileBlock,
+    ImageBlock,
+    ImageUrl,
+    MessageParam,
+    PromptMessage,
+    TextBlock,
+    ToolMessage,
+)
+
+ATTACHED = "The result is attached to the next message."
+SOUND_LEFT_OUT = "the sound of an assistant's answer was left out of the conversation; its words were told"
+MARKS_LEFT_OUT = "more parts are marked for the prompt cache than the vendor takes; the first marks were left out"
+
+_AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+_ASSISTANT_OK: AssistantMessage = {"role": "assistant", "content": "OK"}
+"""Assistant message between a tool message and a user message, where a vendor insists on one."""
+
+CacheHint = Literal["short", "long"]
+M = TypeVar("M", bound=MessageParam)
+
+
+class MessageEncoder:
+    """Encodes the messages of one request."""
+
+    def __init__(self, context: ChatContext) -> None:
+        self._context = context
+        self._dialect = dialect = context.dialect
+        self._origin = context.origin
+        self._system_role: Literal["system", "developer"] = "system"
+        if dialect.developer_models and matches(dialect.developer_models, context.model):
+            self._system_role = "developer"
+        marks = dialect.cache_marks
+        self._marks = marks if marks is not None and matches(marks.models, context.model) else None
+        self._ignored_marks: frozenset[int] = frozenset()
+        """Ids of the parts whose marks exceed the vendor's limit."""
+        self._attachments: list[Block] = []
+        """Content of results besides text, for a user message after the turn's last result."""
+
+    def encode(self, messages: Sequence[Message]) -> list[MessageParam]:
+        marked = {} if self._marks is None else self._marked_messages(messages)
+        encoded: list[MessageParam] = []
+        after_tool = False
+        for position, message in enumerate(messages):
+            role = message.role
+            if role is Role.TOOL:
+                after_tool = True
+            elif after_tool:
+                self._end_results(encoded, before_user=role is Role.USER)
+                after_tool = False
+            if role is Role.ASSISTANT:
+                written: Sequence[MessageParam] = self._encode_assistant(message)
+            elif role is Role.TOOL:
+                written = self._encode_results(message)
+            else:
+                written = (self._encode_prompt(message),)
+            encoded.extend(written)
+            if position in marked and written:
+                encoded[-1] = _mark_last_block(written[-1], marked[position])
+        self._end_results(encoded)
+        return encoded
+
+    def _end_results(self, encoded: list[MessageParam], *, before_user: bool = False) -> None:
+        """After a turn's last result: add its attachments."""
+        if not self._dialect.user_after_tool and (self._attachments or before_user):
+            encoded.append(_ASSISTANT_OK)
+        if self._attachments:
+            encoded.append({"role": "user", "content": self._attachments})
+            self._attachments = []
+
+    # Cache breakpoints.
+
+    def _marked_messages(self, messages: Sequence[Message]) -> dict[int, Fragment]:
+        """Breakpoints of the request as a whole, by position. Vendors limit them, and those of parts come first."""
+        assert self._marks is not None
+        limit, hint = self._marks.most, self._context.request.cache
+        marked = [id(part) for message in messages for part in _nested_parts(message) if part.cache is not None]
+        if len(marked) > limit:
+            self._ignored_marks = frozenset(marked[:-limit])
+            self._context.warn(MARKS_LEFT_OUT)
+        if hint is None or not self._marks.whole_requests:
+            return {}
+        positions = [len(messages) - 1]
+        positions += [at for at, message in enumerate(messages) if message.role is Role.SYSTEM][-1:]
+        return {position: self._marks.fragment(hint) for position in positions[: max(0, limit - len(marked))]}
+
+    def _mark_of(self, part: Part) -> Fragment:
+        if part.cache is None or self._marks is None or id(part) in self._ignored_marks:
+            return {}
+        return self._marks.fragment(part.cache)
+
+    # System and user messages.
+
+    def _encode_prompt(self, message: Message) -> PromptMessage:
+        system = message.role is Role.SYSTEM
+        content = message.content
+        encoded: PromptMessage = {
+            "role": self._system_role if system else "user",
+            "content": content if isinstance(content, str) else self._encode_content(content, system=system),
+        }
+        return self._add_name(encoded, message)
+
+    def _add_name(self, encoded: M, message: Message) -> M:
+        if message.name is None:
+            return encoded
+        if self._dialect.refuses("name", self._context.model):
+            self._context.warn(f"the name of a message was left out: {self._dialect.name} does not take it")
+            return encoded
+        return cast(M, {**encoded, "name": message.name})
+
+    def _encode_content(self, parts: Sequence[Part], *, system: bool) -> Content:
+        where = "in a system message" if system else "in a user's message"
+        if len(parts) == 1 and isinstance(parts[0], TextContent) and not self._mark_of(parts[0]):
+            return parts[0].text
+        blocks: list[Block] = []
+        for part in parts:
+            block = self._encode_block(part, where)
+            if system and block["type"] != "text":
+                raise self._context.unsupported_part(part, where)
+            blocks.append(cast(Block, {**block, **self._mark_of(part)}))
+        return blocks
+
+    def _encode_block(self, part: Part, where: str) -> Block:
+        match part:
+            case TextContent():
+                return encode_text(part.text)
+            case CodeContent() | DiffContent():
+                return encode_text(to_markdown(part))
+            case ImageContent():
+                return encode_image(part)
+            case AudioContent():
+                return self._encode_audio(part)
+            case DocumentContent():
+                return self._encode_document(part)
+            case ThinkingContent() | ToolCall() | ToolResult() | RefusalContent() | VendorContent():
+                raise self._context.unsupported_part(part, where)
+            case _:
+                assert_never(part)
+
+    def _encode_audio(self, part: AudioContent) -> AudioBlock:
+        format = _AUDIO_FORMATS.get(part.media_type or "audio/wav")
+        if format is None:
+            raise self._context.unsupported_part(part, f"as {part.media_type}; it takes wav and mp3")
+        return {"type": "input_audio", "input_audio": {"data": encode_base64(part.data), "format": format}}
+
+    def _encode_document(self, part: DocumentContent) -> TextBlock | FileBlock:
+        if part.text is not None:
+            return encode_text(document_text(part) or "(an empty document)")
+        if part.data is not None:
+            data = data_url(part.data, part.media_type or "application/pdf")
+        elif part.url is not None and self._dialect.document_urls:
+            data = part.url
+        else:
+            raise self._context.unsupported_part(part, "by URL; pass its bytes as data")
+        return {"type": "file", "file": {"filename": part.title or "document", "file_data": data}}
+
+    # Assistant messages.
+
+    def _encode_assistant(self, message: Message) -> list[AssistantMessage]:
+        """Encode an assistant message; none if nothing in it can be sent."""
+        content = message.content
+        encoded: AssistantMessage = {"role": "assistant"}
+        if isinstance(content, str):
+            encoded["content"] = content
+            return [self._add_name(encoded, message)]
+        text: list[str] = []
+        thinking: list[ThinkingContent] = []
+        calls: list[Call] = []
+        opaque: JsonDict = {}
+        mark: Fragment = {}
+        for part in content:
+            match part:
+                case TextContent():
+                    text.append(part.text)
+                case CodeContent() | DiffContent():
+                    text.append(to_markdown(part))
+                case ToolCall():
+                    calls.append(self._encode_call(part))
+                case ThinkingContent():
+                    thinking.append(part)
+                    self._replay(part, opaque)
+                case RefusalContent() if self._dialect.refusals:
+                    encoded["refusal"] = encoded.get("refusal", "") + part.refusal
+                case RefusalContent():
+                    text.append(part.refusal)
+                case VendorContent():
+                    if not self._replay(part, opaque):
+                        self._context.warn(FOREIGN_BLOCK_DROPPED)
+                case AudioContent():
+                    self._encode_spoken(part, encoded)
+                case ImageContent() if is_own(part, self._origin) and "images" in self._dialect.replayed:
+                    encoded.setdefault("images", []).append(encode_image(part))
+                case ToolResult() | ImageContent() | DocumentContent():
+                    raise self._context.unsupported_part(part, "in an assistant's message")
+                case _:
+                    assert_never(part)
+            if part.cache is not None:
+                mark = self._mark_of(part) or mark
+        words = "" if "audio" in encoded else "".join(text)
+        if not words and not calls and len(encoded) == 1:
+            return []
+        self._add_content(encoded, words, thinking, opaque, has_calls=bool(calls))
+        if calls:
+            encoded["tool_calls"] = calls
+        encoded = self._add_name(cast(AssistantMessage, {**encoded, **opaque}), message)
+        return [_mark_last_block(encoded, mark) if mark else encoded]
+
+    def _add_content(
+        self,
+        encoded: AssistantMessage,
+        words: str,
+        thinking: Sequence[ThinkingContent],
+        opaque: JsonDict,
+        *,
+        has_calls: bool,
+    ) -> None:
+        """Add the text, and the reasoning where the dialect has it."""
+        key = self._dialect.reasoning_key
+        reasoning = "".join(part.thinking for part in thinking)
+        blocks: list[Block] = [
+            block for part in thinking for block in (part.provider_data or {}).get(SIGNED_CONTENT, ())
+        ]
+        if key == "content" and reasoning:
+            blocks = [{"type": "thinking", "thinking": [encode_text(reasoning)]}]
+        elif key is not None and key != "content" and reasoning:
+            opaque[key] = reasoning
+        elif key is not None and key != "content" and has_calls and self._dialect.reasoning_filler is not None:
+            opaque[key] = self._dialect.reasoning_filler
+        if blocks and words:
+            blocks.append(encode_text(words))
+        encoded["content"] = blocks or words or None
+
+    def _replay(self, part: ThinkingContent | VendorContent, opaque: JsonDict) -> bool:
+        """Send a part's opaque data back to its vendor; repair has dropped that of others. False if there is none."""
+        replayed = False
+        for key, value in (part.provider_data or {}).items():
+            if key in self._dialect.replayed:
+                earlier = opaque.get(key)
+                opaque[key] = [*earlier, *value] if isinstance(earlier, list | tuple) else value
+                replayed = True
+        return replayed
+
+    def _encode_spoken(self, part: AudioContent, encoded: AssistantMessage) -> None:
+        """Refer to a spoken answer by its id, which its vendor knows. Other vendors get its text alone."""
+        data = part.provider_data or {}
+        if is_own(part, self._origin) and data.get("id"):
+            encoded["audio"] = {"id": data["id"]}
+        else:
+            self._context.warn(SOUND_LEFT_OUT)
+
+    def _encode_call(self, call: ToolCall) -> Call:
+        opaque: Mapping[str, Any] = (call.provider_data or {}) if is_own(call, self._origin) else {}
+        id, name = self._normalize_id(call.id), normalize_name(call.name, MAX_NAME_LENGTH)
+        if opaque.get("type") == "custom":
+            return {"id": id, "type": "custom", "custom": {"name": name, "input": call.arguments.get("input", "")}}
+        arguments = dump_arguments(call.arguments) if call.invalid_arguments is None else call.invalid_arguments
+        encoded: Call = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        if opaque:
+            replayed = {key: value for key, value in opaque.items() if key in self._dialect.replayed}
+            return cast(Call, {**encoded, **replayed})
+        return encoded
+
+    def _normalize_id(self, id: str) -> str:
+        return normalize_id(id, self._dialect.call_ids.form, self._dialect.call_ids.length)
+
+    # Tool messages.
+
+    def _encode_results(self, message: Message) -> list[ToolMessage]:
+        id, content = message.tool_call_id, message.content
+        if isinstance(content, str) and id is not None:
+            return [{"role": "tool", "tool_call_id": self._normalize_id(id), "content": content}]
+        return [self._encode_result(part) for part in message.parts if isinstance(part, ToolResult)]
+
+    def _encode_result(self, result: ToolResult) -> ToolMessage:
+        id, text = self._normalize_id(result.tool_call_id), result.text
+        parts = () if isinstance(result.content, str) else result.content
+        images = [part for part in parts if isinstance(part, ImageContent)]
+        media = [part for part in parts if not isinstance(part, TextContent)]
+        blocks: list[Block] = []
+        if self._dialect.result_images and len(images) == len(media):
+            blocks += map(encode_image, images)
+        elif media:
+            self._attachments.append(encode_text(f"Attached to the result of {result.name or 'the call'} ({id}):"))
+            self._attachments += [self._encode_block(part, "in a tool's result") for part in media]
+            text = text or ATTACHED
+        if result.is_error:
+            text = f"Error: {text}"
+        if blocks and text:
+            blocks.insert(0, encode_text(text))
+        encoded: ToolMessage = {"role": "tool", "tool_call_id": id, "content": blocks or text}
+        for part in (result, *reversed(parts)):
+            if mark := self._mark_of(part):
+                return _mark_last_block(encoded, mark)
+        return encoded
+
+
+def encode_text(text: str) -> TextBlock:
+    return {"type": "text", "text": text}
+
+
+def encode_image(part: ImageContent) -> ImageBlock:
+    url = part.image_url
+    if url is None:
+        url = data_url(part.image_data or b"", part.media_type or "image/png")
+    image: ImageUrl = {"url": url}
+    if part.detail is not None:
+        image["detail"] = part.detail
+    return {"type": "image_url", "image_url": image}
+
+
+def _nested_parts(message: Message) -> Iterator[Part]:
+    """The parts of a message; those inside a result come before it."""
+    for part in () if isinstance(message.content, str) else message.content:
+        if isinstance(part, ToolResult) and not isinstance(part.content, str):
+            yield from part.content
+        yield part
+
+
+def _mark_last_block(message: M, mark: Fragment) -> M:
+    """Put a cache breakpoint on the last content block. A message without content gets none."""
+    content = message.get("content")
+    if not content:
+        return message
+    blocks: list[Any] = [encode_text(content)] if isinstance(content, str) else list(cast(list[Block], content))
+    blocks[-1] = {**blocks[-1], **mark}
+    return cast(M, {**message, "content": blocks})

@@ -1,0 +1,321 @@
+"""Repair of conversations, so that any vendor accepts them whichever model wrote the turns.
+
+Vendors reject calls without results, results without calls, and signed reasoning of other models. A crash between call
+and result, an edit or a change of vendor produces such conversations. The repair is deterministic, so prompt caches
+still find their prefix, and every change is reported as a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
+from operator import is_
+from typing import Literal, assert_never
+
+from ..types import (
+    AudioContent,
+    CodeContent,
+    DiffContent,
+    DocumentContent,
+    ImageContent,
+    Message,
+    Origin,
+    Part,
+    RefusalContent,
+    Role,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResult,
+    VendorContent,
+)
+
+NO_RESULT = "There is no result: the call was interrupted before it was answered."
+"""Content of the result that an unanswered call gets. Constant, so that repaired prompts stay the same."""
+ASSISTANT_MEDIA = "(The assistant showed this.)"
+"""Text before media of an assistant, where assistant messages cannot contain any."""
+
+UNANSWERED = "a tool call without a result was answered with an error"
+STRAY_RESULT = "a tool result without its call was told as text"
+MOVED_RESULT = "a tool result was moved to its call"
+REPEATED_RESULT = "a tool call had several results; the first was kept"
+REPEATED_CALL = "a tool call's id was used before; the call was renamed"
+ONLY_THINKING = "a turn of reasoning alone was left out of the conversation"
+MOVED_MEDIA = "what an assistant showed was moved to a user's message"
+FOREIGN_THINKING_DROPPED = "reasoning made elsewhere was left out of the conversation"
+FOREIGN_THINKING_TOLD = "reasoning made elsewhere was told as text"
+FOREIGN_BLOCK_DROPPED = "a block that only its vendor understands was left out of the conversation"
+
+ForeignThinking = Literal["drop", "text"]
+
+
+def repair(
+    messages: Sequence[Message],
+    origin: Origin,
+    foreign_thinking: ForeignThinking = "drop",
+    *,
+    assistant_media: bool = False,
+) -> tuple[list[Message], tuple[str, ...]]:
+    """Return the conversation in a form that the target accepts, and warnings about the changes.
+
+    Afterwards every call has exactly one result, in the tool messages right after it; reasoning and vendor blocks
+    are the target's own; and no message is empty. Messages that are in order are returned as the same objects.
+
+    Args:
+        messages: The conversation.
+        origin: The target: provider, API and model.
+        foreign_thinking: Whether reasoning of other models is dropped, or sent as text.
+        assistant_media: Whether the API accepts other models' images and documents in assistant messages. If not, they
+            move to a user message.
+    """
+    return _Repair(messages, origin, foreign_thinking, assistant_media=assistant_media).run()
+
+
+def is_own(part: Part, origin: Origin) -> bool:
+    """Whether the target itself made this part, so that its opaque data can be sent back."""
+    return part.origin is origin or (part.origin is not None and part.origin == origin)
+
+
+class _Repair:
+    """One pass over one conversation."""
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        origin: Origin,
+        foreign_thinking: ForeignThinking,
+        *,
+        assistant_media: bool,
+    ) -> None:
+        self._messages = messages
+        self._origin = origin
+        self._foreign_thinking = foreign_thinking
+        self._assistant_media = assistant_media
+        self._repaired: list[Message] = []
+        self._warnings: dict[str, None] = {}
+        self._unanswered: dict[str, list[ToolCall]] = {}
+        """Calls of the latest assistant turn that have no result yet, by the id that their results use."""
+        self._call_counts: dict[str, int] = {}
+        """Number of calls so far, by id."""
+        self._postponed: list[Part] = []
+        """Parts for a user message after the turn's last result."""
+        self._late_results: dict[tuple[str, int], ToolResult] | None = None
+        self._moved: dict[str, ToolResult] = {}
+        """Late results that were moved to their calls, by call id."""
+
+    def run(self) -> tuple[list[Message], tuple[str, ...]]:
+        for message in self._messages:
+            content, role = message.content, message.role
+            if isinstance(content, str):
+                if role is Role.TOOL:
+                    self._add_text_result(message)
+                else:
+                    self._end_turn()
+                    if content:
+                        self._repaired.append(message)
+            elif role is Role.ASSISTANT and _has_result(content):
+                for piece in _split_results(message):
+                    self._add_parts(piece)
+            else:
+                self._add_parts(message)
+        self._end_turn()
+        return self._repaired, tuple(self._warnings)
+
+    def _add_parts(self, message: Message) -> None:
+        if message.role is Role.ASSISTANT:
+            self._end_turn()
+            self._add_assistant(message)
+        elif message.role is Role.TOOL or _has_result(message.parts):
+            self._add_results(message)
+        else:
+            self._end_turn()
+            self._append(message, [part for part in message.parts if self._is_sendable(part)])
+
+    def _append(self, message: Message, parts: Sequence[Part]) -> None:
+        """Add a message with these parts, which are all or some of its own, or changed ones."""
+        if not parts:
+            return
+        if len(parts) == len(message.content) and all(map(is_, parts, message.content)):
+            self._repaired.append(message)
+        else:
+            self._repaired.append(message.model_copy(update={"content": tuple(parts)}))
+
+    def _warn(self, warning: str) -> None:
+        self._warnings[warning] = None
+
+    # Assistant messages.
+
+    def _add_assistant(self, message: Message) -> None:
+        parts = [repaired for part in message.parts if (repaired := self._repair_part(part)) is not None]
+        if all(isinstance(part, ThinkingContent) for part in parts):
+            if parts:  # nothing follows the reasoning, so the turn says nothing
+                self._warn(ONLY_THINKING)
+            return
+        self._append(message, parts)
+
+    def _repair_part(self, part: Part) -> Part | None:
+        match part:
+            case TextContent():
+                return part if part.text or (part.signature and is_own(part, self._origin)) else None
+            case ToolCall():
+                return self._add_call(part)
+            case ThinkingContent():
+                return part if is_own(part, self._origin) else self._replace_thinking(part)
+            case VendorContent():
+                return part if self._is_sendable(part) else None
+            case ImageContent() | DocumentContent():
+                if self._assistant_media or is_own(part, self._origin):
+                    return part
+                self._postpone_media(part)
+                return None
+            case CodeContent() | DiffContent() | AudioContent() | RefusalContent() | ToolResult():
+                return part
+            case _:
+                assert_never(part)
+
+    def _is_sendable(self, part: Part) -> bool:
+        """Whether a part says anything to the target."""
+        if isinstance(part, TextContent):
+            return bool(part.text)
+        if isinstance(part, VendorContent) and not is_own(part, self._origin):
+            self._warn(FOREIGN_BLOCK_DROPPED)
+            return False
+        return True
+
+    def _replace_thinking(self, part: ThinkingContent) -> TextContent | None:
+        if self._foreign_thinking == "text" and part.thinking.strip():
+            self._warn(FOREIGN_THINKING_TOLD)
+            return TextContent(text=f"<thinking>\n{part.thinking}\n</thinking>\n")
+        self._warn(FOREIGN_THINKING_DROPPED)
+        return None
+
+    def _postpone_media(self, part: ImageContent | DocumentContent) -> None:
+        self._warn(MOVED_MEDIA)
+        if not self._postponed:
+            self._postponed.append(TextContent(text=ASSISTANT_MEDIA))
+        self._postponed.append(part)
+
+    def _add_call(self, call: ToolCall) -> ToolCall:
+        """Register a call; one whose id was used before gets another."""
+        id = call.id
+        number = self._call_counts[id] = self._call_counts.get(id, 0) + 1
+        if number > 1:
+            self._warn(REPEATED_CALL)
+            while f"{id}#{number}" in self._call_counts:
+                number += 1
+            call = call.model_copy(update={"id": f"{id}#{number}"})
+            self._call_counts[call.id] = 1
+        self._unanswered.setdefault(id, []).append(call)  # its result uses the original id
+        return call
+
+    # Results.
+
+    def _add_text_result(self, message: Message) -> None:
+        """Add a tool message of text alone. It usually follows its call and needs no repair."""
+        calls = self._unanswered.get(message.tool_call_id) if message.tool_call_id is not None else None
+        if calls and calls[0].id == message.tool_call_id and message.name in (None, calls[0].name):
+            calls.pop(0)
+            self._repaired.append(message)
+        else:
+            self._add_results(message)
+
+    def _add_results(self, message: Message) -> None:
+        """Add a message with results. Its other parts are sent after the turn's last result."""
+        results: list[ToolResult] = []
+        changed = message.role is not Role.TOOL
+        if message.role is Role.TOOL and message.parts and not _has_result(message.parts):
+            self._warn(STRAY_RESULT)  # it names no call at all
+        for part in message.parts:
+            if isinstance(part, ToolResult) and (calls := self._unanswered.get(part.tool_call_id)):
+                result = _fit_result(part, calls.pop(0))
+                results.append(result)
+                changed = changed or result is not part
+                continue
+            changed = True
+            if not isinstance(part, ToolResult):
+                if self._is_sendable(part):
+                    self._postponed.append(part)
+            elif part.tool_call_id not in self._call_counts:
+                self._postpone_stray(part)
+            elif self._moved.get(part.tool_call_id) != part:
+                self._warn(REPEATED_RESULT)
+        if results:
+            self._repaired.append(Message(Role.TOOL, results) if changed else message)
+
+    def _postpone_stray(self, result: ToolResult) -> None:
+        """Send a result without a call as text, followed by its media."""
+        self._warn(STRAY_RESULT)
+        text = f"Result of the tool {result.name or 'call'} ({result.tool_call_id}):\n{result.text}"
+        self._postponed.append(TextContent(text=text))
+        if not isinstance(result.content, str):
+            self._postponed.extend(part for part in result.content if not isinstance(part, TextContent))
+
+    def _end_turn(self) -> None:
+        """Answer the open calls, with their late results or with errors, and add the postponed parts."""
+        if self._unanswered:
+            results = [
+                self._late_result(id, number, call)
+                for id, calls in self._unanswered.items()
+                for number, call in enumerate(calls, start=self._call_counts[id] - len(calls) + 1)
+            ]
+            self._unanswered.clear()
+            if results:
+                self._repaired.append(Message(Role.TOOL, results))
+        if self._postponed:
+            self._repaired.append(Message(Role.USER, self._postponed))
+            self._postponed = []
+
+    def _late_result(self, id: str, number: int, call: ToolCall) -> ToolResult:
+        """The result of the given call among those with this id."""
+        if self._late_results is None:
+            self._late_results = _find_late_results(self._messages)
+        result = self._late_results.get((id, number))
+        if result is None:
+            self._warn(UNANSWERED)
+            return ToolResult(tool_call_id=call.id, name=call.name, content=NO_RESULT, is_error=True)
+        self._warn(MOVED_RESULT)
+        self._moved[id] = result
+        return result.model_copy(update={"tool_call_id": call.id, "name": call.name})
+
+
+def _has_result(parts: Sequence[Part]) -> bool:
+    return any(isinstance(part, ToolResult) for part in parts)
+
+
+def _split_results(message: Message) -> Iterator[Message]:
+    """Split an assistant message that contains results into assistant and tool messages."""
+    if message.role is not Role.ASSISTANT or isinstance(message.content, str) or not _has_result(message.content):
+        yield message
+        return
+    for are_results, parts in groupby(message.content, key=lambda part: isinstance(part, ToolResult)):
+        yield Message(Role.TOOL if are_results else Role.ASSISTANT, tuple(parts))
+
+
+def _fit_result(result: ToolResult, call: ToolCall) -> ToolResult:
+    """The result with its call's id and name. A missing name stays missing: codecs that need it look it up."""
+    if result.tool_call_id == call.id and result.name in (None, call.name):
+        return result
+    return result.model_copy(update={"tool_call_id": call.id, "name": call.name})
+
+
+def _find_late_results(messages: Sequence[Message]) -> dict[tuple[str, int], ToolResult]:
+    """Find results that come after the end of their call's turn, by call id and number of the call with that id."""
+    waiting: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    late: dict[tuple[str, int], ToolResult] = {}
+    for message in chain.from_iterable(map(_split_results, messages)):
+        if message.role is Role.ASSISTANT:
+            waiting = {}
+            for call in message.tool_calls or ():
+                counts[call.id] = counts.get(call.id, 0) + 1
+                waiting[call.id] = waiting.get(call.id, 0) + 1
+        elif message.role is Role.TOOL or _has_result(message.parts):
+            for part in message.parts:
+                if isinstance(part, ToolResult) and (id := part.tool_call_id) in counts:
+                    if waiting.get(id):
+                        waiting[id] -= 1
+                    else:
+                        late.setdefault((id, counts[id]), part)
+        else:
+            waiting = {}
+    return late
