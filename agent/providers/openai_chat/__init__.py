@@ -1,7 +1,6 @@
-"""The Chat Completions API, which OpenAI defined and many vendors speak with an accent.
+"""The Chat Completions API of OpenAI and many compatible vendors.
 
-Accents are data: a `Dialect` says what a vendor calls things and what it leaves out. The codec reads every spelling
-it knows of and writes the dialect's.
+A `Dialect` describes a vendor's differences as data. The codec reads every known spelling and writes the dialect's.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["API", "OPENAI", "ChatCodec", "Dialect", "provider"]
 
 
 def provider(name: str) -> ProviderFactory:
-    """The factory for OpenAI's own API under the given name, or for whatever is compatible with it at a base_url."""
+    """Factory for OpenAI's API under the given name, or for a compatible server at a base_url."""
 
     def made(config: AgentConfig) -> ChatCodec:
         config = settled(config)

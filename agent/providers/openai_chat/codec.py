@@ -1,7 +1,6 @@
-"""The codec: requests to bytes, answers to responses, failures to errors.
+"""Codec for Chat Completions.
 
-Strict where something would be lost: an answer without choices, an error inside a success, or a stream without its end
-is never a response.
+A reply without choices, an error with status 200 and a stream without its end are errors, never responses.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from ..codec import CodecBase
 from ..credentials import NOWHERE, Address
 from ..failures import request_id
 from .address import endpoint_of, find_address
-from .answer import Reader, finish_reason, read_logprobs, stop_reason
 from .body import encode_body
 from .dialect import API, Dialect
 from .fields import SCHEMA_DIALECT
+from .response import MessageReader, finish_reason, read_logprobs, stop_reason
 from .stream import ChatDecoder
 from .usage import read_usage
 
 
 class ChatCodec(CodecBase):
-    """One vendor that speaks Chat Completions, at one address."""
+    """Codec for one vendor of Chat Completions at one address."""
 
     api = API
     response_kind = "chat completion"
@@ -64,7 +63,7 @@ class ChatCodec(CodecBase):
 
     @override
     def _error_in(self, body: Any) -> Any:
-        """A gateway's vendor may have failed: it says so in the place of the answer."""
+        """Gateways report errors of the vendor behind them in the choice."""
         found = super()._error_in(body)
         choices = body.get("choices") if found is None and isinstance(body, dict) else None
         first = choices[0] if isinstance(choices, list) and choices else None
@@ -77,7 +76,7 @@ class ChatCodec(CodecBase):
         message = choice["message"]
         if message is None and "finish_reason" not in choice:
             raise TypeError("a choice without a message")
-        content = Reader(self.dialect, request, model).message(message or {}, body)
+        content = MessageReader(self.dialect, request, model).message(message or {}, body)
         return AgentResponse.of(
             provider=self.name,
             model=model,

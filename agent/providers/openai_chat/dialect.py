@@ -1,7 +1,6 @@
-"""How vendors differ in speaking Chat Completions, as data.
+"""Dialects of Chat Completions: the differences between vendors, as data.
 
-Nothing here reads or writes anything: the codec asks a dialect what a vendor calls things, what it refuses, and what it
-wants back. A vendor is one `Dialect`; what is true of some of its models only says which, as a regular expression.
+A vendor is one `Dialect`. What applies to some of its models names them with a regular expression.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from ...types import ProviderCapabilities, ThinkingLevel
 API = "openai-chat"
 
 OPAQUE_KEYS = ("reasoning_details", "extra_content", "thought_signature")
-"""Parts of a message that mean something only to the vendor that made them, and must be sent back as they came."""
+"""Keys of a message with opaque data, which must be sent back to the same vendor unchanged."""
 
 SIGNED_CONTENT = "content"
-"""What `provider_data` of thinking calls the signed blocks that stand before the text of its message."""
+"""Key in `provider_data` of thinking for the signed blocks before the text of its message."""
 
 MAX_NAME_LENGTH = 64
 """Of a tool name."""
@@ -28,7 +27,7 @@ MAX_NAME_LENGTH = 64
 Setting = Literal["temperature", "top_p", "seed", "stop", "logprobs", "parallel_tool_calls", "name"]
 ToolChoice = Literal["auto", "none", "required", "named"]
 Fragment = Mapping[str, Any]
-"""What is joined to a body, or to a block of one."""
+"""Keys that are merged into a body or a content block."""
 
 _LEVELS = tuple(ThinkingLevel)
 
@@ -41,16 +40,16 @@ def matches(models: str, model: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How some models are told how hard to think: what goes into the body, by level."""
+    """Thinking levels of some models, with the keys that select each."""
 
     levels: Mapping[ThinkingLevel, Fragment]
-    """Empty for models that do not think at all. Without OFF, thinking cannot be stopped."""
+    """Empty for models that do not think. Without OFF, thinking cannot be turned off."""
     models: str = ""
     refuses: frozenset[Setting] = frozenset()
-    """What these models do not take while they think."""
+    """Settings that these models refuse while they think."""
 
     def nearest(self, level: ThinkingLevel) -> ThinkingLevel | None:
-        """The level itself, or the one that comes closest; of two, the higher. None: there is nothing to say."""
+        """The level itself, or the closest one; of two, the higher. None if thinking cannot be turned off."""
         if level in self.levels or level is ThinkingLevel.OFF:
             return level if level in self.levels else None
         known = [other for other in self.levels if other is not ThinkingLevel.OFF]
@@ -67,9 +66,9 @@ def efforts(
     models: str = "",
     refuses: frozenset[Setting] = frozenset(),
 ) -> Thinking:
-    """Thinking by words of effort, such as "low medium high xhigh=max"; `on` goes along with each of them.
+    """Thinking by effort, such as "low medium high xhigh=max"; the keys in `on` are sent with each of them.
 
-    A key with a dot in it is an object's: "reasoning.effort" is {"reasoning": {"effort": …}}.
+    A key with a dot is nested: "reasoning.effort" is {"reasoning": {"effort": …}}.
     """
     levels: dict[ThinkingLevel, Fragment] = {} if off is None else {ThinkingLevel.OFF: off}
     outer, _, inner = key.partition(".")
@@ -80,7 +79,7 @@ def efforts(
 
 
 def switch(on: Fragment, off: Fragment | None, *, models: str = "") -> Thinking:
-    """Thinking that is on or off, and knows no levels."""
+    """Thinking that is on or off, without levels."""
     return Thinking(
         {ThinkingLevel.MEDIUM: on} if off is None else {ThinkingLevel.OFF: off, ThinkingLevel.MEDIUM: on}, models
     )
@@ -88,13 +87,13 @@ def switch(on: Fragment, off: Fragment | None, *, models: str = "") -> Thinking:
 
 @dataclass(frozen=True, slots=True)
 class CacheMarks:
-    """What marks the end of a prompt's part that shall be kept, on the content block that ends it."""
+    """Prompt cache breakpoints: keys of the content block that ends a cached prefix."""
 
     short: Fragment
     long: Fragment
     models: str = ""
     whole_requests: bool = True
-    """Whether a request that shall be kept as a whole is marked, too; a vendor that caches by itself needs no mark."""
+    """Whether `cache` of a request sets a breakpoint, too. Vendors that cache automatically need none."""
     most: int = 4
 
     def fragment(self, hint: Literal["short", "long"]) -> Fragment:
@@ -103,14 +102,14 @@ class CacheMarks:
 
 @dataclass(frozen=True, slots=True)
 class CallIds:
-    """What a vendor takes for the id of a call; another one is replaced by a hash of that length."""
+    """Call ids that a vendor accepts. Others are replaced by a hash of the given length."""
 
     form: re.Pattern[str] = re.compile(r"[!-~]{1,128}")
     length: int = 24
 
 
 STRICT_IDS = CallIds(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
-"""What Claude takes, and so every host that passes calls on to it."""
+"""Call ids that Claude accepts, and so every host that forwards calls to it."""
 
 
 def _capabilities() -> ProviderCapabilities:
@@ -130,17 +129,17 @@ def _capabilities() -> ProviderCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one vendor speaks Chat Completions."""
+    """Chat Completions as one vendor implements them."""
 
     name: str = API
 
-    # Where it is, and how it is asked.
+    # Address and authentication.
     base_url: str | None = None
-    """May hold variables of the environment in braces: an address that differs from customer to customer."""
+    """May contain environment variables in braces, where every customer has another address."""
     resource_path: str = ""
-    """Where the API is below a base_url that is only a host."""
+    """Path of the API for a base_url that is only a host."""
     dated_path: str = ""
-    """Used instead of `resource_path`, with {model} and {version}, where `version_variable` holds a date."""
+    """Used instead of `resource_path`, with {model} and {version}, where `version_variable` is a date."""
     version_variable: str = ""
     base_url_variables: tuple[str, ...] = ()
     key_variables: tuple[str, ...] = ()
@@ -148,51 +147,51 @@ class Dialect:
     key_header: str = "authorization"
     key_prefix: str = "Bearer "
 
-    # What it calls things, and what it refuses.
+    # Request fields.
     max_tokens_key: str = "max_tokens"
     completion_models: str | None = None
-    """Models that take `max_completion_tokens`, and refuse the older name."""
+    """Models that require `max_completion_tokens` instead of `max_tokens_key`."""
     seed_key: str = "seed"
     required_word: str = "required"
-    """The tool choice that lets the model choose the tool, but makes it call one."""
+    """The vendor's tool choice for "call any tool"."""
     tool_choices: frozenset[ToolChoice] = frozenset(("auto", "none", "required", "named"))
     strict: bool = True
-    """Whether schemas may be marked as strict."""
+    """Whether the vendor accepts strict schemas."""
     refused: tuple[tuple[str, frozenset[Setting]], ...] = ()
-    """Settings that are left out, with a warning, by the models they are refused by ("" for all)."""
+    """Settings that are left out with a warning, by models that refuse them ("" for all)."""
     most_stops: int = 4
     thinking: tuple[Thinking, ...] = (efforts("minimal low medium high xhigh", off={"reasoning_effort": "none"}),)
-    """The first that fits the model counts."""
+    """The first whose models match is used."""
     developer_models: str | None = None
-    """Models whose system messages are a developer's."""
+    """Models whose system messages have the role "developer"."""
     metadata: bool = False
-    """Takes metadata with answers that it stores."""
+    """Accepts metadata for stored completions."""
     session_key: str | None = None
-    """Where a session's name goes, which helps the vendor to find its prompt cache."""
+    """Key for the session id, which routes requests to the same prompt cache."""
     cache_marks: CacheMarks | None = None
 
     # Messages.
     call_ids: CallIds = CallIds()
     replayed: frozenset[str] = frozenset(OPAQUE_KEYS)
-    """Keys of an assistant's message that mean something only to this vendor, and are sent back to it."""
+    """Keys with opaque data in assistant messages that are sent back to this vendor."""
     reasoning_key: str | None = None
-    """Where a model's own reasoning is sent back as text; "content" for a block there. None: it is not wanted."""
+    """Key for sending back the model's own reasoning as text; "content" for a content block. None: not sent."""
     reasoning_filler: str | None = None
-    """What stands there in a turn with calls that has no reasoning, if something must."""
+    """Reasoning sent with tool calls that have none, where the vendor requires it."""
     refusals: bool = False
-    """Has a field for a refusal; elsewhere it is told as text."""
+    """Accepts refusals in assistant messages. Elsewhere they are sent as text."""
     result_images: bool = False
-    """Takes images inside a tool's message; elsewhere they follow in a user's."""
+    """Accepts images in tool messages. Elsewhere they follow in a user message."""
     user_after_tool: bool = True
-    """Takes a user's message right after a tool's; elsewhere the assistant says OK in between."""
+    """Accepts a user message directly after a tool message. Elsewhere an assistant's "OK" is sent in between."""
     document_urls: bool = False
-    """Fetches documents itself."""
+    """Accepts documents by URL."""
 
-    # Answers.
+    # Responses.
     done_sentinel: bool = True
-    """Streams end with [DONE]. Without it, a finish reason, usage and the end of the bytes must do."""
+    """Streams end with [DONE]. Otherwise they end after a finish reason, usage and the last byte."""
     stream_usage: bool = True
-    """Takes `stream_options` to report usage at the end of a stream."""
+    """Accepts `stream_options` to report usage at the end of a stream."""
 
     capabilities: ProviderCapabilities = field(default_factory=_capabilities)
 
@@ -205,10 +204,10 @@ class Dialect:
 
     def thinking_of(self, model: str) -> Thinking:
         fitting = (thinking for thinking in self.thinking if matches(thinking.models, model))
-        return next(fitting, _UNTOLD)
+        return next(fitting, _NO_THINKING)
 
 
-_UNTOLD = Thinking({})
+_NO_THINKING = Thinking({})
 
 _NONE: Fragment = {"reasoning_effort": "none"}
 _SAMPLING: frozenset[Setting] = frozenset(("temperature", "top_p", "logprobs"))
@@ -221,16 +220,16 @@ OPENAI_THINKING = (
     efforts("low medium high xhigh", off=_NONE, models=r"gpt-\d", refuses=_SAMPLING),
     efforts("low medium high xhigh", off=_NONE),
 )
-"""Which efforts OpenAI's models take, wherever they are served."""
+"""Efforts of OpenAI's models at any host."""
 
 OPENAI_REASONING = r"(^|/)o[134](-|$)|gpt-[5-9]"
-"""OpenAI's reasoning models, wherever they are served."""
+"""OpenAI's reasoning models at any host."""
 
 OPENAI_REFUSALS: tuple[tuple[str, frozenset[Setting]], ...] = (
     (r"(^|/)o[134](-|$)|gpt-5(-mini|-nano|-pro)?(-\d{4}.*)?$", frozenset(("stop", "logprobs"))),
     (r"(^|/)o1(-|$)|(^|/)o3-mini", frozenset(("parallel_tool_calls",))),
 )
-"""What OpenAI's reasoning models answer with `unsupported_parameter`."""
+"""Settings that OpenAI's reasoning models reject with `unsupported_parameter`."""
 
 OPENAI = Dialect(
     base_url="https://api.openai.com/v1",
@@ -261,7 +260,7 @@ UNKNOWN = Dialect(
     thinking=(Thinking({}, models=r"gpt-3|gpt-4"), efforts("minimal low medium high xhigh", off=_NONE)),
     call_ids=STRICT_IDS,
 )
-"""Whoever calls itself compatible and is not known by name: asked only for what most understand.
+"""Unknown compatible servers. They get only what most servers support.
 
-Servers for open models pass over `max_completion_tokens` without a word, and write until they are stopped.
+Servers for open models silently ignore `max_completion_tokens`, and then generate without a limit.
 """

@@ -15,9 +15,10 @@ from ...types import AgentRequest, AgentResponse, StreamEvent, ToolCall
 from ...wire import parse_json
 from ..codec import DecoderBase
 from ..failures import read_complaint, request_id
-from .answer import (
+from .dialect import OPAQUE_KEYS, Dialect
+from .response import (
     VENDOR_KEYS,
-    Reader,
+    MessageReader,
     call_id,
     finish_reason,
     function_in,
@@ -30,7 +31,6 @@ from .answer import (
     stop_reason,
     text_part,
 )
-from .dialect import OPAQUE_KEYS, Dialect
 from .usage import read_usage
 
 _GROQ = "x_groq"
@@ -110,7 +110,7 @@ class ChatDecoder(DecoderBase):
         self._thinking: list[str] = []
         self._refused = False
         self._collected = _Collected()
-        self._reader = Reader(dialect, request, "")
+        self._reader = MessageReader(dialect, request, "")
 
     @override
     def _decode_end(self, events: list[StreamEvent]) -> None:
@@ -158,7 +158,7 @@ class ChatDecoder(DecoderBase):
         self._model = chunk.get("model") or self._request.model or ""
         self._id = chunk.get("id") or ""
         if not self._request.model:
-            self._reader = Reader(self._dialect, self._request, self._model)
+            self._reader = MessageReader(self._dialect, self._request, self._model)
         facts = AgentResponse(
             provider=self._dialect.name,
             model=self._model,

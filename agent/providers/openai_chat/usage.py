@@ -1,4 +1,4 @@
-"""What an answer cost, in every spelling vendors have for it."""
+"""Usage of chat completions, in all vendors' spellings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ...types import Usage
 
 _TICKS_PER_DOLLAR = 1e10
-"""xAI counts dollars in these: the figures of its recorded answers are its prices times the tokens at this rate."""
+"""xAI reports cost in ticks. Its recorded replies agree with its prices at this rate."""
 
 _BESIDE = {
     "citation_tokens": "output_citation_tokens",
@@ -53,7 +53,7 @@ def read_usage(usage: Any) -> Usage | None:
 
 
 def _details(usage: Mapping[str, Any], prompt: Mapping[str, Any], completion: Mapping[str, Any]) -> dict[str, Any]:
-    """What else is counted; most answers have none of it."""
+    """Other counts, which most replies lack."""
     found: dict[str, Any] = {}
     for counts, names in ((usage, _BESIDE), (prompt, _READ), (completion, _WRITTEN)):
         for key, count in counts.items():
@@ -69,11 +69,11 @@ def _group(counts: Any) -> Mapping[str, Any]:
 
 
 def billed(usage: Mapping[str, Any]) -> Any:
-    """US dollars, if the vendor says. Who uses a key of their own at a gateway pays the vendor behind it as well."""
+    """Cost in US dollars, if reported. With a user's own key, gateways report the vendor's cost separately."""
     cost = usage.get("cost")
     if isinstance(cost, dict):
         return cost.get("total_cost")
-    # Zero ticks are said where the vendor is not the one who bills, as on Azure.
+    # Zero ticks are reported where another party bills, such as Azure.
     if cost is None and isinstance(ticks := usage.get("cost_in_usd_ticks"), int | float) and ticks:
         return ticks / _TICKS_PER_DOLLAR
     if usage.get("is_byok") and isinstance(cost, int | float):
@@ -90,5 +90,5 @@ def _first_number(*values: Any) -> int:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a count is one: JSON has numbers that are too large for any."""
+    """Whether a count is a finite number: JSON numbers may exceed every float."""
     return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))

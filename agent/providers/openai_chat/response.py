@@ -1,7 +1,6 @@
-"""Reading a chat completion: one message, in every spelling vendors have for it.
+"""Decoding of chat completions: messages, citations, log probabilities and finish reasons, in all vendors' spellings.
 
-Generous where vendors differ, so that whatever was paid for is found. The parts of an answer stand in one order,
-however it came: reasoning, text, refusal, calls, and then what else there is.
+Parts have one order, streamed or not: reasoning, text, refusal, calls, then everything else.
 """
 
 from __future__ import annotations
@@ -35,21 +34,19 @@ from .dialect import API, MAX_NAME_LENGTH, OPAQUE_KEYS, SIGNED_CONTENT, Dialect
 from .fields import SCHEMA_DIALECT
 
 VENDOR_KEYS = ("executed_tools",)
-"""Parts of a message that tell what the vendor did on its own side."""
-
-
+"""Keys of a message that report server-side tools."""
 _PADDED = re.compile(r"[^=]+=*")
-"""A stream's sound is several pieces of base64, each with its own end."""
+"""One piece of base64. Streamed audio is several, each with its own padding."""
 
 
-class Reader:
-    """Reads the answer to one request: knows who answers, and what the tools were called before they had to fit."""
+class MessageReader:
+    """Reads the message that answers one request, with the tool names and schemas of that request."""
 
     __slots__ = ("_image_origin", "_names", "_origin", "_request", "_strict")
 
     def __init__(self, dialect: Dialect, request: AgentRequest, model: str) -> None:
         self._origin = request_origin(dialect.name, API, request.model or model)
-        # A picture that its vendor does not take back in an assistant's message is told like one made elsewhere.
+        # Without an origin, repair moves an image to a user message. Most vendors reject it in an assistant message.
         self._image_origin = self._origin if "images" in dialect.replayed else None
         self._request = request
         self._names = original_names(request, MAX_NAME_LENGTH) if request.tools else {}
@@ -57,7 +54,7 @@ class Reader:
         self._strict = {tool.name: tool for tool in strict if isinstance(tool, ToolSpec) and tool.strict}
 
     def message(self, message: Mapping[str, Any], body: Mapping[str, Any]) -> tuple[Part, ...]:
-        """A whole message as parts. Sources stand beside the message, in the body."""
+        """Read a whole message. Its sources may be next to it, in the body."""
         text, thinking, summary, blocks = split_content(message.get("content"))
         thinking = thinking or reasoning_text(message)
         opaque = {key: message[key] for key in OPAQUE_KEYS if message.get(key)} | signed(summary)
@@ -92,7 +89,7 @@ class Reader:
         return self._names.get(sent, sent)
 
     def call(self, id: str, sent_name: str, arguments: Any, opaque: Mapping[str, Any]) -> ToolCall:
-        """A call whose arguments have come whole. What is not a JSON object is kept as text, for the model to see."""
+        """Read a complete call. Arguments that are not a JSON object are kept as `invalid_arguments`."""
         name = self.name(sent_name)
         values: Any = {}
         invalid: str | None = None
@@ -116,7 +113,7 @@ class Reader:
         return ToolCall.of(id, name, values, invalid_arguments=invalid)
 
     def _restored(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as the tool's own schema wants them; a strict tool's schema was sent in another form."""
+        """The arguments in the form of the tool's own schema. Strict tools are sent with a compiled one."""
         tool = self._strict.get(name)
         if tool is None:
             return arguments
@@ -131,7 +128,7 @@ class Reader:
         ran: Mapping[str, Any],
         blocks: Iterable[Mapping[str, Any]],
     ) -> list[Part]:
-        """What an answer may hold besides words and calls."""
+        """Read everything besides text, reasoning and calls."""
         parts: list[Part] = []
         if isinstance(audio, dict) and audio.get("data"):
             parts.append(self._audio(audio))
@@ -169,18 +166,18 @@ def _calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     calls = list(message.get("tool_calls") or ())
     legacy = message.get("function_call")
     if not calls and isinstance(legacy, dict) and legacy.get("name"):
-        calls.append({"function": legacy})  # the shape before tools existed; some vendors leave an empty one behind
+        calls.append({"function": legacy})  # the older form of a call; some vendors send an empty one
     return calls
 
 
 def is_custom(call: Mapping[str, Any]) -> bool:
-    """Whether a call is a custom tool's. Some vendors write both forms of every call, one of them empty."""
+    """Whether a call is for a custom tool. Some vendors send both forms with every call, one of them empty."""
     kind = call.get("type")
     return kind == "custom" or bool(not kind and call.get("custom") and not call.get("function"))
 
 
 def function_in(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Name and arguments of a call. A custom tool takes text, which we call its `input`."""
+    """Name and arguments of a call; for a custom tool, the arguments are its input text."""
     if is_custom(call):
         custom = call.get("custom") or {}
         return {"name": custom.get("name"), "arguments": custom.get("input")}
@@ -188,7 +185,7 @@ def function_in(call: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]], list[dict[str, Any]]]:
-    """Text, thinking, its parts if it is a summary, and other blocks of a content that may be a list of blocks."""
+    """Split content into text, reasoning, parts of a reasoning summary, and other blocks."""
     if not content:
         return "", "", [], []
     if isinstance(content, str):
@@ -201,10 +198,10 @@ def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]], list[di
         kind = block.get("type")
         if kind == "thinking":
             inner = block.get("thinking")
-            thinking.append(inner if isinstance(inner, str) else _joined(inner))
+            thinking.append(inner if isinstance(inner, str) else _join_texts(inner))
         elif kind == "reasoning":
             summary += block.get("summary") or ()
-            thinking.append(_joined(block.get("summary")))
+            thinking.append(_join_texts(block.get("summary")))
         elif isinstance(block.get("text"), str):
             text.append(block["text"])
         elif kind:
@@ -213,18 +210,18 @@ def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]], list[di
 
 
 def signed(summary: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The content that must be sent back with an answer whose thinking is signed; nothing for any other."""
+    """Provider data of signed reasoning: the blocks that must be sent back. Empty if it is not signed."""
     if not any(part.get("signature") for part in summary):
         return {}
     return {SIGNED_CONTENT: [{"type": "reasoning", "summary": [part]} for part in summary]}
 
 
-def _joined(pieces: Any) -> str:
+def _join_texts(pieces: Any) -> str:
     return "".join(piece.get("text") or "" for piece in pieces or ())
 
 
 def reasoning_text(message: Mapping[str, Any]) -> str:
-    """Reasoning under its various names; the detailed form only where there is no plain one, or it would come twice."""
+    """Reasoning under any of its names. The detailed form counts only without a plain one, which repeats it."""
     plain = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(plain, str) and plain:
         return plain
@@ -233,14 +230,14 @@ def reasoning_text(message: Mapping[str, Any]) -> str:
 
 
 def call_id(given: Any, response_id: str, position: int) -> str:
-    """The vendor's id; where it gives none, one that is the same each time this answer is read."""
+    """The vendor's id, or a deterministic one where it sends none."""
     if given:
         return str(given)
     return "call_" + hashlib.sha256(f"{response_id}/{position}".encode()).hexdigest()[:20]
 
 
 def read_citations(annotations: Iterable[Mapping[str, Any]], body: Mapping[str, Any]) -> tuple[Citation, ...]:
-    """Sources of the text: noted on the message, or told beside it as results of a search or plain addresses."""
+    """Citations: annotations of the message, or else search results or URLs next to it."""
     noted = [(note, note.get("url_citation") or {}) for note in annotations if note.get("type") == "url_citation"]
     if noted:
         return tuple(
@@ -268,7 +265,7 @@ def read_citations(annotations: Iterable[Mapping[str, Any]], body: Mapping[str, 
 
 
 def read_logprobs(logprobs: Any) -> list[dict[str, Any]]:
-    """Token by token, in today's form and the one before it."""
+    """Log probabilities by token, in the current form or the legacy one."""
     if not isinstance(logprobs, dict):
         return []
     if logprobs.get("content"):
@@ -308,14 +305,14 @@ _REASONS: dict[str, FinishReason] = {
 
 
 def finish_reason(choice: Mapping[str, Any]) -> str | None:
-    """The vendor's word for why it stopped; some have had other places for it."""
+    """The finish reason, also under the keys that some vendors use instead."""
     details = choice.get("finish_details")
     reason = choice.get("finish_reason") or choice.get("native_finish_reason")
     return reason or (details.get("type") if isinstance(details, dict) else None)
 
 
 def stop_reason(raw: str | None, *, called: bool, refused: bool) -> FinishReason:
-    """Why the answer ended. Vendors say `stop` beside tool calls and refusals, too; what is there counts more."""
+    """Normalize a finish reason. Vendors send `stop` with tool calls and refusals, too; those take precedence."""
     known = _REASONS.get(raw, "other") if raw else None
     if known in (None, "stop"):
         if called:
