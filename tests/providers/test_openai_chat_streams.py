@@ -148,6 +148,7 @@ def test_a_failure_inside_a_success_says_what_is_wrong(body: Any) -> None:
         assert isinstance(decoder.failure, errors.ContextLengthError)
 
 
+@pytest.mark.malformed
 def test_what_is_neither_answer_nor_failure_is_a_broken_protocol() -> None:
     for data in (b"", b"<html>hello</html>", b'{"choices":[]}', b"[]", b"null", b'{"choices":[{"index":0}]}', b"\xff"):
         with pytest.raises(errors.ProtocolError):

@@ -262,6 +262,7 @@ def test_what_else_was_billed(usage: Any, more: Any, billed: float | None, detai
     assert streamed(CREATED, completed(**told)).usage == found
 
 
+@pytest.mark.malformed
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
@@ -457,6 +458,7 @@ def test_a_picture_may_be_larger_than_other_events() -> None:
     assert response.content[0].provider_data == picture
 
 
+@pytest.mark.malformed
 @pytest.mark.parametrize(
     ("last", "kind", "message"),
     [
