@@ -215,6 +215,7 @@ def test_a_failing_status_is_a_typed_error(
     assert [attempt.status_code for attempt in error.attempts] == [status]
 
 
+@pytest.mark.malformed
 @pytest.mark.parametrize(
     "body",
     [
@@ -250,6 +251,7 @@ def test_an_error_inside_a_success_is_an_error(drive: Driver) -> None:
     assert isinstance(drive.stream(lambda request: Answer([body])).failed, errors.OverloadedError)
 
 
+@pytest.mark.malformed
 @pytest.mark.parametrize(
     "pieces",
     [

@@ -93,6 +93,16 @@ def sent_as(key: str) -> Row[EncodingContext]:
     return lambda context, value: {key: value}
 
 
+def nested_in(key: str, encode: Row[C]) -> Row[C]:
+    """Send a field inside an object of the body that other fields share."""
+
+    def encode_nested(context: C, value: Any) -> JsonDict:
+        nested = encode(context, value)
+        return {key: {**context.body.get(key, {}), **nested}} if nested else {}
+
+    return encode_nested
+
+
 def left_out(warning: str) -> Row[EncodingContext]:
     """Leave the field out with this warning."""
 

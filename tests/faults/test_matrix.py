@@ -95,6 +95,7 @@ def test_without_a_fault_all_is_well(caller: Caller, codec: str) -> None:
             assert outcome.text == WORDS
 
 
+@pytest.mark.malformed
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(("fault", "form"), cases(QUICK))
@@ -105,6 +106,7 @@ def test_a_fault_is_a_typed_error(caller: Caller, fault: str, form: str, codec: 
     assert outcome.seconds < 5
 
 
+@pytest.mark.malformed
 @needs_aiohttp
 @pytest.mark.parametrize(("fault", "form"), cases(QUICK))
 def test_over_aiohttp_a_fault_is_the_same_error(fast_caller: Caller, fault: str, form: str) -> None:
@@ -146,6 +148,7 @@ def test_who_keeps_us_waiting_is_left_in_time(caller: Caller, fault: str, form: 
         assert outcome.seconds <= LIMITS["timeout"] + 0.1
 
 
+@pytest.mark.malformed
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(("fault", "form"), cases(QUICK))
 def test_without_a_socket_a_fault_comes_to_the_same(fault: str, form: str, codec: str) -> None:
