@@ -19,7 +19,7 @@ import pytest
 from agent import Agent, AgentConfig, Router, errors
 from agent.answers import Answer
 from agent.middleware import Logging
-from agent.providers.decoding import keys_in
+from agent.providers.codec import secrets_in
 from agent.testing import LoopbackServer, RawAnswer, Script
 from agent.transports.http import HttpTransport
 from agent.types import AgentResponse
@@ -320,7 +320,7 @@ def test_a_vendor_that_quotes_a_header_does_not_show_it(name: str, network: Call
 
 def test_a_header_without_credentials_may_be_quoted() -> None:
     plain = {"anthropic-beta": "context-1m-2025-08-07", "x-team": "blue", "referer": "https://example.com/chat-room-2"}
-    assert keys_in(plain) == []
+    assert secrets_in(plain) == []
 
 
 def test_the_password_of_a_proxy_is_not_shown() -> None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from typing_extensions import override
 
 from .. import errors
+from ..providers.codec import secrets_in
 from ..providers.credentials import is_loopback
-from ..providers.decoding import keys_in
 from ..types.headers import holds_key
 from ..wire import AsyncBody, Limits, Live, Reply, SyncBody, WireRequest
 from .direct import Connections
@@ -200,7 +200,7 @@ def exposes_key(request: WireRequest, address: Address, proxy: str | None) -> bo
     if proxy is None or address.secure or proxy.startswith("https:") or is_loopback(proxy):
         return False
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
-    return any(holds_key(name) for name in headers) or bool(keys_in(headers))
+    return any(holds_key(name) for name in headers) or bool(secrets_in(headers))
 
 
 def load_ca_file(ca_file: str | os.PathLike[str], field: str = "ca_file") -> ssl.SSLContext:
