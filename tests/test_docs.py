@@ -179,6 +179,7 @@ def short(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@pytest.mark.malformed
 @pytest.mark.usefixtures("at_a_readers_desk")
 @pytest.mark.parametrize("page", PAGES, ids=short)
 def test_every_python_block_of_a_page_runs(page: Path) -> None:
