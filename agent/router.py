@@ -22,7 +22,7 @@ from .flow import Flow
 from .json_streams import Partials
 from .requests import RequestLike, check_not_empty, read_request
 from .routing.assembling import name_targets, one_of, racers_of, share_health, tools_of
-from .routing.budgets import RequestBudget, SpendLedger, retry_budget
+from .routing.budgets import SpendLedger, hedge_budget, retry_budget
 from .routing.explaining import Explanation, explained
 from .routing.memory import Memory
 from .routing.routed import routed
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"
 """An agent or a router, a target with its settings, or what an agent is made from."""
 
-_NEVER = 10**9
+_NO_BREAKER = BreakerConfig(least=10**9, degraded=1.0)
 _BY_CONVERSATION = (RoutingStrategy.STICKY, RoutingStrategy.CHEAPEST)
 _OPTIONS = frozenset(
     (
@@ -153,7 +153,7 @@ class Router(Caller):
         retrying = retry or RetryConfig(max_retries=3)
         hedging = HedgeConfig() if hedge is True else hedge or None
         limits = (spend,) if isinstance(spend, SpendLimit) else tuple(spend)
-        share_health(self.targets, BreakerConfig(least=_NEVER) if breaker is False else breaker or BreakerConfig())
+        share_health(self.targets, _NO_BREAKER if breaker is False else breaker or BreakerConfig())
         self._routes = Routes(
             targets=self.targets,
             strategy=read_strategy(strategy),
@@ -170,7 +170,7 @@ class Router(Caller):
             only=None if only is None else frozenset(only),
             memory=Memory(),
             retries=retry_budget(retrying.budget),
-            hedges=RequestBudget(share=hedging.share if hedging else 0.05, per_second=0.0, most=5),
+            hedges=hedge_budget(hedging.share if hedging else 0.05),
             ledger=SpendLedger(limits),
         )
         self._calls: dict[bool, Call] = {}

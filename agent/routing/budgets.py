@@ -13,38 +13,45 @@ from ..locks import Locked
 from ..types.policies import SpendLimit
 
 
-class RequestBudget:
-    """Allows extra requests as a share of the plain ones, and a few in any case.
+_ROUNDING = 1e-9
+"""Shares are added up as floats: twenty times 0.05 counts as one."""
 
-    In an outage every request fails, and every one would be repeated: this is what keeps a bad minute of a vendor from
-    becoming a worse one.
+
+class RequestBudget:
+    """Token bucket for extra requests: a share of the plain requests, and some per second.
+
+    The retry budget keeps an outage from becoming a storm of repeated requests. The hedge budget keeps hedged requests
+    within their share.
 
     Args:
-        share: Extra requests for each plain one.
-        per_second: Extra requests that time alone brings.
-        most: What can be saved up; also what there is at first.
+        share: Extra requests per plain request.
+        per_second: Extra requests that time alone adds.
+        most: Largest number of extra requests that can be saved up.
+        initial: Extra requests available at first; None means `most`.
     """
 
     # There is no lock: an interrupt could leave one held, and every later call would hang. Tokens are taken one by one,
-    # which threads cannot do twice; what they put in at the same moment may be a little more or less than it should be.
+    # which threads cannot do twice; concurrent deposits may add slightly more or less than they should.
 
     __slots__ = ("_at", "_most", "_part", "_per_second", "_share", "_tokens")
 
-    def __init__(self, share: float = 0.2, per_second: float = 1.0, most: int = 20) -> None:
+    def __init__(
+        self, share: float = 0.2, per_second: float = 1.0, most: int = 20, initial: int | None = None
+    ) -> None:
         self._share = share
         self._per_second = per_second
         self._most = most
-        self._tokens: deque[None] = deque([None] * most, maxlen=most)
+        self._tokens: deque[None] = deque([None] * (most if initial is None else initial), maxlen=most)
         self._part = 0.0
-        """Of the next token."""
+        """Fraction of the next token."""
         self._at: float | None = None
 
     def deposit(self) -> None:
-        """A plain request is made."""
+        """Record a plain request."""
         self._add(self._share)
 
     def withdraw(self, now: float) -> bool:
-        """Whether an extra request may be made."""
+        """Take a token for an extra request; False if there is none."""
         at, self._at = self._at, now
         if at is not None and now > at:
             self._add((now - at) * self._per_second)
@@ -55,15 +62,17 @@ class RequestBudget:
         return True
 
     def _add(self, tokens: float) -> None:
-        whole, self._part = divmod(self._part + tokens, 1.0)
+        self._part += tokens
+        whole = int(self._part + _ROUNDING)
         if whole:
-            self._tokens.extend([None] * min(int(whole), self._most))
+            self._part = max(0.0, self._part - whole)
+            self._tokens.extend([None] * min(whole, self._most))
         if len(self._tokens) == self._most:
             self._part = 0.0
 
 
 class Unlimited(RequestBudget):
-    """For those who want no budget."""
+    """A budget without a limit."""
 
     __slots__ = ()
 
@@ -72,8 +81,13 @@ class Unlimited(RequestBudget):
         return True
 
 
+def hedge_budget(share: float) -> RequestBudget:
+    """Budget of hedged requests: at no time more than `share` of the requests so far, and five in a row at most."""
+    return RequestBudget(share=share, per_second=0.0, most=5, initial=0)
+
+
 def retry_budget(share: float | None) -> RequestBudget:
-    """What a RetryConfig says."""
+    """The retry budget of a RetryConfig."""
     return Unlimited() if share is None else RequestBudget(share=share)
 
 

@@ -13,15 +13,18 @@ from typing import Literal
 from ..locks import Locked
 from ..types.policies import BreakerConfig
 
-State = Literal["closed", "open", "half-open"]
+State = Literal["closed", "degraded", "open", "half-open"]
+
+ASSUMED_SUCCESSES = 4
+"""Successes added to the observed outcomes when a failure rate is estimated."""
 
 
 class Permit:
-    """On what grounds a target is asked: it is trusted, or this is the probe of an open breaker, or there is panic."""
+    """Grounds for a request: a closed breaker, a trial of a degraded or a probe of an open one, or no healthy target."""
 
     __slots__ = ("kind",)
 
-    def __init__(self, kind: Literal["trusted", "probe", "panic"]) -> None:
+    def __init__(self, kind: Literal["trusted", "trial", "probe", "panic"]) -> None:
         self.kind = kind
 
 
@@ -29,53 +32,79 @@ _TRUSTED = Permit("trusted")
 
 
 class Breaker(Locked):
-    """Opens when most of the latest outcomes were failures, and lets one probe through after a pause."""
+    """Circuit breaker of a target: closed, degraded, open or half-open.
 
-    __slots__ = ("_config", "_failures", "_outcomes", "_probe", "opened_at")
+    It opens when most of the recent outcomes are failures, and admits one probe after a pause. A closed breaker is
+    degraded when many of them are: its target is asked after healthy ones, and one trial per pause may restore it.
+    """
+
+    __slots__ = ("_config", "_failures", "_outcomes", "_probe", "asked_at", "degraded_at", "failing_since", "opened_at")
 
     def __init__(self, config: BreakerConfig) -> None:
         super().__init__()
         self._config = config
         self._outcomes: deque[bool] = deque()
-        """The latest outcomes; True is a failure."""
+        """Recent outcomes; True is a failure."""
         self._failures = 0
-        self.opened_at: float | None = None
         self._probe: Permit | None = None
-        """The probe that is under way."""
+        """The probe in flight."""
+        self.opened_at: float | None = None
+        self.degraded_at: float | None = None
+        """When it became degraded, or when the latest trial began."""
+        self.failing_since: float | None = None
+        """Since when it has been degraded or open."""
+        self.asked_at = -math.inf
+        """When the target was last asked while the breaker was open."""
 
     def state(self, now: float) -> State:
         opened_at = self.opened_at
         if opened_at is None or now < opened_at:
-            return "closed"
+            return "closed" if self.degraded_at is None else "degraded"
         return "open" if now < opened_at + self._config.pause else "half-open"
 
     @property
     def closed(self) -> bool:
         return self.opened_at is None
 
+    @property
+    def healthy(self) -> bool:
+        """Whether it is closed and not degraded."""
+        return self.opened_at is None and self.degraded_at is None
+
+    def is_due(self, now: float) -> bool:
+        """Whether a probe or a trial may find out now if an unhealthy target has recovered."""
+        since = self.opened_at if self.opened_at is not None else self.degraded_at
+        return since is not None and self._probe is None and now >= since + self._config.pause
+
     def admits(self, now: float) -> bool:
-        """Whether `take` would give a permit that is not for panic."""
-        opened_at = self.opened_at
-        return opened_at is None or (now >= opened_at + self._config.pause and self._probe is None)
+        """Whether `take` returns a permit without `panic`."""
+        return self.opened_at is None or self.is_due(now)
 
     def seconds_shut(self, now: float) -> float:
-        """Until a probe may come; 0 if one may now."""
+        """Seconds until a probe is admitted; 0 if one is admitted now."""
         return 0.0 if self.opened_at is None else max(0.0, self.opened_at + self._config.pause - now)
 
     def take(self, now: float, *, panic: bool = False) -> Permit | None:
-        """A permit to ask; None if the breaker refuses."""
-        if self.opened_at is None:
+        """Return a permit for one request; None if the breaker refuses it."""
+        if self.opened_at is None and self.degraded_at is None:
             return _TRUSTED
         with self._lock:
             if self.opened_at is None:
-                return _TRUSTED
-            if now >= self.opened_at + self._config.pause and self._probe is None:
+                if not self.is_due(now):
+                    return _TRUSTED
+                self.degraded_at = now  # the next trial comes after another pause
+                return Permit("trial")
+            if self.is_due(now):
                 self._probe = Permit("probe")
+                self.asked_at = now
                 return self._probe
-            return Permit("panic") if panic else None
+            if not panic:
+                return None
+            self.asked_at = now
+            return Permit("panic")
 
     def settle(self, permit: Permit, now: float, *, failed: bool | None) -> None:
-        """What became of it; None if nobody knows."""
+        """Record the outcome of a request; None if it is unknown."""
         spotless = self.opened_at is None and not self._failures and len(self._outcomes) >= self._config.window
         if spotless and failed is False and self._probe is None:
             return  # one more success after nothing but successes
@@ -85,10 +114,19 @@ class Breaker(Locked):
             if failed is None:
                 return
             if self.opened_at is None:
+                if permit.kind == "trial" and not failed:
+                    self._forget()
                 self._count(failed, now)
-            elif permit.kind != "trusted":
-                # Of those that were under way when it opened nothing new is learnt.
+            elif permit.kind != "trusted" and permit.kind != "trial":
+                # Requests that were in flight when the breaker opened tell nothing new.
                 self.opened_at = now if failed else None
+            self._note_since(now)
+
+    def _note_since(self, now: float) -> None:
+        if self.healthy:
+            self.failing_since = None
+        elif self.failing_since is None:
+            self.failing_since = now
 
     def _count(self, failed: bool, now: float) -> None:
         outcomes, config = self._outcomes, self._config
@@ -97,24 +135,44 @@ class Breaker(Locked):
         if len(outcomes) > config.window:
             self._failures -= outcomes.popleft()
         if failed and len(outcomes) >= config.least and self._failures >= config.failing * len(outcomes):
+            self._forget()
             self.opened_at = now
             self._probe = None
-            outcomes.clear()
-            self._failures = 0
+        elif self.estimated_failure_rate < config.degraded:
+            self.degraded_at = None
+        elif self.degraded_at is None:
+            self.degraded_at = now
+
+    def _forget(self) -> None:
+        self._outcomes.clear()
+        self._failures = 0
+        self.degraded_at = None
 
     @property
     def failure_rate(self) -> float:
-        """Of the window; as failing as can be while it is open."""
+        """Share of failures in the window; 1 while the breaker is open."""
         if self.opened_at is not None:
             return 1.0
         return self._failures / len(self._outcomes) if self._outcomes else 0.0
+
+    @property
+    def estimated_failure_rate(self) -> float:
+        """Failure rate with a few assumed successes, so that a single failure says little; 1 while it is open."""
+        if self.opened_at is not None:
+            return 1.0
+        return self._failures / (len(self._outcomes) + ASSUMED_SUCCESSES)
+
+    @property
+    def unproven(self) -> bool:
+        """Whether nothing is known about the target."""
+        return self.opened_at is None and not self._outcomes
 
     def reset(self) -> None:
         with self._lock:
             self.opened_at = None
             self._probe = None
-            self._outcomes.clear()
-            self._failures = 0
+            self.failing_since = None
+            self._forget()
 
 
 class Parking:

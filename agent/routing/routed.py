@@ -14,7 +14,7 @@ from ..types import AgentRequest, AgentResponse, Message, StreamEvent, TextConte
 from .questions import NO_CHANCE, Question
 from .racing import alone, asked_of, race
 from .strategies import Ranked
-from .targets import Admission
+from .targets import Admission, Target
 from .trip import Routes, Shadow, Trip
 
 _GO_ON = (
@@ -80,25 +80,46 @@ def routed(routes: Routes, *, streaming: bool) -> Call:
 
 
 def _next(trip: Trip, now: float) -> Flow[tuple[Admission, list[Ranked]]]:
-    """Whom to ask next, admitted; and who could be asked beside. Waits if need be, and raises if there is nobody."""
-    since, affordable = now, False
+    """Choose and admit the next target, and return the other candidates. Waits if need be; raises if there is none."""
+    since, paid, patient = now, False, True
     context = trip.context
-    stopped = trip.stopped()
-    if stopped is not None:
-        raise trip.exhausted(stopped, ())
+
+    def may_ask(target: Target) -> bool:
+        nonlocal paid
+        if not trip.is_charged(target):
+            return True
+        if patient and trip.is_last:
+            return False  # a healthy target may be back in a moment
+        paid = paid or trip.afford(now)
+        return paid
+
     while True:
+        stopped = trip.stopped()
+        if stopped is not None:
+            raise trip.exhausted(stopped, ())
         ranked, others = trip.order(now)
-        if ranked and not affordable:
-            affordable = _afford(trip, now)
         for place, one in enumerate(ranked):
+            if not may_ask(one.target):
+                break  # healthy targets come first
             admission = trip.admit(one.target, now, why=one.reason)
             if admission is not None:
                 return admission, ranked[place + 1 :]
-        for target in trip.panicking(others):
+        for target in trip.unhealthy_fallbacks(others):
+            if not may_ask(target):
+                break
             admission = trip.admit(target, now, why="no target is healthy", panic=True)
             if admission is not None:
                 return admission, []
-        waits = trip.waits(others, now, (yield from Random()))
+        chance = yield from Random()
+        if patient:
+            patient = False
+            seconds = trip.recovery_wait(now, chance)
+            if seconds is not None and now + seconds - since <= trip.routes.max_wait and now + seconds < context.deadline:
+                yield from Sleep(seconds)
+                now = yield from Now()
+                context.waited = now - since
+            continue
+        waits = trip.waits(others, now, chance)
         if not waits:
             raise trip.exhausted("nobody is left to ask", others)
         seconds, target = waits[0]
@@ -106,19 +127,13 @@ def _next(trip: Trip, now: float) -> Flow[tuple[Admission, list[Ranked]]]:
             seconds = _POLL
         if now + seconds - since > trip.routes.max_wait or now + seconds >= context.deadline:
             raise trip.exhausted(f"the next could be asked in {seconds:.1f} s", others)
-        if not affordable:
-            affordable = _afford(trip, now)
+        if not may_ask(target):
+            raise trip.exhausted("the retry budget is used up", others)
         yield from Sleep(seconds)
         now = yield from Now()
         context.waited = now - since
         if trip.was_asked(target) and (admission := trip.admit(target, now, why="again")) is not None:
             return admission, []
-
-
-def _afford(trip: Trip, now: float) -> bool:
-    if not trip.affords(now):
-        raise trip.exhausted("the budget for repeated requests is used up", ())
-    return True
 
 
 def _kept(trip: Trip, error: errors.StreamInterrupted) -> str:

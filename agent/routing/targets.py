@@ -124,7 +124,7 @@ class Target:
         rates, health = self.rates, self.health
         return (
             (rates.unlimited or rates.has_plenty(question.most_taken))
-            and health.breaker.opened_at is None
+            and health.breaker.healthy
             and health.parking.end <= now
             and health.key.end <= now
         )
@@ -221,7 +221,11 @@ class Target:
         return f"Target({self.name!r})"
 
 
-_GROUNDS = {"probe": "to find out whether it is back", "panic": "no target is healthy"}
+_GROUNDS = {
+    "trial": "to find out whether it is back",
+    "probe": "to find out whether it is back",
+    "panic": "no target is healthy",
+}
 
 
 class Admission:

@@ -15,7 +15,7 @@ from .. import errors
 from ..context import Context
 from ..types import AgentRequest, AgentResponse, Candidate, RetryConfig
 from ..types.policies import HedgeConfig, OnPartial
-from .budgets import RequestBudget, Reservation, SpendLedger
+from .budgets import RequestBudget, Reservation, SpendLedger, hedge_budget
 from .filters import LeftOut, resting, too_dear, unfit
 from .memory import Memory
 from .questions import Question
@@ -23,6 +23,8 @@ from .rules import Move, blame, move_after, park, takes_larger
 from .strategies import Ranked, Strategy
 from .targets import Admission, Target, learn_from_headers
 
+FRESH = 15.0
+"""Seconds after a target began to fail in which a call waits for another one to recover."""
 SOON = 1.0
 """Seconds that are rather waited than spent on a target nobody trusts."""
 
@@ -60,7 +62,7 @@ class Routes:
     """Names of targets, or of their models, that may be asked; None for all."""
     memory: Memory = field(default_factory=Memory)
     retries: RequestBudget = field(default_factory=RequestBudget)
-    hedges: RequestBudget = field(default_factory=lambda: RequestBudget(share=0.05, per_second=0.0, most=5))
+    hedges: RequestBudget = field(default_factory=lambda: hedge_budget(0.05))
     ledger: SpendLedger = field(default_factory=lambda: SpendLedger(()))
     _smallest_window: float | None = None
     levelled: bool = field(init=False)
@@ -93,9 +95,10 @@ class Trip:
     """The state of one request."""
 
     __slots__ = (
+        "_admitted",
         "_closed",
         "_failures",
-        "_hopeless",
+        "_healthy_only",
         "context",
         "errors",
         "failed_at",
@@ -115,8 +118,10 @@ class Trip:
         self._closed: dict[Target, str] = {}
         """Targets that are not asked again for this request, and why."""
         self._failures: dict[Target, _Failure] = {}
-        self._hopeless = False
-        """Whether the last attempt was made without trust in anybody: then there is no other."""
+        self._admitted = 0
+        """Attempts made for this request, by this router."""
+        self._healthy_only = False
+        """Whether only healthy targets may be asked: the first one had an open breaker."""
         self.failed_at = 0.0
         """When the last attempt failed, if one did."""
 
@@ -129,6 +134,7 @@ class Trip:
         others: list[tuple[Target, LeftOut]] = []
         open_to_all = routes.only is None and not routes.ledger.limits and not self._closed
         plain = open_to_all and question.fits_any(routes.smallest_window)
+        all_at_ease = True
         for target in routes.targets:
             if target in failures:
                 continue
@@ -136,12 +142,17 @@ class Trip:
             if plain and target.at_ease(now, question):
                 ready.append(target)
                 continue
+            all_at_ease = False
             out = self._left_out(target, question, routes.ledger, now)
             if out is None:
                 ready.append(target)
             else:
                 others.append((target, out))
         ranked = self._ranked(ready, others)
+        if self._admitted:
+            ranked.sort(key=_by_reliability)
+        elif not all_at_ease:
+            ranked.sort(key=lambda one: _comes_last(one.target, now))
         context = self.context
         if context.candidates is None:
             # The first decision, which is what was known when the request came. Without this trip: the answer keeps it.
@@ -190,13 +201,26 @@ class Trip:
                 return admission, ranked[place + 1 :]
         return None
 
-    def panicking(self, others: Sequence[tuple[Target, LeftOut]]) -> list[Target]:
-        """Nobody is trusted: those who could be asked all the same. Once per request, and not after a try."""
-        if self.context.tries.made or self._failures:
+    def unhealthy_fallbacks(self, others: Sequence[tuple[Target, LeftOut]]) -> list[Target]:
+        """Return targets with an open breaker to try when nothing else can be asked, least recently asked first."""
+        if not self._admitted and any(
+            out.seconds is not None and out.seconds <= SOON for _, out in others if not out.health
+        ):
             return []
-        mistrusted = [target for target, out in others if out.health]
-        soon = any(out.seconds is not None and out.seconds <= SOON for _, out in others if not out.health)
-        return [] if soon else [one.target for one in self._ranked(mistrusted, [])]
+        unhealthy = [one.target for one in self._ranked([target for target, out in others if out.health], [])]
+        return sorted(unhealthy, key=lambda target: target.health.breaker.asked_at)
+
+    def is_charged(self, target: Target) -> bool:
+        """Whether the retry budget pays for asking a target next.
+
+        It pays for requests to targets that are failing, or have failed this request. The first request of a call, and
+        a switch to a healthy target, are free.
+        """
+        return self._admitted > 0 and (target in self._failures or not target.health.breaker.healthy)
+
+    def afford(self, now: float) -> bool:
+        """Take a charged request from the retry budget; False if there is none left."""
+        return not self._healthy_only and self.routes.retries.withdraw(now)
 
     def waits(self, others: Sequence[tuple[Target, LeftOut]], now: float, chance: float) -> list[tuple[float, Target]]:
         """Those who could be asked later, and in how many seconds, the soonest first.
@@ -226,18 +250,31 @@ class Trip:
     def stopped(self) -> str | None:
         """Why there is no further attempt; None if there may be one."""
         made = self.context.tries.made
-        if made > self.routes.retry.max_retries:
-            return f"{made} attempts were made"
-        return "no target is healthy" if self._hopeless else None
+        return f"{made} attempts were made" if made > self.routes.retry.max_retries else None
 
-    def affords(self, now: float) -> bool:
-        """Whether the router's budget has room for one more; the first is free."""
-        return self.context.tries.made == 0 or self.routes.retries.withdraw(now)
+    def recovery_wait(self, now: float, chance: float) -> float | None:
+        """Seconds to wait for another target to recover when no healthy one is left; None not to wait.
+
+        Other calls find out which target has recovered. In a lasting outage there is nothing to wait for.
+        """
+        candidates = [target for target in self.routes.targets if target not in self._closed]
+        breakers = [target.health.breaker for target in candidates]
+        fresh = any(b.failing_since is None or now - b.failing_since < FRESH for b in breakers)
+        if self._admitted == 0 or not fresh or all(target in self._failures for target in candidates):
+            return None
+        return self.routes.retry.first_throttle * (0.5 + 0.5 * chance)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether one more attempt is left."""
+        return self.context.tries.made == self.routes.retry.max_retries
 
     # Asking
 
     def admit(self, target: Target, now: float, *, why: str, panic: bool = False) -> Admission | None:
-        """Take what asking a target needs; None if somebody else was faster."""
+        """Reserve capacity at a target; None if it is taken, or if no attempt is left."""
+        if self.context.tries.made > self.routes.retry.max_retries:
+            return None
         rates = target.rates
         entry = rates.begin(0 if rates.unlimited else self._tokens(target), now)
         if entry is None:
@@ -259,18 +296,12 @@ class Trip:
             return None
         if self.routes.takes_turns and not self._failures:
             self._took_turn(target)
+        if not self._admitted:
+            self._healthy_only = permit.kind in ("probe", "panic")
+        self._admitted += 1
         if not target.nested:  # a router counts the attempts that it makes itself
             self.context.tries.made += 1
-        self._hopeless = permit.kind == "panic" or (permit.kind == "probe" and not self._trusts_another(target))
         return Admission(target, permit, entry, now, why, ledger if reservation is not None else None, reservation)
-
-    def _trusts_another(self, target: Target) -> bool:
-        """Whether anybody else could be asked in good faith. In an outage, one probe for a request is enough."""
-        return any(
-            other.health.breaker.closed and other not in self._failures
-            for other in self.routes.targets
-            if other is not target
-        )
 
     def _tokens(self, target: Target) -> int:
         rates = target.rates
@@ -365,6 +396,22 @@ class Trip:
             retryable=retryable,
             retry_after=min([*waits, *hints], default=None),
         )
+
+
+def _comes_last(target: Target, now: float) -> bool:
+    """Whether an unhealthy target is asked after healthy ones. A probe or a trial takes the target's usual place."""
+    breaker = target.health.breaker
+    return not breaker.healthy and not breaker.is_due(now)
+
+
+def _by_reliability(ranked: Ranked) -> tuple[bool, float, int]:
+    """Sort key of the targets after a failure: reliable ones first, in steps of ten percent.
+
+    Requests that fail at the same moment spread over targets about which nothing is known.
+    """
+    target = ranked.target
+    breaker = target.health.breaker
+    return not breaker.healthy, round(breaker.estimated_failure_rate, 1), target.in_flight if breaker.unproven else 0
 
 
 def considered(ranked: Sequence[Ranked], others: Sequence[tuple[Target, LeftOut]], now: float) -> tuple[Candidate, ...]:

@@ -21,7 +21,9 @@ class BreakerConfig(Value, frozen=True, extra="forbid"):
     least: int = Field(default=10, ge=1)
     """With fewer outcomes than this nothing is concluded."""
     failing: float = Field(default=0.8, gt=0, le=1)
-    """The part of the window that must have failed."""
+    """Share of the window that must have failed for the breaker to open."""
+    degraded: float = Field(default=0.5, gt=0, le=1)
+    """Estimated failure rate from which the target is asked after healthy ones. The estimate adds four successes."""
     pause: Seconds = 15.0
     """Seconds until one request may find out whether the target is back."""
 
@@ -34,7 +36,7 @@ class HedgeConfig(Value, frozen=True, extra="forbid"):
     until_learned: Seconds | None = None
     """What to wait while too little is known; None does not hedge until then."""
     share: float = Field(default=0.05, gt=0, le=1)
-    """At most this part of all requests is hedged."""
+    """At most this share of all requests is hedged, counted from the first."""
 
 
 class RateLimit(Value, frozen=True, extra="forbid"):
