@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .context import Call, Context, RunPlace, ambient_deadline
 from .drivers.sync import SyncRun, drain
 from .errors import ConfigurationError
+from .execution.outermost import settle_stream
 from .requests import RequestLike, read_request
 from .streams import AsyncResponseStream, ResponseStream, Settle
 from .types import AgentRequest, AgentResponse, Message, ProviderCapabilities, ToolLoopConfig
@@ -377,23 +378,27 @@ class Caller:
 
     def _streamed(self, call: Call, prepared: AgentRequest, asked: Any = None) -> ResponseStream:
         transport = self._transport
+        context = Context()
 
         def start() -> SyncRun:
-            context = Context(deadline=_until(prepared.deadline, monotonic()))
+            context.deadline = _until(prepared.deadline, monotonic())
             return SyncRun(transport, call(prepared, context), context.deadline)
 
-        return ResponseStream(start, self._settle(prepared), partial(_grown, asked, prepared))
+        settle = settle_stream(context, self._settle(prepared))
+        return ResponseStream(start, settle, partial(_grown, asked, prepared))
 
     def _astreamed(self, call: Call, prepared: AgentRequest, asked: Any = None) -> AsyncResponseStream:
         from .drivers.aio import AioRun
 
         transport = self._transport
+        context = Context()
 
         def start() -> AioRun:
-            context = _loop_context(prepared.deadline)
+            context.deadline = _loop_context(prepared.deadline).deadline
             return AioRun(transport, call(prepared, context), context.deadline)
 
-        return AsyncResponseStream(start, self._settle(prepared), partial(_grown, asked, prepared))
+        settle = settle_stream(context, self._settle(prepared))
+        return AsyncResponseStream(start, settle, partial(_grown, asked, prepared))
 
 
 def _grown(asked: Any, prepared: AgentRequest, response: AgentResponse) -> AgentResponse:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
+from .attempts import AttemptLog
 from .flow import Flow
 from .types import AgentRequest, AgentResponse, Attempt, Candidate
 
@@ -60,7 +61,7 @@ class Context:
 
     deadline: float = math.inf
     started: float = 0.0
-    attempts: list[Attempt] = field(default_factory=list)
+    log: AttemptLog = field(default_factory=AttemptLog)
     tries: Tries = field(default_factory=Tries)
     waited: float | None = None
     """Seconds waited before the attempt that comes next."""
@@ -85,7 +86,12 @@ class Context:
 
     def beside(self) -> Context:
         """For an attempt that is made beside others: the same run, but its own notes about one attempt."""
-        return replace(self, waited=None, reason=None, first_event=None, headers=None)
+        return replace(self, waited=None, reason=None, first_event=None, headers=None, log=self.log.branch())
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        """Attempts whose outcome is known."""
+        return self.log.finished
 
 
 Call: TypeAlias = Callable[[AgentRequest, Context], Flow[AgentResponse]]

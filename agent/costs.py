@@ -99,6 +99,19 @@ _ZERO = Decimal(0)
 _EXACT = Context(prec=28)
 
 
+_UNITS = 10**12
+
+
+def to_units(dollars: float) -> int:
+    """Dollars as an integer number of picodollars, so that sums and limits are exact."""
+    return round(dollars * _UNITS)
+
+
+def to_dollars(units: int) -> float:
+    """Picodollars as dollars."""
+    return units / _UNITS
+
+
 class Cost(NamedTuple):
     """US dollars, and who says so: `vendor`, `user`, or the price list and its version."""
 

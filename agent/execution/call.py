@@ -6,6 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from .. import errors
+from ..attempts import OpenAttempt
 from ..context import Call, Context
 from ..flow import Emit, Flow, Now, Open, Read, Send
 from ..providers import Provider, StreamDecoder
@@ -163,6 +164,9 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
     def noted(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         started = yield from Now()
         context.first_event = context.headers = None
+        began = started - context.started
+        sent_to = request.model or model or ""
+        context.log.begin(OpenAttempt(target, provider, sent_to, request, began, context.reason, context.waited))
         error: errors.AgentError | None = None
         response: AgentResponse | None = None
         try:
@@ -176,9 +180,9 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
         record = Attempt(
             target=target,
             provider=provider,
-            model=request.model or model or "",
+            model=sent_to,
             reason=context.reason,
-            started=started - context.started,
+            started=began,
             latency_ms=(ended - started) * 1000,
             first_token_ms=_since(started, context.first_event),
             waited=context.waited,
@@ -188,7 +192,7 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
             request_id=response.request_id if response is not None else error.request_id if error else None,
             usage=None if heard is None else heard.usage,
         )
-        context.attempts.append(record if heard is None else record.with_cost(Cost.lazy(partial(_cost_of, heard))))
+        context.log.add(record if heard is None else record.with_cost(Cost.lazy(partial(_cost_of, heard))))
         context.waited = context.reason = None
         if error is not None:
             try:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from ..costs import to_dollars, to_units
 from ..types import AgentResponse
 
 
 class Bill:
     """The answers that were paid for, and their sum."""
 
-    __slots__ = ("_cost", "_known", "_source", "_unpriced", "opened")
+    __slots__ = ("_known", "_source", "_units", "_unpriced", "opened")
 
     def __init__(self) -> None:
         self.opened = False
         """Whether anything was charged, or could have been."""
-        self._cost = 0.0
+        self._units = 0
         self._known = True
         self._source: str | None = None
         self._unpriced: list[AgentResponse] = []
@@ -23,7 +24,7 @@ class Bill:
         """Of a run that goes on from another one."""
         bill = cls()
         bill.opened = True
-        bill._cost, bill._known = cost, known
+        bill._units, bill._known = to_units(cost), known
         return bill
 
     def add(self, response: AgentResponse) -> None:
@@ -34,7 +35,7 @@ class Bill:
     def cost(self) -> float:
         """As far as it is known."""
         self._add_up()
-        return self._cost
+        return to_dollars(self._units)
 
     @property
     def known(self) -> bool:
@@ -51,6 +52,6 @@ class Bill:
             response = self._unpriced.pop(0)
             self._source = response.cost_source
             if response.cost_estimate is not None:
-                self._cost += response.cost_estimate
+                self._units += to_units(response.cost_estimate)
             elif response.usage is not None:
                 self._known = False

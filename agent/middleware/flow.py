@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from .. import errors
+from ..attempts import total
 from ..context import Call, Context
 from ..flow import Effect, Emit, Flow, Invoke, Now, intercept
 from ..types import AgentRequest, AgentResponse, Attempt
@@ -357,7 +358,7 @@ def _answered(
     context = facts.context
     context.ended = now = yield from Now()
     began = now if spent else facts.started  # in place of a failure, it came after that
-    context.attempts.append(
+    context.log.add(
         Attempt(
             target=facts.target,
             provider=response.provider,
@@ -379,14 +380,9 @@ def _answered(
 
 def _charged(response: AgentResponse, attempts: Sequence[Attempt]) -> AgentResponse:
     """An answer in place of a failure that was paid for says what that cost, unless it says something itself."""
-    charged = [attempt for attempt in attempts if attempt.usage is not None]
-    if response.usage is not None or not charged:
+    usage, cost = total(attempts)
+    if response.usage is not None or usage is None:
         return response
-    usage = charged[0].usage
-    for attempt in charged[1:]:
-        usage = usage + attempt.usage if usage is not None and attempt.usage is not None else usage
-    known = [attempt.cost for attempt in charged if attempt.cost is not None]
-    cost = sum(known) if len(known) == len(charged) else None
     return response.model_copy(update={"usage": usage, "cost_estimate": cost})
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from typing_extensions import override
 
 from .. import errors
+from ..costs import to_dollars, to_units
 from ..locks import Locked
 from ..types import AgentRequest, AgentResponse, Attempt, Usage
 from .base import CallInfo, Middleware
@@ -119,15 +120,15 @@ class CostTracker(Locked, Middleware):
 
 
 def _plus(so_far: Spending, attempts: Sequence[Attempt]) -> Spending:
-    usage, cost, unpriced = so_far.usage, so_far.cost, so_far.unpriced
+    usage, units, unpriced = so_far.usage, to_units(so_far.cost), so_far.unpriced
     for attempt in attempts:
         if attempt.usage is not None:
             usage = usage + attempt.usage
         if attempt.cost is not None:
-            cost += attempt.cost
+            units += to_units(attempt.cost)
         elif attempt.usage is not None:
             unpriced += 1
-    return Spending(so_far.calls + 1, usage, cost, unpriced)
+    return Spending(so_far.calls + 1, usage, to_dollars(units), unpriced)
 
 
 def _hashable(value: Any) -> Any:

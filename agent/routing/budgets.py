@@ -9,6 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from ..costs import to_dollars, to_units
 from ..locks import Locked
 from ..types.policies import SpendLimit
 
@@ -93,18 +94,18 @@ def retry_budget(share: float | None) -> RequestBudget:
 
 @dataclass(slots=True)
 class _Account:
-    """What one limit has spent and set aside for one value of its key."""
+    """Picodollars spent and reserved under one limit, for one value of its key."""
 
-    spent: float = 0.0
-    reserved: float = 0.0
+    spent: int = 0
+    reserved: int = 0
     since: float = 0.0
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Money set aside for one request."""
+    """Picodollars set aside for one request."""
 
-    dollars: float = 0.0
+    amount: int = 0
     accounts: list[_Account] = field(default_factory=list)
 
 
@@ -148,31 +149,33 @@ class SpendLedger(Locked):
             if refusal is not None:
                 return refusal
             accounts = [self._account(index, limit, metadata, now) for index, limit in enumerate(self.limits)]
+            amount = to_units(dollars)
             for account in accounts:
-                account.reserved += dollars
-            return Reservation(dollars, accounts)
+                account.reserved += amount
+            return Reservation(amount, accounts)
 
     def settle(self, reservation: Reservation, dollars: float) -> None:
         """What it came to; the rest is free again. Once only: a second time does nothing."""
+        amount = to_units(dollars)
         with self._lock:
             for account in reservation.accounts:
-                account.reserved -= reservation.dollars
-                account.spent += dollars
+                account.reserved -= reservation.amount
+                account.spent += amount
             reservation.accounts = []
 
     def spent(self, limit: int = 0, value: Any = None) -> float:
         """Dollars spent under a limit, for one value of its key."""
         account = self._accounts.get((limit, _hashable(value)))
-        return 0.0 if account is None else account.spent
+        return 0.0 if account is None else to_dollars(account.spent)
 
     def _refusal(self, dollars: float, metadata: Mapping[str, Any], now: float) -> Refusal | None:
         for index, limit in enumerate(self.limits):
             account = self._account(index, limit, metadata, now)
-            left = limit.dollars - account.spent - account.reserved
-            if dollars > left:
+            left = to_units(limit.dollars) - account.spent - account.reserved
+            if to_units(dollars) > left:
                 value = None if limit.per is None else metadata.get(limit.per)
                 seconds = None if limit.window is None else max(0.0, account.since + limit.window - now)
-                return Refusal(limit, max(0.0, left), value, seconds)
+                return Refusal(limit, to_dollars(max(0, left)), value, seconds)
         return None
 
     def _account(self, index: int, limit: SpendLimit, metadata: Mapping[str, Any], now: float) -> _Account:
@@ -182,7 +185,7 @@ class SpendLedger(Locked):
         if account is None:
             account = self._accounts[key] = _Account(since=now)
         elif limit.window is not None and now >= account.since + limit.window:
-            account.spent, account.since = 0.0, now
+            account.spent, account.since = 0, now
         return account
 
 

@@ -20,7 +20,7 @@ ASSUMED_SUCCESSES = 4
 
 
 class Permit:
-    """Grounds for a request: a closed breaker, a trial of a degraded or a probe of an open one, or no healthy target."""
+    """Grounds for a request: a closed breaker, a trial if it is degraded, a probe if it is open, or panic."""
 
     __slots__ = ("kind",)
 

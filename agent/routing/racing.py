@@ -6,15 +6,19 @@ Who loses is cancelled, awaited, and written into the route with what it has pro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from .. import errors
+from ..attempts import OpenAttempt, total
 from ..context import Context
 from ..flow import Branch, Cancel, Emitted, Failed, Finished, Flow, Now, Paused, Spawn, Wait
-from ..types import AgentRequest, AgentResponse, Attempt, Usage
+from ..types import AgentRequest, AgentResponse, Attempt
 from .rules import Move
 from .strategies import Ranked
 from .targets import Admission, Target
 from .trip import Trip
+
+_FASTER = "another was faster"
 
 
 @dataclass(slots=True)
@@ -138,52 +142,42 @@ def _join(trip: Trip, request: AgentRequest, spares: list[Ranked], legs: dict[Br
 
 
 def _end(trip: Trip, legs: dict[Branch, _Leg]) -> Flow[None]:
-    """Cancel those who lost, wait until they are gone, and note what they have probably cost."""
+    """Cancel the losers, wait until they are gone, and record what they have probably cost."""
     if not legs:
         return
     yield from Cancel(list(legs))
     now = yield from Now()
     for leg in legs.values():
-        target = leg.admission.target
-        usage, cost = target.prompt_bill(trip.question.asked(target), trip.question.tokens(target).tokens)
+        log = leg.context.log
+        log.close(partial(_cancelled, now - trip.context.started))
+        log.revise(_discarded)
+        usage, cost = total(log.finished)
         leg.admission.cancelled(now, usage, cost)
-        _note(trip, leg, now, "Cancelled", "another was faster", usage, cost)
     legs.clear()
+
+
+def _cancelled(ended: float, attempt: OpenAttempt) -> Attempt:
+    usage, cost = attempt.estimate()
+    elapsed = (ended - attempt.started) * 1000
+    return attempt.closed("Cancelled", _FASTER, latency_ms=elapsed, usage=usage, cost=cost)
+
+
+def _discarded(attempt: Attempt) -> Attempt:
+    """An answer that came at the same moment as the winner's: it is paid for, and not used."""
+    if attempt.error is not None:
+        return attempt
+    return attempt.changed(error="Cancelled", message=_FASTER)
 
 
 def _too_late(trip: Trip, legs: dict[Branch, _Leg], error: errors.TimeoutError, now: float) -> None:
     """The deadline has passed while all were still being waited for."""
+    ended, name = now - trip.context.started, type(error).__name__
     for leg in legs.values():
         trip.failed(leg.admission, error, now, leg.context)
-        _note(trip, leg, now, type(error).__name__, error.message)
-    legs.clear()
-
-
-def _note(
-    trip: Trip,
-    leg: _Leg,
-    now: float,
-    error: str,
-    message: str,
-    usage: Usage | None = None,
-    cost: float | None = None,
-) -> None:
-    """An attempt that did not get to note itself."""
-    admission, target = leg.admission, leg.admission.target
-    trip.context.attempts.append(
-        Attempt(
-            target=target.name,
-            provider=target.provider,
-            model=target.model,
-            reason=admission.why,
-            started=admission.started - trip.context.started,
-            latency_ms=(now - admission.started) * 1000,
-            error=error,
-            message=message,
-            usage=usage,
-            cost=cost,
+        leg.context.log.close(
+            lambda attempt: attempt.closed(name, error.message, latency_ms=(ended - attempt.started) * 1000)
         )
-    )
+    legs.clear()
 
 
 def _delay(trip: Trip, admission: Admission) -> float | None:

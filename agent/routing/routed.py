@@ -93,6 +93,9 @@ def _next(trip: Trip, now: float) -> Flow[tuple[Admission, list[Ranked]]]:
         paid = paid or trip.afford(now)
         return paid
 
+    def fits(seconds: float) -> bool:
+        return now + seconds - since <= trip.routes.max_wait and now + seconds < context.deadline
+
     while True:
         stopped = trip.stopped()
         if stopped is not None:
@@ -113,9 +116,9 @@ def _next(trip: Trip, now: float) -> Flow[tuple[Admission, list[Ranked]]]:
         chance = yield from Random()
         if patient:
             patient = False
-            seconds = trip.recovery_wait(now, chance)
-            if seconds is not None and now + seconds - since <= trip.routes.max_wait and now + seconds < context.deadline:
-                yield from Sleep(seconds)
+            wait = trip.recovery_wait(now, chance)
+            if wait is not None and fits(wait):
+                yield from Sleep(wait)
                 now = yield from Now()
                 context.waited = now - since
             continue
@@ -125,7 +128,7 @@ def _next(trip: Trip, now: float) -> Flow[tuple[Admission, list[Ranked]]]:
         seconds, target = waits[0]
         if seconds == math.inf:
             seconds = _POLL
-        if now + seconds - since > trip.routes.max_wait or now + seconds >= context.deadline:
+        if not fits(seconds):
             raise trip.exhausted(f"the next could be asked in {seconds:.1f} s", others)
         if not may_ask(target):
             raise trip.exhausted("the retry budget is used up", others)

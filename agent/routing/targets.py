@@ -211,11 +211,6 @@ class Target:
         cost = price(usage, provider=provider, models=(asked.model or model,))
         return None if cost is None else cost.dollars
 
-    def prompt_bill(self, asked: AgentRequest, tokens: int) -> tuple[Usage, float | None]:
-        """What a request has probably used and cost that was sent, and whose answer nobody heard."""
-        usage = Usage(prompt_tokens=tokens, estimated=True)
-        return usage, self._dollars(asked, tokens, 0, 0)
-
     @override
     def __repr__(self) -> str:
         return f"Target({self.name!r})"
@@ -265,7 +260,7 @@ class Admission:
         cost = None if partial is None or self._reservation is None else partial.cost_estimate
         self._settle(now, blamed, None if partial is None else partial.usage, cost)
 
-    def cancelled(self, now: float, usage: Usage, cost: float | None) -> None:
+    def cancelled(self, now: float, usage: Usage | None, cost: float | None) -> None:
         """It was given up because another was faster; it will be billed all the same."""
         self._settle(now, None, usage, cost)
 

@@ -273,7 +273,7 @@ class Trip:
 
     def admit(self, target: Target, now: float, *, why: str, panic: bool = False) -> Admission | None:
         """Reserve capacity at a target; None if it is taken, or if no attempt is left."""
-        if self.context.tries.made > self.routes.retry.max_retries:
+        if self.stopped() is not None:
             return None
         rates = target.rates
         entry = rates.begin(0 if rates.unlimited else self._tokens(target), now)

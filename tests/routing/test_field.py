@@ -134,7 +134,7 @@ def test_a_broken_stream_keeps_its_cause_and_its_usage(drive: Driver) -> None:
 
 def test_a_stream_that_breaks_late_is_no_success_for_the_breaker() -> None:
     fleet = Fleet(a=[broken("word")] * 10 + ["never"], b=["fine"] * 20)
-    router = fleet.router(retry=ONCE)
+    router = fleet.router(retry=ONCE, breaker=BreakerConfig(degraded=1.0))
     simulation = Simulation(fleet)
     for _ in range(10):
         with pytest.raises(errors.StreamInterrupted):

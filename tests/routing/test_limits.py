@@ -169,7 +169,8 @@ def test_repeated_requests_of_all_callers_share_one_budget() -> None:
     for index in range(1000):
         simulation.at(index * 0.001, lambda: runs.append(start(simulation, router, "hi")))
     simulation.finish()
-    assert len(fleet.asked) <= 1000 * 1.2 + 20 + 5
+    free = 2 * 16  # switches to a target that is not yet known to fail
+    assert len(fleet.asked) <= 1000 * 1.2 + 20 + 5 + free
 
 
 def test_agents_keep_to_such_a_budget_by_themselves() -> None:

@@ -46,7 +46,7 @@ class BreakerMachine(RuleBasedStateMachine):
         permit = self.breaker.take(self.now, panic=panic)
         if self.opened_at is None:
             assert permit is not None
-            assert permit.kind == "trusted"
+            assert permit.kind in ("trusted", "trial")
         elif self.now >= self.opened_at + 10.0 and self.probe is None:
             assert permit is not None
             assert permit.kind == "probe"
@@ -77,7 +77,7 @@ class BreakerMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         state = self.breaker.state(self.now)
         if self.opened_at is None:
-            assert state == "closed"
+            assert state in ("closed", "degraded")
         else:
             assert state == ("open" if self.now < self.opened_at + 10.0 else "half-open")
 
@@ -216,7 +216,7 @@ TestBudget = BudgetMachine.TestCase
 def test_a_breaker_opens_at_the_tenth_failure_of_ten_and_not_before() -> None:
     breaker = Breaker(BreakerConfig())
     for number in range(10):
-        assert breaker.state(0.0) == "closed", number
+        assert breaker.closed, number
         permit = breaker.take(0.0)
         assert permit is not None
         breaker.settle(permit, 0.0, failed=True)
