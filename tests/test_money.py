@@ -17,13 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import errors
+from agent import Agent, Router, errors
 from agent.answers import Answer
 from agent.costs import PROVIDERS, Cost, ServiceTier, load_prices, price, service_tier
 from agent.execution.accounting import priced
+from agent.looping import bill as run_bill
+from agent.middleware import CostTracker
 from agent.models import ModelFacts, Prices, lookup, register_model
-from agent.testing import Script
-from agent.types import AgentRequest, AgentResponse, Usage
+from agent.routing.budgets import Refusal, Reservation, SpendLedger
+from agent.testing import Script, scripted_agent
+from agent.types import AgentRequest, AgentResponse, SpendLimit, Usage
 from tests.conftest import WIRE
 from tests.corpus import APIS, exchanges
 from tests.drive import Driver
@@ -545,3 +548,47 @@ def test_a_bill_is_exact_whatever_the_program_has_set_for_its_own_arithmetic() -
     assert exact is not None
     assert exact.dollars == pytest.approx(982 * 2.5e-6)
     assert rounded == exact
+
+
+# Limits
+
+
+def _costs_a_tenth_of_a_cent(*, times: int = 12) -> Agent:
+    register_model(ModelFacts(provider="scripted", model="m", prices=Prices(input=0.0, output=1000.0), max_output=1))
+    return scripted_agent(*["yes"] * times, model="m", max_tokens=1)
+
+
+def test_a_spend_limit_of_one_cent_pays_for_ten_answers_of_a_tenth_of_a_cent() -> None:
+    router = Router([_costs_a_tenth_of_a_cent()], spend=SpendLimit(dollars=0.01))
+    for _ in range(10):
+        assert router.complete("hi").cost_estimate == 0.001
+    assert router.spent() == 0.01
+    with pytest.raises(errors.BudgetExceededError):
+        router.complete("hi")
+
+
+def test_a_cost_tracker_with_a_budget_of_one_cent_pays_for_ten_answers_of_a_tenth_of_a_cent() -> None:
+    tracker = CostTracker(budget=0.01)
+    agent = _costs_a_tenth_of_a_cent().with_config(middleware=[tracker])
+    for _ in range(10):
+        agent.complete("hi")
+    assert tracker.spent() == 0.01
+    with pytest.raises(errors.BudgetExceededError):
+        agent.complete("hi")
+
+
+def test_the_cost_of_a_run_is_added_up_exactly() -> None:
+    bill = run_bill.Bill()
+    for _ in range(10):
+        bill.add(AgentResponse(usage=Usage(prompt_tokens=1), cost_estimate=0.1))
+    assert bill.cost == 1.0
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=30))
+def test_a_limit_that_is_the_sum_of_the_costs_is_used_up_exactly(nanodollars: list[int]) -> None:
+    ledger = SpendLedger([SpendLimit(dollars=sum(nanodollars) / 1e9)])
+    for cost in nanodollars:
+        reserved = ledger.reserve(cost / 1e9, {}, 0.0)
+        assert isinstance(reserved, Reservation)
+        ledger.settle(reserved, cost / 1e9)
+    assert isinstance(ledger.reserve(1e-9, {}, 0.0), Refusal)

@@ -13,7 +13,6 @@ from ..costs import to_dollars, to_units
 from ..locks import Locked
 from ..types.policies import SpendLimit
 
-
 _ROUNDING = 1e-9
 """Shares are added up as floats: twenty times 0.05 counts as one."""
 
@@ -36,9 +35,7 @@ class RequestBudget:
 
     __slots__ = ("_at", "_most", "_part", "_per_second", "_share", "_tokens")
 
-    def __init__(
-        self, share: float = 0.2, per_second: float = 1.0, most: int = 20, initial: int | None = None
-    ) -> None:
+    def __init__(self, share: float = 0.2, per_second: float = 1.0, most: int = 20, initial: int | None = None) -> None:
         self._share = share
         self._per_second = per_second
         self._most = most

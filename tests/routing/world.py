@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+
 from agent import Agent, Router, Target, errors
 from agent.answers import Answer, Piece
 from agent.drivers.simulated import SimulatedRun
@@ -279,7 +281,7 @@ class World:
             broken(f"a foreign error: {run.error!r}")
             return
         attempts = run.result.route if run.error is None else run.error.attempts
-        if len(attempts) != len(mine) and not any(attempt.error == "Cancelled" for attempt in attempts):
+        if len(attempts) != len(mine):
             broken(f"{len(mine)} requests were sent, and {len(attempts)} are in the route")
         self._judge_trust(asking, mine, [attempt.reason for attempt in attempts], broken)
         if run.error is None:
@@ -302,6 +304,12 @@ class World:
         total = sum(usage.total_tokens for usage in spent)
         if response.usage is None or response.usage.total_tokens != total:
             broken(f"usage is {response.usage}, and the attempts used {total}")
+        costs = [attempt.cost for attempt in attempts if attempt.usage is not None]
+        cost = None if None in costs else sum(costs)
+        if response.cost_estimate != pytest.approx(cost, abs=1e-12):
+            broken(f"the cost is {response.cost_estimate}, and the attempts cost {cost}")
+        if sum(attempt.error is None for attempt in attempts) != 1 and not self.scenario.filtered_elsewhere:
+            broken(f"not exactly one attempt succeeded: {[attempt.error for attempt in attempts]}")
         if response.stop_reason is None:
             broken("a response without an end")
         marks = set(_MARK.findall(response.text or ""))
