@@ -55,7 +55,7 @@ class Attempt(Priced, frozen=True):
     waited: float | None = None
     """How long the try was held back before it was sent."""
     error: str | None = None
-    """Class name of the error, if it failed; `Cancelled` of one that was given up because another was faster."""
+    """Class name of the error, if it failed; `Cancelled` if another attempt was faster, or the stream was left."""
     message: str | None = None
     status_code: int | None = None
     request_id: str | None = None
@@ -84,7 +84,7 @@ class Candidate(Value, frozen=True):
     score: float | None = None
     """What the strategy went by, if it went by a number; less is better."""
     health: str = "closed"
-    """Of its circuit breaker: closed, open or half-open."""
+    """State of its circuit breaker: closed, degraded, open or half-open."""
 
 
 _CANDIDATES = ("place", "target", "health", "score", "reason")
