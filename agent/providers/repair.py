@@ -104,16 +104,17 @@ class _Repair:
         """Late results that were moved to their calls, by call id."""
 
     def run(self) -> tuple[list[Message], tuple[str, ...]]:
+        tool, assistant = Role.TOOL, Role.ASSISTANT  # looking up enum members is slow in Python 3.11
         for message in self._messages:
             content, role = message.content, message.role
             if isinstance(content, str):
-                if role is Role.TOOL:
+                if role is tool:
                     self._add_text_result(message)
                 else:
                     self._end_turn()
                     if content:
                         self._repaired.append(message)
-            elif role is Role.ASSISTANT and _has_result(content):
+            elif role is assistant and _has_result(content):
                 for piece in _split_results(message):
                     self._add_parts(piece)
             else:

@@ -82,16 +82,17 @@ class MessageEncoder:
         marked = {} if self._marks is None else self._marked_messages(messages)
         encoded: list[MessageParam] = []
         after_tool = False
+        tool, assistant = Role.TOOL, Role.ASSISTANT  # looking up enum members is slow in Python 3.11
         for position, message in enumerate(messages):
             role = message.role
-            if role is Role.TOOL:
+            if role is tool:
                 after_tool = True
             elif after_tool:
                 self._end_results(encoded, before_user=role is Role.USER)
                 after_tool = False
-            if role is Role.ASSISTANT:
+            if role is assistant:
                 written: Sequence[MessageParam] = self._encode_assistant(message)
-            elif role is Role.TOOL:
+            elif role is tool:
                 written = self._encode_results(message)
             else:
                 written = (self._encode_prompt(message),)
