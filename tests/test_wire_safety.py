@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -93,9 +94,9 @@ def test_half_a_character_is_a_typed_error_and_nothing_is_sent(model: str, form:
 
 @pytest.mark.parametrize("field", ["api_key", "base_url", "headers"])
 def test_half_a_character_in_a_setting_is_refused_by_name(field: str) -> None:
-    value = {"api_key": f"k{HALF}", "base_url": f"https://h/v1{HALF}", "headers": {"x": HALF}}[field]
+    value: Any = {"api_key": f"k{HALF}", "base_url": f"https://h/v1{HALF}", "headers": {"x": HALF}}[field]
     with pytest.raises(errors.ConfigurationError) as caught:
-        Agent("openai-chat:m", **{"api_key": "k", field: value})
+        Agent("openai-chat:m", **cast(Any, {"api_key": "k", field: value}))
     assert caught.value.field == field
     str(caught.value).encode()
 
@@ -156,12 +157,13 @@ def test_a_route_is_printed_without_forged_lines() -> None:
 
 
 def test_a_setting_that_is_quoted_in_an_error_stays_on_its_line() -> None:
-    for make in (
+    makers: tuple[Callable[[], Agent], ...] = (
         lambda: Agent("no\r\nsuch:model"),
         lambda: Agent("openai-chat:m", api_key="k", base_url="https://h/\r\nERROR x"),
         lambda: Agent("openai-chat:m", transport="a\nb"),
         lambda: Agent("nothing\nhere"),
-    ):
+    )
+    for make in makers:
         with pytest.raises(errors.ConfigurationError) as caught:
             make()
         assert one_line(str(caught.value))

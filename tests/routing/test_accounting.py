@@ -45,6 +45,7 @@ def names(response: AgentResponse) -> list[tuple[str, str | None]]:
     return [(attempt.target, attempt.error) for attempt in response.route]
 
 
+@pytest.mark.malformed
 @pytest.mark.parametrize("part", range(2))
 def test_attempts_and_totals_agree_in_simulated_scenarios(part: int) -> None:
     for seed in range(20_000 + part * 250, 20_250 + part * 250):
