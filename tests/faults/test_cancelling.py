@@ -18,6 +18,8 @@ from tests.drive import AnyHttp, make_transport, needs_aiohttp
 from tests.drivers.play import NO_TLS
 from tests.faults.playing import CODECS, MODELS, good
 
+pytestmark = pytest.mark.malformed
+
 AT_ONCE = 0.1
 QUICK = RetryConfig(max_retries=2, initial_delay=0.001, throttle_delay=0.001, jitter=False)
 WAYS = [

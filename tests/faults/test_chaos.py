@@ -28,6 +28,8 @@ from agent.wire import WireRequest
 from tests.drive import Driver
 from tests.faults.playing import CODECS, MODELS, WORDS, good
 
+pytestmark = pytest.mark.malformed
+
 ASKED = WireRequest("/v1/chat/completions", (), b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}')
 STREAM = WireRequest("/v1/chat/completions", (), ASKED.body[:-1] + b', "stream": true}')
 QUICK = RetryConfig(max_retries=2, initial_delay=0.001, throttle_delay=0.001, jitter=False)

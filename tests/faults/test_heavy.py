@@ -16,6 +16,8 @@ from tests.faults.expected import Failure, expected
 from tests.faults.heavy import HEAVY
 from tests.faults.playing import CODECS, faulty
 
+pytestmark = pytest.mark.malformed
+
 MOST_MEGABYTES = 64
 LONGEST_HOLD = 0.05
 

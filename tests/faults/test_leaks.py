@@ -23,6 +23,8 @@ from tests.drive import AnyHttp, make_transport, needs_aiohttp
 from tests.drivers.play import NO_TLS
 from tests.faults.playing import CODECS, MODELS
 
+pytestmark = pytest.mark.malformed
+
 THREADS = 8
 TASKS = 50
 SHARE = 0.05

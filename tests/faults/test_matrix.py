@@ -17,6 +17,8 @@ from tests.drive import needs_aiohttp
 from tests.faults.expected import EXPECTED, OF_ITS_OWN, RETRY_AFTER, Failure, expected, ok
 from tests.faults.playing import CODECS, LIMITS, WORDS, Caller, Outcome, calling, good
 
+pytestmark = pytest.mark.malformed
+
 DRIVERS = ("sync", "aio")
 QUICK = [fault for fault in FAULTS.values() if not fault.heavy and not fault.slow]
 SLOW = [fault for fault in FAULTS.values() if fault.slow]
@@ -95,7 +97,6 @@ def test_without_a_fault_all_is_well(caller: Caller, codec: str) -> None:
             assert outcome.text == WORDS
 
 
-@pytest.mark.malformed
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(("fault", "form"), cases(QUICK))
@@ -106,7 +107,6 @@ def test_a_fault_is_a_typed_error(caller: Caller, fault: str, form: str, codec: 
     assert outcome.seconds < 5
 
 
-@pytest.mark.malformed
 @needs_aiohttp
 @pytest.mark.parametrize(("fault", "form"), cases(QUICK))
 def test_over_aiohttp_a_fault_is_the_same_error(fast_caller: Caller, fault: str, form: str) -> None:
@@ -148,7 +148,6 @@ def test_who_keeps_us_waiting_is_left_in_time(caller: Caller, fault: str, form: 
         assert outcome.seconds <= LIMITS["timeout"] + 0.1
 
 
-@pytest.mark.malformed
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(("fault", "form"), cases(QUICK))
 def test_without_a_socket_a_fault_comes_to_the_same(fault: str, form: str, codec: str) -> None:

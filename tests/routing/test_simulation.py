@@ -15,6 +15,8 @@ from agent.routing.targets import Admission
 from tests.conftest import SEED
 from tests.routing.world import FAULTS, STRATEGIES, Scenario, World, shrunk, violations
 
+pytestmark = pytest.mark.malformed
+
 SEEDS = 2_000
 SOAKED = 50_000
 FIRST = SEED if os.environ.get("AGENT_TEST_RANDOM") else 0

@@ -15,6 +15,8 @@ from agent.testing import Script, Simulation, start
 from agent.wire import WireRequest
 from tests.routing.world import said
 
+pytestmark = pytest.mark.malformed
+
 MINUTES = 10
 
 
