@@ -21,7 +21,8 @@ from .execution.counting import counted, counter_of, token_count
 from .execution.outermost import recorded
 from .execution.retry import retry
 from .execution.structured import structured
-from .models import facts, narrowed
+from .models import facts
+from .models.values import narrowed
 from .providers import Provider, for_client, load
 from .requests import RequestLike, prepare, read_config, read_request
 from .routing.budgets import retry_budget

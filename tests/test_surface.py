@@ -6,15 +6,20 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
+import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from inline_snapshot import snapshot
 
 import agent
 import agent.types
+from agent.providers import brought
 
 PACKAGE = Path(agent.__file__).parent
+ROOT = PACKAGE.parent
 
 
 def test_the_public_names_are_these() -> None:
@@ -63,6 +68,45 @@ def test_the_types_of_the_package_are_all_in_agent_types() -> None:
         "AgentConfig ProviderCapabilities RetryConfig ToolLoopConfig RoutingStrategy RouteResult"
     )
     assert set(sixteen.split()) <= set(agent.types.__all__)
+
+
+def test_every_public_name_is_documented() -> None:
+    pages = [ROOT / "README.md", *(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "decisions")]
+    code = re.compile(r"```.*?```|`[^`\n]+`|^::: .*$", re.DOTALL | re.MULTILINE)
+    documented = {word for page in pages for text in code.findall(page.read_text("utf-8")) for word in words(text)}
+    for name, module in public_modules().items():
+        assert set(module.__all__) <= documented, f"{name}: {set(module.__all__) - documented}"
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
+
+
+INTERNAL = ("agent.providers.", "agent.testing.faults", "agent.testing.rules")
+"""Packages of one wire format or of one test tool. What they export is for their neighbours."""
+
+
+def public_modules() -> dict[str, ModuleType]:
+    names = ["agent", *(found.name for found in pkgutil.walk_packages([str(PACKAGE)], "agent."))]
+    imported = {name: importlib.import_module(name) for name in names if not name.startswith(INTERNAL)}
+    return {name: module for name, module in imported.items() if hasattr(module, "__all__")}
+
+
+IMPORTED_AS = {"google-genai": "google.genai", "httpx2[socks]": "socksio"}
+
+
+def test_every_extra_is_used_by_the_package() -> None:
+    """Extras bring what the package imports, or the SDKs whose clients it recognizes by name."""
+    nodes = [node for path in modules() for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    used = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    used |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    used |= {package for package, _ in brought._KINDS}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    for extra, requirements in extras.items():
+        for requirement in () if extra == "dev" else requirements:
+            name = re.split(r"[<>=!~ ]", requirement)[0]
+            module = IMPORTED_AS.get(name, name)
+            assert any(f"{each}.".startswith(f"{module}.") for each in used), f"nothing imports {name} of {extra}"
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

@@ -17,7 +17,8 @@ from .. import errors
 from ..flow import Emit, Flow, intercept
 from ..models import facts
 from ..providers import Provider
-from ..schemas import WRAPPER, Compiled, compile_schema, dead_end, is_object_schema, unwrap_value, wrap_schema
+from ..schemas import Compiled, compile_schema, dead_end, is_object_schema, wrap_schema
+from ..schemas.nodes import WRAPPER, unwrap_value
 from ..types import AgentRequest, AgentResponse, Part, StreamEvent, TextContent, ToolCall, ToolSpec
 from ..types.messages import OutputMode
 

@@ -102,7 +102,7 @@ def _check_json(value: Any, schema: Mapping[str, Any]) -> Any:
     from jsonschema.exceptions import best_match
     from referencing.exceptions import Unresolvable
 
-    from ..schemas import validator_of
+    from ..schemas.fitting import validator_of
 
     try:
         error = best_match(validator_of(schema).iter_errors(value))

@@ -25,8 +25,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import ConfigurationError
 from ..types import freeze, thaw
-from .fitting import validator_of
-from .nodes import WRAPPER, unwrap_value, wrapped
+from .nodes import WRAPPER, wrapped
 from .reading import Unresolvable, dangling_reference, misshapen, resolve, types_of
 from .restoring import Restorer
 
@@ -34,15 +33,8 @@ if TYPE_CHECKING:
     from .dialects import Dialect
 
 __all__ = [
-    "WRAPPER",
     "Compiled",
     "compile_schema",
-    "compiled_json",
-    "dead_end",
-    "is_object_schema",
-    "unwrap_value",
-    "validator_of",
-    "wrap_schema",
 ]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 from typing_extensions import override
 
 from ..errors import ConfigurationError
-from ..schemas import validator_of
+from ..schemas.fitting import validator_of
 from ..types import ContentPart, JsonObject, Message, ToolSpec, thaw
 from ..types.config import Risk
 from ..validation import validated

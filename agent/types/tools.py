@@ -21,7 +21,7 @@ from ._base import (
 from .notes import Noted
 from .parts import CacheHint, ToolCall, ToolResult
 
-__all__ = ["HasSpec", "OfferedTool", "ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
+__all__ = ["ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 
 
 class ToolSpec(Noted, frozen=True):
