@@ -6,6 +6,7 @@ used; type checkers see plain imports.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -108,14 +109,12 @@ _MODULES = frozenset(("errors", "providers", "requests", "streams", "transports"
 
 def __getattr__(name: str) -> Any:
     """The command line tells its version, and completes a word, without loading what asks models."""
-    from importlib import import_module
-
     if name in _HOME:
         found = getattr(import_module(f".{_HOME[name]}", __name__), name)
     elif name in _MODULES:
         found = import_module(f".{name}", __name__)
     elif name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import version  # lazy: slow to import
 
         found = version("agent-llm-router")
     else:

@@ -13,14 +13,18 @@ from typing_extensions import override
 
 from . import transports
 from .caller import Caller
+from .checking import check
 from .context import Call
 from .errors import ConfigurationError
 from .execution.accounting import settled
 from .execution.call import Endpoint, attempt, complete, stream
 from .execution.counting import counted, counter_of, token_count
+from .execution.credentials import Keys, by_reference, keyed
 from .execution.outermost import recorded
+from .execution.output_modes import as_sent, plan_output
 from .execution.retry import retry
 from .execution.structured import structured
+from .json_streams import Partials
 from .models import facts
 from .models.values import narrowed
 from .providers import Provider, for_client, load
@@ -45,7 +49,6 @@ if TYPE_CHECKING:
     from .checking import Report
     from .execution.credentials import GetKey
     from .execution.output_modes import Plan
-    from .json_streams import Partials
     from .looping.plan import Hooks
     from .middleware import Middleware
 
@@ -139,8 +142,6 @@ class Agent(Caller):
         print(report)
         ```
         """
-        from .checking import check
-
         return check(self.config, lambda: self.provider, lambda: self._prepare(request, overrides))
 
     def count_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
@@ -211,8 +212,6 @@ class Agent(Caller):
         # Connections stay behind, and so does the key: the other process finds its own in the environment.
         options = self._options()
         if self._get_key is not None:
-            from .execution.credentials import by_reference
-
             by_reference(self._get_key)
         return _rebuild, (self.config, options)
 
@@ -246,16 +245,13 @@ class Agent(Caller):
     def _count(self) -> Call:
         call = retry(self._reached(counted), self.retry, self._retries)
         if self.middleware:
-            from .middleware.flow import rewritten
+            from .middleware.flow import rewritten  # lazy: only agents with middleware need it
 
             call = rewritten(call, self.middleware, target=self._name)
         return recorded(call, streaming=False)
 
     @override
     def _reading(self, request: AgentRequest) -> tuple[Call, Partials]:
-        from .execution.output_modes import plan_output
-        from .json_streams import Partials
-
         plan = plan_output(self.provider, request)
         return self._call(streaming=True), Partials(plan.partial, plan.restored)
 
@@ -279,7 +275,6 @@ class Agent(Caller):
         """A call of the vendor: with the key that there is, or with the one that there is at that time."""
         if self._keys is None:
             return once(self._endpoint(self.provider))
-        from .execution.credentials import keyed
 
         return keyed(self._keys, once)
 
@@ -296,13 +291,12 @@ class Agent(Caller):
         call = structured(once, self.provider, streaming=streaming)
         if not self.middleware:
             return call
-        from .middleware.flow import wrapped
+        from .middleware.flow import wrapped  # lazy: only agents with middleware need it
 
         return wrapped(call, self.middleware, streaming=streaming, target=name, fingerprint=self._fingerprint)
 
     def _fingerprint(self, request: AgentRequest) -> str:
-        from .execution.output_modes import as_sent
-        from .middleware.fingerprints import of_schema, of_wire
+        from .middleware.fingerprints import of_schema, of_wire  # lazy: only agents with middleware need it
 
         provider = self.provider
         wire = provider.encode(as_sent(provider, request), stream=False)
@@ -331,7 +325,7 @@ class Agent(Caller):
 
     def adds(self) -> str:
         """What it adds to every request, in a form that is the same for equal agents; its key is no part of it."""
-        from .middleware.fingerprints import of_agent
+        from .middleware.fingerprints import of_agent  # lazy: only agents with middleware need it
 
         return of_agent(self.config, self.tools)
 
@@ -341,8 +335,6 @@ class Agent(Caller):
 
     def output_plan(self, request: AgentRequest) -> Plan:
         """How this agent would ask for the request's schema, and read the answer."""
-        from .execution.output_modes import plan_output
-
         return plan_output(self.provider, self.as_asked(request))
 
     @override
@@ -365,14 +357,12 @@ _LATER = "-"
 
 
 def _read_keys(get_api_key: GetKey, agent: Agent) -> Any:
-    from .execution.credentials import Keys
-
     return Keys(get_api_key, agent.config.provider, agent._endpoint_with)
 
 
 def read_middleware(given: Sequence[Middleware]) -> tuple[Middleware, ...]:
     """Loaded by those who have some."""
-    from .middleware.flow import read_middleware as read
+    from .middleware.flow import read_middleware as read  # lazy: only agents with middleware need it
 
     return read(given)
 

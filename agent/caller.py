@@ -16,6 +16,7 @@ from .context import Call, Context, RunPlace, ambient_deadline
 from .drivers.sync import SyncRun, drain
 from .errors import ConfigurationError
 from .execution.outermost import settle_stream
+from .json_streams import AsyncJsonStream, JsonStream
 from .requests import RequestLike, read_request
 from .streams import AsyncResponseStream, ResponseStream, Settle
 from .types import AgentRequest, AgentResponse, Message, ProviderCapabilities, ToolLoopConfig
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .batching.streams import BatchStream
     from .batching.values import BatchProgress, BatchResult
     from .drivers.aio import AioRun
-    from .json_streams import AsyncJsonStream, JsonStream, Partials
+    from .json_streams import Partials
     from .looping.plan import Hooks
     from .looping.results import PausedRun, RunResult
     from .looping.streams import AsyncRunStream, RunStream
@@ -137,8 +138,6 @@ class Caller:
 
     def stream_json(self, request: RequestLike, **overrides: Any) -> JsonStream:
         """As `json`, with what has come of the value so far while it arrives. The typed value is in `output`."""
-        from .json_streams import JsonStream
-
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(_with_schema(request, changes), {})
         call, partials = caller._reading(prepared)
@@ -146,8 +145,6 @@ class Caller:
 
     def astream_json(self, request: RequestLike, **overrides: Any) -> AsyncJsonStream:
         """As `stream_json`, for `async for`. There is nothing to await first."""
-        from .json_streams import AsyncJsonStream
-
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(_with_schema(request, changes), {})
         call, partials = caller._reading(prepared)
@@ -181,7 +178,7 @@ class Caller:
                 `total`, how many requests there are, if `requests` cannot say; `max_failures`, `max_cost` (US dollars)
                 and `max_seconds`, after which nothing more is asked.
         """
-        from .batching.streams import run_batch
+        from .batching.streams import run_batch  # lazy: only batches need it
 
         return run_batch(*self._batched(requests, concurrency, on_progress, options))
 
@@ -194,7 +191,7 @@ class Caller:
         **options: Any,
     ) -> BatchResult:
         """As `batch`, with await. The requests may come from an async iterable."""
-        from .batching.aio_streams import arun_batch
+        from .batching.aio_streams import arun_batch  # lazy: only batches need it
 
         return await arun_batch(*self._batched(requests, concurrency, on_progress, options))
 
@@ -207,8 +204,8 @@ class Caller:
         **options: Any,
     ) -> BatchStream:
         """As `batch`, with each item as soon as it is done. Nothing is sent before the first is asked for."""
-        from .batching.plan import Plan
-        from .batching.streams import BatchStream
+        from .batching.plan import Plan  # lazy: only batches need it
+        from .batching.streams import BatchStream  # lazy: only batches need it
 
         return BatchStream(Plan(*self._batched(requests, concurrency, on_progress, options), awaiting=False))
 
@@ -221,13 +218,13 @@ class Caller:
         **options: Any,
     ) -> AsyncBatchStream:
         """As `batch_stream`, for `async for`. There is nothing to await first."""
-        from .batching.aio_streams import AsyncBatchStream
-        from .batching.plan import Plan
+        from .batching.aio_streams import AsyncBatchStream  # lazy: only batches need it
+        from .batching.plan import Plan  # lazy: only batches need it
 
         return AsyncBatchStream(Plan(*self._batched(requests, concurrency, on_progress, options), awaiting=True))
 
     def _batched(self, requests: Any, concurrency: int, on_progress: Any, options: Mapping[str, Any]) -> Any:
-        from .batching.plan import read_options
+        from .batching.plan import read_options  # lazy: only batches need it
 
         ask, ours = read_options(self, {**options, "concurrency": concurrency, "on_progress": on_progress})
         return ask, requests, ours
@@ -236,7 +233,7 @@ class Caller:
 
     def session(self, session_id: str | None = None, *, store: Store | None = None, **options: Any) -> AgentSession:
         """A conversation that goes on, kept in `store` if there is one. See `AgentSession` for the options."""
-        from .sessions import AgentSession
+        from .sessions import AgentSession  # lazy: only sessions need it
 
         return AgentSession(self, session_id, store=store, **options)
 
@@ -274,8 +271,8 @@ class Caller:
 
     async def arun(self, request: RequestLike | PausedRun, **options: Any) -> RunResult:
         """As `run`, with await."""
-        from .drivers.aio import AioRun
-        from .drivers.aio import drain as adrain
+        from .drivers.aio import AioRun  # lazy: a blocking call needs no event loop
+        from .drivers.aio import drain as adrain  # lazy: a blocking call needs no event loop
 
         caller, run, flow = self._running(request, options, streaming=False)
         context = _loop_context(run.deadline)
@@ -284,7 +281,7 @@ class Caller:
 
     def run_stream(self, request: RequestLike | PausedRun, **options: Any) -> RunStream:
         """As `run`, with events while it goes on, and the means to steer it."""
-        from .looping.streams import RunStream
+        from .looping.streams import RunStream  # lazy: only runs need it
 
         caller, run, flow = self._running(request, options, streaming=True)
 
@@ -296,12 +293,12 @@ class Caller:
 
     def arun_stream(self, request: RequestLike | PausedRun, **options: Any) -> AsyncRunStream:
         """As `run_stream`, for `async for`. There is nothing to await first."""
-        from .looping.streams import AsyncRunStream
+        from .looping.streams import AsyncRunStream  # lazy: only runs need it
 
         caller, run, flow = self._running(request, options, streaming=True)
 
         def start() -> AioRun:
-            from .drivers.aio import AioRun
+            from .drivers.aio import AioRun  # lazy: a blocking call needs no event loop
 
             context = _loop_context(run.deadline)
             return AioRun(caller._transport, flow(context), context.deadline)
@@ -314,7 +311,7 @@ class Caller:
         Args:
             settings: Options for `run`, and the settings of a tool; `parameters`, for a task that is more than text.
         """
-        from .looping.sub_agents import SubAgent
+        from .looping.sub_agents import SubAgent  # lazy: only runs need it
 
         return SubAgent.of(self, name, description, settings)
 
@@ -328,8 +325,8 @@ class Caller:
         return flow(context or Context()), run
 
     def _running(self, request: RequestLike | PausedRun, options: Mapping[str, Any], *, streaming: bool) -> Any:
-        from .looping.flow import looped
-        from .looping.starting import begun
+        from .looping.flow import looped  # lazy: only runs need it
+        from .looping.starting import begun  # lazy: only runs need it
 
         caller, changes = self._chosen(options)
         run = begun(caller, request, changes, streaming=streaming)
@@ -342,8 +339,8 @@ class Caller:
 
     def _overheard(self, flow: Any, run: Any, *, streaming: bool) -> Any:
         """The flow of a run, with middleware that hears its events."""
-        from .middleware.base import CallInfo
-        from .middleware.flow import listened
+        from .middleware.base import CallInfo  # lazy: only callers with middleware need it
+        from .middleware.flow import listened  # lazy: only callers with middleware need it
 
         place = RunPlace(run.record.run_id, 0)
         target = ":".join(filter(None, self.named()))
@@ -370,8 +367,8 @@ class Caller:
         return drain(SyncRun(self._transport, call(prepared, context), context.deadline))
 
     async def _adrained(self, call: Call, prepared: AgentRequest) -> Any:
-        from .drivers.aio import AioRun
-        from .drivers.aio import drain as adrain
+        from .drivers.aio import AioRun  # lazy: a blocking call needs no event loop
+        from .drivers.aio import drain as adrain  # lazy: a blocking call needs no event loop
 
         context = _loop_context(prepared.deadline)
         return await adrain(AioRun(self._transport, call(prepared, context), context.deadline))
@@ -388,7 +385,7 @@ class Caller:
         return ResponseStream(start, settle, partial(_grown, asked, prepared))
 
     def _astreamed(self, call: Call, prepared: AgentRequest, asked: Any = None) -> AsyncResponseStream:
-        from .drivers.aio import AioRun
+        from .drivers.aio import AioRun  # lazy: a blocking call needs no event loop
 
         transport = self._transport
         context = Context()
@@ -405,7 +402,7 @@ def _grown(asked: Any, prepared: AgentRequest, response: AgentResponse) -> Agent
     """The response; if a graph was asked with, with that graph grown by it."""
     if isinstance(asked, str) or not hasattr(asked, "to_request"):
         return response
-    from .graph.growing import grown
+    from .graph.growing import grown  # lazy: only requests with a graph need it
 
     said = [Message.user(prepared.input)] if prepared.input else []
     object.__setattr__(response, "_dag", grown(asked, [*said, response.message], [response]))
@@ -415,7 +412,7 @@ def _grown(asked: Any, prepared: AgentRequest, response: AgentResponse) -> Agent
 def _grown_by_run(asked: Any, result: RunResult) -> RunResult:
     if isinstance(asked, str) or not hasattr(asked, "to_request"):
         return result
-    from .graph.growing import grown
+    from .graph.growing import grown  # lazy: only requests with a graph need it
 
     object.__setattr__(result, "_dag", grown(asked, result.messages, result.responses))
     return result

@@ -77,7 +77,7 @@ def _read_tools(tools: Any) -> Any:
 
 
 def _made_a_tool(function: Any) -> Any:
-    from .tools.functions import tool
+    from .tools.functions import tool  # lazy: only requests with functions as tools need it
 
     return tool(function)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import agent
 from benchmarks.imports import LIMIT, import_ratio
 
 LATER = (
@@ -63,3 +67,37 @@ assert not events, events
 def test_an_import_costs_little_more_than_pydantic_itself() -> None:
     ratio, floor, ours = import_ratio(rounds=9)
     assert ratio <= LIMIT, f"{ours:.0f} ms against {floor:.0f} ms"
+
+
+PACKAGE = Path(agent.__file__).parent
+LOADED_ON_USE = {
+    **dict.fromkeys(("mcp", "mcp_types", "anyio", "uvicorn", "rich", "socksio", "aiohttp"), "an extra"),
+    **dict.fromkeys(("fcntl", "msvcrt", "resource", "readline", "ctypes"), "not on every system"),
+    **dict.fromkeys(("asyncio", "ssl"), "a blocking call needs no event loop, and plain HTTP no TLS"),
+    **dict.fromkeys(("jsonschema", "jsonschema_specifications", "referencing"), "30 ms, for answers with a schema"),
+    **dict.fromkeys(("genai_prices",), "50 ms, for costs that somebody looks at"),
+    **dict.fromkeys(("tenacity",), "6 ms, for settings that only a few have"),
+}
+"""Other packages that functions may import. Our own modules need a comment, `# lazy: ` and a reason."""
+NOT_CHECKED = ("loop", "looping", "providers", "routing", "sessions", "testing", "transports", "router.py")
+
+
+def imports_in_functions(tree: ast.AST, inside: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
+    for node in ast.iter_child_nodes(tree):
+        if inside and isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        yield from imports_in_functions(node, inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def test_an_import_in_a_function_has_a_reason() -> None:
+    unexplained = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.relative_to(PACKAGE).parts[0] in NOT_CHECKED:
+            continue
+        text = path.read_text("utf-8")
+        for node in imports_in_functions(ast.parse(text)):
+            named = node.names[0].name if isinstance(node, ast.Import) else "." * node.level + (node.module or "")
+            line = text.splitlines()[(node.end_lineno or node.lineno) - 1]
+            if named.split(".")[0] not in LOADED_ON_USE and "# lazy: " not in line:
+                unexplained.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(node)}")
+    assert unexplained == []

@@ -10,14 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import errors
+from .bar import Bar
 from .plan import OnProgress, Plan, Tally
 from .values import BatchInputError, BatchItem, BatchProgress, BatchResult
-
-if TYPE_CHECKING:
-    from .bar import Bar
 
 LATER: Any = object()
 """In the place of a request: the input has not come up with it yet."""
@@ -33,8 +31,6 @@ class Feeding:
         self._plan = plan
         self._bar: Bar | None = None
         if plan.options.progress:
-            from .bar import Bar
-
             self._bar = Bar()  # before anything is sent, if it cannot be shown
         self._tally: Tally | None = None
         self._source: Iterator[Any] = iter(())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from . import exits
 
@@ -32,11 +33,11 @@ def _main(given: list[str]) -> int:
         return _tell_version()
     missing = _missing()
     if not missing:
-        from .app import run_app
+        from .app import run_app  # lazy: needs the extra
 
         return run_app(given)
     if given[:1] == ["local"]:
-        from agent.local.command import run
+        from agent.local.command import run  # lazy: without the extra only
 
         return run(given[1:])
     sys.stderr.write(
@@ -46,19 +47,17 @@ def _main(given: list[str]) -> int:
 
 
 def _tell_version() -> int:
-    from agent import __version__
+    from agent import __version__  # lazy: reads the distribution's metadata
 
     try:
         sys.stdout.write(f"agent {__version__}\n")
         sys.stdout.flush()
     except OSError as error:
-        from .telling import unwritten
+        from .telling import unwritten  # lazy: for failures only
 
         return unwritten(error)
     return exits.OK
 
 
 def _missing() -> list[str]:
-    from importlib.util import find_spec
-
     return [name for name in _NEEDED if find_spec(name) is None]

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_jsonable_python
+
 from . import exits, telling, terminal
 
 if TYPE_CHECKING:
@@ -137,8 +139,6 @@ def summary(response: AgentResponse) -> str:
 
 def value_of(response: AgentResponse) -> Any:
     """The typed output as plain data."""
-    from pydantic_core import to_jsonable_python
-
     return to_jsonable_python(response.output)
 
 

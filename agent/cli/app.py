@@ -17,6 +17,8 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 from typing_extensions import override
 
+from agent.errors import AgentError
+
 from . import completing, exits, telling, terminal
 
 COMMANDS = {
@@ -106,7 +108,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from agent import __version__
+        from agent import __version__  # lazy: reads the distribution's metadata
 
         terminal.say(f"agent {__version__}")
         raise typer.Exit(exits.OK)
@@ -143,8 +145,6 @@ def run_app(arguments: Sequence[str]) -> int:
 
 
 def _ended_by(error: BaseException, arguments: Sequence[str]) -> int:
-    from agent.errors import AgentError
-
     if isinstance(error, _CLICK_ERRORS):
         _show_usage(error, arguments)
         return exits.USAGE

@@ -6,19 +6,28 @@ It knows names of settings, not of vendors.
 from __future__ import annotations
 
 import os
+import re
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from platformdirs import user_data_path
+
+from agent.agent import Agent
+from agent.local.machine import engine_version
+from agent.local.weights import SMOLLM2, located
+from agent.requests import read_request
+from agent.router import Router
+from agent.stores import SqliteStore
+from agent.types import ToolLoopConfig
+
 from . import exits
 
 if TYPE_CHECKING:
-    from agent.agent import Agent
     from agent.caller import Caller
     from agent.requests import RequestLike
-    from agent.router import Router
-    from agent.stores import SqliteStore
-    from agent.types import AgentRequest, ToolLoopConfig
+    from agent.types import AgentRequest
 
 EMBEDDED = "local:smollm2"
 SESSIONS = "sessions.db"
@@ -44,29 +53,21 @@ def caller(models: Sequence[str] = (), strategy: str | None = None, **settings: 
 
 def agent(name: str, **settings: Any) -> Agent:
     """The agent for `provider:model`, with those settings that are not None."""
-    from agent.agent import Agent
-
     return Agent(whole(name), **{setting: value for setting, value in settings.items() if value is not None})
 
 
 def router(agents: Sequence[Agent], strategy: str | None = None) -> Router:
     """A route of these agents."""
-    from agent.router import Router
-
     return Router(agents, strategy=strategy or "fallback")
 
 
 def request(asked: RequestLike, **fields: Any) -> AgentRequest:
     """A request with these fields, those left out that are None. What is wrong with them is an error that says so."""
-    from agent.requests import read_request
-
     return read_request(asked, {name: value for name, value in fields.items() if value is not None})
 
 
 def loop(*, allow_exec: bool = False) -> ToolLoopConfig:
     """Limits of a run with the tools that the user named. Those that run code have to be allowed besides."""
-    from agent.types import ToolLoopConfig
-
     usual = ToolLoopConfig()
     return usual.model_copy(update={"allowed_risks": usual.allowed_risks | {"exec"}}) if allow_exec else usual
 
@@ -87,9 +88,6 @@ def default_model() -> str:
 
 def embedded_is_installed() -> bool:
     """Whether the embedded model is there. Whether it is whole, `agent local status` finds out."""
-    from agent.local.machine import engine_version
-    from agent.local.weights import SMOLLM2, located
-
     weights = located(SMOLLM2)
     return engine_version() is not None and weights is not None and weights.exists()
 
@@ -99,15 +97,12 @@ def home() -> Path:
     named = os.environ.get("AGENT_HOME", "").strip()
     if named:
         return Path(named).expanduser()
-    from platformdirs import user_data_path
 
     return user_data_path("agent-llm-router", appauthor=False)
 
 
 def session_store() -> SqliteStore:
     """Where conversations are kept between commands."""
-    from agent.stores import SqliteStore
-
     folder = home()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -122,9 +117,6 @@ def session_store() -> SqliteStore:
 
 def temporary_page(name: str) -> Path:
     """Where to write a page that is looked at once. The folder is this user's own."""
-    import re
-    import tempfile
-
     folder = Path(tempfile.mkdtemp(prefix="agent-graph-"))
     return folder / f"{re.sub('[^A-Za-z0-9_-]+', '-', name)[:60] or 'graph'}.html"
 

@@ -9,12 +9,12 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urlsplit
+
+from agent.types import AgentRequest, AudioContent, DocumentContent, ImageContent, Message, TextContent
 
 from .exits import Problem
-
-if TYPE_CHECKING:
-    from agent.types import AgentRequest
 
 MOST_TEXT = 4_000_000
 MOST_MEDIA = 20_000_000
@@ -42,8 +42,6 @@ _PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 
 def request(words: Sequence[str] | None, files: Sequence[str] | None = None) -> AgentRequest:
     """The request that arguments, attached files and piped input make together."""
-    from agent.types import AgentRequest, Message, TextContent
-
     attached = list(files or ())
     prompt = " ".join(words or ())
     piped = "" if "-" in attached else _piped(asked=prompt == "-" or not prompt)
@@ -60,8 +58,6 @@ def request(words: Sequence[str] | None, files: Sequence[str] | None = None) -> 
 
 def part_of(name: str) -> Any:
     """The content part for a file; `-` is standard input."""
-    from agent.types import AudioContent, DocumentContent, ImageContent, TextContent
-
     if is_address(name):
         return _at(name)
     data = _read(name)
@@ -85,10 +81,6 @@ def is_address(name: str) -> bool:
 
 def _at(address: str) -> Any:
     """The content part for an address. Nothing is fetched here, so what it is, its name has to say."""
-    from urllib.parse import urlsplit
-
-    from agent.types import DocumentContent, ImageContent
-
     ending = Path(urlsplit(address).path).suffix.lower()
     if ending == ".pdf":
         return DocumentContent(url=address, media_type="application/pdf")

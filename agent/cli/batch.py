@@ -10,10 +10,15 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
+
+from agent.batching import BatchFileError, BatchInterrupted, run_file
+from agent.batching.files import failures_beside
+from agent.batching.values import clock
 
 from . import asking, exits, options, references, terminal
 
@@ -81,8 +86,6 @@ def batch(
     has the same. Whatever ends the command, even a crash: run again, it asks only the lines that have no outcome yet.
     Settings given here are for lines that say nothing about them.
     """
-    from agent.batching import BatchFileError, BatchInterrupted, run_file
-
     if target == "/dev/stdout":
         target = "-"  # under this name too, it may be anything; and what failed has no place beside it
     caller = asking.caller(
@@ -123,8 +126,6 @@ def batch(
 
 def _said(report: FileReport, *, quiet: bool, failures: str | None) -> int:
     """Says what came of it; the exit code."""
-    from agent.batching.values import clock
-
     if not quiet:
         if report.repaired:
             terminal.note("An earlier run had left half a line behind, which was cut off and asked again.")
@@ -142,10 +143,6 @@ def _said(report: FileReport, *, quiet: bool, failures: str | None) -> int:
 
 
 def _failures(target: str, failures: str | None) -> str | None:
-    from pathlib import Path
-
-    from agent.batching.files import failures_beside
-
     return failures or (None if target == "-" else str(failures_beside(Path(target))))
 
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent.errors import AgentError
+
 from . import asking, attachments, exits, options, references
+from .chatting.commands import completions
+from .chatting.conversation import Asking, Conversation, chosen_models
+from .chatting.reading import Keyboard, Piped, Prompted
+from .chatting.records import latest, loaded
+from .chatting.talking import Chat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +23,6 @@ if TYPE_CHECKING:
     from agent.stores.base import SessionRecord
 
     from .chatting.reading import Lines
-    from .chatting.talking import Chat
 
 HISTORY = "chat_history"
 """The file with the lines that were typed, in the folder of `asking.home`."""
@@ -28,8 +34,6 @@ def register(app: typer.Typer) -> None:
 
 def complete_session(incomplete: str) -> list[str]:
     """Names of sessions, the latest first. A key that is pressed makes no files, and no errors either."""
-    from agent.errors import AgentError
-
     if not (asking.home() / asking.SESSIONS).is_file():
         return []
     try:
@@ -82,8 +86,6 @@ def chat(
 
 def _record(store: SqliteStore, session: str | None, *, go_on: bool, new: bool) -> SessionRecord | None:
     """The session to go on with, if there is one."""
-    from .chatting.records import latest, loaded
-
     if go_on:
         return latest(store)
     record = None if session is None else loaded(store, session)
@@ -95,9 +97,6 @@ def _record(store: SqliteStore, session: str | None, *, go_on: bool, new: bool) 
 def _prepared(
     store: SqliteStore, record: SessionRecord | None, how: dict[str, Any], *, name: Any, system: Any, tools: Any
 ) -> Chat:
-    from .chatting.conversation import Asking, Conversation, chosen_models
-    from .chatting.talking import Chat
-
     before = chosen_models(record) if record is not None else []
     asked = Asking(
         make=lambda names: asking.caller(names, how["strategy"]),
@@ -113,9 +112,6 @@ def _prepared(
 
 def _lines(talking: Callable[[], Chat]) -> Lines:
     """A keyboard if somebody sits there, a pipe otherwise."""
-    from .chatting.commands import completions
-    from .chatting.reading import Keyboard, Piped, Prompted
-
     if sys.stdin is None:  # it was closed
         return Piped(())
     if not sys.stdin.isatty():

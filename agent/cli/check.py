@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from . import asking, attachments, exits, options, telling, terminal
+from . import asking, attachments, exits, options, references, telling, terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -31,8 +31,6 @@ def check(
     That is: what it would cost, whether it fits, and what would be lost. Several models are checked one by one. Ends
     with exit code 1 if one of them could not take the request.
     """
-    from . import references
-
     request = asking.request(
         attachments.request(words, attach),
         system=system,

@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 import platform
 import re
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 import typer
 
+from agent import __version__
+from agent.errors import AgentError, AuthenticationError
+from agent.local import status
+from agent.providers import known_providers, load
+from agent.types import AgentConfig, AgentRequest
+
 from . import asking, options, tables, telling, terminal
+from .exits import Problem
 
 if TYPE_CHECKING:
     from agent.wire import WireRequest
@@ -58,7 +68,6 @@ def doctor(
     if as_json:
         terminal.write(terminal.as_json(_plain(accesses)) + "\n")
         return
-    from agent import __version__
 
     terminal.say("This program", "bold")
     lines = [("agent", __version__), ("python", f"{platform.python_version()} ({sys.platform})")]
@@ -75,8 +84,6 @@ def doctor(
 
 def providers() -> list[Access]:
     """Every provider, and whether there is a key for it."""
-    from agent.providers import known_providers
-
     return [_access(name) for name in known_providers() if name not in ("scripted", "local")]
 
 
@@ -95,19 +102,15 @@ def extras() -> dict[str, dict[str, str | None]]:
 
 def _required(distribution: str) -> Iterator[tuple[str, str, str | None]]:
     """Of a distribution that is installed: extra, package, and the extra of that package."""
-    from importlib.metadata import requires
-
-    for requirement in requires(distribution) or ():
+    for requirement in metadata.requires(distribution) or ():
         if named := _REQUIREMENT.match(requirement):
             yield named["extra"], named["name"], named["inner"]
 
 
 def _version(distribution: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
-        return version(distribution)
-    except PackageNotFoundError:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
         return None
 
 
@@ -119,10 +122,6 @@ def _extra_row(extra: str, packages: Mapping[str, str | None]) -> str:
 
 
 def _access(name: str) -> Access:
-    from agent.errors import AgentError, AuthenticationError
-    from agent.providers import load
-    from agent.types import AgentConfig, AgentRequest
-
     try:
         codec = load(name)(AgentConfig(provider=name, model="m"))
         wire = codec.encode(AgentRequest(input="?", model="m"), stream=False)
@@ -154,8 +153,6 @@ def _host(url: str) -> str:
 
 def _reached(accesses: Sequence[Access], timeout: float) -> list[Access]:
     """The same, and whether a connection can be made, for those that could be asked."""
-    from concurrent.futures import ThreadPoolExecutor
-    from dataclasses import replace
 
     def tried(one: Access) -> Access:
         if one.key not in ("found", "not needed") or not one.address:
@@ -167,8 +164,6 @@ def _reached(accesses: Sequence[Access], timeout: float) -> list[Access]:
 
 
 def _connects(address: str, timeout: float) -> bool:
-    import socket
-
     parts = urlsplit(address)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -196,8 +191,6 @@ def _pairs(lines: Sequence[tuple[str, str]]) -> None:
 
 
 def _default() -> str:
-    from .exits import Problem
-
     try:
         return asking.whole(asking.default_model())
     except Problem as problem:
@@ -206,15 +199,11 @@ def _default() -> str:
 
 
 def _embedded() -> str:
-    from agent.local import status
-
     found = status()
     return "ready" if found.ready else f"not ready. {found.problem} {found.fix or ''}"
 
 
 def _plain(accesses: Sequence[Access]) -> dict[str, object]:
-    from agent import __version__
-
     return {
         "agent": __version__,
         "python": platform.python_version(),

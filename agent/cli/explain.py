@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import asking, attachments, exits, options, telling, terminal
+from . import asking, attachments, exits, options, references, telling, terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -26,8 +26,6 @@ def explain(
 
     Ends with exit code 1 if no model could take it.
     """
-    from . import references
-
     names = models or [asking.default_model()]
     router = asking.router([asking.agent(name) for name in names], strategy)
     request = asking.request(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from agent.graph import DAG
 
 from . import asking, terminal
 from .exits import Problem
@@ -36,7 +39,6 @@ def graph(
         raise Problem("--mermaid and --text are both given.", fix="Pass one of them.")
     if (mermaid or text) and (out is not None or no_open):
         raise Problem("--out and --no-open are for pages.", fix="Leave out --mermaid and --text.")
-    from agent.graph import DAG
 
     path = Path(file).expanduser()
     try:
@@ -56,7 +58,5 @@ def graph(
 
 
 def _open(page: Path) -> None:
-    import webbrowser
-
     if not webbrowser.open(page.resolve().as_uri()):
         terminal.note("There is no browser to open it with. Open the page yourself.")

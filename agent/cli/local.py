@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from agent.local.command import run
+
 
 def register(app: typer.Typer) -> None:
     """Add the command with its subcommands."""
@@ -34,6 +36,4 @@ def path() -> None:
 
 
 def _run(*arguments: str) -> None:
-    from agent.local.command import run
-
     raise typer.Exit(run(list(arguments)))

@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from agent.costs import price
+from agent.models import facts, known_models
+from agent.providers import known_providers
+from agent.types import Usage
+
 from . import options, tables, telling, terminal
 from .exits import FAILED, Problem
 
@@ -85,9 +90,6 @@ def models(
 
 
 def _known(provider: str | None, pattern: str | None) -> list[Known]:
-    from agent.models import facts, known_models
-    from agent.providers import known_providers
-
     providers = known_providers()
     if provider is not None and provider not in providers:
         raise Problem(f"There is no provider named {provider!r}.", fix=telling.known_provider_fix(provider))
@@ -106,9 +108,6 @@ def _fits(name: str, pattern: str | None) -> bool:
 
 
 def _priced(facts: ModelFacts) -> Known:
-    from agent.costs import price
-    from agent.types import Usage
-
     def dollars(usage: Usage) -> float | None:
         cost = price(usage, provider=facts.provider, models=(facts.model,))
         return None if cost is None else round(cost.dollars * 1000, 6)

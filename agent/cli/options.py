@@ -7,15 +7,15 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from agent.models import known_models
+from agent.providers import known_providers
+
 STRATEGIES = ("fallback", "round_robin", "fastest", "cheapest", "capability", "least_busy", "sticky")
 THINKING = ("off", "minimal", "low", "medium", "high", "xhigh")
 
 
 def complete_model(incomplete: str) -> Iterator[str]:
     """Providers, and behind a colon the models that are known of one."""
-    from agent.models import known_models
-    from agent.providers import known_providers
-
     provider, colon, _ = incomplete.partition(":")
     if not colon:
         begun = [name for name in known_providers() if name.startswith(incomplete)]

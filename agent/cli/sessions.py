@@ -8,8 +8,16 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from agent.stores import ConflictError
+from agent.stores.rows import check_session_id
+
 from . import asking, exits, options
 from .chat import complete_session
+from .chatting.commands import table_of
+from .chatting.conversation import chosen_models
+from .chatting.pictures import picture_of, write_graph
+from .chatting.records import copied, dag_of, family_of, found, summaries, summary_of
+from .chatting.transcripts import data_of, lines_of, write_transcript
 from .tables import room
 from .terminal import as_json, note, one_line, say, write
 
@@ -41,9 +49,6 @@ def sessions(context: typer.Context, limit: Limit = 20, json: options.AsJson = F
 
 def list_(limit: Limit = 20, json: options.AsJson = False) -> None:
     """List the sessions, the latest first."""
-    from .chatting.commands import table_of
-    from .chatting.records import summaries
-
     with asking.session_store() as store:
         found = summaries(store, limit)
     if json:
@@ -57,9 +62,6 @@ def list_(limit: Limit = 20, json: options.AsJson = False) -> None:
 
 def show(id: Id, json: options.AsJson = False) -> None:
     """Show what was said."""
-    from .chatting.records import dag_of, found
-    from .chatting.transcripts import data_of, lines_of
-
     with asking.session_store() as store:
         record = found(store, id)
     dag = dag_of(record)
@@ -76,9 +78,6 @@ def export(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write what was said to a file."""
-    from .chatting.records import dag_of, found
-    from .chatting.transcripts import write_transcript
-
     _check_free(file, force=force)
     with asking.session_store() as store:
         record = found(store, id)
@@ -90,8 +89,6 @@ def delete(
     id: Id, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether it is meant.")] = False
 ) -> None:
     """Delete a session with everything that was said in it. Its forks stay."""
-    from .chatting.records import found, summary_of
-
     with asking.session_store() as store:
         record = found(store, id)
         summary = summary_of(record)
@@ -113,12 +110,6 @@ def _ask(question: str) -> None:
 
 def fork(id: Id, new: Annotated[str, typer.Argument(metavar="NEW", help="The name of the new session.")]) -> None:
     """Begin a new session where another one is now. The other one stays as it is."""
-    from agent.stores import ConflictError
-    from agent.stores.rows import check_session_id
-
-    from .chatting.conversation import chosen_models
-    from .chatting.records import copied, dag_of, found
-
     check_session_id(new)
     with asking.session_store() as store:
         record = found(store, id)
@@ -147,9 +138,6 @@ def graph(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace a file that is there.")] = False,
 ) -> None:
     """Draw a session with its forks and what was undone."""
-    from .chatting.pictures import picture_of, write_graph
-    from .chatting.records import family_of, found
-
     with asking.session_store() as store:
         record = found(store, id)
         family = family_of(store, record)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from agent import errors
+from agent.errors import AgentError, RoutingError
+from agent.providers import known_providers
 
 from . import exits, terminal
 from .tables import hanging
-
-if TYPE_CHECKING:
-    from agent.errors import AgentError, RoutingError
 
 _FOR_PROGRAMS = (
     (", or pass api_key=", ""),
@@ -50,8 +52,6 @@ def without_library_advice(message: str) -> str:
 
 def tell_failure(error: BaseException) -> None:
     """An error of ours on standard error: in a line or two, without a traceback."""
-    from agent.errors import AgentError
-
     if isinstance(error, AgentError):
         said = of(error)
     else:
@@ -79,8 +79,6 @@ def unwritten(error: OSError) -> int:
 
 def of(error: AgentError) -> Told:
     """What to say about an error of the library."""
-    from agent import errors
-
     if isinstance(error, errors.RoutingError):
         return _nobody(error)
     message = without_library_advice(error.message) or type(error).__name__
@@ -94,8 +92,6 @@ def of(error: AgentError) -> Told:
 
 def exit_code(error: BaseException) -> int:
     """The exit code for an error of ours."""
-    from agent import errors
-
     if isinstance(error, exits.Problem):
         return error.code
     if isinstance(error, errors.AuthenticationError):
@@ -125,10 +121,6 @@ def _wrong(message: str, error: AgentError) -> Told:
 
 def known_provider_fix(name: str) -> str:
     """Which provider may have been meant."""
-    from difflib import get_close_matches
-
-    from agent.providers import known_providers
-
     near = get_close_matches(name, known_providers(), n=3)
     return f"Did you mean {' or '.join(near)}?" if near else "List the providers with: agent doctor"
 

@@ -6,6 +6,7 @@ was said before. A model's words are foreign words, so nothing of theirs but tex
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -213,7 +214,5 @@ def width() -> int:
 
 def as_json(value: object) -> str:
     """JSON text to print. What commands a terminal is escaped, as JSON can; nothing is lost."""
-    import json
-
     text = json.dumps(value, ensure_ascii=False, indent=2)
     return _SUSPICIOUS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -354,7 +354,7 @@ class SyncRun:
     def _loop_thread(self) -> Any:
         with _making:
             if self._loop is None:
-                from .user_code import LoopThread
+                from .user_code import LoopThread  # lazy: a blocking call needs no event loop
 
                 self._loop = LoopThread()
             return self._loop

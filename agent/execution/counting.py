@@ -12,6 +12,7 @@ from ..providers.base import CountsTokens
 from ..tokens import TokenCount
 from ..types import AgentRequest, AgentResponse, Usage
 from .call import Endpoint
+from .output_modes import as_sent
 
 
 def counter_of(provider: Provider) -> CountsTokens | None:
@@ -35,7 +36,6 @@ def counted(endpoint: Endpoint) -> Call:
                 provider=provider.name,
                 model=request.model,
             )
-        from .output_modes import as_sent  # the compiler of schemas: most programs have none
 
         reply = yield from Send(counter.encode_count(as_sent(provider, request)), limits, endpoint.via)
         if reply.status != 200:

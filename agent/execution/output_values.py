@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from ..schemas.fitting import validator_of
 from ..wire import parse_json
 
 _FENCED = re.compile(r"```[a-zA-Z0-9]*[ \t]*\n(.*?)```", re.S)
@@ -101,8 +102,6 @@ def _check(value: Any, schema: Any) -> Any:
 def _check_json(value: Any, schema: Mapping[str, Any]) -> Any:
     from jsonschema.exceptions import best_match
     from referencing.exceptions import Unresolvable
-
-    from ..schemas.fitting import validator_of
 
     try:
         error = best_match(validator_of(schema).iter_errors(value))

@@ -12,6 +12,7 @@ from ..context import Call, Context
 from ..flow import Flow
 from ..providers import Provider
 from ..types import AgentRequest, AgentResponse, Message
+from .output_modes import plan_output
 from .output_values import Misfit, read_value
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def structured(call: Call, provider: Provider, *, streaming: bool = False) -> Ca
     def checked(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         if request.output_schema is None:
             return (yield from call(request, context))
-        from .output_modes import plan_output  # the compiler of schemas: most programs have none
 
         plan = plan_output(provider, request)
         if streaming:

@@ -14,6 +14,7 @@ from typing import Any
 from typing_extensions import override
 
 from ..errors import ConfigurationError
+from ..stores.files import replace_file
 from ..types import (
     AgentRequest,
     AgentResponse,
@@ -31,7 +32,11 @@ from ..types import (
     Usage,
 )
 from .algebra import Difference, common_ancestor, difference, rebased
+from .drawing import drawn
+from .files import as_document, from_document, load, save
+from .mermaid import mermaid
 from .node import Node, causal_order, messages_of, prompt_of, tools_of
+from .viewer import html_page
 
 Content = str | ContentPart | Sequence[ContentPart | Mapping[str, Any]]
 
@@ -234,53 +239,37 @@ class DAG:
     @override
     def __str__(self) -> str:
         """A drawing for a terminal."""
-        from .drawing import drawn
-
         return drawn(self.heads)
 
     def mermaid(self) -> str:
         """A drawing in Mermaid's language."""
-        from .mermaid import mermaid
-
         return mermaid(self.heads)
 
     def html(self, *, title: str = "Conversation") -> str:
         """A page that shows the graph: self-contained, without network."""
-        from .viewer import html_page
-
         return html_page(self.to_dict(), title=title)
 
     def save_html(self, path: str | os.PathLike[str], *, title: str = "Conversation") -> None:
         """Write that page to a file."""
-        from ..stores.files import replace_file
-
         replace_file(path, [self.html(title=title).encode()])
 
     def to_dict(self) -> dict[str, Any]:
         """The graph as plain JSON data."""
-        from .files import as_document
-
         return as_document(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DAG:
         """Reads what `to_dict` wrote, also in older versions."""
-        from .files import from_document
-
-        return from_document(data)
+        return cls(*from_document(data))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to a file, whole or not at all."""
-        from .files import save
-
         save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DAG:
         """Read a graph that was saved."""
-        from .files import load
-
-        return load(path)
+        return cls(*load(path))
 
 
 def _message(role: Role, content: Any) -> Message:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -97,7 +97,15 @@ def as_document(dag: DAG) -> dict[str, Any]:
     }
 
 
-def from_document(document: Mapping[str, Any]) -> DAG:
+class Contents(NamedTuple):
+    """What a graph is made from."""
+
+    heads: tuple[Node, ...]
+    addressed: bool
+    extra: FrozenDict
+
+
+def from_document(document: Mapping[str, Any]) -> Contents:
     head, rows = {key: value for key, value in document.items() if key != "nodes"}, document.get("nodes", ())
     return _assembled(_migrated(head), rows)
 
@@ -114,9 +122,7 @@ def _migrated(head: dict[str, Any]) -> dict[str, Any]:
     return head
 
 
-def _assembled(head: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> DAG:
-    from .dag import DAG
-
+def _assembled(head: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> Contents:
     nodes: dict[str, Node] = {}
     for row in rows:
         node = read_row(row, nodes)
@@ -128,7 +134,7 @@ def _assembled(head: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> DA
     except KeyError as error:
         raise _broken(f"the head {error} is not among its nodes") from None
     extra = freeze({key: value for key, value in head.items() if key not in _DOCUMENT_FIELDS})
-    return DAG(heads, bool(head.get("addressed", False)), extra)
+    return Contents(heads, bool(head.get("addressed", False)), extra)
 
 
 def _broken(what: str) -> ConfigurationError:
@@ -160,7 +166,7 @@ def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=True)
 
 
-def load(path: str | os.PathLike[str]) -> DAG:
+def load(path: str | os.PathLike[str]) -> Contents:
     """Line by line if it was written so; whole if somebody has reformatted it."""
     try:
         with open(path, encoding="utf-8") as file:

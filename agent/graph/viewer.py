@@ -13,8 +13,11 @@ from __future__ import annotations
 import html
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from hashlib import sha256
+from importlib import resources
 from typing import Any
 
 _STYLE = "viewer.css"
@@ -132,14 +135,9 @@ def _static_parts() -> dict[str, str]:
 
 
 def _digests(texts: Sequence[str]) -> str:
-    from base64 import b64encode
-    from hashlib import sha256
-
     return " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts)
 
 
 @cache
 def _asset(name: str) -> str:
-    from importlib import resources
-
     return (resources.files(__package__) / "viewer_assets" / name).read_text(encoding="utf-8")

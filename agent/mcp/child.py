@@ -15,13 +15,16 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import mcp_types
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
 from typing_extensions import override
 
 from ..errors import ConfigurationError
 from .notes import Notes
 
 if TYPE_CHECKING:
-    import mcp_types
     from mcp.client._transport import TransportStreams
 
 PATIENCE = 0.4
@@ -59,9 +62,6 @@ async def child(
     command: Command, notes: Notes, most_bytes: int, on_end: Callable[[], None]
 ) -> AsyncIterator[TransportStreams]:
     """Start it; give the streams that the SDK reads and writes messages with; end it."""
-    import anyio
-    from mcp.shared.message import SessionMessage
-
     transport, protocol = await _start(command, most_bytes)
     process = asyncio.subprocess.Process(transport, protocol, asyncio.get_running_loop())
     incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -116,8 +116,6 @@ async def child(
 
 
 async def _start(command: Command, most_bytes: int) -> tuple[asyncio.SubprocessTransport, _Protocol]:
-    from mcp.client.stdio import get_default_environment
-
     try:
         return await asyncio.get_running_loop().subprocess_exec(
             lambda: _Protocol(most_bytes),
@@ -144,9 +142,6 @@ def _not_started(command: Command, error: OSError | ValueError) -> Configuration
 
 async def _messages(stdout: asyncio.StreamReader | None, incoming: Any, notes: Notes) -> None:
     """Hand on message after message, until the output ends. What is no message is skipped, within limits."""
-    import mcp_types
-    from mcp.shared.message import SessionMessage
-
     assert stdout is not None
     babble = 0
     while line := await stdout.readline():
@@ -170,8 +165,6 @@ async def _messages(stdout: asyncio.StreamReader | None, incoming: Any, notes: N
 
 def _unreadable(line: bytes) -> mcp_types.JSONRPCError | None:
     """For an answer that is JSON but no message: an error in its place, so that nobody waits for it."""
-    import mcp_types
-
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):

@@ -114,7 +114,8 @@ class MCPServer:
         Args:
             env: Variables for it. Of ours it sees only a few harmless ones such as PATH, and no keys.
         """
-        from .child import Command, child
+        require_sdk()
+        from .child import Command, child  # lazy: needs the extra
 
         if isinstance(args, str):
             raise errors.ConfigurationError(
@@ -144,7 +145,8 @@ class MCPServer:
             auth: For servers that want more than a header: the SDK's `OAuthClientProvider` is one.
             allow_insecure: Send these over plain http to another machine.
         """
-        from .web import Address, web
+        require_sdk()
+        from .web import Address, web  # lazy: needs the extra
 
         address = Address(url, dict(headers or {}), auth, allow_insecure)
 
@@ -318,7 +320,7 @@ class MCPServer:
             return self._start()
 
     def _start(self) -> Session:
-        from .session import Session
+        from .session import Session  # lazy: needs the extra
 
         notes = Notes(self._label, self._secrets)
         self._session = Session(self._connect, notes, self._connect_timeout, self._settings.get("mode", "auto"))

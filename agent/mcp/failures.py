@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from .. import errors
 from ..tools.base import ToolError
 from .notes import Notes
@@ -27,7 +29,6 @@ class SessionLost(Exception):
 def explained(error: BaseException, notes: Notes, doing: str, seconds: float | None = None) -> Exception:
     """The error to raise for whatever the SDK raised while we were `doing` something."""
     from mcp import MCPError
-    from pydantic import ValidationError
 
     if isinstance(error, BaseExceptionGroup):
         return explained(_innermost(error), notes, doing, seconds)

@@ -15,6 +15,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Self
 
+import uvicorn
+from mcp.server.stdio import stdio_server
 from typing_extensions import override
 
 from ..errors import ConfigurationError
@@ -27,8 +29,6 @@ _CLOSING = 2.0
 
 def serve_stdin(server: Server[Any]) -> None:
     """Until standard input ends, or Ctrl-C. In a daemon thread: one that reads standard input cannot be interrupted."""
-    from mcp.server.stdio import stdio_server
-
     failures: list[BaseException] = []
 
     async def run() -> None:
@@ -113,8 +113,6 @@ class HttpListener:
             self._ready.set()
 
     async def _serve(self) -> None:
-        import uvicorn
-
         config = uvicorn.Config(
             self._app,
             log_config=None,

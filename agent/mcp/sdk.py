@@ -32,7 +32,7 @@ def require_sdk() -> None:
 def client_for(transport: Any, mode: str, message_handler: Any) -> Client:
     """The SDK's client. What a server may ask of a client (a model's answer, a person's, a list of directories) is
     refused: no callback for it is given, and so none is advertised."""
-    from importlib.metadata import version
+    from importlib.metadata import version  # lazy: slow to import
 
     import mcp_types
     from mcp import Client

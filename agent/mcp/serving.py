@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from typing_extensions import Unpack
 
+from ..drivers.aio import AioRun
 from ..errors import ConfigurationError, TimeoutError
 from ..flow import Cancel, Emit, Emitted, Failed, Finished, Flow, Now, Spawn, Wait
 from ..tools.base import AgentToolResult, Tool, ToolContext
@@ -73,7 +74,7 @@ class ToolServer:
     @cached_property
     def mcp(self) -> Server[Any]:
         """A low-level server of the SDK."""
-        from importlib.metadata import version
+        from importlib.metadata import version  # lazy: slow to import
 
         from mcp.server import Server
 
@@ -88,7 +89,7 @@ class ToolServer:
 
     def stdio(self) -> None:
         """Serve whoever started this program, until they leave. What the tools print goes to stderr."""
-        from .listening import serve_stdin
+        from .listening import serve_stdin  # lazy: needs the extra
 
         serve_stdin(self.mcp)
 
@@ -103,7 +104,7 @@ class ToolServer:
             token: What clients must send as `Authorization: Bearer …`.
             allow_anyone: Serve other machines without a token.
         """
-        from .listening import HttpListener
+        from .listening import HttpListener  # lazy: needs the extra
 
         return HttpListener(self.mcp, host, port, token, allow_anyone)
 
@@ -132,8 +133,6 @@ class ToolServer:
         return written(result)
 
     async def _answer(self, tool: Tool, given: dict[str, Any], call_id: str, session: Any) -> ToolResult:
-        from ..drivers.aio import AioRun
-
         running = Running(Signal())
         context: ToolContext[Any] = ToolContext(
             call_id=call_id, tool_name=tool.name, risk=tool.risk, arguments=given, signal=running.signal

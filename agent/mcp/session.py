@@ -16,6 +16,9 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from mcp_types import ToolListChangedNotification
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
 from .. import errors
 from .failures import explained, is_closed, lost, timed_out
 from .notes import Notes
@@ -178,8 +181,6 @@ class Session:
             listening.set()
 
     async def _on_message(self, message: Any) -> None:
-        from mcp_types import ToolListChangedNotification
-
         if isinstance(message, ToolListChangedNotification) and self.client is not None and not _is_modern(self.client):
             # Not awaited here: the answer to the question would have to pass whoever waits for this.
             task = asyncio.create_task(self._list_again(self.client))
@@ -238,8 +239,6 @@ class Session:
 
 
 def _is_modern(client: Client) -> bool:
-    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-
     return client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 

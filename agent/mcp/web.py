@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx2
+from mcp.client.streamable_http import streamable_http_client
 from typing_extensions import override
 
 from ..errors import ConfigurationError
@@ -77,8 +78,6 @@ class Address:
 
 @asynccontextmanager
 async def web(address: Address, most_bytes: int) -> AsyncIterator[TransportStreams]:
-    from mcp.client.streamable_http import streamable_http_client
-
     # Answers may take as long as their callers wait for them, so reading has no limit of its own.
     timeout = httpx2.Timeout(_CONNECT, read=None, pool=None)
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)

@@ -6,12 +6,13 @@ A store knows texts under keys and when they expire. It does not know what they 
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -19,9 +20,6 @@ from ..errors import ConfigurationError
 from ..forks import let_go_before_forks
 from ..locks import Locked
 from ..stores.files import create_private_file
-
-if TYPE_CHECKING:
-    import sqlite3
 
 T = TypeVar("T")
 _BUSY = 5.0
@@ -117,8 +115,6 @@ class SqliteStore:
         self._writes = 0
         self.set_aside: list[Path] = []
         """Damaged files that this store has found."""
-        import sqlite3
-
         try:
             self._with_file(lambda connection: None)
         except (sqlite3.Error, OSError) as error:
@@ -166,8 +162,6 @@ class SqliteStore:
             self._let_go()
 
     def _with_file(self, act: Callable[[sqlite3.Connection], T]) -> T:
-        import sqlite3
-
         with self._lock:
             try:
                 return act(self._opened())
@@ -182,8 +176,6 @@ class SqliteStore:
             return act(self._opened())
 
     def _opened(self) -> sqlite3.Connection:
-        import sqlite3
-
         if self._connection is not None:
             if self._process == os.getpid():
                 return self._connection
@@ -223,8 +215,6 @@ class SqliteStore:
 
 def _begin_log(connection: sqlite3.Connection) -> None:
     """Of processes that open a new file at the same time, only one can turn its log on; SQLite lets none wait."""
-    import sqlite3
-
     for left in reversed(range(int(_BUSY / _PAUSE))):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -237,8 +227,6 @@ def _begin_log(connection: sqlite3.Connection) -> None:
 
 def _raise_unless_damaged(error: sqlite3.DatabaseError) -> None:
     """A file that is locked, full or not ours to write is not damaged."""
-    import sqlite3
-
     if isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError | sqlite3.IntegrityError):
         raise error
 

@@ -88,8 +88,8 @@ def compiled_json(text: bytes, dialect: str) -> bytes:
 
 @lru_cache(maxsize=256)
 def _compile(text: bytes, dialect_name: str) -> Compiled:
-    from .compiling import Compiler, TooLarge  # every codec asks for us, and most programs have no schema
-    from .dialects import DIALECTS
+    from .compiling import Compiler, TooLarge  # lazy: only requests with a schema need it
+    from .dialects import DIALECTS  # lazy: only requests with a schema need it
 
     dialect = DIALECTS[dialect_name]
     original = from_json(text)

@@ -63,7 +63,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "SqliteStore":  # a database engine is loaded when somebody wants one
-        from .sqlite import SqliteStore
+        from .sqlite import SqliteStore  # lazy: a database engine, loaded on first use
 
         return SqliteStore
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,7 @@ left as it is.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import sqlite3
 import time
@@ -244,8 +245,6 @@ def _back_up(path: Path, version: int) -> None:
 
 
 def _globbed(name: str) -> str:
-    import glob
-
     return glob.escape(name)
 
 

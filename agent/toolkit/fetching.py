@@ -8,22 +8,20 @@ proxy of the environment is asked, no cookie and no key is sent, nothing compres
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from typing_extensions import override
 
 from ..tools.base import ToolError
 from .addresses import is_public
-
-if TYPE_CHECKING:
-    import ssl
 
 MOST_BYTES = 10_000_000
 MOST_SECONDS = 10.0
@@ -166,8 +164,6 @@ class _Pinned(HTTPSConnection):
 
 def _ask(target: _Target, policy: Policy, until: float, stopped: Callable[[], bool]) -> Fetched | str:
     """An answer, or where it redirects to."""
-    import ssl
-
     connection = _Pinned(target, _addresses(target, policy, until), policy.tls or ssl.create_default_context(), until)
     watchdog = threading.Timer(max(until - monotonic(), 0.0), connection.break_off)
     watchdog.daemon = True

@@ -121,7 +121,7 @@ def _what_is_missing() -> str | None:
     """Why programs cannot be confined on this machine; None if they can."""
     if sys.platform != "linux":
         return "that takes Linux"
-    from . import confined  # loads the C library, which only Linux needs
+    from . import confined  # lazy: loads the C library, which only Linux needs
 
     return confined.what_is_missing()
 

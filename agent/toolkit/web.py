@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
 from ..tools.base import AgentToolResult, ToolContext
 from ..types import JsonObject
 from ..types.config import Risk
+from .fetching import Policy, fetch
+from .pages import read_body
 from .workspace import WorkspaceTool, flag, schema, text
-
-if TYPE_CHECKING:
-    from .fetching import Policy
 
 
 @dataclass(eq=False)
@@ -36,9 +35,6 @@ class WebFetchTool(WorkspaceTool):
 
     @override
     def act(self, arguments: dict[str, Any], context: ToolContext[Any]) -> AgentToolResult:
-        from .fetching import Policy, fetch
-        from .pages import read_body
-
         policy = self.policy or Policy()
         got = fetch(arguments["url"], policy, stopped=context.signal.is_set, seconds=context.seconds_left())
         kind = "text/plain" if arguments.get("raw") and "html" in got.content_type else got.content_type

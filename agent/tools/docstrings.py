@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from docstring_parser import DocstringMeta, ParseError, epydoc, google, numpydoc, rest
+
 if TYPE_CHECKING:
     from docstring_parser import Docstring
 
@@ -40,8 +42,6 @@ def read_docstring(text: str | None) -> Docs:
 
 def _styles() -> Iterator[Callable[[str], Docstring]]:
     """A parser for each style. They take time to load, and programs without tools do not need them."""
-    from docstring_parser import epydoc, google, numpydoc, rest
-
     advice = [google.Section(title, "notes", google.SectionType.SINGULAR) for title in _ADVICE]
     yield google.GoogleParser([*google.DEFAULT_SECTIONS, *advice]).parse
     yield numpydoc.parse
@@ -50,8 +50,6 @@ def _styles() -> Iterator[Callable[[str], Docstring]]:
 
 
 def _read(read: Callable[[str], Docstring], text: str) -> Docstring | None:
-    from docstring_parser import ParseError
-
     try:
         return read("\n" + text)  # or the parser takes the indentation below a title in the first line for the margin
     except (ParseError, ValueError, IndexError, KeyError):
@@ -60,8 +58,6 @@ def _read(read: Callable[[str], Docstring], text: str) -> Docstring | None:
 
 def _findings(reading: Docstring) -> int:
     """How much of it a style has understood. What it merely found is not counted."""
-    from docstring_parser import DocstringMeta
-
     return sum(type(found) is not DocstringMeta for found in reading.meta)
 
 

@@ -81,7 +81,7 @@ def performed(
         return rendered(value, call_id, name, limit)
     result: ToolResult
     if tool.isolation == "process":
-        from .isolated import ChildProcess
+        from .isolated import ChildProcess  # lazy: import cycle
 
         child = running.in_process(ChildProcess(tool, context, timeout, limit))
         result = yield from Invoke(child.run, blocking=True, reports=True)

@@ -10,6 +10,7 @@ import builtins
 import math
 import re
 from collections.abc import Mapping
+from random import random
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -259,8 +260,6 @@ class RetryConfig(Value, frozen=True, extra="forbid"):
     @staticmethod
     def _share(delay: float, rand: float | None) -> float:
         if rand is None:
-            from random import random  # costs more to import than most programs that never retry should pay
-
             rand = random()
         return delay * rand
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -122,7 +123,6 @@ def _spellings(secret: str) -> Iterator[str]:
     for encoded in (base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()):
         yield encoded
         yield encoded.rstrip("=")
-    import json  # only failures need it, and importing it would cost every program
 
     for ascii_only in (True, False):
         yield json.dumps(secret, ensure_ascii=ascii_only)[1:-1]

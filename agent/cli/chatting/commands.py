@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,8 +154,6 @@ def _sessions(chat: Chat, given: str) -> None:
 
 def table_of(found: Sequence[Summary], most: int | None, here: str | None = None) -> list[str]:
     """Sessions as a table for people, in that many columns."""
-    from datetime import datetime
-
     columns = {
         "session": [f"{one.id}{' *' if one.id == here else ''}" for one in found],
         "title": [cut(one_line(one.title), 40) for one in found],
