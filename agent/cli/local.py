@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agent.local.command import run
+from agent.local import command
 
 
 def register(app: typer.Typer) -> None:
@@ -36,4 +36,4 @@ def path() -> None:
 
 
 def _run(*arguments: str) -> None:
-    raise typer.Exit(run(list(arguments)))
+    raise typer.Exit(command.run(list(arguments)))

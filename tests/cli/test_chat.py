@@ -617,7 +617,7 @@ def test_the_guide_shows_what_a_chat_prints(desk: Desk) -> None:
             printed.write(f"{prompt}{text}\n")
             return text
 
-    desk.monkeypatch.setattr("agent.cli.chatting.reading.Piped", Echoed)
+    desk.monkeypatch.setattr("agent.cli.chat.Piped", Echoed)
     desk.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(line[2:] for line in typed).encode())))
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         assert main(["chat", *arguments]) == 0
