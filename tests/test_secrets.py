@@ -337,6 +337,17 @@ def test_the_password_of_a_proxy_is_not_shown() -> None:
         pickle.dumps(agent)
 
 
+def test_addresses_and_commands_of_mcp_servers_hide_credentials() -> None:
+    pytest.importorskip("mcp")
+    from agent.mcp.child import Command
+    from agent.mcp.web import Address
+
+    address = Address(f"https://user:{quote(KEY, safe='')}@example.com/mcp", {"X-Gateway": KEY})
+    command = Command("npx", ("some-server", f"--token={KEY}"), {"TOKEN": KEY})
+    assert_hidden("an address", repr(address))
+    assert_hidden("a command", repr(command))
+
+
 def test_the_canary_would_be_found() -> None:
     """The net has no holes: each way of hiding the key in a text is noticed."""
     for leak in (KEY, KEY[3:12], quote(KEY, safe=""), base64.b64encode(KEY.encode()).decode(), repr(KEY)):

@@ -39,7 +39,7 @@ class Command:
     """What to run. The child sees a few harmless variables of our environment and those in `env`, nothing else."""
 
     command: str
-    args: Sequence[str] = ()
+    args: Sequence[str] = field(default=(), repr=False)
     env: Mapping[str, str] | None = field(default=None, repr=False)
     cwd: str | None = None
 

@@ -36,7 +36,7 @@ _FAILED = -32_000
 class Address:
     """Where the server listens, and what it is sent with every request."""
 
-    url: str
+    url: str = field(repr=False)  # it may hold a password
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     auth: httpx2.Auth | None = field(default=None, repr=False)
     allow_insecure: bool = False
