@@ -6,9 +6,9 @@ other, so that any transport works under any driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 from pydantic_core import from_json
 
@@ -237,3 +237,34 @@ def _depth_exceeds(value: Any, limit: int) -> bool:
             return False
         level = below
     return True
+
+
+# Scripted answers. One script is played by the simulated driver in virtual time, by the scripted transport in process,
+# and by the loopback server over a socket, so that a behaviour is described once and tried in all three.
+
+
+@dataclass(slots=True)
+class Piece:
+    """Bytes of a body, or the failure that ends it, `after` so many seconds of waiting."""
+
+    outcome: bytes | Exception
+    after: float = 0.0
+
+
+@dataclass(slots=True)
+class Answer:
+    """What becomes of a request: a reply `after` some seconds, or a `failure` to get any."""
+
+    pieces: Sequence[Piece | bytes | Exception] = ()
+    after: float = 0.0
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    failure: Exception | None = None
+
+    def timed(self) -> Iterator[Piece]:
+        for piece in self.pieces:
+            yield piece if isinstance(piece, Piece) else Piece(piece)
+
+
+Network: TypeAlias = Callable[[WireRequest], Answer]
+"""Decides what becomes of each request."""

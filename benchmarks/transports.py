@@ -17,11 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping
 import httpx
 
 from agent import Agent
-from agent.answers import Answer
 from agent.testing import LoopbackServer, Script
 from agent.transports.http import HttpTransport
 from agent.transports.over_aiohttp import AiohttpTransport
-from agent.wire import Limits, WireRequest
+from agent.wire import Answer, Limits, WireRequest
 
 CHUNKS = 1000
 HEADERS = {"authorization": "Bearer sk-bench", "content-type": "application/json", "accept": "*/*"}

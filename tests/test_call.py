@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from agent import ToolSpec, errors
-from agent.answers import Answer, Piece
 from agent.testing import Script
 from agent.types import (
     AgentRequest,
@@ -23,6 +22,7 @@ from agent.types import (
     Usage,
     fold,
 )
+from agent.wire import Answer, Piece
 from tests.drive import Driver
 
 RICH = AgentResponse(

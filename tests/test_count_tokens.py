@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors
-from agent.answers import Answer, Piece
 from agent.testing import LoopbackServer, scripted_agent
 from agent.tokens import TokenCount, estimate_prompt, text_tokens
 from agent.types import (
@@ -29,6 +28,7 @@ from agent.types import (
     ToolSpec,
     Usage,
 )
+from agent.wire import Answer, Piece
 from tests.conftest import WIRE
 from tests.drive import Driver, run_and_leave_nothing
 from tests.recorded_requests import text_requests

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import Agent, Router, errors
-from agent.answers import Answer
 from agent.costs import PROVIDERS, Cost, ServiceTier, load_prices, price, service_tier
 from agent.execution.accounting import priced
 from agent.looping import bill as run_bill
@@ -27,6 +26,7 @@ from agent.models import ModelFacts, Prices, lookup, register_model
 from agent.routing.budgets import Refusal, Reservation, SpendLedger
 from agent.testing import Script, scripted_agent
 from agent.types import AgentRequest, AgentResponse, SpendLimit, Usage
+from agent.wire import Answer
 from tests.conftest import WIRE
 from tests.corpus import APIS, exchanges
 from tests.drive import Driver

@@ -17,13 +17,12 @@ from urllib.parse import quote
 import pytest
 
 from agent import Agent, AgentConfig, Router, errors
-from agent.answers import Answer
 from agent.middleware import Logging
 from agent.providers.codec import secrets_in
 from agent.testing import LoopbackServer, RawAnswer, Script
 from agent.transports.http import HttpTransport
 from agent.types import AgentResponse
-from agent.wire import WireRequest
+from agent.wire import Answer, WireRequest
 from tests.drive import needs_aiohttp
 
 KEY = "sk-canary/Zm9vYmFy+0123456789=abcdefghij"

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, TypeAlias, assert_never
 
 from .. import errors
-from ..answers import Answer, Network
 from ..flow import (
     AnyEffect,
     Branch,
@@ -41,7 +40,7 @@ from ..flow import (
     Wait,
     rest_of,
 )
-from ..wire import Limits, Reply, WireRequest
+from ..wire import Answer, Limits, Network, Reply, WireRequest
 from .limits import deadline_passed, exchange_end, read_expired, reply_expired, until_reply
 from .news import fatal, take_news
 from .simulated_things import SimulatedBody, SimulatedTool, at_once, nothing

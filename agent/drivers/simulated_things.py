@@ -7,8 +7,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..answers import Answer, Piece
-from ..wire import Body
+from ..wire import Answer, Body, Piece
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,17 @@ if TYPE_CHECKING:
     from ..types import AgentConfig
     from .function import ModelFunction
     from .openai_chat import Dialect
+    from .server_dialect import ServerDialect
 
-__all__ = ["Provider", "ProviderFactory", "StreamDecoder", "known_providers", "load", "register_provider"]
+__all__ = [
+    "Provider",
+    "ProviderFactory",
+    "StreamDecoder",
+    "known_providers",
+    "load",
+    "register_provider",
+    "server_dialects",
+]
 
 ENTRY_POINTS = "agent.providers"
 
@@ -40,6 +50,9 @@ _BUILT_IN = {
     "scripted": "scripted",
 }
 """Name of a provider → module here that has a `provider(name)` function."""
+
+_WIRE_FORMATS = ("openai_chat", "openai_responses", "anthropic", "gemini")
+"""Packages of wire formats; each has a `server` module with its `SERVER`."""
 
 _registered: dict[str, ProviderFactory] = {}
 
@@ -123,6 +136,12 @@ def for_client(client: Any, make: ProviderFactory, config: AgentConfig) -> Provi
 
     provider: Provider = provider_for(client, kind_of(client), make, config)
     return provider
+
+
+@cache
+def server_dialects() -> tuple[ServerDialect, ...]:
+    """The server side of every wire format."""
+    return tuple(import_module(f"{__name__}.{package}.server").SERVER for package in _WIRE_FORMATS)
 
 
 def _entry_points() -> list[EntryPoint]:

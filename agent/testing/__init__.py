@@ -14,19 +14,19 @@ from __future__ import annotations
 from typing import Any
 
 from ..agent import Agent
-from ..answers import Answer, Network, Piece
 from ..drivers.simulated import SimulatedRun, Simulation, Stopped
 from ..drivers.simulated_things import SimulatedTool
 from ..providers.scripted import Line, Script
 from ..transports.scripted import ScriptedTransport
+from ..wire import Answer, Network, Piece
 from .chaos import Chaos, FaultyTransport, Injected
 from .faults import FAULTS, Exchange, Fault
 from .loops import SimulatedLoop, TimedTool
 from .rules import Violation, broken_rules
 from .server import LoopbackServer, RawAnswer
 from .simulation import simulate, start
-from .speaking import VendorScript
 from .stores import STORE_CASES, check_store
+from .vendor_script import VendorScript
 
 __all__ = [
     "FAULTS",

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from ..answers import Answer, Network
-from ..wire import WireRequest
+from ..wire import Answer, Network, WireRequest
 
 
 @dataclass(slots=True)

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing_extensions import override
 
 from .. import errors
-from ..answers import Answer, Network, Piece
-from ..wire import AsyncBody, Limits, Live, Reply, SyncBody, WireRequest
+from ..wire import Answer, AsyncBody, Limits, Live, Network, Piece, Reply, SyncBody, WireRequest
 
 
 class ScriptedTransport:

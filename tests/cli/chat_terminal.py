@@ -23,10 +23,9 @@ from typing import Any
 import pyte
 
 from agent import errors
-from agent.answers import Answer, Piece
 from agent.testing import LoopbackServer, VendorScript
 from agent.types import ToolCall
-from agent.wire import WireRequest
+from agent.wire import Answer, Piece, WireRequest
 
 from .payloads import all_at_once
 from .playing import chunked

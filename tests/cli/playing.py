@@ -18,9 +18,8 @@ from pathlib import Path
 import pexpect
 import pyte
 
-from agent.answers import Answer, Piece
 from agent.cli import main
-from agent.wire import WireRequest
+from agent.wire import Answer, Piece, WireRequest
 
 ROOT = Path(__file__).parent.parent.parent
 MODEL = "openai-chat:gpt-test"

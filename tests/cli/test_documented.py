@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agent.answers import Answer
 from agent.cli import exits
 from agent.cli.app import COMMANDS, command
 from agent.graph import DAG
 from agent.testing import LoopbackServer, VendorScript
-from agent.wire import WireRequest
+from agent.wire import Answer, WireRequest
 from scripts.command_line import PAGE, page
 from tests.test_docs import PAGES, short, vendor
 

@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from agent import __version__
-from agent.answers import Answer
 from agent.cli import exits
 from agent.graph import DAG
 from agent.testing import LoopbackServer
-from agent.wire import WireRequest
+from agent.wire import Answer, WireRequest
 
 from .payloads import all_at_once, payloads
 from .playing import COMMAND, FOREIGN, MODEL, ROOT, Terminal, chunked, environment, is_streamed, whole

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import errors
-from agent.answers import Answer
 from agent.cli import terminal
 from agent.cli.terminal import Cleaner, clean
 from agent.models import ModelFacts, register_model
@@ -18,7 +17,7 @@ from agent.models.lookup import _facts, _registered
 from agent.providers.scripted import failed
 from agent.testing import LoopbackServer
 from agent.types import ToolCall
-from agent.wire import WireRequest
+from agent.wire import Answer, WireRequest
 
 from .payloads import all_at_once, payloads
 from .playing import FOREIGN, MODEL, chunked, is_streamed, run, run_on_terminal, whole

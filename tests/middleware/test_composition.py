@@ -16,7 +16,6 @@ from pydantic import BaseModel, TypeAdapter
 from typing_extensions import override
 
 from agent import Agent, AgentRequest, AgentResponse, Message, RetryConfig, Router, StreamEvent, Target, Usage, errors
-from agent.answers import Answer
 from agent.context import Context, RunPlace
 from agent.flow import Emit, Flow, Now, Sleep
 from agent.middleware import Cache, CallInfo, CostTracker, Logging, Metrics, Middleware, Redaction, Throttle, listened
@@ -24,7 +23,7 @@ from agent.middleware.fingerprints import of_wire
 from agent.models import ModelFacts, Prices, register_model
 from agent.testing import Script, ScriptedTransport, Simulation, VendorScript, scripted_agent, simulate
 from agent.types import ToolSpec
-from agent.wire import WireRequest
+from agent.wire import Answer, WireRequest
 from tests.middleware.spies import Spy, in_a_router, plain_agent, raising, router
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from agent import Agent, AgentRequest, AgentResponse, Message, Router, StreamEvent, ToolCall, errors
-from agent.answers import Answer
 from agent.middleware import CallInfo, Redaction
 from agent.middleware.placeholders import Pieces, Table, placeholders_in
 from agent.middleware.texts import in_value
@@ -31,7 +30,7 @@ from agent.types import (
     ToolResult,
     fold,
 )
-from agent.wire import WireRequest
+from agent.wire import Answer, WireRequest
 from tests.drive import Driver
 from tests.middleware.spies import plain_agent
 

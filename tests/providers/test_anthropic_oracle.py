@@ -15,13 +15,13 @@ from pydantic import BaseModel, TypeAdapter
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
 from agent import Agent
-from agent.answers import Answer
 from agent.providers.anthropic import AnthropicCodec
 from agent.providers.anthropic.family import family_of
 from agent.providers.credentials import Address
 from agent.testing import LoopbackServer
 from agent.testing.rules import AnthropicRules, Known
 from agent.types import AgentRequest, AgentResponse, Origin
+from agent.wire import Answer
 from tests.conftest import WIRE
 from tests.corpus import Exchange, exchanges
 from tests.judging import decoded, own_seals

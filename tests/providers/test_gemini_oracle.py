@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from agent import Agent, errors
-from agent.answers import Answer
 from agent.providers.credentials import Address
 from agent.providers.gemini import VERTEX, GeminiCodec
 from agent.providers.gemini.family import SKIP_SIGNATURE, family_of
@@ -23,7 +22,7 @@ from agent.testing import LoopbackServer
 from agent.testing.rules import GeminiRules, Known
 from agent.testing.rules.gemini import camel
 from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, ToolCall, ToolResult
-from agent.wire import Reply
+from agent.wire import Answer, Reply
 from tests.conftest import WIRE
 from tests.corpus import Exchange, exchanges
 from tests.judging import decoded, own_seals

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from agent import errors
-from agent.answers import Answer
+from agent.wire import Answer
 from tests.conftest import WIRE
 from tests.corpus import APIS, Exchange, codec_for, dialect_of, exchanges
 from tests.judging import event_boundaries, events_of, outcome, pieces

@@ -7,9 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent import Agent, Router, Target, errors
-from agent.answers import Answer, Network
 from agent.testing import Script
-from agent.wire import WireRequest
+from agent.wire import Answer, Network, WireRequest
 
 _OF_TARGETS = ("weight", "level", "rpm", "tpm", "concurrency")
 

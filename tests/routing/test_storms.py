@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from agent import Agent, Router, Target
-from agent.answers import Answer
 from agent.testing import Script, Simulation, start
-from agent.wire import WireRequest
+from agent.wire import Answer, WireRequest
 from tests.routing.world import said
 
 pytestmark = pytest.mark.malformed

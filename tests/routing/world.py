@@ -19,11 +19,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from agent import Agent, Router, Target, errors
-from agent.answers import Answer, Piece
 from agent.drivers.simulated import SimulatedRun
 from agent.testing import Script, Simulation, start
 from agent.types import AgentResponse, BreakerConfig, HedgeConfig, StreamEvent
-from agent.wire import WireRequest
+from agent.wire import Answer, Piece, WireRequest
 
 JSON = {"content-type": "application/json"}
 SSE = {"content-type": "text/event-stream"}

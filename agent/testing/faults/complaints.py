@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 from pydantic_core import to_json
 from typing_extensions import override
 
-from ...answers import Answer
-from ...wire import WireRequest
+from ...wire import Answer, WireRequest
 from .fault import JSON
 
 Reason: TypeAlias = Literal[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ...answers import Answer
+from ...wire import Answer
 from .bodies import HTML
 from .complaints import Reason, complaints_for
 from .fault import STREAM, Exchange, Fault, fault

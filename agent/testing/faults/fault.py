@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from ... import errors
-from ...answers import Answer, Piece
 from ...sse import SseDecoder
-from ...wire import MAX_REPLY_BYTES, WireRequest
+from ...wire import MAX_REPLY_BYTES, Answer, Piece, WireRequest
 from ..server import RawAnswer
 
 Form: TypeAlias = Literal["whole", "stream"]

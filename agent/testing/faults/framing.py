@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from ... import errors
-from ...answers import Answer
+from ...wire import Answer
 from .fault import LAST_CHUNK, BrokenWire, Exchange, chunk, chunks, fault, lost
 
 

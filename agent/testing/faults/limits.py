@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ... import errors
-from ...answers import Answer, Piece
+from ...wire import Answer, Piece
 from .fault import (
     BOTH,
     FOREVER,

@@ -8,7 +8,7 @@ from email.utils import formatdate
 from pydantic_core import to_json
 
 from ... import errors
-from ...answers import Answer
+from ...wire import Answer
 from .bodies import HTML
 from .complaints import Reason, complaints_for
 from .fault import JSON, Exchange, Fault, fault, reset

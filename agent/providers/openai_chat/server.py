@@ -1,0 +1,501 @@
+"""The server side of Chat Completions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+from pydantic_core import to_json
+from typing_extensions import override
+
+from ... import errors
+from ...types import (
+    AgentResponse,
+    AudioContent,
+    Citation,
+    FinishReason,
+    Message,
+    Origin,
+    Part,
+    RefusalContent,
+    Role,
+    TextContent,
+    ThinkingContent,
+    ThinkingLevel,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Usage,
+    VendorContent,
+)
+from ...wire import parse_json
+from ..server_dialect import (
+    Block,
+    BlockEncoder,
+    Endpoint,
+    ErrorKind,
+    Fields,
+    Inbound,
+    arguments_text,
+    build_request,
+    decode_base64,
+    document_from_url,
+    error_kind,
+    error_status,
+    finish_word,
+    function_tool,
+    image_from_url,
+    invalid,
+    is_foreign,
+    objects,
+    sse,
+    usage_of,
+)
+from .dialect import API, OPAQUE_KEYS
+
+_LEVELS: Mapping[str, ThinkingLevel] = {"none": ThinkingLevel.OFF, "max": ThinkingLevel.XHIGH} | {
+    level.value: level for level in ThinkingLevel if level is not ThinkingLevel.OFF
+}
+_REASONS: Mapping[str, str] = {reason: reason for reason in ("stop", "length", "tool_calls", "content_filter")} | {
+    "refusal": "stop"
+}
+_ERRORS: Mapping[ErrorKind, tuple[int, str, str | None]] = {
+    "bad_request": (400, "invalid_request_error", None),
+    "context_length": (400, "invalid_request_error", "context_length_exceeded"),
+    "authentication": (401, "invalid_request_error", "invalid_api_key"),
+    "not_found": (404, "invalid_request_error", "model_not_found"),
+    "rate_limit": (429, "requests", "rate_limit_exceeded"),
+    "quota": (429, "insufficient_quota", "insufficient_quota"),
+    "overloaded": (503, "server_error", "server_overloaded"),
+    "content_filter": (400, "invalid_request_error", "content_filter"),
+    "server": (500, "server_error", None),
+}
+"""Status, type and code by kind of error."""
+_BESIDE = ("annotations", "executed_tools")
+"""Keys of a message that hold what the vendor did on its own side."""
+
+
+class ChatServer:
+    """Chat Completions, as a server speaks it."""
+
+    api: ClassVar[str] = API
+    sealed_field: ClassVar[str | None] = None
+    signs_whole_parts: ClassVar[bool] = False
+
+    def endpoint(self, path: str) -> Endpoint | None:
+        return "generate" if urlsplit(path).path.endswith("/chat/completions") else None
+
+    def decode_request(self, path: str, body: bytes) -> Inbound:
+        return _RequestReader(Fields(body), path).inbound()
+
+    def losses(self, response: AgentResponse) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
+
+    def encode_response(self, response: AgentResponse, inbound: Inbound) -> bytes:
+        message: dict[str, Any] = {"role": "assistant", "content": response.text, "refusal": response.refusal}
+        if response.thinking:
+            message["reasoning_content"] = response.thinking
+        if response.tool_calls:
+            message["tool_calls"] = [_call(call, arguments_text(call)) for call in response.tool_calls]
+        for part in response.content:
+            _add_beside(message, part)
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": _logprobs(response),
+            "finish_reason": finish_word(response, _REASONS),
+        }
+        return to_json(
+            {
+                **_head(response, inbound, "chat.completion"),
+                "choices": [choice],
+                "usage": _usage(usage_of(response)),
+            }
+        )
+
+    def encoder(self, inbound: Inbound) -> ChatEncoder:
+        return ChatEncoder(inbound)
+
+    def stream_headers(self, inbound: Inbound) -> Mapping[str, str]:
+        return {"content-type": "text/event-stream"}
+
+    def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
+        status, body = describe_error(error)
+        return status, to_json({"error": body})
+
+    def encode_count(self, tokens: int) -> bytes:
+        raise errors.UnsupportedFeatureError(
+            "Chat Completions has no endpoint that counts tokens.", fix="Count with another wire format."
+        )
+
+    def encode_models(self, models: Sequence[str]) -> bytes:
+        return to_json({"object": "list", "data": [model_entry(model) for model in models]})
+
+
+def describe_error(error: errors.AgentError) -> tuple[int, dict[str, Any]]:
+    """Status and description of an error, as both of OpenAI's APIs give them."""
+    status, kind, code = _ERRORS[error_kind(error)]
+    param = error.field if isinstance(error, errors.ConfigurationError) else None
+    described = {"message": error.message, "type": kind, "param": param, "code": error.code or code}
+    return error_status(error, status), described
+
+
+def model_entry(model: str) -> dict[str, Any]:
+    return {"id": model, "object": "model", "created": 0, "owned_by": "agent"}
+
+
+# Requests
+
+
+class _RequestReader:
+    """Reads one request body."""
+
+    def __init__(self, fields: Fields, path: str) -> None:
+        self._fields = fields
+        self._model = fields.text("model") or _model_in(path)
+        self._origin = Origin(provider=API, api=API, model=self._model)
+        self._warnings: list[str] = []
+
+    def inbound(self) -> Inbound:
+        fields = self._fields
+        if fields.take("n") not in (None, 1):
+            raise invalid("'n' must be 1: a request has one answer.", "n")
+        if fields.flag("store"):
+            self._warnings.append("store was left out: answers are not stored")
+        messages = [self._message(item, at) for at, item in enumerate(objects(fields.list("messages"), "messages"))]
+        stream = fields.flag("stream") or False
+        options = fields.object("stream_options")
+        request = build_request(messages=messages, model=self._model, **self._settings())
+        return Inbound(
+            request.model_copy(update={"extra": fields.rest()}),
+            self._model,
+            stream,
+            tuple(self._warnings),
+            {"include_usage": bool(options.get("include_usage"))},
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        fields = self._fields
+        limit, newer = fields.take("max_tokens"), fields.take("max_completion_tokens")
+        top = fields.take("top_logprobs")
+        tools = [_read_tool(tool) for tool in objects(fields.list("tools"), "tools")]
+        effort = fields.text("reasoning_effort")
+        if effort is not None and effort not in _LEVELS:
+            raise invalid(f"'reasoning_effort' must be one of {', '.join(_LEVELS)}.", "reasoning_effort")
+        return {
+            "tools": tools,
+            "tool_choice": _read_tool_choice(fields.take("tool_choice")),
+            "parallel_tool_calls": fields.flag("parallel_tool_calls"),
+            "max_tokens": limit if newer is None else newer,
+            "temperature": fields.take("temperature"),
+            "top_p": fields.take("top_p"),
+            "seed": fields.take("seed"),
+            "stop": fields.take("stop") or None,
+            "logprobs": (top or 0) if fields.flag("logprobs") else None,
+            "thinking": None if effort is None else _LEVELS[effort],
+            "metadata": fields.object("metadata"),
+            "session_id": fields.text("prompt_cache_key"),
+            **self._output(),
+        }
+
+    def _output(self) -> dict[str, Any]:
+        form = self._fields.object("response_format")
+        match form.get("type"):
+            case "json_schema":
+                named = form.get("json_schema") or {}
+                return {"output_schema": titled(named.get("schema") or {}, named.get("name"))}
+            case None | "text":
+                return {}
+            case _:
+                self._fields.put("response_format", form)
+                return {}
+
+    # Messages
+
+    def _message(self, item: Mapping[str, Any], at: int) -> Message:
+        where = f"messages[{at}]"
+        name = item.get("name")
+        match item.get("role"):
+            case "system" | "developer":
+                return Message(Role.SYSTEM, self._content(item.get("content"), f"{where}.content"), name=name)
+            case "user":
+                return Message(Role.USER, self._content(item.get("content"), f"{where}.content"), name=name)
+            case "assistant":
+                return self._assistant(item, where)
+            case "tool":
+                result = self._result(item, where)
+                return Message(Role.TOOL, [result])
+            case role:
+                raise invalid(f"{where}.role: {role!r} is not a role.", f"{where}.role")
+
+    def _content(self, content: Any, where: str) -> Any:
+        if content is None or isinstance(content, str):
+            return content or ""
+        return [self._block(block, f"{where}[{at}]") for at, block in enumerate(objects(content, where))]
+
+    def _block(self, block: Mapping[str, Any], where: str) -> Part:
+        cache = _cache(block)
+        part = self._plain_block(block, where)
+        return part if cache is None else part.model_copy(update={"cache": cache})
+
+    def _plain_block(self, block: Mapping[str, Any], where: str) -> Part:
+        kind = block.get("type")
+        inner = block.get(kind) if isinstance(kind, str) else None
+        match kind:
+            case "text" if isinstance(inner, str):
+                return TextContent(text=inner)
+            case "image_url" if isinstance(inner, Mapping) and isinstance(inner.get("url"), str):
+                return image_from_url(inner["url"], where, inner.get("detail"))
+            case "input_audio" if isinstance(inner, Mapping):
+                kind = f"audio/{inner.get('format') or 'wav'}"
+                return AudioContent(data=decode_base64(inner.get("data"), where), media_type=kind)
+            case "file" if isinstance(inner, Mapping) and isinstance(inner.get("file_data"), str):
+                return document_from_url(inner["file_data"], where, inner.get("filename"))
+            case _:
+                raise invalid(f"{where}: a block of type {kind!r} is not supported here.", where)
+
+    def _assistant(self, item: Mapping[str, Any], where: str) -> Message:
+        parts: list[Part] = []
+        thinking = item.get("reasoning_content") or item.get("reasoning") or ""
+        texts: list[Part] = []
+        content = item.get("content") or ()
+        for block in [{"type": "text", "text": content}] if isinstance(content, str) else objects(content, where):
+            match block.get("type"):
+                case "refusal":
+                    texts.append(RefusalContent(refusal=block.get("refusal") or ""))
+                case "thinking":
+                    inner = block.get("thinking")
+                    joined = inner if isinstance(inner, str) else "".join(one.get("text") or "" for one in inner or ())
+                    thinking += joined
+                case _:
+                    texts.append(self._block(block, f"{where}.content"))
+        opaque = {key: item[key] for key in OPAQUE_KEYS if item.get(key)}
+        if thinking or opaque:
+            parts.append(ThinkingContent(thinking=thinking, provider_data=opaque or None, origin=self._origin))
+        parts += texts
+        if item.get("refusal"):
+            parts.append(RefusalContent(refusal=item["refusal"]))
+        parts += [self._call(call, where) for call in objects(item.get("tool_calls") or (), f"{where}.tool_calls")]
+        if item.get("audio"):
+            self._warnings.append(f"{where}.audio was left out: answers in sound are not kept")
+        return Message(Role.ASSISTANT, _simplest(parts), name=item.get("name"))
+
+    def _call(self, call: Mapping[str, Any], where: str) -> ToolCall:
+        where = f"{where}.tool_calls"
+        arguments: Any
+        id, opaque = call.get("id"), {key: call[key] for key in OPAQUE_KEYS if call.get(key)}
+        if call.get("type") == "custom":
+            custom = call.get("custom") or {}
+            name, arguments, opaque = custom.get("name"), {"input": custom.get("input") or ""}, {"type": "custom"}
+        else:
+            function = call.get("function") or {}
+            name, arguments = function.get("name"), function.get("arguments") or "{}"
+        if not isinstance(id, str) or not isinstance(name, str):
+            raise invalid(f"{where}: a call needs an id and a name.", where)
+        return read_call(id, name, arguments, provider_data=opaque or None, origin=self._origin if opaque else None)
+
+    def _result(self, item: Mapping[str, Any], where: str) -> ToolResult:
+        if not isinstance(id := item.get("tool_call_id"), str):
+            raise invalid(f"{where}.tool_call_id must be a string.", f"{where}.tool_call_id")
+        content = self._content(item.get("content"), f"{where}.content")
+        return ToolResult(tool_call_id=id, name=item.get("name"), content=content)
+
+
+def read_call(id: str, name: str, arguments: Any, **facts: Any) -> ToolCall:
+    """A call as a client sends it back, with arguments as text or as an object."""
+    if isinstance(arguments, str):
+        try:
+            read = parse_json(arguments)
+        except ValueError:
+            read = None
+        if not isinstance(read, dict):
+            return ToolCall(id=id, name=name, invalid_arguments=arguments, **facts)
+        arguments = read
+    return ToolCall(id=id, name=name, arguments=arguments, **facts)
+
+
+def titled(schema: Mapping[str, Any], name: Any) -> dict[str, Any]:
+    """A schema that keeps the name it was sent under."""
+    return {"title": name, **schema} if name not in (None, "answer") else dict(schema)
+
+
+def _simplest(parts: Sequence[Part]) -> Any:
+    """Plain text where that is all there is."""
+    if not parts:
+        return ""
+    first = parts[0]
+    return first.text if len(parts) == 1 and first == TextContent(text=first.text or "") else parts
+
+
+def _model_in(path: str) -> str:
+    """The model of an address with deployments, as Azure has them."""
+    found = re.search(r"/deployments/([^/]+)/", urlsplit(path).path)
+    return unquote(found[1]) if found else ""
+
+
+def _read_tool(tool: Mapping[str, Any]) -> ToolSpec | dict[str, Any]:
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        return dict(tool)  # one that runs at the vendor, or takes text in place of arguments
+    spec = function_tool(function.get("name"), function, function.get("parameters"), ("name", "parameters"))
+    beside = {key: value for key, value in tool.items() if key not in ("type", "function")}
+    return spec.model_copy(update={"extra": {**spec.extra, **beside}}) if beside else spec
+
+
+def _read_tool_choice(choice: Any) -> str | None:
+    if choice is None or isinstance(choice, str):
+        return choice
+    named = (choice.get("function") or choice.get("custom")) if isinstance(choice, Mapping) else None
+    if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
+        raise invalid("'tool_choice' must be a word, or name a tool.", "tool_choice")
+    return str(named["name"])
+
+
+def _cache(block: Mapping[str, Any]) -> str | None:
+    mark = block.get("prompt_cache_breakpoint") or block.get("cache_control")
+    if not isinstance(mark, Mapping):
+        return None
+    return "long" if mark.get("ttl") in ("1h", "12h", "24h") else "short"
+
+
+# Responses
+
+
+def _loss(part: Part) -> str | None:
+    match part:
+        case TextContent() if not all(_is_note(citation) for citation in part.citations):
+            return "citations"
+        case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
+            return None
+        case VendorContent() if part.provider_data and part.provider_data.keys() <= {*_BESIDE}:
+            return None
+        case _:
+            return f"a part of type {part.type!r}"
+
+
+def _is_note(citation: Citation) -> bool:
+    return (citation.provider_data or {}).get("type") == "url_citation"
+
+
+def _add_beside(message: dict[str, Any], part: Part) -> None:
+    """Opaque data of this API and notes on the text, which stand beside the content."""
+    if isinstance(part, TextContent):
+        notes = [citation.provider_data for citation in part.citations if _is_note(citation)]
+        if notes:
+            message["annotations"] = [*message.get("annotations", ()), *notes]
+    elif isinstance(part, ThinkingContent) and not is_foreign(part, API):
+        message.update({key: value for key, value in (part.provider_data or {}).items() if key in OPAQUE_KEYS})
+    elif isinstance(part, VendorContent) and not is_foreign(part, API):
+        for key, value in (part.provider_data or {}).items():
+            if key in _BESIDE:
+                message[key] = [*message.get(key, ()), *value]
+
+
+def _call(call: ToolCall, arguments: str) -> dict[str, Any]:
+    opaque = {} if is_foreign(call, API) else dict(call.provider_data or {})
+    if opaque.get("type") == "custom":
+        return {
+            "id": call.id,
+            "type": "custom",
+            "custom": {"name": call.name, "input": call.arguments.get("input", "")},
+        }
+    kept = {key: value for key, value in opaque.items() if key in OPAQUE_KEYS}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **kept}
+
+
+def _head(response: AgentResponse, inbound: Inbound, kind: str) -> dict[str, Any]:
+    return {
+        "id": response.id or f"chatcmpl-{inbound.id}",
+        "object": kind,
+        "created": inbound.created,
+        "model": response.model or inbound.model,
+    }
+
+
+def _logprobs(response: AgentResponse) -> dict[str, Any] | None:
+    if not response.logprobs:
+        return None
+    return {"content": [_token(entry) for entry in response.logprobs], "refusal": None}
+
+
+def _token(entry: Mapping[str, Any]) -> dict[str, Any]:
+    tops = [{"token": top.get("token"), "logprob": top.get("logprob"), "bytes": None} for top in entry.get("top") or ()]
+    return {"token": entry.get("token"), "logprob": entry.get("logprob"), "bytes": None, "top_logprobs": tops}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cache_read_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+_KEYS = {"text": "content", "thinking": "reasoning_content", "refusal": "refusal"}
+
+
+class ChatEncoder(BlockEncoder):
+    """Writes a stream of chunks."""
+
+    def __init__(self, inbound: Inbound) -> None:
+        super().__init__(inbound)
+        self._calls = 0
+
+    def _chunk(self, delta: Mapping[str, Any], reason: FinishReason | str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason, **more}
+        return sse({**_head(self.facts, self.inbound, "chat.completion.chunk"), "choices": [choice]})
+
+    @override
+    def write_start(self) -> bytes:
+        return self._chunk({"role": "assistant", "content": ""})
+
+    @override
+    def write_open(self, block: Block) -> bytes:
+        if block.kind != "call":
+            return b""
+        block.number = self._calls
+        self._calls += 1
+        return self._chunk({"tool_calls": [{"index": block.number, **_call(block.call, "")}]})
+
+    @override
+    def write_delta(self, block: Block, text: str) -> bytes:
+        if block.kind == "call":
+            return self._chunk({"tool_calls": [{"index": block.number, "function": {"arguments": text}}]})
+        return self._chunk({_KEYS[block.kind]: text})
+
+    @override
+    def write_close(self, block: Block) -> bytes:
+        return b"" if block.part is None or block.kind == "call" else self.write_whole(block.part)
+
+    @override
+    def write_whole(self, part: Part) -> bytes:
+        delta: dict[str, Any] = {}
+        _add_beside(delta, part)
+        return self._chunk(delta) if delta else b""
+
+    @override
+    def write_late(self, part: Part) -> bytes:
+        return self.write_whole(part)
+
+    @override
+    def write_end(self, response: AgentResponse) -> bytes:
+        logprobs = _logprobs(response)
+        told = self._chunk({}, logprobs=logprobs) if logprobs else b""
+        ending = told + self._chunk({}, finish_word(response, _REASONS))
+        if self.inbound.settings.get("include_usage"):
+            head = _head(self.facts, self.inbound, "chat.completion.chunk")
+            ending += sse({**head, "choices": [], "usage": _usage(usage_of(response))})
+        return ending + b"data: [DONE]\n\n"
+
+    def fail(self, error: errors.AgentError) -> bytes:
+        return sse({"error": describe_error(error)[1]})
+
+
+SERVER = ChatServer()

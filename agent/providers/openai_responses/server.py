@@ -1,0 +1,645 @@
+"""The server side of the Responses API. It stores nothing: a conversation comes whole with every request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from pydantic_core import to_json
+from typing_extensions import override
+
+from ... import errors
+from ...types import (
+    AgentResponse,
+    Citation,
+    Message,
+    Origin,
+    Part,
+    RefusalContent,
+    Role,
+    TextContent,
+    ThinkingContent,
+    ThinkingLevel,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    VendorContent,
+)
+from ..openai_chat.server import describe_error, model_entry, read_call, titled
+from ..server_dialect import (
+    Block,
+    BlockEncoder,
+    Endpoint,
+    Fields,
+    Inbound,
+    arguments_text,
+    build_request,
+    document_from_url,
+    finish_word,
+    function_tool,
+    image_from_url,
+    invalid,
+    is_foreign,
+    objects,
+    sse,
+    usage_of,
+)
+from .traits import API
+
+_REASONS: Mapping[str, str] = {
+    "stop": "",  # completed, as are answers that call tools or refuse
+    "tool_calls": "",
+    "refusal": "",
+    "length": "max_output_tokens",
+    "content_filter": "content_filter",
+}
+_LEVELS: Mapping[str, ThinkingLevel] = {"none": ThinkingLevel.OFF, "max": ThinkingLevel.XHIGH} | {
+    level.value: level for level in ThinkingLevel if level is not ThinkingLevel.OFF
+}
+_SEALED = "reasoning.encrypted_content"
+_LOGPROBS = "message.output_text.logprobs"
+_STORED = ("previous_response_id", "conversation", "background", "prompt")
+"""Fields that refer to what a vendor stores."""
+_ECHOED = ("instructions", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p", "metadata", "text",
+           "reasoning", "max_output_tokens", "truncation")  # fmt: skip
+
+
+class ResponsesServer:
+    """The Responses API, as a server speaks it."""
+
+    api: ClassVar[str] = API
+    sealed_field: ClassVar[str | None] = "encrypted_content"
+    signs_whole_parts: ClassVar[bool] = False
+
+    def endpoint(self, path: str) -> Endpoint | None:
+        path = urlsplit(path).path
+        if path.endswith("/responses/input_tokens"):
+            return "count"
+        return "generate" if path.endswith("/responses") else None
+
+    def decode_request(self, path: str, body: bytes) -> Inbound:
+        return _RequestReader(Fields(body)).inbound()
+
+    def losses(self, response: AgentResponse) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
+
+    def encode_response(self, response: AgentResponse, inbound: Inbound) -> bytes:
+        items: list[dict[str, Any]] = []
+        for part in response.content:
+            if (item := _item(part, len(items), inbound)) is not None:
+                items.append(item)
+        _add_logprobs(items, response)
+        return to_json(_final(response, inbound, items))
+
+    def encoder(self, inbound: Inbound) -> ResponsesEncoder:
+        return ResponsesEncoder(inbound)
+
+    def stream_headers(self, inbound: Inbound) -> Mapping[str, str]:
+        return {"content-type": "text/event-stream"}
+
+    def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
+        status, body = describe_error(error)
+        return status, to_json({"error": body})
+
+    def encode_count(self, tokens: int) -> bytes:
+        return to_json({"object": "response.input_tokens", "input_tokens": tokens})
+
+    def encode_models(self, models: Sequence[str]) -> bytes:
+        return to_json({"object": "list", "data": [model_entry(model) for model in models]})
+
+
+# Requests
+
+
+class _RequestReader:
+    """Reads one request body."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        self._echo = {key: value for key in _ECHOED if (value := fields.peek(key)) is not None}
+        self._model = fields.text("model") or ""
+        self._origin = Origin(provider=API, api=API, model=self._model)
+        self._warnings: list[str] = []
+
+    def inbound(self) -> Inbound:
+        fields = self._fields
+        for name in _STORED:
+            if fields.take(name):
+                raise invalid(f"'{name}' is not supported: responses are not stored here.", name)
+        if fields.take("store"):
+            self._warnings.append("store was left out: responses are not stored")
+        messages = self._messages()
+        stream = fields.flag("stream") or False
+        request = build_request(messages=messages, model=self._model, **self._settings())
+        request = request.model_copy(update={"extra": fields.rest()})
+        return Inbound(request, self._model, stream, tuple(self._warnings), self._echo)
+
+    def _settings(self) -> dict[str, Any]:
+        fields = self._fields
+        reasoning, text = fields.object("reasoning"), fields.object("text")
+        effort = reasoning.pop("effort", None)
+        if effort is not None and effort not in _LEVELS:
+            raise invalid(f"'reasoning.effort' must be one of {', '.join(_LEVELS)}.", "reasoning.effort")
+        if effort is not None and reasoning.get("summary") == "auto":
+            reasoning.pop("summary")
+        form = text.pop("format", None) or {}
+        if form.get("type") not in (None, "text", "json_schema"):
+            text["format"] = form
+        for name, left in (("reasoning", reasoning), ("text", text)):
+            if left:
+                fields.put(name, left)
+        return {
+            "tools": [_read_tool(tool) for tool in objects(fields.list("tools"), "tools")],
+            "tool_choice": _read_tool_choice(fields.take("tool_choice")),
+            "parallel_tool_calls": fields.flag("parallel_tool_calls"),
+            "max_tokens": fields.take("max_output_tokens"),
+            "temperature": fields.take("temperature"),
+            "top_p": fields.take("top_p"),
+            "logprobs": self._logprobs(),
+            "thinking": None if effort is None else _LEVELS[effort],
+            "output_schema": titled(form["schema"], form.get("name")) if "schema" in form else None,
+            "metadata": fields.object("metadata"),
+            "session_id": fields.text("prompt_cache_key"),
+            "cache": self._cache(),
+        }
+
+    def _logprobs(self) -> int | None:
+        include = self._fields.list("include")
+        if rest := [wish for wish in include if wish not in (_SEALED, _LOGPROBS)]:
+            self._fields.put("include", rest)
+        top = self._fields.take("top_logprobs")
+        return top or 0 if _LOGPROBS in include or top else None
+
+    def _cache(self) -> str | None:
+        retention = self._fields.take("prompt_cache_retention")
+        options = self._fields.object("prompt_cache_options")
+        return "long" if retention == "24h" or options.get("ttl") in ("12h", "24h") else None
+
+    # The conversation
+
+    def _messages(self) -> list[Message]:
+        instructions, given = self._fields.text("instructions"), self._fields.take("input")
+        messages = [Message(Role.SYSTEM, instructions)] if instructions else []
+        if isinstance(given, str):
+            return [*messages, Message(Role.USER, given)]
+        held: list[Part] = []
+        results: list[ToolResult] = []
+        for at, item in enumerate(objects(given or (), "input")):
+            where = f"input[{at}]"
+            if (result := self._result(item, where)) is not None:
+                messages += _turns(held, results, but_results=True)
+                results.append(result)
+                continue
+            message = self._said(item, where)
+            if message is None:
+                messages += _turns(held, results, but_assistant=True)
+                held += self._assistant_parts(item, where)
+            else:
+                messages += _turns(held, results)
+                messages.append(message)
+        return [*messages, *_turns(held, results)]
+
+    def _said(self, item: Mapping[str, Any], where: str) -> Message | None:
+        """A message of the user's or the system's; None for an item of the model's."""
+        if item.get("type", "message") != "message" or item.get("role") == "assistant":
+            return None
+        match item.get("role"):
+            case "user":
+                role = Role.USER
+            case "system" | "developer":
+                role = Role.SYSTEM
+            case name:
+                raise invalid(f"{where}.role: {name!r} is not a role.", f"{where}.role")
+        content = item.get("content") or ""
+        return Message(role, content if isinstance(content, str) else self._blocks(content, f"{where}.content"))
+
+    def _assistant_parts(self, item: Mapping[str, Any], where: str) -> list[Part]:
+        match item.get("type", "message"):
+            case "message":
+                return self._words(item, where)
+            case "reasoning":
+                return [self._reasoning(item)]
+            case "function_call" | "custom_tool_call":
+                return [self._call(item, where)]
+            case "item_reference":
+                raise invalid(f"{where}: items cannot be referred to; responses are not stored here.", where)
+            case str(kind):
+                return [VendorContent(kind=kind, provider_data=dict(item), origin=self._origin)]
+            case _:
+                raise invalid(f"{where}: an item needs a type.", where)
+
+    def _words(self, item: Mapping[str, Any], where: str) -> list[Part]:
+        facts = {key: item[key] for key in ("id", "phase") if item.get(key)}
+        if item.get("status") not in (None, "completed"):
+            facts["status"] = item["status"]
+        told: dict[str, Any] = {"provider_data": facts, "origin": self._origin} if facts else {}
+        content = item.get("content") or ()
+        if isinstance(content, str):
+            return [TextContent(text=content, **told)]
+        parts: list[Part] = []
+        for block in objects(content, f"{where}.content"):
+            if block.get("type") == "refusal":
+                parts.append(RefusalContent(refusal=block.get("refusal") or "", **told))
+            elif isinstance(block.get("text"), str):
+                citations = [_citation(note) for note in block.get("annotations") or ()]
+                parts.append(TextContent(text=block["text"], citations=citations, **told))
+            else:
+                whole = {**item, "content": [block]}
+                kind = str(block.get("type"))
+                parts.append(VendorContent(kind=kind, provider_data=whole, origin=self._origin))
+        return parts
+
+    def _reasoning(self, item: Mapping[str, Any]) -> ThinkingContent:
+        known = ("type", "id", "summary", "encrypted_content", "status")
+        summary = item.get("summary") or ()
+        return ThinkingContent(
+            thinking="".join(part.get("text") or "" for part in summary or item.get("content") or ()),
+            id=item.get("id") or "",
+            encrypted_content=item.get("encrypted_content") or "",
+            summary=summary,
+            provider_data={key: value for key, value in item.items() if key not in known and value} or None,
+            origin=self._origin,
+        )
+
+    def _call(self, item: Mapping[str, Any], where: str) -> ToolCall:
+        id, name = item.get("call_id"), item.get("name")
+        if not isinstance(id, str) or not isinstance(name, str):
+            raise invalid(f"{where}: a call needs a call_id and a name.", where)
+        known = ("type", "id", "call_id", "name", "arguments", "input", "status")
+        rest = {key: value for key, value in item.items() if key not in known and value is not None}
+        facts: dict[str, Any] = {"item_id": item.get("id"), "origin": self._origin}
+        if item.get("type") == "custom_tool_call":
+            rest["type"] = "custom"
+            arguments: Any = {"input": item.get("input") or ""}
+        else:
+            arguments = item.get("arguments") or "{}"
+        return read_call(id, name, arguments, provider_data=rest or None, **facts)
+
+    def _result(self, item: Mapping[str, Any], where: str) -> ToolResult | None:
+        if item.get("type") not in ("function_call_output", "custom_tool_call_output"):
+            return None
+        if not isinstance(id := item.get("call_id"), str):
+            raise invalid(f"{where}.call_id must be a string.", f"{where}.call_id")
+        output = item.get("output") or ""
+        return ToolResult(
+            tool_call_id=id, content=output if isinstance(output, str) else self._blocks(output, f"{where}.output")
+        )
+
+    def _blocks(self, blocks: Any, where: str) -> list[Any]:
+        return [self._block(block, f"{where}[{at}]") for at, block in enumerate(objects(blocks, where))]
+
+    def _block(self, block: Mapping[str, Any], where: str) -> Part:
+        part = _plain_block(block, where)
+        mark = block.get("prompt_cache_breakpoint")
+        if not isinstance(mark, Mapping):
+            return part
+        return part.model_copy(update={"cache": "long" if mark.get("ttl") else "short"})
+
+
+def _turns(
+    held: list[Part], results: list[ToolResult], *, but_results: bool = False, but_assistant: bool = False
+) -> list[Message]:
+    """The turns that have ended; what goes on is kept."""
+    turns: list[Message] = []
+    if held and not but_assistant:
+        turns.append(Message(Role.ASSISTANT, _simplest(held)))
+        held.clear()
+    if results and not but_results:
+        turns.append(Message(Role.TOOL, tuple(results)))
+        results.clear()
+    return turns
+
+
+def _simplest(parts: list[Part]) -> Any:
+    first = parts[0]
+    if len(parts) == 1 and isinstance(first, TextContent) and first == TextContent(text=first.text):
+        return first.text
+    return tuple(parts)
+
+
+def _plain_block(block: Mapping[str, Any], where: str) -> Part:
+    kind = block.get("type")
+    match kind:
+        case "input_text" | "output_text" | "text" if isinstance(block.get("text"), str):
+            return TextContent(text=block["text"])
+        case "input_image" if isinstance(block.get("image_url"), str):
+            detail = block.get("detail")
+            return image_from_url(block["image_url"], where, None if detail == "auto" else detail)
+        case "input_file" if isinstance(url := block.get("file_data") or block.get("file_url"), str):
+            return document_from_url(url, where, block.get("filename"))
+        case _:
+            raise invalid(f"{where}: a block of type {kind!r} is not supported here.", where)
+
+
+def _citation(note: Any) -> Citation:
+    at = note.get("index")
+    return Citation(
+        url=note.get("url"),
+        title=note.get("title") or note.get("filename"),
+        start=note.get("start_index", at),
+        end=note.get("end_index", at),
+        provider_data=note,
+    )
+
+
+def _read_tool(tool: Mapping[str, Any]) -> ToolSpec | dict[str, Any]:
+    if tool.get("type") != "function":
+        return dict(tool)
+    known = ("type", "name", "parameters")
+    spec = function_tool(tool.get("name"), tool, tool.get("parameters"), known)
+    return spec if spec.strict else spec.model_copy(update={"strict": None})  # the API takes its absence for yes
+
+
+def _read_tool_choice(choice: Any) -> str | None:
+    if choice is None or isinstance(choice, str):
+        return choice
+    named = (choice.get("name") or choice.get("server_label") or choice.get("type")) if isinstance(choice, dict) else 0
+    if not isinstance(named, str):
+        raise invalid("'tool_choice' must be a word, or name a tool.", "tool_choice")
+    return named
+
+
+# Responses
+
+
+def _loss(part: Part) -> str | None:
+    match part:
+        case TextContent() if not all(_is_annotation(citation) for citation in part.citations):
+            return "citations"
+        case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
+            return None
+        case VendorContent() if not is_foreign(part, API):
+            return None
+        case _:
+            return f"a part of type {part.type!r}"
+
+
+def _is_annotation(citation: Citation) -> bool:
+    kind = str((citation.provider_data or {}).get("type", ""))
+    return kind in ("url_citation", "file_citation", "container_file_citation", "file_path")
+
+
+def _item(part: Part, number: int, inbound: Inbound, id: str | None = None) -> dict[str, Any] | None:
+    """A part as an output item of its own; None for what has no place."""
+    facts = {} if is_foreign(part, API) else dict(part.provider_data or {})
+    match part:
+        case ThinkingContent():
+            shown = (
+                [{"type": "summary_text", "text": part.thinking}] if part.thinking and not facts.get("content") else []
+            )
+            return {
+                **facts,
+                "id": id or part.id or f"rs_{inbound.id}_{number}",
+                "type": "reasoning",
+                "summary": part.summary or shown,
+                "encrypted_content": part.encrypted_content or None,
+            }
+        case ToolCall():
+            item = {"id": id or part.item_id or f"fc_{inbound.id}_{number}", "status": "completed", "call_id": part.id}
+            if facts.pop("type", None) == "custom":
+                given = part.arguments.get("input", "")
+                return {**facts, **item, "type": "custom_tool_call", "name": part.name, "input": given}
+            arguments = arguments_text(part)
+            return {**facts, **item, "type": "function_call", "name": part.name, "arguments": arguments}
+        case VendorContent() if not is_foreign(part, API):
+            return {"id": f"item_{inbound.id}_{number}", **(facts or {"type": part.kind})}
+        case TextContent():
+            notes = [citation.provider_data for citation in part.citations if _is_annotation(citation)]
+            block = {"type": "output_text", "text": part.text, "annotations": notes, "logprobs": []}
+            return _message(block, facts, id or f"msg_{inbound.id}_{number}")
+        case RefusalContent():
+            return _message({"type": "refusal", "refusal": part.refusal}, facts, id or f"msg_{inbound.id}_{number}")
+        case _:
+            return None
+
+
+def _message(block: dict[str, Any], facts: Mapping[str, Any], id: str) -> dict[str, Any]:
+    known = {key: facts[key] for key in ("phase",) if facts.get(key)}
+    message = {"id": id, "type": "message", "status": facts.get("status", "completed"), "role": "assistant"}
+    return {**message, **known, "content": [block]}
+
+
+def _add_logprobs(items: Sequence[dict[str, Any]], response: AgentResponse) -> None:
+    """Probabilities stand on the first text."""
+    blocks = (block for item in items if item["type"] == "message" for block in item["content"])
+    first = next((block for block in blocks if block["type"] == "output_text"), None)
+    if first is not None and response.logprobs:
+        first["logprobs"] = [_token(entry) for entry in response.logprobs]
+
+
+def _token(entry: Mapping[str, Any]) -> dict[str, Any]:
+    tops = [{"token": top.get("token"), "logprob": top.get("logprob"), "bytes": []} for top in entry.get("top") or ()]
+    return {"token": entry.get("token"), "logprob": entry.get("logprob"), "bytes": [], "top_logprobs": tops}
+
+
+def _head(response: AgentResponse, inbound: Inbound) -> dict[str, Any]:
+    asked = inbound.settings
+    return {
+        "id": response.id or f"resp_{inbound.id}",
+        "object": "response",
+        "created_at": inbound.created,
+        "model": response.model or inbound.model,
+        "error": None,
+        "incomplete_details": None,
+        "store": False,
+        "tools": [],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "top_p": None,
+        "metadata": {},
+        "instructions": None,
+        **asked,
+    }
+
+
+def _final(response: AgentResponse, inbound: Inbound, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    cut = finish_word(response, _REASONS)
+    usage = usage_of(response)
+    return {
+        **_head(response, inbound),
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": cut} if cut else None,
+        "output": items,
+        "usage": {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {
+                "cached_tokens": usage.cache_read_tokens,
+                "cache_write_tokens": usage.cache_write_tokens,
+            },
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+            "total_tokens": usage.total_tokens,
+        },
+    }
+
+
+_PREFIXES = {"text": "msg", "refusal": "msg", "thinking": "rs", "call": "fc"}
+
+
+class ResponsesEncoder(BlockEncoder):
+    """Writes a stream of events; each block is an output item."""
+
+    def __init__(self, inbound: Inbound) -> None:
+        super().__init__(inbound)
+        self._sequence = 0
+        self._items: list[dict[str, Any]] = []
+        self._ids: set[str] = set()
+        self._id = ""
+
+    def _event(self, kind: str, **data: Any) -> bytes:
+        number = self._sequence
+        self._sequence += 1
+        return sse({"type": kind, **data, "sequence_number": number}, kind)
+
+    def _choose_id(self, block: Block) -> str:
+        """The upstream item's own id, if it has one: sealed reasoning is bound to it."""
+        told = block.raw.get("item_id") if isinstance(block.raw, Mapping) else None
+        if isinstance(block.part, ThinkingContent):
+            told = block.part.id or told
+        elif isinstance(block.part, ToolCall):
+            told = block.part.item_id or told
+        if not isinstance(told, str) or not told or told in self._ids:
+            told = f"{_PREFIXES[block.kind]}_{self.inbound.id}_{len(self._items)}"
+        self._ids.add(told)
+        return told
+
+    @override
+    def write_start(self) -> bytes:
+        opening = {**_head(self.facts, self.inbound), "status": "in_progress", "output": [], "usage": None}
+        return self._event("response.created", response=opening) + self._event("response.in_progress", response=opening)
+
+    @override
+    def write_open(self, block: Block) -> bytes:
+        block.number = len(self._items)
+        self._id = self._choose_id(block)
+        hollow: dict[str, Any] = {"id": self._id, "status": "in_progress"}
+        match block.kind:
+            case "text" | "refusal":
+                hollow |= {"type": "message", "role": "assistant", "content": []}
+            case "thinking":
+                hollow |= {"type": "reasoning", "summary": []}
+            case "call":
+                hollow |= {"type": "function_call", "call_id": block.call.id, "name": block.call.name, "arguments": ""}
+        return self._event("response.output_item.added", output_index=block.number, item=hollow) + self._open_part(
+            block
+        )
+
+    def _place(self, block: Block) -> dict[str, Any]:
+        place = {"item_id": self._id, "output_index": block.number}
+        match block.kind:
+            case "thinking":
+                return {**place, "summary_index": 0}
+            case "call":
+                return place
+            case _:
+                return {**place, "content_index": 0}
+
+    def _open_part(self, block: Block) -> bytes:
+        match block.kind:
+            case "text":
+                part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+                return self._event("response.content_part.added", **self._place(block), part=part)
+            case "refusal":
+                part = {"type": "refusal", "refusal": ""}
+                return self._event("response.content_part.added", **self._place(block), part=part)
+            case _:
+                return b""
+
+    @override
+    def write_delta(self, block: Block, text: str) -> bytes:
+        place = self._place(block)
+        match block.kind:
+            case "text":
+                return self._event("response.output_text.delta", **place, delta=text, logprobs=[])
+            case "refusal":
+                return self._event("response.refusal.delta", **place, delta=text)
+            case "call":
+                return self._event("response.function_call_arguments.delta", **place, delta=text)
+            case "thinking":
+                opened = b""
+                if len(block.pieces) == 1:  # sealed reasoning may have no summary at all
+                    part = {"type": "summary_text", "text": ""}
+                    opened = self._event("response.reasoning_summary_part.added", **place, part=part)
+                return opened + self._event("response.reasoning_summary_text.delta", **place, delta=text)
+
+    @override
+    def write_close(self, block: Block) -> bytes:
+        part, text, place = self._finished(block), block.text, self._place(block)
+        item = _item(part, block.number, self.inbound, self._id)
+        assert item is not None
+        self._items.append(item)
+        ended = b""
+        match block.kind:
+            case "text" | "refusal":
+                inner = item["content"][0]
+                for position, note in enumerate(inner.get("annotations") or ()):
+                    ended += self._event(
+                        "response.output_text.annotation.added", **place, annotation_index=position, annotation=note
+                    )
+                if block.kind == "text":
+                    ended += self._event("response.output_text.done", **place, text=text, logprobs=[])
+                else:
+                    ended += self._event("response.refusal.done", **place, refusal=text)
+                ended += self._event("response.content_part.done", **place, part=inner)
+            case "thinking" if text:
+                inner = {"type": "summary_text", "text": text}
+                ended = self._event("response.reasoning_summary_text.done", **place, text=text)
+                ended += self._event("response.reasoning_summary_part.done", **place, part=inner)
+            case "call" if item["type"] == "function_call":
+                done = {"name": item["name"], "arguments": item["arguments"]}
+                ended = self._event("response.function_call_arguments.done", **place, **done)
+            case _:
+                pass
+        return ended + self._event("response.output_item.done", output_index=block.number, item=item)
+
+    def _finished(self, block: Block) -> Part:
+        """The part that a block has become, with the words that were streamed."""
+        part = block.part
+        match block.kind:
+            case "text":
+                told = part if isinstance(part, TextContent) else TextContent(text="")
+                return told.model_copy(update={"text": block.text})
+            case "refusal":
+                told_refusal = part if isinstance(part, RefusalContent) else RefusalContent(refusal="")
+                return told_refusal.model_copy(update={"refusal": block.text})
+            case "thinking":
+                return part if isinstance(part, ThinkingContent) else ThinkingContent(thinking=block.text)
+            case "call":
+                call = block.call
+                return read_call(
+                    call.id, call.name, block.text or "{}", provider_data=call.provider_data, origin=call.origin
+                )
+
+    @override
+    def write_whole(self, part: Part) -> bytes:
+        number = len(self._items)
+        item = _item(part, number, self.inbound)
+        if item is None:
+            return b""
+        self._items.append(item)
+        added = self._event("response.output_item.added", output_index=number, item=item)
+        return added + self._event("response.output_item.done", output_index=number, item=item)
+
+    @override
+    def write_end(self, response: AgentResponse) -> bytes:
+        facts = {"id": self.facts.id, "model": self.facts.model}
+        _add_logprobs(self._items, response)
+        final = _final(response.model_copy(update=facts), self.inbound, self._items)
+        kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
+        return self._event(kind, response=final)
+
+    def fail(self, error: errors.AgentError) -> bytes:
+        described = describe_error(error)[1]
+        failed = {
+            **_head(self.facts, self.inbound),
+            "status": "failed",
+            "error": {"code": described["code"] or "server_error", "message": described["message"]},
+            "output": self._items,
+            "usage": None,
+        }
+        return self._event("response.failed", response=failed)
+
+
+SERVER = ResponsesServer()

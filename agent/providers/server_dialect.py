@@ -1,0 +1,676 @@
+"""The server side of a wire format: read requests, write responses, streams and errors.
+
+A codec speaks to a vendor; a `ServerDialect` speaks as one. Each package of a wire format has one in its `server.py`.
+The scripted servers of `agent.testing` answer with them, and a gateway can serve real clients with them.
+
+Fields of a request fall into three classes. Those with a counterpart in `AgentRequest` are understood. Those in
+`BANNED` are refused, because they would change where a request goes or which credentials it carries. All others are
+carried in `AgentRequest.extra`, so that a vendor's new field works on the day it appears; `extra` means something only
+to a target that speaks the same wire format, and a gateway must drop it for any other.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+from uuid import uuid4
+
+from pydantic_core import to_json
+
+from .. import errors
+from ..types import (
+    AgentRequest,
+    AgentResponse,
+    DocumentContent,
+    ImageContent,
+    Part,
+    RefusalContent,
+    StreamEvent,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolSpec,
+    Usage,
+)
+from ..validation import validated
+from ..wire import parse_json
+
+Endpoint: TypeAlias = Literal["generate", "count"]
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """One request as a server received it."""
+
+    request: AgentRequest
+    model: str
+    stream: bool = False
+    warnings: tuple[str, ...] = ()
+    """What was left out of `request`."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the answer repeats or depends on, such as whether a stream ends with a usage chunk."""
+    id: str = field(default_factory=lambda: uuid4().hex[:24])
+    """Names the response, unless the response has an id of its own."""
+    created: int = 0
+    """When it arrived, in seconds since the epoch; the server sets it."""
+
+
+class EventEncoder(Protocol):
+    """Writes one stream. Nothing is written before the first event, so an early failure can still have a status."""
+
+    def event(self, event: StreamEvent) -> bytes:
+        """The bytes for one event; none for an event that has no counterpart in the wire format.
+
+        Raises:
+            ProtocolError: The event is a `restart`. A stream that has begun cannot begin again.
+        """
+        ...
+
+    def end(self, response: AgentResponse) -> bytes:
+        """The end of a stream whose events add up to `response`."""
+        ...
+
+    def fail(self, error: errors.AgentError) -> bytes:
+        """The end of a stream that broke. The terminal event is not written."""
+        ...
+
+    def ping(self) -> bytes:
+        """Bytes that keep a silent connection open and mean nothing."""
+        ...
+
+
+class ServerDialect(Protocol):
+    """The server side of one wire format."""
+
+    @property
+    def api(self) -> str:
+        """The name of the wire format, as in `Provider.api`."""
+        ...
+
+    @property
+    def sealed_field(self) -> str | None:
+        """The field of `ThinkingContent` that holds the seal of this vendor's reasoning; None without seals."""
+        ...
+
+    @property
+    def signs_whole_parts(self) -> bool:
+        """Whether a signature stands on one whole part, so that the text of a signed part is streamed in one piece."""
+        ...
+
+    def endpoint(self, path: str) -> Endpoint | None:
+        """What a path asks for; None if it belongs to another wire format."""
+        ...
+
+    def decode_request(self, path: str, body: bytes) -> Inbound:
+        """Read a request for a response, or for a count of tokens.
+
+        Raises:
+            ConfigurationError: The request is wrong. `encode_error` answers it with status 400.
+        """
+        ...
+
+    def losses(self, response: AgentResponse) -> tuple[str, ...]:
+        """What of a response has no place in this wire format, and is not written."""
+        ...
+
+    def encode_response(self, response: AgentResponse, inbound: Inbound) -> bytes: ...
+
+    def encoder(self, inbound: Inbound) -> EventEncoder: ...
+
+    def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
+        """Status and body. Headers such as `retry-after` are left to the server."""
+        ...
+
+    def encode_count(self, tokens: int) -> bytes: ...
+
+    def encode_models(self, models: Sequence[str]) -> bytes: ...
+
+    def stream_headers(self, inbound: Inbound) -> Mapping[str, str]: ...
+
+
+# Requests
+
+BANNED = frozenset(
+    (
+        "api_base", "api_key", "api_type", "api_version", "aws_access_key_id", "aws_secret_access_key",
+        "aws_session_token", "azure_ad_token", "base_url", "custom_llm_provider", "default_headers", "endpoint",
+        "extra_body", "extra_headers", "extra_query", "headers", "litellm_params", "organization", "proxies", "proxy",
+        "user_config", "vertex_credentials",
+    )
+)  # fmt: skip
+"""Fields that would set an address, a key or headers, in whichever case they are written."""
+
+
+def _plain_name(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+_BANNED_NAMES = frozenset(map(_plain_name, BANNED))
+
+
+class Fields:
+    """The fields of one JSON object of a request. What nobody takes is carried, unless it is banned."""
+
+    def __init__(self, body: bytes | Mapping[str, Any]) -> None:
+        if isinstance(body, bytes):
+            try:
+                body = parse_json(body)
+            except ValueError:
+                raise invalid("The body is not valid JSON.") from None
+        if not isinstance(body, Mapping):
+            raise invalid("The body must be a JSON object.")
+        self._left: dict[str, Any] = {key: value for key, value in body.items() if value is not None}
+
+    def take(self, name: str) -> Any:
+        """A field's value, whatever it is; None if it is missing or null."""
+        return self._left.pop(name, None)
+
+    def peek(self, name: str) -> Any:
+        """A field's value, which stays to be taken."""
+        return self._left.get(name)
+
+    def text(self, name: str) -> str | None:
+        value: str | None = self._of(name, str, "a string")
+        return value
+
+    def flag(self, name: str) -> bool | None:
+        value: bool | None = self._of(name, bool, "a boolean")
+        return value
+
+    def object(self, name: str) -> dict[str, Any]:
+        return self._of(name, dict, "an object") or {}
+
+    def list(self, name: str) -> list[Any]:
+        return self._of(name, list, "an array") or []
+
+    def _of(self, name: str, kind: type, called: str) -> Any:
+        value = self.take(name)
+        if value is not None and not isinstance(value, kind):
+            raise invalid(f"'{name}' must be {called}.", name)
+        return value
+
+    @property
+    def left(self) -> Mapping[str, Any]:
+        """The fields that were not taken, unchecked."""
+        return self._left
+
+    def put(self, name: str, value: Any) -> None:
+        """Have a field carried after all."""
+        self._left[name] = value
+
+    def rest(self) -> dict[str, Any]:
+        """The fields that were not taken.
+
+        Raises:
+            ConfigurationError: One of them is banned, at whatever depth.
+        """
+        _check_banned(self._left, "")
+        return self._left
+
+
+def _check_banned(value: Any, where: str) -> None:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            at = f"{where}.{key}" if where else str(key)
+            if _plain_name(str(key)) in _BANNED_NAMES:
+                raise invalid(f"'{at}' is not allowed: a request cannot set addresses, keys or headers.", at)
+            _check_banned(inner, at)
+    elif isinstance(value, list):
+        for position, inner in enumerate(value):
+            _check_banned(inner, f"{where}[{position}]")
+
+
+def invalid(message: str, field: str | None = None) -> errors.ConfigurationError:
+    """The error for a request that is wrong."""
+    return errors.ConfigurationError(message, field=field, status_code=400)
+
+
+def objects(value: Any, field: str) -> list[dict[str, Any]]:
+    """The items of an array of objects."""
+    if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
+        raise invalid(f"'{field}' must be an array of objects.", field)
+    return list(value)
+
+
+def build_request(**fields: Any) -> AgentRequest:
+    """An `AgentRequest` from the fields that were given.
+
+    Raises:
+        ConfigurationError: A value is out of range.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    try:
+        return validated(lambda: AgentRequest(**given))
+    except errors.ConfigurationError as error:
+        raise invalid(error.message, error.field) from None
+
+
+def function_tool(name: Any, fields: Mapping[str, Any], schema: Any, known: Sequence[str]) -> ToolSpec:
+    """A function that the client offers. Keys that are not `known` become the tool's `extra`."""
+    given = {
+        "name": name,
+        "description": fields.get("description") or "",
+        "parameters": schema or {},
+        "strict": fields.get("strict"),
+        "extra": {key: value for key, value in fields.items() if key not in (*known, "description", "strict")},
+    }
+    try:
+        return validated(lambda: ToolSpec(**given))
+    except errors.ConfigurationError as error:
+        raise invalid(error.message, "tools") from None
+
+
+_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*?;base64,(.*)", re.S)
+
+
+def split_data_url(url: str, field: str) -> tuple[str | None, bytes] | None:
+    """Media type and bytes of a data URL; None for any other URL."""
+    if not url.startswith("data:"):
+        return None
+    if (found := _DATA_URL.fullmatch(url)) is None:
+        raise invalid("A data URL must be encoded as base64.", field)
+    return found[1] or None, decode_base64(found[2], field)
+
+
+def decode_base64(text: Any, field: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError, TypeError):
+        raise invalid("The data is not valid base64.", field) from None
+
+
+def image_from_url(url: str, field: str, detail: str | None = None) -> ImageContent:
+    if (data := split_data_url(url, field)) is not None:
+        return ImageContent(image_data=data[1], media_type=data[0], detail=detail)
+    return ImageContent(image_url=url, detail=detail)
+
+
+def document_from_url(url: str, field: str, title: str | None = None) -> DocumentContent:
+    if (data := split_data_url(url, field)) is not None:
+        return DocumentContent(data=data[1], media_type=data[0], title=title)
+    return DocumentContent(url=url, title=title)
+
+
+# Errors
+
+ErrorKind: TypeAlias = Literal[
+    "bad_request",
+    "context_length",
+    "authentication",
+    "not_found",
+    "rate_limit",
+    "quota",
+    "overloaded",
+    "content_filter",
+    "server",
+]
+
+_KINDS: tuple[tuple[type[errors.AgentError], ErrorKind], ...] = (
+    (errors.ConfigurationError, "bad_request"),
+    (errors.AuthenticationError, "authentication"),
+    (errors.ContextLengthError, "context_length"),
+    (errors.BadRequestError, "bad_request"),
+    (errors.ModelNotFoundError, "not_found"),
+    (errors.RateLimitError, "rate_limit"),
+    (errors.QuotaExceededError, "quota"),
+    (errors.BudgetExceededError, "quota"),
+    (errors.OverloadedError, "overloaded"),
+    (errors.ContentFilterError, "content_filter"),
+)
+
+
+def error_kind(error: errors.AgentError) -> ErrorKind:
+    """What went wrong, in the terms that all wire formats have words for."""
+    if isinstance(error, errors.RoutingError) and error.errors:
+        return error_kind(error.errors[-1])
+    return next((kind for cause, kind in _KINDS if isinstance(error, cause)), "server")
+
+
+def error_status(error: errors.AgentError, usual: int) -> int:
+    """The status to answer with: the vendor's own, if the failure came with one."""
+    status = error.status_code
+    return status if status is not None and 400 <= status < 600 else usual
+
+
+# Responses
+
+
+def finish_word(response: AgentResponse, words: Mapping[str, str]) -> str:
+    """The vendor's word for why a response ended; where it has none, the response's own."""
+    reason = response.stop_reason or "stop"
+    if reason == "stop" and response.tool_calls:
+        reason = "tool_calls"
+    elif reason == "stop" and response.refusal:
+        reason = "refusal"
+    return words.get(reason, response.raw_stop_reason or reason)
+
+
+def arguments_text(call: ToolCall) -> str:
+    """A call's arguments as the model wrote them, JSON or not."""
+    return to_json({**call.arguments}).decode() if call.invalid_arguments is None else call.invalid_arguments
+
+
+def sse(data: Mapping[str, Any], name: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = b"" if name is None else b"event: %b\n" % name.encode()
+    return b"%bdata: %b\n\n" % (head, to_json(data))
+
+
+def is_foreign(part: Part, api: str) -> bool:
+    """Whether another wire format made a part, so that its opaque data means nothing in this one."""
+    return part.origin is not None and part.origin.api not in ("", api)
+
+
+def usage_of(response: AgentResponse) -> Usage:
+    return response.usage or Usage()
+
+
+# Streams
+
+BlockKind: TypeAlias = Literal["text", "thinking", "refusal", "call"]
+_WORDS: Mapping[str, BlockKind] = {"text_delta": "text", "thinking_delta": "thinking", "refusal_delta": "refusal"}
+
+
+@dataclass(slots=True)
+class Block:
+    """A block of the answer while it is written."""
+
+    kind: BlockKind
+    index: int | None
+    """Which block it is in the events."""
+    part: Part | None = None
+    """A call's id and name; once a block has ended, the whole part if the events told it."""
+    raw: Any = None
+    """The upstream event that opened it."""
+    number: int = -1
+    """Which block it is in the stream that is written; the encoder numbers them."""
+    pieces: list[str] = field(default_factory=list)
+    reopened: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def call(self) -> ToolCall:
+        assert isinstance(self.part, ToolCall)
+        return self.part
+
+    def is_complete(self) -> bool:
+        """Whether another block may begin: a call's arguments must be complete."""
+        if self.kind != "call":
+            return True
+        try:
+            parse_json(self.text)
+        except ValueError:
+            return False
+        return True
+
+
+class BlockEncoder:
+    """Base of the stream encoders: writes blocks one after the other, however the events interleave them."""
+
+    def __init__(self, inbound: Inbound) -> None:
+        self.inbound = inbound
+        self.facts = AgentResponse(model=inbound.model)
+        """What is known about the answer before its content."""
+        self.usage: Usage | None = None
+        self._started = False
+        self._block: Block | None = None
+        self._closed: set[int | str] = set()
+        """Indexes of blocks and ids of calls that have ended."""
+        self._waiting: list[StreamEvent] = []
+        """Events of other blocks that came before the arguments of a call were complete."""
+
+    # What an encoder of a wire format writes.
+
+    def write_start(self) -> bytes:
+        return b""
+
+    def write_open(self, block: Block) -> bytes:
+        return b""
+
+    def write_delta(self, block: Block, text: str) -> bytes:
+        raise NotImplementedError
+
+    def write_close(self, block: Block) -> bytes:
+        return b""
+
+    def write_whole(self, part: Part) -> bytes:
+        """A part that is no text and no call."""
+        return b""
+
+    def write_late(self, part: Part) -> bytes:
+        """A finished part whose block has been closed; most wire formats have no place for what it adds."""
+        return b""
+
+    def write_end(self, response: AgentResponse) -> bytes:
+        raise NotImplementedError
+
+    # The protocol.
+
+    def event(self, event: StreamEvent) -> bytes:
+        written: list[bytes] = []
+        self._take(event, written)
+        return b"".join(written)
+
+    def end(self, response: AgentResponse) -> bytes:
+        written: list[bytes] = []
+        self._start(written)
+        self._close(written)
+        while self._waiting:
+            self._replay(written)
+            self._close(written)
+        if response.usage is None and self.usage is not None:
+            response = response.model_copy(update={"usage": self.usage})
+        written.append(self.write_end(response))
+        return b"".join(written)
+
+    def ping(self) -> bytes:
+        return b": ping\n\n"
+
+    def _take(self, event: StreamEvent, written: list[bytes]) -> None:
+        match event.type:
+            case "message_start":
+                self._learn(event)
+            case "usage" | "message_end":
+                self.usage = event.usage or self.usage
+            case "restart":
+                raise errors.ProtocolError(
+                    "the answer began anew, which no stream that has begun can say; use on_partial='raise'",
+                    retryable=False,
+                )
+            case "tool_result" | "error":
+                pass  # of a run, and of `fail`
+            case _:
+                self._take_content(event, written)
+
+    def _learn(self, event: StreamEvent) -> None:
+        if event.response is not None:
+            facts = event.response
+            self.facts = facts.model_copy(update={"model": facts.model or self.inbound.model, "content": ()})
+            self.usage = facts.usage
+
+    def _start(self, written: list[bytes]) -> None:
+        if not self._started:
+            self._started = True
+            written.append(self.write_start())
+
+    def _take_content(self, event: StreamEvent, written: list[bytes]) -> None:
+        block = self._block
+        if block is not None and not _continues(block, event):
+            if self._is_closed(event):
+                if event.part is not None:
+                    written.append(self.write_late(event.part))
+                return
+            if not block.is_complete():
+                self._waiting.append(event)
+                return
+            self._close(written)
+            self._replay(written)
+            self._take_content(event, written)
+            return
+        self._start(written)
+        if (kind := _WORDS.get(event.type)) is not None:
+            self._write(block or self._open(kind, event, written), event.text or "", written)
+        elif event.type == "content_part":
+            self._take_part(event, written)
+        else:
+            self._take_call(event, written)
+
+    def _is_closed(self, event: StreamEvent) -> bool:
+        """Whether an event only repeats, as a whole, what has been written."""
+        if event.type == "content_part":
+            return event.index in self._closed
+        call = event.tool_call
+        return event.type == "tool_call_end" and (
+            event.index in self._closed if event.index is not None else call is not None and call.id in self._closed
+        )
+
+    def _take_call(self, event: StreamEvent, written: list[bytes]) -> None:
+        block = self._block
+        if event.type == "tool_call_delta":
+            delta = event.tool_call_delta or {}
+            if block is None and delta.get("name"):
+                started = ToolCall(id=delta.get("id") or "", name=delta["name"])
+                block = self._open("call", event, written, started)
+            if block is not None:
+                self._write(block, delta.get("arguments") or "", written)
+            return
+        call = event.tool_call
+        if call is None or (block is None and self._is_closed(event)):
+            return
+        if block is None:
+            block = self._open("call", event, written, call)
+        if event.type == "tool_call_end":
+            if not block.pieces:
+                self._write(block, arguments_text(call), written)
+            self._close(written, call)
+
+    def _take_part(self, event: StreamEvent, written: list[bytes]) -> None:
+        part, block = event.part, self._block
+        assert part is not None
+        if block is None and event.index in self._closed:
+            written.append(self.write_late(part))
+            return
+        kind, text = _words_of_part(part)
+        if block is not None and block.kind != kind:
+            self._close(written)
+            block = None
+        if isinstance(part, ToolCall):
+            self._take_call(StreamEvent.tool_call_end(part, index=event.index), written)
+        elif kind is None:
+            written.append(self.write_whole(part))
+        else:
+            if block is None:
+                block = self._open(kind, event, written, part)
+            if text.startswith(said := block.text) and not block.reopened:
+                self._write(block, text[len(said) :], written)
+            self._close(written, part)
+
+    def _open(self, kind: BlockKind, event: StreamEvent, written: list[bytes], part: Part | None = None) -> Block:
+        block = self._block = Block(kind, event.index, part, event.raw)
+        if event.index in self._closed:
+            block.reopened = True
+        written.append(self.write_open(block))
+        return block
+
+    def _write(self, block: Block, text: str, written: list[bytes]) -> None:
+        if text:
+            block.pieces.append(text)
+            written.append(self.write_delta(block, text))
+
+    def _close(self, written: list[bytes], part: Part | None = None) -> None:
+        block, self._block = self._block, None
+        if block is None:
+            return
+        block.part = part or block.part
+        written.append(self.write_close(block))
+        if block.index is not None:
+            self._closed.add(block.index)
+        if isinstance(block.part, ToolCall):
+            self._closed.add(block.part.id)
+
+    def _replay(self, written: list[bytes]) -> None:
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            self._take_content(event, written)
+
+
+def _continues(block: Block, event: StreamEvent) -> bool:
+    """Whether an event belongs to the block that is open."""
+    if (kind := _WORDS.get(event.type)) is not None:
+        return block.kind == kind and event.index in (None, block.index)
+    if event.type == "content_part":
+        return event.index is not None and event.index == block.index
+    if block.kind != "call":
+        return False
+    if event.index is not None and block.index is not None:
+        return event.index == block.index
+    id = event.tool_call.id if event.tool_call is not None else (event.tool_call_delta or {}).get("id")
+    return event.type != "tool_call_start" and id in (None, "", block.call.id)
+
+
+def _words_of_part(part: Part) -> tuple[BlockKind | None, str]:
+    match part:
+        case TextContent():
+            return "text", part.text
+        case ThinkingContent():
+            return "thinking", part.thinking
+        case RefusalContent():
+            return "refusal", part.refusal
+        case ToolCall():
+            return "call", ""
+        case _:
+            return None, ""
+
+
+_ARGUMENTS_AT_A_TIME = 12
+
+
+def response_events(response: AgentResponse, dialect: ServerDialect) -> list[StreamEvent]:
+    """A finished response as the events of a stream, word by word."""
+    facts = response.model_copy(update={"content": ()})
+    events = [StreamEvent.message_start(response=facts)]
+    for index, part in enumerate(response.content):
+        events += _part_events(part, index, dialect)
+    events.append(StreamEvent.message_end(usage=response.usage, response=facts))
+    return events
+
+
+def _part_events(part: Part, index: int, dialect: ServerDialect) -> list[StreamEvent]:
+    whole = StreamEvent.content_part_event(part, index=index)
+    match part:
+        case TextContent():
+            if part == TextContent(text=part.text):
+                return [StreamEvent.text_delta(word, index=index) for word in words_of(part.text)]
+            if part.signature and dialect.signs_whole_parts:
+                return [whole]
+            return [*(StreamEvent.text_delta(word, index=index) for word in words_of(part.text)), whole]
+        case ThinkingContent():
+            if part.signature and dialect.signs_whole_parts:
+                return [whole]
+            return [*(StreamEvent.thinking_delta(word, index=index) for word in words_of(part.thinking)), whole]
+        case RefusalContent():
+            return [StreamEvent.refusal_delta(word, index=index) for word in words_of(part.refusal)]
+        case ToolCall():
+            text = arguments_text(part)
+            pieces = [text[at : at + _ARGUMENTS_AT_A_TIME] for at in range(0, len(text), _ARGUMENTS_AT_A_TIME)]
+            started = ToolCall(id=part.id, name=part.name)
+            return [
+                StreamEvent.tool_call_start(started, index=index),
+                *(StreamEvent.tool_call_delta_event(piece, id=part.id, index=index) for piece in pieces),
+                StreamEvent.tool_call_end(part, index=index),
+            ]
+        case _:
+            return [whole]
+
+
+def words_of(text: str) -> list[str]:
+    """Words with the space before them, as models stream them; joined they are the text."""
+    words = text.split(" ")
+    return [word if position == 0 else f" {word}" for position, word in enumerate(words) if word or position]
