@@ -14,7 +14,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 from uuid import uuid4
@@ -51,6 +52,11 @@ class Inbound:
     stream: bool = False
     warnings: tuple[str, ...] = ()
     """What was left out of `request`."""
+    unsupported: tuple[str, ...] = ()
+    """Fields that ask for what no server of ours can do, such as several answers or what a vendor has stored.
+
+    They are carried in `request.extra`. A server for real clients refuses such a request.
+    """
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the answer repeats or depends on, such as whether a stream ends with a usage chunk."""
     id: str = field(default_factory=lambda: uuid4().hex[:24])
@@ -229,6 +235,17 @@ def invalid(message: str, field: str | None = None) -> errors.ConfigurationError
     return errors.ConfigurationError(message, field=field, status_code=400)
 
 
+@contextmanager
+def reading() -> Iterator[None]:
+    """A request of the wrong shape raises a ConfigurationError, whatever stumbles over it."""
+    try:
+        yield
+    except errors.ConfigurationError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise invalid(f"The request does not have the shape of this API ({type(error).__name__}).") from None
+
+
 def objects(value: Any, field: str) -> list[dict[str, Any]]:
     """The items of an array of objects."""
     if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
@@ -267,6 +284,9 @@ def function_tool(name: Any, fields: Mapping[str, Any], schema: Any, known: Sequ
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*?;base64,(.*)", re.S)
 
 
+_USUAL_ALPHABET = {ord("-"): "+", ord("_"): "/", ord("\n"): None, ord("\r"): None}
+
+
 def split_data_url(url: str, field: str) -> tuple[str | None, bytes] | None:
     """Media type and bytes of a data URL; None for any other URL."""
     if not url.startswith("data:"):
@@ -277,9 +297,11 @@ def split_data_url(url: str, field: str) -> tuple[str | None, bytes] | None:
 
 
 def decode_base64(text: Any, field: str) -> bytes:
+    """Bytes from base64, in the alphabet for URLs or the usual one, with padding or without."""
     try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError, TypeError):
+        plain = text.translate(_USUAL_ALPHABET).rstrip("=")
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except (binascii.Error, ValueError, AttributeError):
         raise invalid("The data is not valid base64.", field) from None
 
 
@@ -501,6 +523,8 @@ class BlockEncoder:
             written.append(self.write_start())
 
     def _take_content(self, event: StreamEvent, written: list[bytes]) -> None:
+        if self._block is None and self._waiting:
+            self._replay(written)
         block = self._block
         if block is not None and not _continues(block, event):
             if self._is_closed(event):
@@ -511,7 +535,6 @@ class BlockEncoder:
                 self._waiting.append(event)
                 return
             self._close(written)
-            self._replay(written)
             self._take_content(event, written)
             return
         self._start(written)
@@ -654,7 +677,11 @@ def _part_events(part: Part, index: int, dialect: ServerDialect) -> list[StreamE
         case ThinkingContent():
             if part.signature and dialect.signs_whole_parts:
                 return [whole]
-            return [*(StreamEvent.thinking_delta(word, index=index) for word in words_of(part.thinking)), whole]
+            raw = {"item_id": part.id} if part.id else None
+            return [
+                *(StreamEvent.thinking_delta(word, index=index, raw=raw) for word in words_of(part.thinking)),
+                whole,
+            ]
         case RefusalContent():
             return [StreamEvent.refusal_delta(word, index=index) for word in words_of(part.refusal)]
         case ToolCall():

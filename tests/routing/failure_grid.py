@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent import Agent, Router, Target
-from agent.answers import Answer
+from agent.wire import Answer
 from agent.testing import Script, Simulation, start
 from agent.wire import WireRequest
 from tests.routing.world import said

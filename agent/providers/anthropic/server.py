@@ -44,6 +44,7 @@ from ..server_dialect import (
     invalid,
     is_foreign,
     objects,
+    reading,
     sse,
     usage_of,
 )
@@ -69,6 +70,7 @@ _ERRORS: Mapping[ErrorKind, tuple[int, str]] = {
     "server": (500, "api_error"),
 }
 """Status and type by kind of error."""
+_MODEL = {"type": "model", "created_at": "1970-01-01T00:00:00Z", "lifecycle": "active"}
 _TOOL_KEYS = ("type", "name", "input_schema", "cache_control")
 
 
@@ -86,7 +88,8 @@ class MessagesServer:
         return "generate" if path.endswith("/messages") else None
 
     def decode_request(self, path: str, body: bytes) -> Inbound:
-        return _RequestReader(Fields(body)).inbound()
+        with reading():
+            return _RequestReader(Fields(body)).inbound()
 
     def losses(self, response: AgentResponse) -> tuple[str, ...]:
         return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
@@ -110,10 +113,7 @@ class MessagesServer:
         return to_json({"input_tokens": tokens})
 
     def encode_models(self, models: Sequence[str]) -> bytes:
-        data = [
-            {"type": "model", "id": model, "display_name": model, "created_at": "1970-01-01T00:00:00Z"}
-            for model in models
-        ]
+        data = [{**_MODEL, "id": model, "display_name": model} for model in models]
         first, last = (models[0], models[-1]) if models else (None, None)
         return to_json({"data": data, "has_more": False, "first_id": first, "last_id": last})
 
@@ -241,10 +241,10 @@ class _RequestReader:
         match kind:
             case "text" if isinstance(block.get("text"), str):
                 return self._text(block)
-            case "image":
-                return _read_image(block, where)
-            case "document":
-                return _read_document(block, where)
+            case "image" if (image := _read_image(block, where)) is not None:
+                return image
+            case "document" if (document := _read_document(block, where)) is not None:
+                return document
             case "tool_use" if isinstance(block.get("input"), dict):
                 rest = self._rest(block, "type", "id", "name", "input")
                 return _named_call(block, where).model_copy(update=rest)
@@ -316,7 +316,7 @@ def _named_call(block: Mapping[str, Any], where: str) -> ToolCall:
     return ToolCall(id=id, name=name, arguments=block["input"])
 
 
-def _read_image(block: Mapping[str, Any], where: str) -> ImageContent:
+def _read_image(block: Mapping[str, Any], where: str) -> ImageContent | None:
     source = block.get("source") or {}
     rest = {key: value for key, value in block.items() if key not in ("type", "source")} or None
     match source.get("type"):
@@ -325,11 +325,11 @@ def _read_image(block: Mapping[str, Any], where: str) -> ImageContent:
             return ImageContent(image_data=data, media_type=source.get("media_type"), provider_data=rest)
         case "url":
             return ImageContent(image_url=source.get("url"), provider_data=rest)
-        case kind:
-            raise invalid(f"{where}.source: the type {kind!r} is not supported.", f"{where}.source")
+        case _:
+            return None
 
 
-def _read_document(block: Mapping[str, Any], where: str) -> DocumentContent:
+def _read_document(block: Mapping[str, Any], where: str) -> DocumentContent | None:
     source = block.get("source") or {}
     known = ("type", "source", "title")
     facts: dict[str, Any] = {
@@ -344,8 +344,8 @@ def _read_document(block: Mapping[str, Any], where: str) -> DocumentContent:
             return DocumentContent(url=source.get("url"), **facts)
         case "text":
             return DocumentContent(text=source.get("data") or "", **facts)
-        case kind:
-            raise invalid(f"{where}.source: the type {kind!r} is not supported.", f"{where}.source")
+        case _:
+            return None
 
 
 def _read_tool(tool: Mapping[str, Any]) -> ToolSpec | dict[str, Any]:

@@ -46,6 +46,7 @@ from ..server_dialect import (
     invalid,
     is_foreign,
     objects,
+    reading,
     usage_of,
 )
 from .family import SKIP_SIGNATURE, family_of
@@ -111,7 +112,8 @@ class GeminiServer:
                 return None
 
     def decode_request(self, path: str, body: bytes) -> Inbound:
-        return _RequestReader(body, path).inbound()
+        with reading():
+            return _RequestReader(body, path).inbound()
 
     def losses(self, response: AgentResponse) -> tuple[str, ...]:
         return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
@@ -334,9 +336,18 @@ class _RequestReader:
         )
 
 
+_NAMES = (
+    "systemInstruction generationConfig toolConfig functionDeclarations parametersJsonSchema functionCallingConfig "
+    "allowedFunctionNames includeServerSideToolInvocations maxOutputTokens topP stopSequences responseLogprobs "
+    "thinkingConfig thinkingLevel thinkingBudget includeThoughts responseMimeType responseJsonSchema responseSchema "
+    "inlineData fileData mimeType fileUri functionCall functionResponse thoughtSignature generateContentRequest"
+)
+_IN_SNAKE_CASE = {re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name): name for name in _NAMES.split()}
+
+
 def _camel(values: Mapping[str, Any]) -> dict[str, Any]:
-    """An object with its own keys in camel case; keys within it stay as they are."""
-    return {re.sub(r"_([a-z])", lambda found: found[1].upper(), key): value for key, value in values.items()}
+    """An object whose known keys are in camel case; keys within them stay as they are."""
+    return {_IN_SNAKE_CASE.get(key, key): value for key, value in values.items()}
 
 
 def _kind(part: Mapping[str, Any]) -> str:

@@ -50,6 +50,7 @@ from ..server_dialect import (
     invalid,
     is_foreign,
     objects,
+    reading,
     sse,
     usage_of,
 )
@@ -88,7 +89,8 @@ class ChatServer:
         return "generate" if urlsplit(path).path.endswith("/chat/completions") else None
 
     def decode_request(self, path: str, body: bytes) -> Inbound:
-        return _RequestReader(Fields(body), path).inbound()
+        with reading():
+            return _RequestReader(Fields(body), path).inbound()
 
     def losses(self, response: AgentResponse) -> tuple[str, ...]:
         return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
@@ -160,8 +162,7 @@ class _RequestReader:
 
     def inbound(self) -> Inbound:
         fields = self._fields
-        if fields.take("n") not in (None, 1):
-            raise invalid("'n' must be 1: a request has one answer.", "n")
+        several = fields.peek("n") not in (None, 1)
         if fields.flag("store"):
             self._warnings.append("store was left out: answers are not stored")
         messages = [self._message(item, at) for at, item in enumerate(objects(fields.list("messages"), "messages"))]
@@ -173,6 +174,7 @@ class _RequestReader:
             self._model,
             stream,
             tuple(self._warnings),
+            ("n",) if several else (),
             {"include_usage": bool(options.get("include_usage"))},
         )
 
@@ -251,10 +253,14 @@ class _RequestReader:
             case "input_audio" if isinstance(inner, Mapping):
                 kind = f"audio/{inner.get('format') or 'wav'}"
                 return AudioContent(data=decode_base64(inner.get("data"), where), media_type=kind)
+            case "image_url" if isinstance(inner, str):
+                return image_from_url(inner, where)
             case "file" if isinstance(inner, Mapping) and isinstance(inner.get("file_data"), str):
                 return document_from_url(inner["file_data"], where, inner.get("filename"))
+            case str():
+                return VendorContent(kind=kind, provider_data=dict(block), origin=self._origin)
             case _:
-                raise invalid(f"{where}: a block of type {kind!r} is not supported here.", where)
+                raise invalid(f"{where}: a block needs a type.", where)
 
     def _assistant(self, item: Mapping[str, Any], where: str) -> Message:
         parts: list[Part] = []

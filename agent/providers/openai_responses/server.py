@@ -42,6 +42,7 @@ from ..server_dialect import (
     invalid,
     is_foreign,
     objects,
+    reading,
     sse,
     usage_of,
 )
@@ -79,7 +80,8 @@ class ResponsesServer:
         return "generate" if path.endswith("/responses") else None
 
     def decode_request(self, path: str, body: bytes) -> Inbound:
-        return _RequestReader(Fields(body)).inbound()
+        with reading():
+            return _RequestReader(Fields(body)).inbound()
 
     def losses(self, response: AgentResponse) -> tuple[str, ...]:
         return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
@@ -121,19 +123,21 @@ class _RequestReader:
         self._model = fields.text("model") or ""
         self._origin = Origin(provider=API, api=API, model=self._model)
         self._warnings: list[str] = []
+        self._references: list[str] = []
+        """Where the input refers to items that a vendor has stored."""
 
     def inbound(self) -> Inbound:
         fields = self._fields
-        for name in _STORED:
-            if fields.take(name):
-                raise invalid(f"'{name}' is not supported: responses are not stored here.", name)
+        unsupported = tuple(name for name in _STORED if fields.peek(name))
         if fields.take("store"):
             self._warnings.append("store was left out: responses are not stored")
         messages = self._messages()
         stream = fields.flag("stream") or False
         request = build_request(messages=messages, model=self._model, **self._settings())
         request = request.model_copy(update={"extra": fields.rest()})
-        return Inbound(request, self._model, stream, tuple(self._warnings), self._echo)
+        return Inbound(
+            request, self._model, stream, tuple(self._warnings), (*unsupported, *self._references), self._echo
+        )
 
     def _settings(self) -> dict[str, Any]:
         fields = self._fields
@@ -193,8 +197,9 @@ class _RequestReader:
                 continue
             message = self._said(item, where)
             if message is None:
-                messages += _turns(held, results, but_assistant=True)
-                held += self._assistant_parts(item, where)
+                parts = self._assistant_parts(item, where)
+                messages += _turns(held, results, but_assistant=not _begins_turn(parts, held))
+                held += parts
             else:
                 messages += _turns(held, results)
                 messages.append(message)
@@ -222,9 +227,9 @@ class _RequestReader:
                 return [self._reasoning(item)]
             case "function_call" | "custom_tool_call":
                 return [self._call(item, where)]
-            case "item_reference":
-                raise invalid(f"{where}: items cannot be referred to; responses are not stored here.", where)
             case str(kind):
+                if kind == "item_reference":
+                    self._references.append(where)
                 return [VendorContent(kind=kind, provider_data=dict(item), origin=self._origin)]
             case _:
                 raise invalid(f"{where}: an item needs a type.", where)
@@ -290,11 +295,31 @@ class _RequestReader:
         return [self._block(block, f"{where}[{at}]") for at, block in enumerate(objects(blocks, where))]
 
     def _block(self, block: Mapping[str, Any], where: str) -> Part:
-        part = _plain_block(block, where)
+        part = self._plain_block(block, where)
         mark = block.get("prompt_cache_breakpoint")
         if not isinstance(mark, Mapping):
             return part
         return part.model_copy(update={"cache": "long" if mark.get("ttl") else "short"})
+
+    def _plain_block(self, block: Mapping[str, Any], where: str) -> Part:
+        kind = block.get("type")
+        match kind:
+            case "input_text" | "output_text" | "text" if isinstance(block.get("text"), str):
+                return TextContent(text=block["text"])
+            case "input_image" if isinstance(block.get("image_url"), str):
+                detail = block.get("detail")
+                return image_from_url(block["image_url"], where, None if detail == "auto" else detail)
+            case "input_file" if isinstance(url := block.get("file_data") or block.get("file_url"), str):
+                return document_from_url(url, where, block.get("filename"))
+            case str():
+                return VendorContent(kind=kind, provider_data=dict(block), origin=self._origin)
+            case _:
+                raise invalid(f"{where}: a block needs a type.", where)
+
+
+def _begins_turn(parts: Sequence[Part], held: Sequence[Part]) -> bool:
+    """Whether plain words follow plain words: within one turn, they would be one item."""
+    return bool(held and parts) and all(part == TextContent(text=part.text or "") for part in (held[-1], parts[0]))
 
 
 def _turns(
@@ -316,20 +341,6 @@ def _simplest(parts: list[Part]) -> Any:
     if len(parts) == 1 and isinstance(first, TextContent) and first == TextContent(text=first.text):
         return first.text
     return tuple(parts)
-
-
-def _plain_block(block: Mapping[str, Any], where: str) -> Part:
-    kind = block.get("type")
-    match kind:
-        case "input_text" | "output_text" | "text" if isinstance(block.get("text"), str):
-            return TextContent(text=block["text"])
-        case "input_image" if isinstance(block.get("image_url"), str):
-            detail = block.get("detail")
-            return image_from_url(block["image_url"], where, None if detail == "auto" else detail)
-        case "input_file" if isinstance(url := block.get("file_data") or block.get("file_url"), str):
-            return document_from_url(url, where, block.get("filename"))
-        case _:
-            raise invalid(f"{where}: a block of type {kind!r} is not supported here.", where)
 
 
 def _citation(note: Any) -> Citation:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...wire import Answer
-from .complaints import complaints_for
+from .error_bodies import error_answer
 from .fault import BOTH, JSON, SSE, STREAM, WHOLE, Exchange, Fault, Form, Kind, fault, payload_of
 
 HTML = (
@@ -48,19 +48,19 @@ INSTEAD = (
 @fault("body", replaces=True)
 def failure_with_200(exchange: Exchange) -> Answer:
     """The vendor's own words for a failure, with the status of a success."""
-    return complaints_for(exchange.request).refusal("failing").answer(status=200)
+    return error_answer(exchange.request, "failing", 200)
 
 
 @fault("body", replaces=True)
 def rate_limit_with_200(exchange: Exchange) -> Answer:
     """The vendor's own words for too many requests, with the status of a success."""
-    return complaints_for(exchange.request).refusal("rate").answer(status=200)
+    return error_answer(exchange.request, "rate", 200)
 
 
 @fault("body", replaces=True)
 def credit_gone_with_200(exchange: Exchange) -> Answer:
     """The vendor's own words for an empty account, with the status of a success."""
-    return complaints_for(exchange.request).refusal("credit").answer(status=200)
+    return error_answer(exchange.request, "credit", 200)
 
 
 @fault("body", forms=STREAM)

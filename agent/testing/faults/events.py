@@ -6,7 +6,7 @@ import re
 
 from ...wire import Answer
 from .bodies import HTML
-from .complaints import Reason, complaints_for
+from .error_bodies import Reason, error_event
 from .fault import STREAM, Exchange, Fault, fault
 
 # Ends that are none.
@@ -93,7 +93,7 @@ def html_in_the_middle(exchange: Exchange) -> Answer:
 
 def _reported(name: str, about: str, reason: Reason, *, first: bool) -> Fault:
     def apply(exchange: Exchange) -> Answer:
-        error = complaints_for(exchange.request).event(reason)
+        error = error_event(exchange.request, reason)
         return exchange.saying(*([] if first else exchange.first_half), error)
 
     return Fault(name=name, about=about, kind="events", apply=apply, forms=STREAM, replaces=first)

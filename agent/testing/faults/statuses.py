@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from email.utils import formatdate
 
-from pydantic_core import to_json
-
 from ... import errors
 from ...wire import Answer
 from .bodies import HTML
-from .complaints import Reason, complaints_for
+from .error_bodies import Reason, error_answer, plain_error_body
 from .fault import JSON, Exchange, Fault, fault, reset
 
 # In the words of each vendor.
@@ -18,7 +16,7 @@ from .fault import JSON, Exchange, Fault, fault, reset
 
 def _refusal(name: str, about: str, reason: Reason) -> Fault:
     def apply(exchange: Exchange) -> Answer:
-        return complaints_for(exchange.request).refusal(reason).answer()
+        return error_answer(exchange.request, reason)
 
     return Fault(name=name, about=about, kind="status", apply=apply, replaces=True)
 
@@ -79,8 +77,7 @@ def _status(status: int, words: str) -> Fault:
     def apply(exchange: Exchange) -> Answer:
         if status == 204:  # has no body, by definition
             return Answer(status=status, headers={"content-length": "0"})
-        said = complaints_for(exchange.request).plain(status, words)
-        return Answer([to_json(said)], status=status, headers=JSON)
+        return Answer([plain_error_body(exchange.request, status, words)], status=status, headers=JSON)
 
     return Fault(name=f"status-{status}", about=f"{words}.", kind="status", apply=apply, replaces=True)
 
@@ -152,8 +149,8 @@ def _patience(
     name: str, about: str, headers: Mapping[str, str], message: str = "Slow down.", status: int = 429
 ) -> Fault:
     def apply(exchange: Exchange) -> Answer:
-        said = complaints_for(exchange.request).plain(status, message)
-        return Answer([to_json(said)], status=status, headers={**JSON, **headers})
+        body = plain_error_body(exchange.request, status, message)
+        return Answer([body], status=status, headers={**JSON, **headers})
 
     return Fault(name=name, about=about, kind="status", apply=apply, replaces=True)
 
