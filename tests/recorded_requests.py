@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from pydantic import ValidationError
 
-from agent.types import AgentRequest, TextContent, ThinkingContent, ToolCall, ToolResult, ToolSpec
+from agent.testing.vendor_script import server_at
+from agent.types import AgentRequest, Message, TextContent, ThinkingContent, ToolCall, ToolResult, ToolSpec
 from tests.corpus import APIS, Exchange, exchanges
-from tests.providers import reading_anthropic, reading_gemini, reading_openai_chat, reading_openai_responses
 
 _KEPT_ELSEWHERE = {
     "previous_response_id",
@@ -25,17 +26,24 @@ _KEPT_ELSEWHERE = {
 
 
 def read_request(exchange: Exchange) -> AgentRequest:
-    """A recorded request in our types."""
-    body = exchange.request or {}
-    match exchange.api:
-        case "openai.chat":
-            return reading_openai_chat.read_request(body, exchange.provider, exchange.model)
-        case "openai.responses":
-            return reading_openai_responses.read_request(body, exchange.model)
-        case "anthropic.messages":
-            return reading_anthropic.read_request(body, exchange.model)
-        case _:
-            return reading_gemini.read_request(body, exchange.model)
+    """A recorded request in our types, as the server side of its wire format reads it."""
+    server = server_at(exchange.path)
+    assert server is not None, exchange.path
+    request = server.decode_request(exchange.path, json.dumps(exchange.request).encode()).request
+    provider = {"openai.chat": exchange.provider, "openai.responses": "openai"}.get(exchange.api, server.api)
+    messages = [_at_home(message, provider) for message in request.messages]
+    return request.model_copy(update={"messages": tuple(messages)})
+
+
+def _at_home(message: Message, provider: str) -> Message:
+    """A message whose opaque parts were made by that provider."""
+    if isinstance(message.content, str):
+        return message
+    parts = [
+        part if part.origin is None else part.model_copy(update={"origin": part.origin.changed(provider=provider)})
+        for part in message.content
+    ]
+    return message.model_copy(update={"content": tuple(parts)})
 
 
 def text_requests() -> Iterator[tuple[Exchange, AgentRequest, int]]:

@@ -10,7 +10,6 @@ import ast
 import contextlib
 import inspect
 import io
-import json
 import os
 import re
 import runpy
@@ -44,7 +43,7 @@ import agent.types
 from agent.providers import compatible
 from agent.providers.scripted import Line
 from agent.testing import Answer, LoopbackServer, VendorScript
-from agent.testing.speaking import speech_for
+from agent.testing.vendor_script import server_at
 from agent.types import ToolCall
 from agent.wire import WireRequest
 
@@ -89,13 +88,9 @@ class Block(NamedTuple):
 
 def vendor(request: WireRequest) -> Answer:
     """Answers in whatever wire format it is asked."""
-    body = json.loads(request.body)
-    speech = speech_for(request)
-    if speech is None:
-        content = body["messages"][-1]["content"]
-        text = content if isinstance(content, str) else " ".join(part["text"] for part in content if "text" in part)
-    else:
-        text = speech.last_text(body)
+    server = server_at(request.url)
+    assert server is not None, request.url
+    text = server.decode_request(request.url, request.body).request.messages[-1].text
     line = next((answer for asked, answer in ANSWERS.items() if text.endswith(asked)), None)
     return (VendorScript() if line is None else VendorScript(line))(request)
 

@@ -284,6 +284,20 @@ def function_tool(name: Any, fields: Mapping[str, Any], schema: Any, known: Sequ
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*?;base64,(.*)", re.S)
 
 
+def make_portable(request: AgentRequest) -> tuple[AgentRequest, tuple[str, ...]]:
+    """A request without what only its own wire format understands, and warnings about it."""
+    left_out = [*request.extra]
+    tools: list[ToolSpec] = []
+    for tool in request.tools:
+        if isinstance(tool, ToolSpec):
+            left_out += [f"{key} of the tool {tool.name}" for key in tool.extra]
+            tools.append(tool.model_copy(update={"extra": {}}) if tool.extra else tool)
+        else:
+            left_out.append(f"the tool {tool.get('type') or tool.get('name') or next(iter(tool))}")
+    changed = request.model_copy(update={"extra": {}, "tools": tuple(tools)})
+    return changed, tuple(f"{name} was left out: another wire format has no place for it" for name in left_out)
+
+
 _USUAL_ALPHABET = {ord("-"): "+", ord("_"): "/", ord("\n"): None, ord("\r"): None}
 
 

@@ -25,8 +25,8 @@ from agent.wire import Answer
 from tests.conftest import WIRE
 from tests.corpus import Exchange, exchanges
 from tests.judging import decoded, own_seals
-from tests.providers.reading_anthropic import read_request
 from tests.providers.sdk_judges import Replay
+from tests.recorded_requests import read_request
 from tests.strategies import agent_requests
 
 RECORDED = exchanges("anthropic.messages") if WIRE.exists() else ()
@@ -165,7 +165,7 @@ def test_any_request_can_be_counted(request: AgentRequest) -> None:
 def test_a_recorded_request_is_written_again_as_it_was(exchange: Exchange) -> None:
     assert exchange.request is not None
     recorded = exchange.request
-    request = read_request(recorded)
+    request = read_request(exchange)
     effort = recorded.get("output_config", {}).get("effort")  # what its caller said, right or wrong
     error = exchange.expected["error"]["message"] if exchange.expected["kind"] == "error" and effort else None
     written = checked(request, stream=bool(recorded.get("stream")), beta=True, refused=error)

@@ -26,8 +26,8 @@ from agent.wire import Answer, Reply
 from tests.conftest import WIRE
 from tests.corpus import Exchange, exchanges
 from tests.judging import decoded, own_seals
-from tests.providers.reading_gemini import read_request
 from tests.providers.sdk_judges import Replay, replayed
+from tests.recorded_requests import read_request
 from tests.strategies import agent_requests
 
 RECORDED = exchanges("gemini.generate") if WIRE.exists() else ()
@@ -107,7 +107,7 @@ def function_names(body: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
 def test_a_recorded_request_goes_out_again_and_says_the_same(exchange: Exchange) -> None:
     recorded = exchange.request or {}
-    request = read_request(recorded, exchange.model)
+    request = read_request(exchange)
     sent, meant = checked(request), camel(recorded)
     assert texts_in(sent["contents"]) == texts_in(meant["contents"])
     for key in ("functionCall", "thoughtSignature"):
@@ -118,7 +118,7 @@ def test_a_recorded_request_goes_out_again_and_says_the_same(exchange: Exchange)
     ]
     assert function_names(sent) == function_names(meant)
     for key in ("safetySettings", "cachedContent", "modelArmorConfig"):
-        assert sent.get(key) == meant.get(key)
+        assert camel(sent).get(key) == meant.get(key)
     settings = meant.get("generationConfig") or {}
     for key in ("temperature", "maxOutputTokens", "stopSequences", "seed", "responseModalities", "responseMimeType"):
         if key != "temperature" or "temperature" in (sent.get("generationConfig") or {}):

@@ -19,6 +19,7 @@ from agent.providers.credentials import Address
 from agent.providers.gemini import GeminiCodec
 from agent.providers.openai_chat import OPENAI
 from agent.providers.openai_responses import ResponsesCodec
+from agent.providers.server_dialect import make_portable
 from agent.types import (
     AgentRequest,
     AudioContent,
@@ -28,7 +29,6 @@ from agent.types import (
     ThinkingContent,
     ToolCall,
     ToolResult,
-    ToolSpec,
     VendorContent,
 )
 from tests.conftest import WIRE
@@ -113,9 +113,8 @@ CASES = (
 )
 def test_a_recorded_conversation_goes_on_through_another_api(exchange: Exchange, target: str) -> None:
     asked, messages = continued(exchange)
-    request = AgentRequest(
-        model=MODELS[target], messages=messages, tools=[tool for tool in asked.tools if isinstance(tool, ToolSpec)]
-    )
+    tools = make_portable(asked)[0].tools
+    request = AgentRequest(model=MODELS[target], messages=messages, tools=tools)
     if target in DEAF and any(isinstance(part, AudioContent) for message in messages for part in message.parts):
         with pytest.raises(errors.UnsupportedFeatureError, match="audio"):
             JUDGES[target](request)

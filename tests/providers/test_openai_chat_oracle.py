@@ -33,8 +33,8 @@ from agent.types import AgentRequest, AgentResponse, ThinkingContent
 from tests.conftest import WIRE
 from tests.corpus import Exchange, chat_codec, exchanges
 from tests.judging import Anything
-from tests.providers.reading_openai_chat import read_request
 from tests.providers.sdk_judges import Replay, replayed, sdk_types
+from tests.recorded_requests import read_request
 from tests.strategies import agent_requests
 
 RECORDED = [
@@ -140,7 +140,7 @@ def test_marks_for_the_cache_are_where_the_sdk_has_them(request: AgentRequest) -
 @pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
 def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_send(exchange: Exchange) -> None:
     body = exchange.request or {}
-    request = read_request(body, exchange.provider)
+    request = read_request(exchange)
     # Gateways take more than OpenAI: their own keys are no business of OpenAI's types.
     known = CompletionCreateParamsNonStreaming.__annotations__.keys() - {"reasoning_effort"}
     ours = {key: value for key, value in request.extra.items() if key in known and key != "cache_control"}
@@ -156,7 +156,7 @@ def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_sen
 def test_a_recorded_request_read_and_written_again_says_the_same_to_its_own_vendor(exchange: Exchange) -> None:
     body = exchange.request or {}
     dialect = chat_codec(exchange.provider).dialect
-    request = read_request(body, exchange.provider)
+    request = read_request(exchange)
     written = judge(request, replace(dialect, name=exchange.provider) if dialect.name != OPENAI.name else dialect)
     assert said(written) == said(body)
 

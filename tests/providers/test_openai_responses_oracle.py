@@ -40,8 +40,8 @@ from agent.types import (
 from tests.conftest import WIRE
 from tests.corpus import Exchange, exchanges
 from tests.judging import decoded, own_seals
-from tests.providers.reading_openai_responses import read_request
 from tests.providers.sdk_judges import Replay, replayed, sdk_types
+from tests.recorded_requests import read_request
 from tests.strategies import agent_requests
 
 RECORDED = exchanges("openai.responses") if WIRE.exists() else ()
@@ -165,7 +165,7 @@ def test_streams_and_counts_are_asked_for_in_the_sdks_words(request: AgentReques
 @pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
 def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_send(exchange: Exchange) -> None:
     body = exchange.request or {}
-    request = read_request(body)
+    request = read_request(exchange)
     # Gateways take more than OpenAI: their own keys are no business of OpenAI's types.
     known = ResponseCreateParamsNonStreaming.__annotations__.keys()
     ours = {key: value for key, value in request.extra.items() if key in known}

@@ -48,7 +48,7 @@ from ..server_dialect import (
     sse,
     usage_of,
 )
-from .family import API, BUDGETS, EFFORTS
+from .family import API, BUDGETS, EFFORTS, family_of
 
 _REASONS: Mapping[str, str] = {
     "stop": "end_turn",
@@ -172,7 +172,8 @@ class _RequestReader:
             case "enabled":
                 budget = thinking.get("budget_tokens")
                 level = _level_of_budget(budget)
-                if thinking != {"type": "enabled", "budget_tokens": BUDGETS.get(level)}:
+                exact = {"type": "enabled", "budget_tokens": BUDGETS[level]}
+                if thinking != exact and family_of(self._model).thinking == "budget":
                     fields.put("thinking", thinking)
             case "adaptive":
                 level = next((level for level in reversed(EFFORTS) if output.get("effort") in EFFORTS[level]), None)
@@ -233,8 +234,10 @@ class _RequestReader:
 
     def _block(self, block: Mapping[str, Any], where: str) -> Part:
         part = self._plain_block({key: value for key, value in block.items() if key != "cache_control"}, where)
+        if isinstance(part, VendorContent):
+            return part.model_copy(update={"provider_data": dict(block)})
         mark = block.get("cache_control")
-        return part if mark is None or isinstance(part, VendorContent) else part.model_copy(update=_cache(mark))
+        return part if mark is None else part.model_copy(update=_cache(mark))
 
     def _plain_block(self, block: dict[str, Any], where: str) -> Part:
         kind = block.get("type")

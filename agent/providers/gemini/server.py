@@ -56,6 +56,8 @@ API = "gemini"
 _METADATA_KIND = "metadata"
 """The kind of a block that holds what a candidate says about itself."""
 _METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "continuationToken")
+_BESIDE = frozenset(("thought", "thoughtSignature"))
+"""Keys of a part that do not say what it is."""
 _IN_PATH = re.compile(r"/(?:models|tunedModels|endpoints)/([^/]+):(\w+)$")
 _REASONS: Mapping[str, str] = {
     "stop": "STOP",
@@ -198,7 +200,7 @@ class _RequestReader:
         generation = Fields(_camel(fields.object("generationConfig")))
         thinking = _camel(generation.object("thinkingConfig"))
         level = self._level(thinking, generation)
-        schema = generation.take("responseJsonSchema") or generation.take("responseSchema")
+        schema = generation.take("responseJsonSchema") or _json_schema(generation.take("responseSchema"))
         if schema is not None:
             generation.take("responseMimeType")
         logprobs = generation.take("logprobs")
@@ -296,7 +298,7 @@ class _RequestReader:
             signature = None
         if isinstance(call := part.get("functionCall"), dict):
             return self._call(call, signature, where)
-        if isinstance(text := part.get("text"), str):
+        if isinstance(text := part.get("text", "" if part.keys() <= _BESIDE else None), str):
             if part.get("thought"):
                 return ThinkingContent(thinking=text, signature=signature or "", origin=self._origin)
             return TextContent(text=text, signature=signature, origin=self._origin if signature else None)
@@ -351,7 +353,22 @@ def _camel(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(part: Mapping[str, Any]) -> str:
-    return next((key for key in part if key not in ("thought", "thoughtSignature")), "part")
+    return next((key for key in part if key not in _BESIDE), "part")
+
+
+_NO_JSON_SCHEMA = ("nullable", "propertyOrdering", "property_ordering")
+
+
+def _json_schema(schema: Any) -> Any:
+    """JSON schema from the vendor's older form, which has types in capitals, and `nullable`."""
+    if isinstance(schema, list):
+        return [_json_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    read = {key: _json_schema(value) for key, value in schema.items() if key not in _NO_JSON_SCHEMA}
+    if isinstance(kind := schema.get("type"), str):
+        read["type"] = [kind.lower(), "null"] if schema.get("nullable") is True else kind.lower()
+    return read
 
 
 def _media(part: Mapping[str, Any], where: str) -> ImageContent | AudioContent | DocumentContent | None:
@@ -384,7 +401,7 @@ def _read_tools(group: Mapping[str, Any]) -> list[ToolSpec | dict[str, Any]]:
     found: list[ToolSpec | dict[str, Any]] = [rest] if rest else []
     for function in objects(group.get("functionDeclarations") or (), "tools.functionDeclarations"):
         named = _camel(function)
-        schema = named.get("parametersJsonSchema") or named.get("parameters")
+        schema = named.get("parametersJsonSchema") or _json_schema(named.get("parameters"))
         known = ("name", "parametersJsonSchema", "parameters")
         found.append(function_tool(named.get("name"), named, schema, known))
     return found

@@ -347,6 +347,9 @@ def _read_tool(tool: Mapping[str, Any]) -> ToolSpec | dict[str, Any]:
         return dict(tool)  # one that runs at the vendor, or takes text in place of arguments
     spec = function_tool(function.get("name"), function, function.get("parameters"), ("name", "parameters"))
     beside = {key: value for key, value in tool.items() if key not in ("type", "function")}
+    if (cache := _cache(beside)) is not None:
+        beside.pop("cache_control", None)
+        spec = spec.model_copy(update={"cache": cache})
     return spec.model_copy(update={"extra": {**spec.extra, **beside}}) if beside else spec
 
 
