@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -34,7 +34,8 @@ from .base import Provider, ProviderFactory
 from .openai_chat import ChatCodec, Dialect
 from .openai_chat.server import SERVER
 from .schema_example import example_of
-from .server_dialect import Inbound, ServerDialect, response_events
+from .server_dialect import Inbound, ServerDialect
+from .server_stream import response_events
 
 Reply: TypeAlias = (
     "str | AgentResponse | ContentPart | Sequence[ContentPart] | BaseModel | Mapping[str, Any] | Exception | Answer"
@@ -130,15 +131,19 @@ class Script:
         if not inbound.stream:
             body = server.encode_response(response, inbound)
             return Answer([body], headers={"content-type": "application/json", **headers})
-        pieces = [Piece(written, self._delay) for written in _stream(response, inbound, server) if written]
+        pieces = [Piece(piece, self._delay) for piece in _stream(response, inbound, server)]
         return Answer(pieces, headers={**server.stream_headers(inbound), **headers})
 
 
-def _stream(response: AgentResponse, inbound: Inbound, server: ServerDialect) -> Iterable[bytes]:
+def _stream(response: AgentResponse, inbound: Inbound, server: ServerDialect) -> Iterator[bytes]:
+    """The stream, event by event."""
     encoder = server.encoder(inbound)
-    for event in response_events(response, server):
-        yield encoder.event(event)
-    yield encoder.end(response)
+    written = [*map(encoder.event, response_events(response, server)), encoder.end(response)]
+    for piece in written:
+        *events, rest = piece.split(b"\n\n")
+        yield from (event + b"\n\n" for event in events)
+        if rest:
+            yield rest
 
 
 def _sealed(response: AgentResponse, field: str | None) -> AgentResponse:

@@ -49,7 +49,7 @@ def test_a_failure_is_one_line(drive: Driver, caplog: pytest.LogCaptureFixture) 
     assert level == "WARNING"
     assert re.fullmatch(
         r"openai-chat:test-model call failed seconds=\S+ attempts=1 error=RateLimitError status=429 "
-        r"code=RateLimitError message='slow.*please'",
+        r"code=rate_limit_exceeded message='slow.*please'",
         line,
     )
     assert "secret" not in line

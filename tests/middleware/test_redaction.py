@@ -268,7 +268,8 @@ def test_a_placeholder_is_found_wherever_the_bytes_are_cut(kind: str) -> None:
     """The whole way: bytes, events of the vendor's, a decoder, a driver."""
     arguments = {"to": ["[EMAIL_2]"]}
     line = "[x] [EMAIL_1]! [EMA" if kind == "text" else ToolCall(id="1", name="send", arguments=arguments)
-    answer = Script(line)(WireRequest("http://x/chat/completions", (), b'{"model":"m","messages":[{}],"stream":true}'))
+    asked = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
+    answer = Script(line)(WireRequest("http://x/chat/completions", (), asked))
     data = b"".join(piece.outcome for piece in answer.timed() if isinstance(piece.outcome, bytes))
     agent = scripted_agent(middleware=[Redaction()])
     for cut in range(1, len(data)):

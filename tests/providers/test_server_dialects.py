@@ -25,7 +25,8 @@ from typing_extensions import override
 
 from agent import errors
 from agent.providers import Provider, load, server_dialects
-from agent.providers.server_dialect import Inbound, ServerDialect, response_events
+from agent.providers.server_dialect import Inbound, ServerDialect
+from agent.providers.server_stream import response_events
 from agent.sse import SseDecoder
 from agent.testing import Answer, LoopbackServer
 from agent.types import (

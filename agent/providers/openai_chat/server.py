@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic_core import to_json
 from typing_extensions import override
@@ -13,52 +12,34 @@ from typing_extensions import override
 from ... import errors
 from ...types import (
     AgentResponse,
-    AudioContent,
     Citation,
     FinishReason,
-    Message,
-    Origin,
     Part,
     RefusalContent,
-    Role,
     TextContent,
     ThinkingContent,
-    ThinkingLevel,
     ToolCall,
-    ToolResult,
-    ToolSpec,
     Usage,
     VendorContent,
 )
-from ...wire import parse_json
 from ..server_dialect import (
-    Block,
-    BlockEncoder,
     Endpoint,
     ErrorKind,
     Fields,
     Inbound,
     arguments_text,
-    build_request,
-    decode_base64,
-    document_from_url,
     error_kind,
     error_status,
     finish_word,
-    function_tool,
-    image_from_url,
-    invalid,
     is_foreign,
-    objects,
     reading,
     sse,
     usage_of,
 )
+from ..server_stream import Block, BlockEncoder
 from .dialect import API, OPAQUE_KEYS
+from .server_requests import RequestReader
 
-_LEVELS: Mapping[str, ThinkingLevel] = {"none": ThinkingLevel.OFF, "max": ThinkingLevel.XHIGH} | {
-    level.value: level for level in ThinkingLevel if level is not ThinkingLevel.OFF
-}
 _REASONS: Mapping[str, str] = {reason: reason for reason in ("stop", "length", "tool_calls", "content_filter")} | {
     "refusal": "stop"
 }
@@ -90,7 +71,7 @@ class ChatServer:
 
     def decode_request(self, path: str, body: bytes) -> Inbound:
         with reading():
-            return _RequestReader(Fields(body), path).inbound()
+            return RequestReader(Fields(body), path).inbound()
 
     def losses(self, response: AgentResponse) -> tuple[str, ...]:
         return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
@@ -146,230 +127,6 @@ def describe_error(error: errors.AgentError) -> tuple[int, dict[str, Any]]:
 
 def model_entry(model: str) -> dict[str, Any]:
     return {"id": model, "object": "model", "created": 0, "owned_by": "agent"}
-
-
-# Requests
-
-
-class _RequestReader:
-    """Reads one request body."""
-
-    def __init__(self, fields: Fields, path: str) -> None:
-        self._fields = fields
-        self._model = fields.text("model") or _model_in(path)
-        self._origin = Origin(provider=API, api=API, model=self._model)
-        self._warnings: list[str] = []
-
-    def inbound(self) -> Inbound:
-        fields = self._fields
-        several = fields.peek("n") not in (None, 1)
-        if fields.flag("store"):
-            self._warnings.append("store was left out: answers are not stored")
-        messages = [self._message(item, at) for at, item in enumerate(objects(fields.list("messages"), "messages"))]
-        stream = fields.flag("stream") or False
-        options = fields.object("stream_options")
-        request = build_request(messages=messages, model=self._model, **self._settings())
-        return Inbound(
-            request.model_copy(update={"extra": fields.rest()}),
-            self._model,
-            stream,
-            tuple(self._warnings),
-            ("n",) if several else (),
-            {"include_usage": bool(options.get("include_usage"))},
-        )
-
-    def _settings(self) -> dict[str, Any]:
-        fields = self._fields
-        limit, newer = fields.take("max_tokens"), fields.take("max_completion_tokens")
-        top = fields.take("top_logprobs")
-        tools = [_read_tool(tool) for tool in objects(fields.list("tools"), "tools")]
-        effort = fields.text("reasoning_effort")
-        if effort is not None and effort not in _LEVELS:
-            raise invalid(f"'reasoning_effort' must be one of {', '.join(_LEVELS)}.", "reasoning_effort")
-        return {
-            "tools": tools,
-            "tool_choice": _read_tool_choice(fields.take("tool_choice")),
-            "parallel_tool_calls": fields.flag("parallel_tool_calls"),
-            "max_tokens": limit if newer is None else newer,
-            "temperature": fields.take("temperature"),
-            "top_p": fields.take("top_p"),
-            "seed": fields.take("seed"),
-            "stop": fields.take("stop") or None,
-            "logprobs": (top or 0) if fields.flag("logprobs") else None,
-            "thinking": None if effort is None else _LEVELS[effort],
-            "metadata": fields.object("metadata"),
-            "session_id": fields.text("prompt_cache_key"),
-            **self._output(),
-        }
-
-    def _output(self) -> dict[str, Any]:
-        form = self._fields.object("response_format")
-        match form.get("type"):
-            case "json_schema":
-                named = form.get("json_schema") or {}
-                return {"output_schema": titled(named.get("schema") or {}, named.get("name"))}
-            case None | "text":
-                return {}
-            case _:
-                self._fields.put("response_format", form)
-                return {}
-
-    # Messages
-
-    def _message(self, item: Mapping[str, Any], at: int) -> Message:
-        where = f"messages[{at}]"
-        name = item.get("name")
-        match item.get("role"):
-            case "system" | "developer":
-                return Message(Role.SYSTEM, self._content(item.get("content"), f"{where}.content"), name=name)
-            case "user":
-                return Message(Role.USER, self._content(item.get("content"), f"{where}.content"), name=name)
-            case "assistant":
-                return self._assistant(item, where)
-            case "tool":
-                result = self._result(item, where)
-                return Message(Role.TOOL, [result])
-            case role:
-                raise invalid(f"{where}.role: {role!r} is not a role.", f"{where}.role")
-
-    def _content(self, content: Any, where: str) -> Any:
-        if content is None or isinstance(content, str):
-            return content or ""
-        return [self._block(block, f"{where}[{at}]") for at, block in enumerate(objects(content, where))]
-
-    def _block(self, block: Mapping[str, Any], where: str) -> Part:
-        cache = _cache(block)
-        part = self._plain_block(block, where)
-        return part if cache is None else part.model_copy(update={"cache": cache})
-
-    def _plain_block(self, block: Mapping[str, Any], where: str) -> Part:
-        kind = block.get("type")
-        inner = block.get(kind) if isinstance(kind, str) else None
-        match kind:
-            case "text" if isinstance(inner, str):
-                return TextContent(text=inner)
-            case "image_url" if isinstance(inner, Mapping) and isinstance(inner.get("url"), str):
-                return image_from_url(inner["url"], where, inner.get("detail"))
-            case "input_audio" if isinstance(inner, Mapping):
-                kind = f"audio/{inner.get('format') or 'wav'}"
-                return AudioContent(data=decode_base64(inner.get("data"), where), media_type=kind)
-            case "image_url" if isinstance(inner, str):
-                return image_from_url(inner, where)
-            case "file" if isinstance(inner, Mapping) and isinstance(inner.get("file_data"), str):
-                return document_from_url(inner["file_data"], where, inner.get("filename"))
-            case str():
-                return VendorContent(kind=kind, provider_data=dict(block), origin=self._origin)
-            case _:
-                raise invalid(f"{where}: a block needs a type.", where)
-
-    def _assistant(self, item: Mapping[str, Any], where: str) -> Message:
-        parts: list[Part] = []
-        thinking = item.get("reasoning_content") or item.get("reasoning") or ""
-        texts: list[Part] = []
-        content = item.get("content") or ()
-        for block in [{"type": "text", "text": content}] if isinstance(content, str) else objects(content, where):
-            match block.get("type"):
-                case "refusal":
-                    texts.append(RefusalContent(refusal=block.get("refusal") or ""))
-                case "thinking":
-                    inner = block.get("thinking")
-                    joined = inner if isinstance(inner, str) else "".join(one.get("text") or "" for one in inner or ())
-                    thinking += joined
-                case _:
-                    texts.append(self._block(block, f"{where}.content"))
-        opaque = {key: item[key] for key in OPAQUE_KEYS if item.get(key)}
-        if thinking or opaque:
-            parts.append(ThinkingContent(thinking=thinking, provider_data=opaque or None, origin=self._origin))
-        parts += texts
-        if item.get("refusal"):
-            parts.append(RefusalContent(refusal=item["refusal"]))
-        parts += [self._call(call, where) for call in objects(item.get("tool_calls") or (), f"{where}.tool_calls")]
-        if item.get("audio"):
-            self._warnings.append(f"{where}.audio was left out: answers in sound are not kept")
-        return Message(Role.ASSISTANT, _simplest(parts), name=item.get("name"))
-
-    def _call(self, call: Mapping[str, Any], where: str) -> ToolCall:
-        where = f"{where}.tool_calls"
-        arguments: Any
-        id, opaque = call.get("id"), {key: call[key] for key in OPAQUE_KEYS if call.get(key)}
-        if call.get("type") == "custom":
-            custom = call.get("custom") or {}
-            name, arguments, opaque = custom.get("name"), {"input": custom.get("input") or ""}, {"type": "custom"}
-        else:
-            function = call.get("function") or {}
-            name, arguments = function.get("name"), function.get("arguments") or "{}"
-        if not isinstance(id, str) or not isinstance(name, str):
-            raise invalid(f"{where}: a call needs an id and a name.", where)
-        return read_call(id, name, arguments, provider_data=opaque or None, origin=self._origin if opaque else None)
-
-    def _result(self, item: Mapping[str, Any], where: str) -> ToolResult:
-        if not isinstance(id := item.get("tool_call_id"), str):
-            raise invalid(f"{where}.tool_call_id must be a string.", f"{where}.tool_call_id")
-        content = self._content(item.get("content"), f"{where}.content")
-        return ToolResult(tool_call_id=id, name=item.get("name"), content=content)
-
-
-def read_call(id: str, name: str, arguments: Any, **facts: Any) -> ToolCall:
-    """A call as a client sends it back, with arguments as text or as an object."""
-    if isinstance(arguments, str):
-        try:
-            read = parse_json(arguments)
-        except ValueError:
-            read = None
-        if not isinstance(read, dict):
-            return ToolCall(id=id, name=name, invalid_arguments=arguments, **facts)
-        arguments = read
-    return ToolCall(id=id, name=name, arguments=arguments, **facts)
-
-
-def titled(schema: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """A schema that keeps the name it was sent under."""
-    return {"title": name, **schema} if name not in (None, "answer") else dict(schema)
-
-
-def _simplest(parts: Sequence[Part]) -> Any:
-    """Plain text where that is all there is."""
-    if not parts:
-        return ""
-    first = parts[0]
-    return first.text if len(parts) == 1 and first == TextContent(text=first.text or "") else parts
-
-
-def _model_in(path: str) -> str:
-    """The model of an address with deployments, as Azure has them."""
-    found = re.search(r"/deployments/([^/]+)/", urlsplit(path).path)
-    return unquote(found[1]) if found else ""
-
-
-def _read_tool(tool: Mapping[str, Any]) -> ToolSpec | dict[str, Any]:
-    function = tool.get("function")
-    if not isinstance(function, Mapping):
-        return dict(tool)  # one that runs at the vendor, or takes text in place of arguments
-    spec = function_tool(function.get("name"), function, function.get("parameters"), ("name", "parameters"))
-    beside = {key: value for key, value in tool.items() if key not in ("type", "function")}
-    if (cache := _cache(beside)) is not None:
-        beside.pop("cache_control", None)
-        spec = spec.model_copy(update={"cache": cache})
-    return spec.model_copy(update={"extra": {**spec.extra, **beside}}) if beside else spec
-
-
-def _read_tool_choice(choice: Any) -> str | None:
-    if choice is None or isinstance(choice, str):
-        return choice
-    named = (choice.get("function") or choice.get("custom")) if isinstance(choice, Mapping) else None
-    if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
-        raise invalid("'tool_choice' must be a word, or name a tool.", "tool_choice")
-    return str(named["name"])
-
-
-def _cache(block: Mapping[str, Any]) -> str | None:
-    mark = block.get("prompt_cache_breakpoint") or block.get("cache_control")
-    if not isinstance(mark, Mapping):
-        return None
-    return "long" if mark.get("ttl") in ("1h", "12h", "24h") else "short"
-
-
-# Responses
 
 
 def _loss(part: Part) -> str | None:

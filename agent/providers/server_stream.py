@@ -1,0 +1,330 @@
+"""Write streams as a server: events become blocks, one after the other, in any wire format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from .. import errors
+from ..types import (
+    AgentResponse,
+    Part,
+    RefusalContent,
+    StreamEvent,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    Usage,
+)
+from ..wire import parse_json
+from .server_dialect import Inbound, ServerDialect, arguments_text
+
+BlockKind: TypeAlias = Literal["text", "thinking", "refusal", "call"]
+_WORDS: Mapping[str, BlockKind] = {"text_delta": "text", "thinking_delta": "thinking", "refusal_delta": "refusal"}
+
+
+@dataclass(slots=True)
+class Block:
+    """A block of the answer while it is written."""
+
+    kind: BlockKind
+    index: int | None
+    """Which block it is in the events."""
+    part: Part | None = None
+    """A call's id and name; once a block has ended, the whole part if the events told it."""
+    raw: Any = None
+    """The upstream event that opened it."""
+    number: int = -1
+    """Which block it is in the stream that is written; the encoder numbers them."""
+    pieces: list[str] = field(default_factory=list)
+    reopened: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def call(self) -> ToolCall:
+        assert isinstance(self.part, ToolCall)
+        return self.part
+
+    def is_complete(self) -> bool:
+        """Whether another block may begin: a call's arguments must be complete."""
+        if self.kind != "call":
+            return True
+        try:
+            parse_json(self.text)
+        except ValueError:
+            return False
+        return True
+
+
+class BlockEncoder:
+    """Base of the stream encoders: writes blocks one after the other, however the events interleave them."""
+
+    def __init__(self, inbound: Inbound) -> None:
+        self.inbound = inbound
+        self.facts = AgentResponse(model=inbound.model)
+        """What is known about the answer before its content."""
+        self.usage: Usage | None = None
+        self._started = False
+        self._block: Block | None = None
+        self._closed: set[int | str] = set()
+        """Indexes of blocks and ids of calls that have ended."""
+        self._waiting: list[StreamEvent] = []
+        """Events of other blocks that came before the arguments of a call were complete."""
+
+    # What an encoder of a wire format writes.
+
+    def write_start(self) -> bytes:
+        return b""
+
+    def write_open(self, block: Block) -> bytes:
+        return b""
+
+    def write_delta(self, block: Block, text: str) -> bytes:
+        raise NotImplementedError
+
+    def write_close(self, block: Block) -> bytes:
+        return b""
+
+    def write_whole(self, part: Part) -> bytes:
+        """A part that is no text and no call."""
+        return b""
+
+    def write_late(self, part: Part) -> bytes:
+        """A finished part whose block has been closed; most wire formats have no place for what it adds."""
+        return b""
+
+    def write_end(self, response: AgentResponse) -> bytes:
+        raise NotImplementedError
+
+    # The protocol.
+
+    def event(self, event: StreamEvent) -> bytes:
+        written: list[bytes] = []
+        self._take(event, written)
+        return b"".join(written)
+
+    def end(self, response: AgentResponse) -> bytes:
+        written: list[bytes] = []
+        self._start(written)
+        self._close(written)
+        while self._waiting:
+            self._replay(written)
+            self._close(written)
+        if response.usage is None and self.usage is not None:
+            response = response.model_copy(update={"usage": self.usage})
+        written.append(self.write_end(response))
+        return b"".join(written)
+
+    def ping(self) -> bytes:
+        return b": ping\n\n"
+
+    def _take(self, event: StreamEvent, written: list[bytes]) -> None:
+        match event.type:
+            case "message_start":
+                self._learn(event)
+            case "usage" | "message_end":
+                self.usage = event.usage or self.usage
+            case "restart":
+                raise errors.ProtocolError(
+                    "the answer began anew, which no stream that has begun can say; use on_partial='raise'",
+                    retryable=False,
+                )
+            case "tool_result" | "error":
+                pass  # of a run, and of `fail`
+            case _:
+                self._take_content(event, written)
+
+    def _learn(self, event: StreamEvent) -> None:
+        if event.response is not None:
+            facts = event.response
+            self.facts = facts.model_copy(update={"model": facts.model or self.inbound.model, "content": ()})
+            self.usage = facts.usage
+
+    def _start(self, written: list[bytes]) -> None:
+        if not self._started:
+            self._started = True
+            written.append(self.write_start())
+
+    def _take_content(self, event: StreamEvent, written: list[bytes]) -> None:
+        if self._block is None and self._waiting:
+            self._replay(written)
+        block = self._block
+        if block is not None and not _continues(block, event):
+            if self._is_closed(event):
+                if event.part is not None:
+                    written.append(self.write_late(event.part))
+                return
+            if not block.is_complete():
+                self._waiting.append(event)
+                return
+            self._close(written)
+            self._take_content(event, written)
+            return
+        self._start(written)
+        if (kind := _WORDS.get(event.type)) is not None:
+            self._write(block or self._open(kind, event, written), event.text or "", written)
+        elif event.type == "content_part":
+            self._take_part(event, written)
+        else:
+            self._take_call(event, written)
+
+    def _is_closed(self, event: StreamEvent) -> bool:
+        """Whether an event only repeats, as a whole, what has been written."""
+        if event.type == "content_part":
+            return event.index in self._closed
+        call = event.tool_call
+        return event.type == "tool_call_end" and (
+            event.index in self._closed if event.index is not None else call is not None and call.id in self._closed
+        )
+
+    def _take_call(self, event: StreamEvent, written: list[bytes]) -> None:
+        block = self._block
+        if event.type == "tool_call_delta":
+            delta = event.tool_call_delta or {}
+            if block is None and delta.get("name"):
+                started = ToolCall(id=delta.get("id") or "", name=delta["name"])
+                block = self._open("call", event, written, started)
+            if block is not None:
+                self._write(block, delta.get("arguments") or "", written)
+            return
+        call = event.tool_call
+        if call is None or (block is None and self._is_closed(event)):
+            return
+        if block is None:
+            block = self._open("call", event, written, call)
+        if event.type == "tool_call_end":
+            if not block.pieces:
+                self._write(block, arguments_text(call), written)
+            self._close(written, call)
+
+    def _take_part(self, event: StreamEvent, written: list[bytes]) -> None:
+        part, block = event.part, self._block
+        assert part is not None
+        if block is None and event.index in self._closed:
+            written.append(self.write_late(part))
+            return
+        kind, text = _words_of_part(part)
+        if block is not None and block.kind != kind:
+            self._close(written)
+            block = None
+        if isinstance(part, ToolCall):
+            self._take_call(StreamEvent.tool_call_end(part, index=event.index), written)
+        elif kind is None:
+            written.append(self.write_whole(part))
+        else:
+            if block is None:
+                block = self._open(kind, event, written, part)
+            if text.startswith(said := block.text) and not block.reopened:
+                self._write(block, text[len(said) :], written)
+            self._close(written, part)
+
+    def _open(self, kind: BlockKind, event: StreamEvent, written: list[bytes], part: Part | None = None) -> Block:
+        block = self._block = Block(kind, event.index, part, event.raw)
+        if event.index in self._closed:
+            block.reopened = True
+        written.append(self.write_open(block))
+        return block
+
+    def _write(self, block: Block, text: str, written: list[bytes]) -> None:
+        if text:
+            block.pieces.append(text)
+            written.append(self.write_delta(block, text))
+
+    def _close(self, written: list[bytes], part: Part | None = None) -> None:
+        block, self._block = self._block, None
+        if block is None:
+            return
+        block.part = part or block.part
+        written.append(self.write_close(block))
+        if block.index is not None:
+            self._closed.add(block.index)
+        if isinstance(block.part, ToolCall):
+            self._closed.add(block.part.id)
+
+    def _replay(self, written: list[bytes]) -> None:
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            self._take_content(event, written)
+
+
+def _continues(block: Block, event: StreamEvent) -> bool:
+    """Whether an event belongs to the block that is open."""
+    if (kind := _WORDS.get(event.type)) is not None:
+        return block.kind == kind and event.index in (None, block.index)
+    if event.type == "content_part":
+        return event.index is not None and event.index == block.index
+    if block.kind != "call":
+        return False
+    if event.index is not None and block.index is not None:
+        return event.index == block.index
+    id = event.tool_call.id if event.tool_call is not None else (event.tool_call_delta or {}).get("id")
+    return event.type != "tool_call_start" and id in (None, "", block.call.id)
+
+
+def _words_of_part(part: Part) -> tuple[BlockKind | None, str]:
+    match part:
+        case TextContent():
+            return "text", part.text
+        case ThinkingContent():
+            return "thinking", part.thinking
+        case RefusalContent():
+            return "refusal", part.refusal
+        case ToolCall():
+            return "call", ""
+        case _:
+            return None, ""
+
+
+_ARGUMENTS_AT_A_TIME = 12
+
+
+def response_events(response: AgentResponse, dialect: ServerDialect) -> list[StreamEvent]:
+    """A finished response as the events of a stream, word by word."""
+    facts = response.model_copy(update={"content": ()})
+    events = [StreamEvent.message_start(response=facts)]
+    for index, part in enumerate(response.content):
+        events += _part_events(part, index, dialect)
+    events.append(StreamEvent.message_end(usage=response.usage, response=facts))
+    return events
+
+
+def _part_events(part: Part, index: int, dialect: ServerDialect) -> list[StreamEvent]:
+    whole = StreamEvent.content_part_event(part, index=index)
+    match part:
+        case TextContent():
+            if part == TextContent(text=part.text):
+                return [StreamEvent.text_delta(word, index=index) for word in words_of(part.text)]
+            if part.signature and dialect.signs_whole_parts:
+                return [whole]
+            return [*(StreamEvent.text_delta(word, index=index) for word in words_of(part.text)), whole]
+        case ThinkingContent():
+            if part.signature and dialect.signs_whole_parts:
+                return [whole]
+            raw = {"item_id": part.id} if part.id else None
+            return [
+                *(StreamEvent.thinking_delta(word, index=index, raw=raw) for word in words_of(part.thinking)),
+                whole,
+            ]
+        case RefusalContent():
+            return [StreamEvent.refusal_delta(word, index=index) for word in words_of(part.refusal)]
+        case ToolCall():
+            text = arguments_text(part)
+            pieces = [text[at : at + _ARGUMENTS_AT_A_TIME] for at in range(0, len(text), _ARGUMENTS_AT_A_TIME)]
+            started = ToolCall(id=part.id, name=part.name)
+            return [
+                StreamEvent.tool_call_start(started, index=index),
+                *(StreamEvent.tool_call_delta_event(piece, id=part.id, index=index) for piece in pieces),
+                StreamEvent.tool_call_end(part, index=index),
+            ]
+        case _:
+            return [whole]
+
+
+def words_of(text: str) -> list[str]:
+    """Words with the space before them, as models stream them; joined they are the text."""
+    words = text.split(" ")
+    return [word if position == 0 else f" {word}" for position, word in enumerate(words) if word or position]
