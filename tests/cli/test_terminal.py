@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import errors
 from agent.cli import terminal
 from agent.cli.terminal import Cleaner, clean
 from agent.models import ModelFacts, register_model
 from agent.models.lookup import _facts, _registered
-from agent.providers.scripted import failed
 from agent.testing import LoopbackServer
 from agent.types import ToolCall
 from agent.wire import Answer, WireRequest
@@ -44,8 +42,8 @@ def hostile() -> Iterator[LoopbackServer]:
         pieces = all_at_once() if name.endswith("all of them") else PAYLOADS[name.removeprefix("fail ")]
         if name.startswith("fail "):
             text = "".join(pieces)
-            error = errors.BadRequestError(text)
-            return failed(error, {"error": {"message": text, "type": text, "code": text}})
+            body = {"error": {"message": text, "type": text, "code": text}}
+            return Answer([json.dumps(body).encode()], status=400, headers={"content-type": "application/json"})
         return chunked(pieces) if is_streamed(request) else whole("".join(pieces))
 
     with LoopbackServer(answer) as server:

@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent import Agent, Router, Target
-from agent.wire import Answer
 from agent.testing import Script, Simulation, start
-from agent.wire import WireRequest
+from agent.wire import Answer, WireRequest
 from tests.routing.world import said
 
 FAILURE_SECONDS = 0.1
