@@ -234,8 +234,12 @@ class Value(BaseModel, frozen=True):
         return cls(**values)
 
     def changed(self, **values: Any) -> Self:
-        """Return a copy with some fields replaced."""
-        return self.model_copy(update=values)
+        """Return a copy with some fields replaced. For values that are valid already: nothing is validated."""
+        copy = BaseModel.__copy__(self)
+        copy.__dict__.update(values)
+        copy.__pydantic_fields_set__.update(values)
+        self._copy_slots(copy, {})
+        return copy
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data without the fields that are None."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
-from pydantic import BaseModel, PrivateAttr, model_validator
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails
 from typing_extensions import override
 
 from ._base import Value
@@ -52,49 +53,81 @@ class Cost:
         return Cost, self.get()
 
 
+_UNKNOWN = Cost()
+
+
 class Priced(Value, frozen=True):
     """Base of values with a cost. `_cost_fields` names the amount and, optionally, the source."""
 
+    __slots__ = ("_cost",)
     _cost_fields: ClassVar[tuple[str, ...]] = ("cost",)
-    _cost: Cost = PrivateAttr(default_factory=Cost)
-    if not TYPE_CHECKING:
 
-        @model_validator(mode="wrap")
-        @classmethod
-        def _read_cost(cls, data, handler):
-            if type(data) is not dict or data.keys().isdisjoint(cls._cost_fields):
-                return handler(data)
-            rest = {name: value for name, value in data.items() if name not in cls._cost_fields}
-            priced = handler(rest)
-            priced._set_cost(Cost(*(_read_cost_field(name, data.get(name)) for name in cls._cost_fields)))
-            return priced
+    if TYPE_CHECKING:
+
+        @property
+        def _cost(self) -> Cost: ...
+
+    else:
+
+        def __init__(self, /, **data):
+            __tracebackhide__ = True
+            given = [data.pop(name, None) for name in self._cost_fields]
+            self.__pydantic_validator__.validate_python(data, self_instance=self)
+            self._set_cost(_UNKNOWN if given.count(None) == len(given) else Cost(*_check_cost(self, given)))
+
+        def __eq__(self, other):
+            equal = super().__eq__(other)
+            return self._cost == other._cost if equal is True else equal
+
+        def __hash__(self):
+            return super().__hash__()
+
+        def __getstate__(self):
+            return {**super().__getstate__(), "cost": self._cost}
+
+        def __setstate__(self, state):
+            self._set_cost(state.pop("cost"))
+            super().__setstate__(state)
+
+    def _set_cost(self, cost: Cost) -> None:
+        object.__setattr__(self, "_cost", cost)
 
     def with_cost(self, cost: Cost) -> Self:
         """Return a copy with this cost."""
-        copy = BaseModel.__copy__(self)
-        self._copy_slots(copy, {})
+        copy = super().changed()
         copy._set_cost(cost)
         return copy
 
-    def _set_cost(self, cost: Cost) -> None:
-        setattr(self, "_cost", cost)  # noqa: B010  # a private attribute may be set although the model is frozen
+    @override
+    def changed(self, **values: Any) -> Self:
+        costs = {name: values.pop(name) for name in self._cost_fields if name in values}
+        copy = super().changed(**values)
+        copy._set_cost(self._cost if not costs else self._changed_cost(costs))
+        return copy
 
     @override
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copy = super().model_copy(update=update, deep=deep)
-        if not update:
-            return copy
-        if update.keys().isdisjoint(self._cost_fields):
-            copy._set_cost(self._cost)
-        else:
-            costs = dict(zip(self._cost_fields, self._cost.get(), strict=False))
-            changed = {name: update.get(name, value) for name, value in costs.items()}
-            copy._set_cost(Cost(*changed.values()))
+        if update:
+            costs = {name: update[name] for name in self._cost_fields if name in update}
+            copy._set_cost(self._cost if not costs else self._changed_cost(costs))
         return copy
 
+    def _changed_cost(self, changes: Mapping[str, Any]) -> Cost:
+        return Cost(*({**dict(zip(self._cost_fields, self._cost.get(), strict=False)), **changes}.values()))
 
-def _read_cost_field(name: str, value: Any) -> Any:
-    expected: tuple[type, ...] = (str,) if name.endswith("source") else (int, float)
-    if value is not None and (not isinstance(value, expected) or isinstance(value, bool)):
-        raise ValueError(f"{name} must be {'text' if str in expected else 'a number'} or None")
-    return value
+
+def _check_cost(value: Priced, given: list[Any]) -> list[Any]:
+    names = value._cost_fields
+    errors: list[InitErrorDetails] = [
+        {"type": kind, "loc": (name,), "input": got}
+        for name, kind, expected, got in zip(names, _ERRORS, _TYPES, given, strict=False)
+        if got is not None and (not isinstance(got, expected) or isinstance(got, bool))
+    ]
+    if errors:
+        raise ValidationError.from_exception_data(type(value).__name__, errors)
+    return given
+
+
+_TYPES: tuple[tuple[type, ...], ...] = ((int, float), (str,))
+_ERRORS = ("float_type", "string_type")

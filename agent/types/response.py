@@ -75,12 +75,9 @@ class AgentResponse(Priced, frozen=True):
 
         def __init__(self, /, *, raw=None, **data):
             __tracebackhide__ = True
-            self.__pydantic_validator__.validate_python(data, self_instance=self)
+            super().__init__(**data)
             if raw is not None:
                 object.__setattr__(self, "_raw", raw)
-
-        # Tells pydantic that this __init__ only validates, so that nested responses are built without calling it.
-        __init__.__pydantic_base_init__ = True
 
         @model_validator(mode="before")
         @classmethod
