@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from .batching.values import BatchProgress, BatchResult
     from .drivers.aio import AioRun
     from .json_streams import Partials
+    from .looping.paused import PausedRun
     from .looping.plan import Hooks
-    from .looping.results import PausedRun, RunResult
+    from .looping.results import RunResult
     from .looping.streams import AsyncRunStream, RunStream
     from .middleware.base import Middleware
     from .sessions import AgentSession

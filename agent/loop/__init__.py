@@ -22,8 +22,9 @@ from ..looping.events import (
     TurnStartEvent,
 )
 from ..looping.journal import CallRecord, Entry, Journal, JournalError, MemoryJournal, Outcome, SqliteJournal, calls_in
+from ..looping.paused import PausedRun, PendingCall
 from ..looping.plan import Hooks
-from ..looping.results import PausedRun, PendingCall, RunResult
+from ..looping.results import RunResult
 from ..looping.shapes import (
     AgentMessage,
     AssistantContent,

@@ -13,20 +13,21 @@ from typing import Any, assert_never
 from .. import errors
 from ..context import Context
 from ..drivers.limits import SLACK, deadline_passed
-from ..errors import BudgetExceededError, ToolExecutionError
+from ..errors import BudgetExceededError, ConfigurationError, ToolExecutionError
 from ..flow import Branch, Cancel, Emit, Emitted, Failed, Finished, Flow, Now, Paused, Spawn, Wait
 from ..tools.base import AgentToolResult, Tool, ToolContext
+from ..tools.flows import NestedTool, Nesting, Suspended
 from ..tools.results import error_text, rendered
 from ..tools.running import Running, tried
 from ..tools.signal import Signal
 from ..types import Message
 from .control import Allow, Ask, Change, Deny, by_risk, read_decision
 from .events import AgentEvent, ToolExecutionUpdateEvent
-from .journal import Outcome
-from .journaling import begin, begun_before, finish, recall
+from .journal import JournalError, Outcome
+from .journaling import begin, begun_before, finish, note_waiting, recall
+from .paused import WaitingCall
 from .plan import Plan, heard, messages_from
 from .record import INTERRUPTED, Record, Slot
-from .results import PendingCall
 from .shapes import for_the_model
 
 SKIPPED = "Skipped: the user said something meanwhile."
@@ -43,9 +44,9 @@ def run_calls(plan: Plan, record: Record, around: Context) -> Flow[None]:
         for group in [[slot] for slot in waiting] if one_by_one else [waiting]:
             for slot in group:
                 yield from _decide(plan, record, slot, tools)
-            held_up = held_up or (one_by_one and any(slot.asked is not None for slot in group))
-            ready = [slot for slot in group if slot.asked is None and (slot.result is not None or not held_up)]
+            ready = [slot for slot in group if slot.result is not None or not (slot.is_undecided or held_up)]
             yield from _taken_up(plan, record, ready, around)
+            held_up = held_up or (one_by_one and any(slot.is_undecided for slot in group))
     finally:
         for slot in record.slots:
             if slot.running is not None and slot.result is None:
@@ -63,8 +64,7 @@ def _is_sequential(slot: Slot, tools: Mapping[str, Tool]) -> bool:
 
 
 def _decide(plan: Plan, record: Record, slot: Slot, tools: Mapping[str, Tool]) -> Flow[None]:
-    """Make a call ready, or answer it, or leave it to a person."""
-    slot.asked = None
+    """Make a call ready, or answer it, or leave it to a person. A call that waits is left to its verdict alone."""
     recall(record, slot)
     if slot.result is not None:
         return
@@ -73,8 +73,17 @@ def _decide(plan: Plan, record: Record, slot: Slot, tools: Mapping[str, Tool]) -
         slot.result = rendered(verdict.answer, slot.call.id, slot.call.name, plan.config.max_output_bytes)
         slot.outcome = "completed"
         return
-    if (arguments := begun_before(record, slot)) is not None:
-        _resume(plan, record, slot, tools.get(slot.named), arguments)
+    if slot.waiting is not None and slot.waiting.run is not None:
+        if slot.waiting.run.has_verdicts:
+            _resume_nested(plan, record, slot, tools.get(slot.named), slot.call.arguments)
+        return
+    if (begun := begun_before(record, slot)) is not None:
+        if begun.is_nested:
+            _resume_nested(plan, record, slot, tools.get(slot.named), begun.arguments)
+        else:
+            _resume(plan, record, slot, tools.get(slot.named), begun.arguments)
+        return
+    if slot.is_undecided:
         return
     if (reason := _reason_against(plan, record, slot)) is not None:
         slot.fail(*reason)
@@ -93,7 +102,21 @@ def _decide(plan: Plan, record: Record, slot: Slot, tools: Mapping[str, Tool]) -
     if verdict is None:
         yield from _permitted(plan, record, slot, tool)
     if _is_open(slot) and not tool.can_run:
-        slot.asked = PendingCall(call=slot.call, reason="This call is answered by the caller.", kind="external")
+        slot.wait(WaitingCall(id=slot.call.id, reason="This call is answered by the caller.", kind="external"))
+    if slot.is_undecided:
+        yield from note_waiting(plan, record, slot)
+
+
+def _resume_nested(plan: Plan, record: Record, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> None:
+    """Go on with the run of a sub-agent: it knows itself which of its calls were made, and which wait."""
+    if not isinstance(tool, NestedTool):
+        raise ConfigurationError(
+            f"The call {slot.call.id!r} is the run of a sub-agent, and {slot.named!r} is none.",
+            field="tools",
+            fix="Pass the tools that the run was started with.",
+        )
+    slot.tool, slot.arguments = tool, dict(arguments)
+    slot.context = _context(plan, record, slot, tool, arguments)
 
 
 def _resume(plan: Plan, record: Record, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> None:
@@ -118,7 +141,7 @@ def _reason_against(plan: Plan, record: Record, slot: Slot) -> tuple[str, Outcom
 
 
 def _is_open(slot: Slot) -> bool:
-    return slot.result is None and slot.asked is None
+    return slot.result is None and not slot.is_undecided
 
 
 def _found(slot: Slot, tools: Mapping[str, Tool]) -> Tool | None:
@@ -181,7 +204,7 @@ def _permitted(plan: Plan, record: Record, slot: Slot, tool: Tool) -> Flow[None]
         case Deny(reason):
             slot.fail(reason, "rejected")
         case Ask(reason):
-            slot.asked = PendingCall(call=slot.call, reason=reason)
+            slot.wait(WaitingCall(id=slot.call.id, reason=reason))
         case Change(arguments):
             if _checked(slot, tool, arguments):
                 slot.context = _context(plan, record, slot, tool, dict(arguments))
@@ -225,7 +248,7 @@ def _spawned(plan: Plan, slot: Slot, around: Context) -> Flow[Branch]:
     assert tool is not None
     assert context is not None
     yield from _check_deadline(around)
-    context.around = around
+    context.nesting = Nesting(around, plan.hooks.journal, slot.waiting and slot.waiting.run, slot.spent)
     timeout = tool.timeout if tool.timeout is not None else plan.config.timeout_per_tool
     slot.running = Running(context.signal)
     slot.until = (yield from Now()) + timeout
@@ -247,6 +270,9 @@ def _next_news(plan: Plan, record: Record, running: dict[Branch, Slot], around: 
         case Emitted(branch, reports):
             slot = running[branch]
             yield Emit([_update(slot, report) for report in reports])
+        case Finished(branch, Suspended(run=paused)):
+            yield Emit([running.pop(branch).suspend(paused)])
+            record.steered += record.steering.take()
         case Finished(branch, result):
             slot = running.pop(branch)
             slot.result, slot.outcome = result, "failed" if result.is_error else "completed"
@@ -254,6 +280,8 @@ def _next_news(plan: Plan, record: Record, running: dict[Branch, Slot], around: 
         case Failed(branch, error):
             slot = running.pop(branch)
             assert isinstance(error, Exception)  # nothing else gets this far
+            if isinstance(error, JournalError):
+                raise error  # of a sub-agent's run: what became of its calls is not known
             if isinstance(error, errors.TimeoutError) and error.deadline:
                 yield from _check_deadline(around)  # the run's time is up, which is no failure of the tool
             slot.fail(error_text(error), "failed")

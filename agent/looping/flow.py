@@ -6,14 +6,12 @@ is told as the last events of the story, and then raised.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ..context import Context, RunPlace
-from ..errors import AgentError, BudgetExceededError, ConfigurationError
+from ..errors import AgentError, BudgetExceededError
 from ..flow import Emit, Flow, Now, intercept
-from ..types import AgentResponse, Message, Role, Route, ToolResult
-from .bill import Bill
+from ..types import AgentResponse, Message, Role, Route
 from .calls import run_calls
 from .events import (
     AgentEndEvent,
@@ -22,10 +20,11 @@ from .events import (
     MessageEndEvent,
     MessageStartEvent,
 )
-from .journaling import digest, note_answer, note_end, note_message, restored
+from .journaling import note_answer, note_end, note_message, restored
 from .plan import Plan, heard, messages_from, takes_second
-from .record import Record, Slot, Speaking
-from .results import PausedRun, RunResult
+from .record import Record, Speaking
+from .results import RunResult
+from .resumption import pause_run
 from .shapes import AgentMessage, for_the_model
 
 
@@ -108,8 +107,6 @@ def _spoken(plan: Plan, record: Record, context: Context) -> Flow[None]:
     response = yield from intercept(plan.ask(messages, record.turn, asked), lambda emit: _passed_on(speaking, emit))
     message = record.hear(_placed(response, started - record.began))
     record.speaking = None
-    if plan.account is not None:
-        plan.account(response)
     assert record.latest is not None
     begun: list[AgentEvent] = [] if speaking.begun else [MessageStartEvent(message=message)]
     record.untold = [*begun, MessageEndEvent(message=message)]
@@ -158,7 +155,7 @@ def _acted(plan: Plan, record: Record, context: Context) -> Flow[None]:
         _check_budgets(plan, record)
         yield from run_calls(plan, record, context)
         record.settle()
-        if record.pending():
+        if any(slot.is_undecided for slot in record.slots):
             raise _Waits
     yield Emit(record.turn_ends())
 
@@ -179,84 +176,9 @@ def _check_budgets(plan: Plan, record: Record) -> None:
         record.warnings["what some answers cost is not known, so cost_budget did not see them"] = None
 
 
-# Ends
-
-
 def _paused(plan: Plan, record: Record) -> Flow[RunResult]:
-    """Everything that is needed to go on, as data."""
     record.settle()
     record.over = True
-    results = [slot.result for slot in record.slots[record.told_results :] if slot.result is not None]
-    paused = PausedRun(
-        run_id=record.run_id,
-        request=plan.request,
-        messages=[message for message in record.history if isinstance(message, Message)],
-        start=sum(isinstance(message, Message) for message in record.history[: record.start]),
-        turn=record.turn,
-        pending=record.pending(),
-        results=results,
-        usage=record.usage,
-        cost=record.bill.cost,
-        costs_known=record.bill.known,
-        attempts=record.attempts,
-        warnings=tuple(record.warnings),
-        notes=_notes(plan, record),
-    )
+    paused = pause_run(plan, record)
     yield Emit([*record.turn_ends(), AgentEndEvent(messages=record.added)])
     return record.result(now=(yield from Now()), stop_reason="pause", paused=paused)
-
-
-def _notes(plan: Plan, record: Record) -> dict[str, Any]:
-    """What a run has to remember besides its conversation."""
-    asides = [
-        (place, dict(message)) for place, message in enumerate(record.history) if not isinstance(message, Message)
-    ]
-    return {
-        "digest": digest(plan, record),
-        "start": record.start,
-        "asides": asides,
-        "outcomes": {slot.call.id: slot.outcome for slot in record.slots if slot.result is not None},
-        "misfits": [slot.call.id for slot in record.slots if slot.misfit],
-        "repairs": record.repairs,
-        "repeats": record.repeats,
-    }
-
-
-def resumed_record(paused: PausedRun) -> Record:
-    """The record of a run that was paused, as it was."""
-    notes = paused.notes or {}
-    history: list[AgentMessage] = list(paused.messages)
-    for place, message in notes.get("asides", ()):
-        history.insert(place, dict(message))
-    record = Record(paused.run_id, history, notes.get("start", paused.start))
-    record.turn = paused.turn
-    record.usage = paused.usage
-    record.bill = Bill.brought_forward(paused.cost or 0.0, known=paused.costs_known)
-    record.attempts = list(paused.attempts)
-    record.warnings = dict.fromkeys(paused.warnings)
-    record.digest = notes.get("digest", "")
-    record.repairs = notes.get("repairs", 0)
-    record.repeats = {key: (brought, times) for key, (brought, times) in notes.get("repeats", {}).items()}
-    spoken = [place for place, message in enumerate(paused.messages) if message.role is Role.ASSISTANT]
-    if not spoken:
-        raise ConfigurationError("The paused run holds no answer.", field="messages", fix="Pass it as it was returned.")
-    spoke = spoken[-1]
-    answer = paused.messages[spoke]
-    told: list[Any] = [part for message in paused.messages[spoke + 1 :] for part in message.parts]
-    record.told_results = len(told)
-    record.slots = _open_slots(paused, answer, {result.tool_call_id: result for result in (*told, *paused.results)})
-    record.latest = AgentResponse(
-        content=answer.parts, stop_reason="tool_calls", provider=answer.provider or "", model=answer.model or ""
-    )
-    return record
-
-
-def _open_slots(paused: PausedRun, answer: Message, results: Mapping[str, ToolResult]) -> list[Slot]:
-    """The calls of the turn in which the run was paused."""
-    notes = paused.notes or {}
-    slots = [Slot(call, call.name, verdict=paused.verdicts.get(call.id)) for call in answer.tool_calls or ()]
-    for slot in slots:
-        if (result := results.get(slot.call.id)) is not None:
-            outcome = notes.get("outcomes", {}).get(slot.call.id, "completed")
-            slot.recall(result, outcome, misfit=slot.call.id in notes.get("misfits", ()))
-    return slots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,8 +12,10 @@ from pydantic_core import to_json, to_jsonable_python
 
 from ..errors import AgentError, ConfigurationError
 from ..flow import Flow, Invoke
+from ..tools.flows import NestedTool
 from ..types import AgentResponse, FrozenDict, Message, ToolResult
 from .journal import Entry, JournalError
+from .paused import WaitingCall
 from .plan import Plan
 from .record import Record, Slot
 from .shapes import AgentMessage, for_the_model
@@ -20,19 +23,41 @@ from .shapes import AgentMessage, for_the_model
 _ON_THE_BILL = {"usage", "cost_estimate", "cost_source", "route", "warnings"}
 
 
-def begun_before(record: Record, slot: Slot) -> Mapping[str, Any] | None:
-    """With which arguments a call began before the run was cut short; None if it did not begin."""
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a call began in an earlier life of the run."""
+
+    arguments: Mapping[str, Any]
+    is_nested: bool
+    """Whether it is the run of a sub-agent, which has entries of its own."""
+
+
+def begun_before(record: Record, slot: Slot) -> Beginning | None:
+    """How a call began before the run was cut short; None if it did not begin."""
     begun = record.known.get(f"begun:{slot.call.id}")
-    return None if begun is None else begun["arguments"]
+    return None if begun is None else Beginning(begun["arguments"], begun.get("nested", False))
 
 
 def recall(record: Record, slot: Slot) -> None:
-    """A call that ended before the run was cut short has its result already."""
+    """Restore from the journal that a call waits, or the result of one that ended."""
+    waiting = record.known.get(f"waiting:{slot.call.id}")
+    if waiting is not None and slot.waiting is None:
+        slot.waiting = WaitingCall(id=slot.call.id, reason=waiting["reason"], kind=waiting["kind"])
     ended = record.known.get(f"ended:{slot.call.id}")
     if ended is None:
         return
     slot.recall(ToolResult.model_validate(ended["result"]), ended["outcome"], misfit=ended.get("misfit", False))
-    record.elsewhere += [AgentResponse.model_validate(answer) for answer in ended.get("spent", ())]
+    for answer in ended.get("spent", ()):
+        record.charge_elsewhere(AgentResponse.model_validate(answer))
+
+
+def note_waiting(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
+    """Write down that a call waits, before anybody is told: a run that is started again must not make it."""
+    if plan.hooks.journal is None:
+        return
+    assert slot.waiting is not None
+    data = {"reason": slot.waiting.reason, "kind": slot.waiting.kind}
+    yield from _written(plan, record, f"waiting:{slot.call.id}", data)
 
 
 def begin(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
@@ -42,6 +67,8 @@ def begin(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
     assert slot.context is not None
     key = f"begun:{slot.call.id}"
     data = {"name": slot.call.name, "arguments": _plain(slot.context.arguments)}
+    if isinstance(slot.tool, NestedTool):
+        data["nested"] = True
     if not (yield from _written(plan, record, key, data)) and key not in record.known:
         raise _somebody_else(record)
 
@@ -120,12 +147,17 @@ def restored(plan: Plan, record: Record) -> Flow[bool]:
             field="run_id",
             fix="Use a new run_id, or ask the same question.",
         )
+    bill_caller = record.bill_caller
+    if plan.is_retried:
+        record.bill_caller = None  # what the journal holds was billed by the first try
     try:
         _recall_results(record)
         while (data := record.known.get(f"message:{len(record.history) - record.start + 1}")) is not None:
             _replay(plan, record, data)
     except (ValidationError, LookupError, TypeError) as error:
         raise JournalError(f"What is written about the run {record.run_id!r} cannot be read: {error}") from error
+    finally:
+        record.bill_caller = bill_caller
     return "end" in record.known
 
 

@@ -58,8 +58,8 @@ class Plan:
     signal: Signal = field(default_factory=Signal)
     prompts: Sequence[AgentMessage] = ()
     """What is said at the beginning."""
-    account: Callable[[AgentResponse], None] | None = None
-    """Told of every answer: a sub-agent's bill is part of its caller's."""
+    is_retried: bool = False
+    """Whether it is a sub-agent's run that was tried before: what its journal holds is billed already."""
 
 
 def heard(name: str, function: Callable[..., Any], *args: Any) -> Flow[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,8 @@ from .events import (
     told,
 )
 from .journal import Outcome
-from .results import PausedRun, PendingCall, RunResult, Verdict
+from .paused import PausedRun, Verdict, WaitingCall
+from .results import RunResult
 from .shapes import AgentMessage
 
 INTERRUPTED = "The call was interrupted; whether it took effect is not known."
@@ -82,7 +83,8 @@ class Slot:
     outcome: Outcome = "running"
     misfit: bool = False
     """The call could not be made as the model wrote it."""
-    asked: PendingCall | None = None
+    waiting: WaitingCall | None = None
+    """Why the call waits for a decision. Once it waits, only a verdict lets it be executed."""
     verdict: Verdict | None = None
     noted: bool = False
     """Whether its result is in the journal."""
@@ -96,6 +98,19 @@ class Slot:
         if not self._key:
             self._key = _digest(_written([self.call.name, thaw(self.call.arguments)]))
         return self._key
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the call waits, and nobody has decided anything about it."""
+        if self.result is not None or self.waiting is None:
+            return False
+        if self.waiting.run is not None:
+            return not self.waiting.run.has_verdicts
+        return self.verdict is None
+
+    def wait(self, waiting: WaitingCall) -> None:
+        """Leave the call without a result until somebody decides."""
+        self.waiting, self.verdict, self.running = waiting, None, None
 
     def start(self) -> ToolExecutionStartEvent:
         self.started = True
@@ -114,6 +129,14 @@ class Slot:
             result=shown(self.result),
             is_error=self.result.is_error,
         )
+
+    def suspend(self, paused: PausedRun) -> ToolExecutionEndEvent:
+        """End the execution of a sub-agent whose run has paused. The call goes on waiting."""
+        self.wait(WaitingCall(id=self.call.id, run=paused))
+        self.ended = True
+        names = ", ".join(call.name for call in paused.pending)
+        result = AgentToolResult(f"The agent waits for a decision about: {names}.", details={"paused": True})
+        return ToolExecutionEndEvent(tool_call_id=self.call.id, tool_name=self.call.name, result=result)
 
     def fail(self, message: str, outcome: Outcome) -> None:
         self.result, self.outcome = failed(message, self.call.id, self.call.name), outcome
@@ -219,6 +242,8 @@ class Record:
     """What has happened, and is told as soon as it is written down."""
     over: bool = False
     error: BaseException | None = None
+    bill_caller: Callable[[AgentResponse], None] | None = None
+    """For a sub-agent's run: puts an answer on the bill of the run that called it."""
 
     # The conversation
 
@@ -253,6 +278,8 @@ class Record:
         """Take an answer: onto the bill, into the conversation, and its calls into slots."""
         self.latest = response
         self.account(response)
+        if self.bill_caller is not None:
+            self.bill_caller(response)
         response, self.slots = self._calls_of(response)
         self.told_results = 0
         message = response.message.changed(
@@ -322,9 +349,15 @@ class Record:
     # The bill
 
     def charge(self, slot: Slot, response: AgentResponse) -> None:
-        """Take an answer that a call paid for onto the bill, and note whose it was."""
-        self.elsewhere.append(response)
+        """Bill an answer that a call paid for, and note which call it was."""
         slot.spent.append(response)
+        self.charge_elsewhere(response)
+
+    def charge_elsewhere(self, response: AgentResponse) -> None:
+        """Bill an answer that is no part of this conversation."""
+        self.elsewhere.append(response)
+        if self.bill_caller is not None:
+            self.bill_caller(response)
 
     def account(self, response: AgentResponse) -> None:
         self.attempts += response.route
@@ -392,6 +425,7 @@ class Record:
             if slot.result is None:
                 if slot.running is not None:
                     slot.running.give_up()
+                if slot.running is not None or (slot.waiting is not None and slot.waiting.run is not None):
                     slot.fail(INTERRUPTED, "interrupted")
                 else:
                     slot.fail(NOT_RUN, "skipped")
@@ -417,9 +451,6 @@ class Record:
             AgentEndEvent(messages=self.added),
         ]
         return events
-
-    def pending(self) -> list[PendingCall]:
-        return [slot.asked for slot in self.slots if slot.asked is not None]
 
 
 _written = json.JSONEncoder(sort_keys=True, default=str).encode  # made once: `json.dumps` would make it for each call

@@ -18,10 +18,10 @@ from ..tools.base import Tool
 from ..tools.functions import as_tool
 from ..tools.signal import Signal
 from ..types import AgentRequest, AgentResponse, Message, ToolLoopConfig, ToolSpec
-from .flow import resumed_record
+from .paused import PausedRun
 from .plan import Hooks, Plan
 from .record import Record
-from .results import PausedRun
+from .resumption import resume_record
 from .shapes import AgentMessage, for_the_model
 
 _HOOKS = frozenset(field.name for field in fields(Hooks))
@@ -62,7 +62,7 @@ def begun(
     options: Mapping[str, Any],
     *,
     streaming: bool,
-    account: Any = None,
+    is_retried: bool = False,
 ) -> Run:
     """Make a run ready. What is wrong with the request is raised here, before anything is sent.
 
@@ -75,7 +75,7 @@ def begun(
     config = _config(run_options.get("loop"), runner.loop)
     hooks = _hooks(runner.hooks or Hooks(), run_options)
     if isinstance(request, PausedRun):
-        record = resumed_record(request)
+        record = resume_record(request)
         asked = read_request(request.request, {**overrides, "messages": request.messages})
         said: Sequence[AgentMessage] = ()
     else:
@@ -95,7 +95,7 @@ def begun(
         deps=run_options.get("deps"),
         signal=Signal(),
         prompts=said,
-        account=account,
+        is_retried=is_retried,
     )
     limits = [limit for limit in (prepared.deadline, config.time_budget) if limit is not None]
     return Run(plan, record, min(limits, default=None))

@@ -15,6 +15,7 @@ from ..context import Context
 from ..errors import ConfigurationError
 from ..flow import Emit, Flow, intercept
 from ..tools.base import AgentToolResult, Tool, ToolContext
+from ..tools.flows import NestedTool, Nesting, Suspended
 from .flow import looped
 from .results import RunResult
 from .starting import Runner, begun
@@ -29,7 +30,7 @@ _TASK = {
 
 
 @dataclass
-class SubAgent(Tool):
+class SubAgent(NestedTool):
     """A tool that asks another agent."""
 
     runner: Any = None
@@ -54,14 +55,22 @@ class SubAgent(Tool):
     def can_run(self) -> bool:
         return True
 
+    @override
     def steps(self, arguments: Any, context: ToolContext[Any]) -> Flow[Any]:
-        """The run of the other agent, as part of this one. What it does is shown as partial results."""
-        run = begun(self.runner, _task(arguments), self._options(context), streaming=False, account=context.account)
-        around = context.around or Context()
-        result: RunResult = yield from intercept(
-            looped(run.plan, run.record, Context(deadline=around.deadline)), _shown
-        )
-        return _answer(result)
+        """The run of the other agent, as part of this one. What it does is shown as partial results.
+
+        It shares the journal of its caller unless it has one of its own, and pauses with it.
+        """
+        nesting: Nesting = context.nesting or Nesting(Context())
+        options = self._options(context)
+        if nesting.journal is not None and (self.runner.hooks is None or self.runner.hooks.journal is None):
+            options.setdefault("journal", nesting.journal)
+        request = nesting.paused or _task(arguments)
+        run = begun(self.runner, request, options, streaming=False, is_retried=bool(nesting.spent))
+        run.record.bill_caller = context.account
+        deadline = nesting.context.deadline
+        result: RunResult = yield from intercept(looped(run.plan, run.record, Context(deadline=deadline)), _shown)
+        return Suspended(result.paused) if result.paused is not None and context.nesting else _answer(result)
 
     @override
     async def run(self, arguments: Any, context: ToolContext[Any]) -> Any:

@@ -228,7 +228,7 @@ def _described(tool: Tool) -> mcp_types.Tool:
 # A call, as a flow
 
 
-def _within(seconds: float, steps: Flow[ToolResult]) -> Flow[ToolResult]:
+def _within(seconds: float, steps: Flow[Any]) -> Flow[Any]:
     """The tool's result, its reports on the way, or an end when the time is up."""
     until = (yield from Now()) + seconds
     branch = yield from Spawn(steps)

@@ -15,15 +15,17 @@ from ..drivers.simulated import SimulatedRun, Simulation
 from ..errors import Aborted
 from ..flow import Emit, Flow, Sleep
 from ..looping.events import AgentEvent
+from ..looping.paused import PausedRun
 from ..looping.record import Record
-from ..looping.results import PausedRun, RunResult
+from ..looping.results import RunResult
 from ..looping.shapes import MessageLike, read_message
 from ..requests import RequestLike
-from ..tools.base import Tool, ToolContext
+from ..tools.base import ToolContext
+from ..tools.flows import FlowTool
 
 
 @dataclass
-class TimedTool(Tool):
+class TimedTool(FlowTool):
     """A tool that takes time, in whichever world it runs: reports at given times, then a result or a failure."""
 
     result: Any = "done"
@@ -38,6 +40,7 @@ class TimedTool(Tool):
     def can_run(self) -> bool:
         return True
 
+    @override
     def steps(self, arguments: Any, context: ToolContext[Any]) -> Flow[Any]:
         self.calls += 1
         waited = 0.0

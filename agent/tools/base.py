@@ -72,8 +72,8 @@ class ToolContext(Generic[Deps]):
     """time.monotonic() by which this call must end."""
     account: Callable[[Any], None] = _heard_by_nobody
     """Told of answers that this call paid for, so that they are on the run's bill: sub-agents do."""
-    around: Any = None
-    """The context of the run's flow, for tools that are flows themselves."""
+    nesting: Any = None
+    """For tools that are runs themselves: a `Nesting`."""
 
     def seconds_left(self) -> float:
         return self.deadline - monotonic()

@@ -19,6 +19,7 @@ from ..context import ambient_deadline
 from ..flow import Flow, Invoke, Now
 from ..types import ToolResult
 from .base import Tool, ToolContext, ToolError
+from .flows import FlowTool, Suspended
 from .leaving import Leavable
 from .results import ToolFailed, error_text, rendered
 from .signal import Signal
@@ -71,14 +72,13 @@ def abandoned() -> int:
 
 def performed(
     running: Running, tool: Tool, arguments: Any, context: ToolContext[Any], timeout: float, limit: int
-) -> Flow[ToolResult]:
+) -> Flow[ToolResult | Suspended]:
     """Run a tool; what it returns comes as a result, what it raises as an exception."""
     context = replace(context)  # what a tool does to its context is of no consequence to anybody else
-    steps = getattr(tool, "steps", None)
-    if steps is not None:  # a sub-agent: its calls are part of this run
+    if isinstance(tool, FlowTool):
         call_id, name = context.call_id, context.tool_name
-        value = yield from steps(arguments, context)
-        return rendered(value, call_id, name, limit)
+        value = yield from tool.steps(arguments, context)
+        return value if isinstance(value, Suspended) else rendered(value, call_id, name, limit)
     result: ToolResult
     if tool.isolation == "process":
         from .isolated import ChildProcess  # lazy: import cycle
@@ -98,7 +98,7 @@ def performed(
 
 def tried(
     running: Running, tool: Tool, arguments: Any, context: ToolContext[Any], timeout: float, limit: int, until: float
-) -> Flow[ToolResult]:
+) -> Flow[ToolResult | Suspended]:
     """Run a tool, and again after it raised, as often as it says; not after `until`, on the driver's clock."""
     try:
         for _ in range(tool.retries):

@@ -13,9 +13,10 @@ from typing_extensions import override
 
 from agent import Agent
 from agent.flow import Emit, Flow, Sleep
-from agent.loop import MemoryJournal, Tool
+from agent.loop import MemoryJournal
 from agent.testing import Simulation, VendorScript
 from agent.tools.base import ToolContext
+from agent.tools.flows import FlowTool
 from agent.types import AgentResponse, TextContent, ToolCall, ToolSpec
 from agent.wire import Answer, WireRequest
 from tests.loop.scenarios import Wish
@@ -63,7 +64,7 @@ def _arguments(wish: Wish) -> dict[str, Any]:
 
 
 @dataclass
-class TriedTool(Tool):
+class TriedTool(FlowTool):
     """A tool that the world watches. What it does to the world it does when it begins."""
 
     world: Any = None
@@ -76,6 +77,7 @@ class TriedTool(Tool):
     def can_run(self) -> bool:
         return True
 
+    @override
     def steps(self, arguments: Any, context: ToolContext[Any]) -> Flow[Any]:
         times, began = self.world.begins(self, context), self.world.now
         try:
@@ -132,8 +134,9 @@ class WatchedJournal(MemoryJournal):
     @override
     def write(self, run_id: str, key: str, data: Mapping[str, Any]) -> bool:
         written = super().write(run_id, key, data)
-        self.answers += written and "response" in data
-        self.keys.add(key)
+        if "/" not in run_id:  # those of sub-agents are theirs
+            self.answers += written and "response" in data
+            self.keys.add(key)
         return written
 
     def ids(self, kind: str) -> set[str]:

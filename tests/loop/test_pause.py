@@ -437,7 +437,7 @@ def test_a_paused_run_reads_what_it_wrote_and_more_and_nothing_else() -> None:
     data = json.loads(text)
     later = PausedRun.from_json(json.dumps({**data, "invented later": 1}))
     assert later == PausedRun.from_json(text)
-    broken: list[Any] = [{**data, "version": 2}, {**data, "messages": "none"}, {}, [], "nothing"]
+    broken: list[Any] = [{**data, "version": 1}, {**data, "messages": "none"}, {}, [], "nothing"]
     for wrong in broken:
         with pytest.raises(errors.ConfigurationError, match="PausedRun"):
             PausedRun.from_json(json.dumps(wrong))
@@ -445,7 +445,7 @@ def test_a_paused_run_reads_what_it_wrote_and_more_and_nothing_else() -> None:
         PausedRun.from_json(b"\xff{")
     with pytest.raises(errors.ConfigurationError, match="no answer"):
         scripted_agent().run(PausedRun.from_json(json.dumps({**data, "messages": []})))
-    least = {name: data[name] for name in ("run_id", "request", "messages", "turn", "pending")}
+    least = {name: data[name] for name in ("run_id", "request", "messages", "turn", "waiting", "results", "version")}
     assert (
         scripted_agent("Done.").run(PausedRun.from_json(json.dumps(least)).approve(), tools=[Till().pay]).text
         == "Done."
