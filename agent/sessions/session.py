@@ -17,6 +17,7 @@ from ..errors import ConfigurationError
 from ..graph import DAG
 from ..graph.growing import before_last_turn, grown, without_messages
 from ..graph.node import prompt_of, tools_of
+from ..looping.paused import PausedRun, SessionPlace
 from ..looping.results import RunResult
 from ..looping.shapes import MessageLike, read_message
 from ..requests import RequestLike, read_request
@@ -24,6 +25,7 @@ from ..stores.base import SessionNotFoundError, SessionRecord, Store, StoreError
 from ..types import AgentRequest, AgentResponse, Message, Session, ToolSpec, Usage
 from .keeping import Keeper, awaited, waited
 from .streams import AsyncSessionRun, AsyncSessionStream, SessionRun, SessionStream
+from .turns import Conversation, RunTurn, read_turn
 
 
 class Asked(Protocol):
@@ -165,26 +167,31 @@ class AgentSession:
 
     # Turns
 
-    def run(self, request: RequestLike, **options: Any) -> RunResult:
-        """One turn: the model is asked, and its tools run, until it has its answer."""
-        asked, rest = _read(request, options)
+    def run(self, request: RequestLike | PausedRun, **options: Any) -> RunResult:
+        """One turn: the model is asked, and its tools run, until it has its answer.
+
+        A run that pauses leaves the session as it was; resume it here with `run(result.paused.approve())`.
+        """
+        turn = RunTurn(request, options)
         with self._turn():
-            result = self._agent.run(self._with_conversation(asked), **rest)
-            self._add([*asked.messages, *result.messages], result.responses, result)
+            result = turn.finish(self._agent.run(self._start_run(turn), **turn.options))
+            if result.paused is None:
+                self._add([*turn.said, *result.messages], result.responses, result)
             return result
 
-    async def arun(self, request: RequestLike, **options: Any) -> RunResult:
-        """As `run`, with await."""
-        asked, rest = _read(request, options)
+    async def arun(self, request: RequestLike | PausedRun, **options: Any) -> RunResult:
+        """Async version of `run`."""
+        turn = RunTurn(request, options)
         with self._turn():
-            await self._aloaded()
-            result = await self._agent.arun(self._with_conversation(asked), **rest)
-            await self._aadd([*asked.messages, *result.messages], result.responses, result)
+            await self._astart_run(turn)
+            result = turn.finish(await self._agent.arun(self._run_request(turn), **turn.options))
+            if result.paused is None:
+                await self._aadd([*turn.said, *result.messages], result.responses, result)
             return result
 
     def complete(self, request: RequestLike, **options: Any) -> AgentResponse:
         """One turn with one model call. Tools are offered, not run."""
-        asked, rest = _read(request, options)
+        asked, rest = read_turn(request, options)
         with self._turn():
             response = self._agent.complete(self._with_conversation(asked), **rest)
             self._add(_said(asked, response), (response,), response)
@@ -192,7 +199,7 @@ class AgentSession:
 
     async def acomplete(self, request: RequestLike, **options: Any) -> AgentResponse:
         """As `complete`, with await."""
-        asked, rest = _read(request, options)
+        asked, rest = read_turn(request, options)
         with self._turn():
             await self._aloaded()
             response = await self._agent.acomplete(self._with_conversation(asked), **rest)
@@ -211,7 +218,7 @@ class AgentSession:
 
     def stream(self, request: RequestLike, **options: Any) -> SessionStream:
         """As `complete`, with events while the answer arrives. The turn counts when its end has been read."""
-        asked, rest = _read(request, options)
+        asked, rest = read_turn(request, options)
 
         def start() -> Any:
             return self._agent.stream(self._with_conversation(asked), **rest)
@@ -223,7 +230,7 @@ class AgentSession:
 
     def astream(self, request: RequestLike, **options: Any) -> AsyncSessionStream:
         """As `stream`, for `async for`."""
-        asked, rest = _read(request, options)
+        asked, rest = read_turn(request, options)
 
         async def start() -> Any:
             await self._aloaded()
@@ -234,30 +241,30 @@ class AgentSession:
 
         return AsyncSessionStream(self._turn, start, commit, keep_partial=self.keep_partial)
 
-    def run_stream(self, request: RequestLike, **options: Any) -> SessionRun:
+    def run_stream(self, request: RequestLike | PausedRun, **options: Any) -> SessionRun:
         """As `run`, with the events of the loop, and the means to steer it."""
-        asked, rest = _read(request, options)
+        turn = RunTurn(request, options)
 
         def start() -> Any:
-            return self._agent.run_stream(self._with_conversation(asked), **rest)
+            return self._agent.run_stream(self._start_run(turn), **turn.options)
 
         def commit(result: RunResult) -> None:
-            self._add([*asked.messages, *result.messages], result.responses, result)
+            self._add([*turn.said, *result.messages], result.responses, result)
 
-        return SessionRun(self._turn, start, commit, keep_partial=self.keep_partial)
+        return SessionRun(self._turn, start, commit, keep_partial=self.keep_partial, finish=turn.finish)
 
-    def arun_stream(self, request: RequestLike, **options: Any) -> AsyncSessionRun:
+    def arun_stream(self, request: RequestLike | PausedRun, **options: Any) -> AsyncSessionRun:
         """As `run_stream`, for `async for`."""
-        asked, rest = _read(request, options)
+        turn = RunTurn(request, options)
 
         async def start() -> Any:
-            await self._aloaded()
-            return self._agent.arun_stream(self._with_conversation(asked), **rest)
+            await self._astart_run(turn)
+            return self._agent.arun_stream(self._run_request(turn), **turn.options)
 
         async def commit(result: RunResult) -> None:
-            await self._aadd([*asked.messages, *result.messages], result.responses, result)
+            await self._aadd([*turn.said, *result.messages], result.responses, result)
 
-        return AsyncSessionRun(self._turn, start, commit, keep_partial=self.keep_partial)
+        return AsyncSessionRun(self._turn, start, commit, keep_partial=self.keep_partial, finish=turn.finish)
 
     # Other changes
 
@@ -314,14 +321,37 @@ class AgentSession:
 
     def reload(self) -> None:
         """Take what the store has now, such as after a conflict."""
-        if self._keeper is not None:
-            self._dag = self._messages = self._holds = None
+        if self._forget():
             self._loaded()
 
     # Inside
 
     def _turn(self) -> _Turn:
         return _Turn(self)
+
+    def _start_run(self, turn: RunTurn) -> Any:
+        if turn.paused is not None:
+            self._forget()  # it is resumed behind what the store has now
+        return self._run_request(turn)
+
+    async def _astart_run(self, turn: RunTurn) -> None:
+        if turn.paused is not None:
+            self._forget()
+        await self._aloaded()
+
+    def _run_request(self, turn: RunTurn) -> AgentRequest | PausedRun:
+        heads = tuple(head.id for head in self._loaded().heads)
+        turn.start(Conversation(SessionPlace(id=self.id, heads=heads), self._known(), self._standing()[1]))
+        if turn.paused is not None:
+            return turn.paused
+        assert turn.asked is not None
+        return self._with_conversation(turn.asked)
+
+    def _forget(self) -> bool:
+        """Drop what was loaded, if there is a store to load it from again."""
+        if self._keeper is not None:
+            self._dag = self._messages = self._holds = None
+        return self._keeper is not None
 
     def _with_conversation(self, asked: AgentRequest) -> AgentRequest:
         """The request with what was said before it, and what holds for the whole session."""
@@ -457,16 +487,6 @@ class _Turn:
         self._session._busy = False
 
 
-_OF_A_REQUEST = frozenset(AgentRequest.model_fields) | {"schema"}
-
-
-def _read(request: RequestLike, options: Mapping[str, Any]) -> tuple[AgentRequest, dict[str, Any]]:
-    """What is asked, and what is said to the agent besides."""
-    fields = {name: value for name, value in options.items() if name in _OF_A_REQUEST}
-    rest = {name: value for name, value in options.items() if name not in _OF_A_REQUEST}
-    return read_request(request, fields), rest
-
-
 def _said(asked: AgentRequest, response: AgentResponse) -> list[Message]:
     """All that a turn with one answer adds."""
     question = [Message.user(asked.input)] if asked.input else []
@@ -474,7 +494,7 @@ def _said(asked: AgentRequest, response: AgentResponse) -> list[Message]:
 
 
 def _check_schema(request: RequestLike, options: Mapping[str, Any]) -> None:
-    if _read(request, options)[0].output_schema is None:
+    if read_turn(request, options)[0].output_schema is None:
         raise ConfigurationError(
             "There is no schema for the output.", field="schema", fix="Pass schema=, such as a pydantic model."
         )

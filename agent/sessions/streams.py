@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from ..errors import AgentError, StreamInterrupted
+from ..errors import AgentError, ConfigurationError, StreamInterrupted
 from ..looping.results import RunResult
 from ..types import AgentResponse, ToolCall
 
@@ -173,6 +173,23 @@ class AsyncSessionStream(_AsyncTurn):
 class SessionRun(_Turn):
     """The events of a run, as from `Agent.run_stream`; `result`, `steer`, `follow_up` and the others are its."""
 
+    def __init__(
+        self,
+        turn: Callable[[], Any],
+        start: Callable[[], Any],
+        commit: Callable[[Any], None],
+        *,
+        keep_partial: bool,
+        finish: Callable[[RunResult], RunResult],
+    ) -> None:
+        super().__init__(turn, start, commit, keep_partial=keep_partial)
+        self._finish = finish
+
+    @property
+    def result(self) -> RunResult:
+        """As of `Agent.run_stream`. A paused run can be resumed with the session's `run`."""
+        return self._finish(_started(self._stream).result)
+
     @override
     def _taken(self, stream: Any, failure: BaseException | None) -> Any:
         return _result_of(stream, keep=self._keep)
@@ -181,12 +198,28 @@ class SessionRun(_Turn):
         """Run to the end, and return the result."""
         for _ in self:
             pass
-        result: RunResult = self._stream.result
-        return result
+        return self.result
 
 
 class AsyncSessionRun(_AsyncTurn):
     """As `SessionRun`, for `async for`."""
+
+    def __init__(
+        self,
+        turn: Callable[[], Any],
+        start: Callable[[], Awaitable[Any]],
+        commit: Callable[[Any], Awaitable[None]],
+        *,
+        keep_partial: bool,
+        finish: Callable[[RunResult], RunResult],
+    ) -> None:
+        super().__init__(turn, start, commit, keep_partial=keep_partial)
+        self._finish = finish
+
+    @property
+    def result(self) -> RunResult:
+        """As of `Agent.run_stream`. A paused run can be resumed with the session's `run`."""
+        return self._finish(_started(self._stream).result)
 
     @override
     def _taken(self, stream: Any, failure: BaseException | None) -> Any:
@@ -196,8 +229,17 @@ class AsyncSessionRun(_AsyncTurn):
         """Run to the end, and return the result."""
         async for _ in self:
             pass
-        result: RunResult = self._stream.result
-        return result
+        return self.result
+
+
+def _started(stream: Any) -> Any:
+    if stream is None:
+        raise ConfigurationError(
+            "The run has not started, so there is no result yet.",
+            field="result",
+            fix="Iterate to the end first, or call collect().",
+        )
+    return stream
 
 
 def _answer_of(stream: Any, failure: BaseException | None, *, keep: bool) -> AgentResponse | None:

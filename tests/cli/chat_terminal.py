@@ -103,7 +103,9 @@ def environment(home: Path, server: LoopbackServer) -> dict[str, str]:
 class Terminal:
     """`agent …` in a terminal. `expect` waits for text that has not been expected before."""
 
-    def __init__(self, *arguments: str, env: dict[str, str], columns: int = 80, lines: int = 24) -> None:
+    def __init__(
+        self, *arguments: str, env: dict[str, str], columns: int = 80, lines: int = 24, shows_output: bool = True
+    ) -> None:
         self.screen = pyte.HistoryScreen(columns, lines, history=1000)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = bytearray()
@@ -115,7 +117,7 @@ class Terminal:
         self._process = subprocess.Popen(
             [sys.executable, "-c", ATTACH, sys.executable, "-m", "agent", *arguments],
             stdin=other,
-            stdout=other,
+            stdout=other if shows_output else subprocess.DEVNULL,
             stderr=other,
             env=env,
             start_new_session=True,

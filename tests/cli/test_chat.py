@@ -540,6 +540,7 @@ def test_a_keyboard_keeps_its_lines_for_the_next_chat_and_its_answers_to_itself(
     shown: list[str] = []
     desk.monkeypatch.setattr(reading, "_readline", lambda: readline)
     desk.monkeypatch.setattr("builtins.input", given)
+    desk.monkeypatch.setattr(reading, "discard_input", lambda: True)
     desk.monkeypatch.setenv("TERM", "xterm")
     keyboard = Keyboard(desk.home / "deep" / "history", lambda line: [f"{line}!"])
     assert readline.settings == ["set enable-bracketed-paste on", "tab: complete"]
@@ -588,10 +589,21 @@ class FakeReadline:
 
 def test_with_its_output_elsewhere_a_chat_asks_on_standard_error(desk: Desk) -> None:
     desk.monkeypatch.setattr("builtins.input", lambda prompt: f"[{prompt}]")
+    desk.monkeypatch.setattr(reading, "discard_input", lambda: True)
     keyboard = reading.Prompted()
     assert [keyboard.line("> "), keyboard.answer("Sure? "), keyboard.has_begun] == ["[]", "[]", False]
     shown = desk.capsys.readouterr()
     assert (shown.out, shown.err) == ("", "> Sure? ")
+
+
+def test_an_answer_that_may_have_been_typed_before_the_question_is_none(desk: Desk) -> None:
+    desk.monkeypatch.setattr("builtins.input", lambda prompt: "y")
+    with open("/dev/null") as nothing:
+        for source in (nothing, io.StringIO("y\n")):
+            desk.monkeypatch.setattr("sys.stdin", source)
+            for keyboard in (Keyboard(), reading.Prompted()):
+                with pytest.raises(EOFError):
+                    keyboard.answer("Sure? ")
 
 
 # The guide

@@ -181,6 +181,26 @@ def test_an_answer_that_is_stopped_or_fails_leaves_the_chat_as_it_was(
     assert vendor.questions() == ["first", "second", "tool please", "tool again", "third"]
 
 
+@pytest.mark.parametrize("output", ["terminal", "elsewhere"])
+def test_what_is_typed_before_the_question_approves_nothing(
+    desk: tuple[Vendor, dict[str, str]], tmp_path: Path, output: str
+) -> None:
+    _, env = desk
+    launched, tools = tmp_path / "launched", tmp_path / "rocket.py"
+    tools.write_text(
+        "from pathlib import Path\nfrom agent import tool\n\n\n@tool(risk='exec')\ndef launch(what: str) -> str:\n"
+        f"    'Launches.'\n    Path({str(launched)!r}).touch()\n    return 'it flies'\n"
+    )
+    with Terminal("chat", "--tool", f"{tools}:launch", env=env, shows_output=output == "terminal") as chat:
+        chat.is_ready()
+        chat.type("tool please\ry\ry\ralways\r")
+        chat.expect("Allow it? [y/N/always] ")
+        chat.say("n")
+        chat.expect("The person at the terminal said no.")
+        chat.is_ready()
+    assert not launched.exists()
+
+
 def test_no_payload_of_a_model_commands_the_terminal_of_a_chat(desk: tuple[Vendor, dict[str, str]]) -> None:
     _, env = desk
     with Terminal("chat", "mine", env=env) as chat:

@@ -108,7 +108,9 @@ class Keyboard:
             return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def answer(self, question: str) -> str:
-        """A line that is no part of the history."""
+        """A line that is no part of the history, and is typed after the question. `EOFError` if that is not certain."""
+        if not discard_input():
+            raise EOFError
         if self._readline is None or not hasattr(self._readline, "set_auto_history"):
             return input(question)
         self._readline.set_auto_history(False)
@@ -172,7 +174,32 @@ class Prompted(Keyboard):
 
     @override
     def answer(self, question: str) -> str:
-        return super().answer(self._shown(question))
+        if not discard_input():
+            raise EOFError
+        return input(self._shown(question))
+
+
+def discard_input() -> bool:
+    """Discard what was typed ahead. False if that is not possible, as where standard input is no terminal."""
+    try:
+        import termios
+    except ImportError:
+        return _discard_console_input()
+    try:
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    except (termios.error, OSError, ValueError):  # no terminal, no file, or a closed one
+        return False
+    return True
+
+
+def _discard_console_input() -> bool:
+    try:
+        import msvcrt
+    except ImportError:
+        return False
+    while msvcrt.kbhit():  # type: ignore[attr-defined]  # only on Windows
+        msvcrt.getwch()  # type: ignore[attr-defined]
+    return True
 
 
 def _readline() -> Any:

@@ -1,0 +1,100 @@
+"""One run as a turn of a session: a new one, or a paused one that is resumed where it was started.
+
+A paused turn is not complete, so nothing of it is in the session: the paused run holds it until it is resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigurationError
+from ..looping.paused import PausedRun, SessionPlace
+from ..looping.results import RunResult
+from ..requests import RequestLike, read_request
+from ..types import AgentRequest, Message, ToolSpec
+
+_REQUEST_FIELDS = frozenset(AgentRequest.model_fields) | {"schema"}
+
+
+def read_turn(request: RequestLike, options: Mapping[str, Any]) -> tuple[AgentRequest, dict[str, Any]]:
+    """The request of a new turn, and the options that are none of its fields."""
+    fields = {name: value for name, value in options.items() if name in _REQUEST_FIELDS}
+    rest = {name: value for name, value in options.items() if name not in _REQUEST_FIELDS}
+    return read_request(request, fields), rest
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a session holds when a turn starts."""
+
+    place: SessionPlace
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec | Mapping[str, Any]]
+
+
+class RunTurn:
+    """A run that becomes a turn when it is complete.
+
+    Args:
+        request: What is asked, or a paused run.
+        options: As for `Agent.run`.
+    """
+
+    __slots__ = ("_place", "asked", "options", "paused", "said")
+
+    def __init__(self, request: RequestLike | PausedRun, options: Mapping[str, Any]) -> None:
+        self.paused: PausedRun | None = None
+        self.asked: AgentRequest | None = None
+        self.options: dict[str, Any] = dict(options)
+        if isinstance(request, PausedRun):
+            self.paused = request
+        else:
+            self.asked, self.options = read_turn(request, options)
+        self.said: Sequence[Message] = () if self.asked is None else self.asked.messages
+        """Messages of the turn that were there before its run."""
+        self._place: SessionPlace | None = None
+
+    def start(self, conversation: Conversation) -> None:
+        """Note where the turn starts. Raises ConfigurationError if a paused run was started elsewhere."""
+        self._place = conversation.place
+        if self.paused is not None:
+            self.paused = _continued(self.paused, conversation)
+            self.said = self.paused.messages[len(conversation.messages) : self.paused.start]
+            self.options.setdefault("tools", _with_functions(self.paused.request.tools, conversation.tools))
+
+    def finish(self, result: RunResult) -> RunResult:
+        """The result; if it is paused, with the place where it can be resumed."""
+        if result.paused is None or result.paused.session is not None:
+            return result
+        return result.model_copy(update={"paused": result.paused.model_copy(update={"session": self._place})})
+
+
+def _continued(paused: PausedRun, conversation: Conversation) -> PausedRun:
+    """The paused run, behind the messages that the session itself holds."""
+    paused.check()
+    here, there = conversation.place, paused.session
+    if there is None or there.id != here.id:
+        started = "outside of a session" if there is None else f"in the session {there.id!r}"
+        raise ConfigurationError(
+            f"The run was started {started}, and cannot be resumed in {here.id!r}.",
+            field="session",
+            fix="Resume it with agent.run()." if there is None else "Resume it in its session.",
+        )
+    known = tuple(conversation.messages)
+    if tuple(there.heads) != tuple(here.heads) or len(known) > paused.start:
+        raise ConfigurationError(
+            f"The session {here.id!r} has changed since the run paused.",
+            field="session",
+            fix="undo() the turns since, or go on without the session: agent.run().",
+        )
+    return paused.model_copy(update={"messages": (*known, *paused.messages[len(known) :])})
+
+
+def _with_functions(
+    requested: Sequence[Any], own: Sequence[ToolSpec | Mapping[str, Any]]
+) -> Sequence[ToolSpec | Mapping[str, Any]]:
+    """The tools of a request that was read from JSON, with the functions that the session has for them."""
+    named = {tool.name: tool for tool in own if isinstance(tool, ToolSpec)}
+    return [named.get(tool.name, tool) if isinstance(tool, ToolSpec) else tool for tool in requested]
