@@ -55,3 +55,9 @@ class Bill:
                 self._units += to_units(response.cost_estimate)
             elif response.usage is not None:
                 self._known = False
+
+
+def bill_of(response: AgentResponse) -> AgentResponse:
+    """What an answer cost, without its content."""
+    facts = ("usage", "cost_estimate", "cost_source", "route", "warnings")
+    return AgentResponse.model_validate({name: getattr(response, name) for name in facts})

@@ -248,7 +248,7 @@ def _spawned(plan: Plan, slot: Slot, around: Context) -> Flow[Branch]:
     assert tool is not None
     assert context is not None
     yield from _check_deadline(around)
-    context.nesting = Nesting(around, plan.hooks.journal, slot.waiting and slot.waiting.run, slot.spent)
+    context.nesting = Nesting(around, plan.hooks.journal, slot.waiting and slot.waiting.run, slot.is_billed)
     timeout = tool.timeout if tool.timeout is not None else plan.config.timeout_per_tool
     slot.running = Running(context.signal)
     slot.until = (yield from Now()) + timeout
@@ -280,8 +280,8 @@ def _next_news(plan: Plan, record: Record, running: dict[Branch, Slot], around: 
         case Failed(branch, error):
             slot = running.pop(branch)
             assert isinstance(error, Exception)  # nothing else gets this far
-            if isinstance(error, JournalError):
-                raise error  # of a sub-agent's run: what became of its calls is not known
+            if isinstance(error, JournalError) or (slot.waiting and isinstance(error, ConfigurationError)):
+                raise error  # of a sub-agent's run: its calls are not settled, and must not be given up
             if isinstance(error, errors.TimeoutError) and error.deadline:
                 yield from _check_deadline(around)  # the run's time is up, which is no failure of the tool
             slot.fail(error_text(error), "failed")

@@ -112,13 +112,22 @@ class SqliteJournal:
         return written == 1
 
     def runs(self) -> list[str]:
-        """The ids of all runs on record, the oldest first."""
-        rows, _ = self._ask("SELECT run FROM entries GROUP BY run ORDER BY min(place)")
+        """The ids of all runs, the oldest first. Runs of sub-agents are part of the run that called them."""
+        rows, _ = self._ask(
+            "SELECT run FROM entries WHERE run NOT IN"
+            " (SELECT run || '/' || substr(key, 7) FROM entries WHERE key LIKE 'begun:%')"
+            " GROUP BY run ORDER BY min(place)"
+        )
         return [run for (run,) in rows]
 
     def forget(self, run_id: str) -> None:
-        """Delete what is known of a run."""
-        self._ask("DELETE FROM entries WHERE run = ?", run_id)
+        """Delete a run, and the runs of its sub-agents."""
+        self._ask(
+            "WITH RECURSIVE family (id) AS (SELECT ? UNION SELECT run || '/' || substr(key, 7)"
+            " FROM entries JOIN family ON run = family.id WHERE key LIKE 'begun:%')"
+            " DELETE FROM entries WHERE run IN (SELECT id FROM family)",
+            run_id,
+        )
 
     def close(self) -> None:
         """It is opened again when it is needed."""

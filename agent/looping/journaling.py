@@ -14,13 +14,12 @@ from ..errors import AgentError, ConfigurationError
 from ..flow import Flow, Invoke
 from ..tools.flows import NestedTool
 from ..types import AgentResponse, FrozenDict, Message, ToolResult
+from .bill import bill_of
 from .journal import Entry, JournalError
 from .paused import WaitingCall
 from .plan import Plan
 from .record import Record, Slot
 from .shapes import AgentMessage, for_the_model
-
-_ON_THE_BILL = {"usage", "cost_estimate", "cost_source", "route", "warnings"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def recall(record: Record, slot: Slot) -> None:
     if ended is None:
         return
     slot.recall(ToolResult.model_validate(ended["result"]), ended["outcome"], misfit=ended.get("misfit", False))
-    for answer in ended.get("spent", ()):
+    for answer in ended.get("spent", ())[slot.spent_before :]:
         record.charge_elsewhere(AgentResponse.model_validate(answer))
 
 
@@ -88,9 +87,7 @@ def finish(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
     if slot.misfit:
         data["misfit"] = True
     if slot.spent:
-        data["spent"] = [
-            answer.model_dump(mode="json", exclude_none=True, include=_ON_THE_BILL) for answer in slot.spent
-        ]
+        data["spent"] = [_dump_response(bill_of(answer)) for answer in slot.spent]
     if not (yield from _written(plan, record, f"ended:{slot.call.id}", data)):
         raise _somebody_else(record)
     slot.noted = True
@@ -108,13 +105,16 @@ def note_answer(plan: Plan, record: Record, response: AgentResponse) -> Flow[Non
     """Write down what the model has just said: before anything is done about it."""
     if plan.hooks.journal is None:
         return
-    left_out = {"text", "tool_calls", "output"}
-    data: dict[str, Any] = {"response": response.model_dump(mode="json", exclude_none=True, exclude=left_out)}
+    data: dict[str, Any] = {"response": _dump_response(response)}
     if response.output is not None:
         data["output"] = _written_output(plan, response.output)
     if misnamed := {slot.call.id: slot.named for slot in record.slots if slot.named != slot.call.name}:
         data["named"] = misnamed
     yield from _noted(plan, record, data)
+
+
+def _dump_response(response: AgentResponse) -> dict[str, Any]:
+    return response.model_dump(mode="json", exclude_none=True, exclude={"text", "tool_calls", "output"})
 
 
 def _noted(plan: Plan, record: Record, data: Mapping[str, Any]) -> Flow[None]:

@@ -75,6 +75,8 @@ class WaitingCall(Value, frozen=True):
     kind: Literal["approval", "external"] = "approval"
     run: PausedRun | None = None
     """For a call of a sub-agent: its own paused run, whose calls wait."""
+    spent: Many[AgentResponse] = ()
+    """Usage and cost of the answers that the sub-agent got so far."""
 
 
 class SessionPlace(Value, frozen=True):

@@ -36,7 +36,7 @@ from ..types import (
     thaw,
 )
 from ..types.cost import Cost
-from .bill import Bill
+from .bill import Bill, bill_of
 from .events import (
     AgentEndEvent,
     AgentEvent,
@@ -90,6 +90,8 @@ class Slot:
     """Whether its result is in the journal."""
     spent: list[AgentResponse] = field(default_factory=list)
     """Answers that were paid for while it ran."""
+    spent_before: int = 0
+    """How many of them are on the bill of the run since before it was resumed."""
     _key: str = ""
 
     @property
@@ -107,6 +109,10 @@ class Slot:
         if self.waiting.run is not None:
             return not self.waiting.run.has_verdicts
         return self.verdict is None
+
+    def is_billed(self) -> bool:
+        """Whether the call was paid for since the run was started or resumed: it is being retried then."""
+        return len(self.spent) > self.spent_before
 
     def wait(self, waiting: WaitingCall) -> None:
         """Leave the call without a result until somebody decides."""
@@ -132,10 +138,11 @@ class Slot:
 
     def suspend(self, paused: PausedRun) -> ToolExecutionEndEvent:
         """End the execution of a sub-agent whose run has paused. The call goes on waiting."""
-        self.wait(WaitingCall(id=self.call.id, run=paused))
+        self.wait(WaitingCall(id=self.call.id, run=paused, spent=list(map(bill_of, self.spent))))
         self.ended = True
         names = ", ".join(call.name for call in paused.pending)
-        result = AgentToolResult(f"The agent waits for a decision about: {names}.", details={"paused": True})
+        text = f"The agent waits for a decision about: {names}."
+        result = AgentToolResult([{"type": "text", "text": text}], details={"paused": True})
         return ToolExecutionEndEvent(tool_call_id=self.call.id, tool_name=self.call.name, result=result)
 
     def fail(self, message: str, outcome: Outcome) -> None:

@@ -92,6 +92,8 @@ def _open_slots(paused: PausedRun, place: int) -> list[Slot]:
     slots: list[Slot] = []
     for call in paused.messages[place].tool_calls or ():
         slot = Slot(call, call.name, waiting=waiting.get(call.id), verdict=paused.verdicts.get(call.id))
+        if slot.waiting is not None:
+            slot.spent, slot.spent_before = list(slot.waiting.spent), len(slot.waiting.spent)
         if (result := results.get(call.id)) is not None:
             slot.recall(result, notes.outcomes.get(call.id, "completed"), misfit=call.id in notes.misfits)
         slots.append(slot)

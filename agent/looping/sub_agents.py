@@ -66,7 +66,7 @@ class SubAgent(NestedTool):
         if nesting.journal is not None and (self.runner.hooks is None or self.runner.hooks.journal is None):
             options.setdefault("journal", nesting.journal)
         request = nesting.paused or _task(arguments)
-        run = begun(self.runner, request, options, streaming=False, is_retried=bool(nesting.spent))
+        run = begun(self.runner, request, options, streaming=False, is_retried=nesting.is_retried())
         run.record.bill_caller = context.account
         deadline = nesting.context.deadline
         result: RunResult = yield from intercept(looped(run.plan, run.record, Context(deadline=deadline)), _shown)

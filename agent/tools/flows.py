@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,5 +43,5 @@ class Nesting:
     journal: Any = None
     paused: Any = None
     """The nested run to resume; None to start it."""
-    spent: Sequence[Any] = ()
-    """Answers that this call was billed for before: it is being retried if there are any."""
+    is_retried: Callable[[], bool] = bool
+    """Whether this call has been paid for before, by a try that failed."""

@@ -28,7 +28,8 @@ def run_by(way: str, asked_of: Any, request: Any = "Go.", **options: Any) -> Run
             result: RunResult = asked_of.run(request, **options)
             return result
         case "arun":
-            return asyncio.run(asked_of.arun(request, **options))
+            awaited: RunResult = asyncio.run(asked_of.arun(request, **options))
+            return awaited
         case "run_stream":
             streamed: RunResult = asked_of.run_stream(request, **options).collect()
             return streamed

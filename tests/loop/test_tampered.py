@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import ToolContext, errors, tool
+from agent import Hooks, ToolContext, errors, tool
 from agent.loop import PausedRun
 from agent.testing import scripted_agent
 from agent.types import Message, ToolResult
-from tests.loop.pausing import NOBODY, Till, ask_about, pause, pays, reloaded
+from tests.loop.pausing import NOBODY, Till, ask_about, call, pause, pays, reloaded
 from tests.strategies import json_values
 
 
@@ -186,6 +187,24 @@ def mutated(draw: Any, data: Any) -> Any:
     return data
 
 
+def nested_document() -> dict[str, Any]:
+    """Of a run in which a call of a sub-agent waits, besides another call."""
+    till = Till()
+    inner = scripted_agent(
+        pays("i1", "i2", "i3"), tools=[till.pay], hooks=Hooks(before_tool_call=ask_about("i1", "i2"))
+    )
+    result = scripted_agent([call("o1", "helper", task="Pay."), *pays("c2")]).run(
+        "Go.", tools=[till.pay, inner.as_tool("helper", "Helps.")], before_tool_call=ask_about("c2")
+    )
+    data: dict[str, Any] = json.loads(reloaded(result).to_json())
+    return data
+
+
+def held_in(paused: PausedRun) -> list[str]:
+    nested = [one.run for one in paused.waiting if one.run is not None]
+    return [*paused.held, *(id for run in nested for id in held_in(run))]
+
+
 @settings(max_examples=200)
 @given(st.data())
 def test_no_mutation_of_a_document_executes_a_call_without_a_verdict(data: st.DataObject) -> None:
@@ -196,23 +215,26 @@ def test_no_mutation_of_a_document_executes_a_call_without_a_verdict(data: st.Da
         made.append(context.call_id)
         return f"paid {amount}"
 
-    waits = document()
-    if data.draw(st.booleans()):
-        waits["verdicts"] = {"c1": {"approved": True}}
+    waits = data.draw(st.sampled_from([document, nested_document]))()
+    decided = data.draw(st.sampled_from([(), ("c1",), ("c2",), ("o1/i1",), ("c2", "o1/i1", "o1/i2")]))
+    paused = PausedRun.from_json(json.dumps(waits))
+    paused = paused.approve(*decided) if {*decided} <= {one.id for one in paused.pending} and decided else paused
+    waits = json.loads(paused.to_json())
     for _ in range(data.draw(st.integers(1, 3))):
         waits = mutated(data.draw, waits)
     try:
         paused = PausedRun.from_json(json.dumps(waits))
-        undecided = {one.id for one in paused.undecided}
-        result = scripted_agent("Done.").run(paused, tools=[pay])
+        undecided = [one.call.id for one in paused.undecided]
+        allowed = Counter(one.call.id for one in paused.pending) - Counter(undecided) + Counter(held_in(paused))
+        helper = scripted_agent("Paid.", tools=[pay]).as_tool("helper", "Helps.")
+        result = scripted_agent("Done.").run(paused, tools=[pay, helper])
     except errors.ConfigurationError:
-        assert made == []
+        assert made == [] or decided
         return
     except errors.AgentError:
         result = None
-    assert undecided.isdisjoint(made), "it was executed without a verdict"
-    assert set(made) <= {*(id for id, verdict in paused.verdicts.items() if verdict.approved), *paused.held}
+    assert Counter(made) <= allowed, "it was executed without a verdict"
     if undecided:
         assert result is not None
         assert result.paused is not None
-        assert undecided <= {one.id for one in result.paused.pending}
+        assert Counter(undecided) <= Counter(one.call.id for one in result.paused.pending)

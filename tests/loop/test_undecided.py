@@ -115,7 +115,7 @@ def test_an_approver_sees_the_arguments_that_are_executed() -> None:
         seen.append(data)
         return "noted"
 
-    given = {"data": {"null": None, "empty": {}, "list": [None, 1.5], "text": "a\nb\u202e"}}
+    given: dict[str, Any] = {"data": {"null": None, "empty": {}, "list": [None, 1.5], "text": "a\nb\u202e"}}
     first = scripted_agent(call("c1", "note", **given)).run("Go.", tools=[note], before_tool_call=ask_about())
     kept = reloaded(first)
     shown = kept.pending[0].arguments
