@@ -248,7 +248,8 @@ def _spawned(plan: Plan, slot: Slot, around: Context) -> Flow[Branch]:
     assert tool is not None
     assert context is not None
     yield from _check_deadline(around)
-    context.nesting = Nesting(around, plan.hooks.journal, slot.waiting and slot.waiting.run, slot.is_billed)
+    if isinstance(tool, NestedTool):
+        context.nesting = Nesting(around, plan.hooks.journal, slot.waiting and slot.waiting.run, slot.is_billed)
     timeout = tool.timeout if tool.timeout is not None else plan.config.timeout_per_tool
     slot.running = Running(context.signal)
     slot.until = (yield from Now()) + timeout

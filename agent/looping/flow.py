@@ -61,8 +61,8 @@ def _turns(plan: Plan, record: Record, context: Context) -> Flow[None]:
         yield from _spoken(plan, record, context)
     while True:
         yield from _acted(plan, record, context)
-        said: list[AgentMessage] = [*record.steered, *record.steering.take()]
-        record.steered = []
+        said: list[AgentMessage] = [*record.unsaid, *record.steered, *record.steering.take()]
+        record.unsaid, record.steered = [], []
         said += yield from messages_from("get_steering_messages", plan.hooks.get_steering_messages)
         if not said and not _goes_on(record):
             said = record.follow_ups.take()

@@ -28,7 +28,7 @@ from ..types import (
 from ..types._base import Json, Many
 from ..validation import validated
 from .journal import Outcome
-from .shapes import AgentMessage
+from .shapes import AgentMessage, read_message
 
 Count = Annotated[int, Field(ge=0, strict=True)]
 
@@ -98,6 +98,9 @@ class RunNotes(Value, frozen=True):
     misfits: Many[str] = ()
     repairs: Count = 0
     repeats: dict[str, tuple[str, Count]] = Field(default_factory=dict)
+    steering: Many[JsonObject] = ()
+    """Messages that were sent to the run and are still to be said, as dictionaries."""
+    follow_ups: Many[JsonObject] = ()
 
 
 class PausedRun(Value, frozen=True, extra="ignore"):
@@ -326,6 +329,8 @@ def _check(paused: PausedRun) -> None:
     read_history(paused)
     if unknown := (set(paused.notes.outcomes) | set(paused.notes.misfits)) - done:
         _reject("notes", f"{_names(unknown)} has no result")
+    for message in (*paused.notes.steering, *paused.notes.follow_ups):
+        read_message(message)
     for one in paused.waiting:
         if one.run is not None:
             one.run.check()

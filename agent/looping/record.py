@@ -224,6 +224,8 @@ class Record:
     told_results: int = 0
     """How many results of this turn have become messages."""
     steered: list[AgentMessage] = field(default_factory=list)
+    unsaid: list[AgentMessage] = field(default_factory=list)
+    """Messages that were sent to the run before it paused: said after this turn, they skip no approved call."""
     usage: Usage | None = None
     bill: Bill = field(default_factory=Bill)
     attempts: list[Attempt] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..types import AgentResponse, Message, Role
 from .bill import Bill
@@ -10,6 +11,7 @@ from .journaling import digest
 from .paused import PausedRun, RunNotes, open_turn, read_history, results_in
 from .plan import Plan
 from .record import Record, Slot
+from .shapes import AgentMessage, read_message
 
 _FACTS = ("provider", "model", "usage", "stop_reason", "latency_ms", "cost_estimate", "cost_source", "id", "request_id")
 
@@ -51,7 +53,13 @@ def _notes(plan: Plan, record: Record) -> RunNotes:
         misfits=[slot.call.id for slot in record.slots if slot.misfit],
         repairs=record.repairs,
         repeats=record.repeats,
+        steering=[_as_dict(message) for message in (*record.unsaid, *record.steered, *record.steering.take())],
+        follow_ups=[_as_dict(message) for message in record.follow_ups.take()],
     )
+
+
+def _as_dict(message: AgentMessage) -> dict[str, Any]:
+    return message.to_dict() if isinstance(message, Message) else dict(message)
 
 
 def resume_record(paused: PausedRun) -> Record:
@@ -68,6 +76,9 @@ def resume_record(paused: PausedRun) -> Record:
     record.repairs = notes.repairs
     record.repeats = dict(notes.repeats)
     record.responses = _responses(paused)
+    record.unsaid = [read_message(message) for message in notes.steering]
+    for message in notes.follow_ups:
+        record.follow_ups.put(read_message(message))
     place, _ = open_turn(paused.messages)
     answer = paused.messages[place]
     record.told_results = len(results_in(paused.messages[place + 1 :]))

@@ -206,3 +206,32 @@ def test_another_process_keeps_undecided_calls_waiting(tmp_path: Path, how: str,
     assert done.stdout.strip() == waits
     file = tmp_path / "paid"
     assert (file.read_text().strip() if file.exists() else "") == paid
+
+
+# Steering
+
+
+def test_what_was_said_to_a_run_before_it_paused_is_said_when_it_goes_on(run: Run) -> None:
+    till = Till()
+
+    @tool
+    def look() -> str:
+        first.steer("Be quick.")
+        first.follow_up("And thank you.")
+        return "seen"
+
+    first = scripted_agent([call("c1", "look"), *pays("c2")]).run_stream(
+        "Go.", tools=[look, till.pay], before_tool_call=ask_about("c2")
+    )
+    kept = reloaded(first.collect())
+    again = reloaded(run(scripted_agent(NOBODY), kept, tools=[look, till.pay]))
+    result = run(scripted_agent("Done.", "You are welcome."), again.approve(), tools=[look, till.pay])
+    assert till.paid == [2], "the approved call is not skipped"
+    assert [(message.role.value, message.text) for message in result.messages[2:]] == [
+        ("tool", "seen"),
+        ("tool", "paid 2"),
+        ("user", "Be quick."),
+        ("assistant", "Done."),
+        ("user", "And thank you."),
+        ("assistant", "You are welcome."),
+    ]
