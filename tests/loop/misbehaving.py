@@ -312,7 +312,7 @@ def reports_from_many_threads(context: ToolContext[Any]) -> str:
 def changes_its_context(context: ToolContext[Any]) -> str:
     for name in ("call_id", "tool_name", "run_id"):
         setattr(context, name, "evil")
-    for name in ("arguments", "signal", "report", "recall", "account", "around", "deps", "deadline", "turn"):
+    for name in ("arguments", "signal", "report", "recall", "account", "nesting", "deps", "deadline", "turn"):
         setattr(context, name, None)
     return "changed"
 
