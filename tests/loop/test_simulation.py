@@ -21,6 +21,7 @@ from tests.loop.scenarios import BREAKS, SAID, TOOLS, VENDORS, Scenario, Wish, s
 from tests.loop.world import RUN, World, differences, violations
 from tests.routing.world import FAULTS
 
+pytestmark = pytest.mark.malformed
 SEEDS = 2_000
 SOAKED = 50_000
 FIRST = SEED if os.environ.get("AGENT_TEST_RANDOM") else 0
