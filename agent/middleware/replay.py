@@ -26,7 +26,7 @@ _NOT_FACTS = frozenset((*_OPENING, "content", "usage"))
 def replayed(response: AgentResponse) -> list[StreamEvent]:
     """Events that add up to the response: `fold(replayed(response)) == response`."""
     opening = AgentResponse(**{name: getattr(response, name) for name in _OPENING})
-    events = [StreamEvent.message_start(response=opening)]
+    events: list[StreamEvent] = [StreamEvent.message_start(response=opening)]
     for index, part in enumerate(response.content):
         events += _events_of(part, index)
     rest = {
@@ -40,6 +40,7 @@ def replayed(response: AgentResponse) -> list[StreamEvent]:
 
 
 def _events_of(part: Part, index: int) -> list[StreamEvent]:
+    spoken: StreamEvent
     plain: Part
     match part:
         case ToolCall():

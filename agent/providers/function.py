@@ -136,7 +136,7 @@ class FunctionDecoder(DecoderBase):
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         super().__init__(name, headers, request, secrets)
         self._sse = SseDecoder(MAX_REPLY_BYTES)  # a whole answer may come in one event
-        self._end = StreamEvent.message_end()
+        self._end: StreamEvent = StreamEvent.message_end()
         """What the function says about its end. Only when it has returned is that the end."""
         self._called = False
         self._refused = False

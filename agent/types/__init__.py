@@ -8,6 +8,7 @@ from __future__ import annotations
 from ._base import FrozenDict, FrozenList, JsonObject, Value, freeze, thaw
 from .citation import Citation
 from .config import AgentConfig, ProviderCapabilities, RetryConfig, ToolLoopConfig
+from .fold import Fold, fold
 from .guards import (
     is_audio_content,
     is_code_content,
@@ -50,7 +51,24 @@ from .response import AgentResponse, FinishReason, Response
 from .router import Attempt, Candidate, Route, RouteResult, RoutingStrategy
 from .secret import Secret, redact
 from .session import Session, SessionStats, compute_session_stats
-from .stream import Fold, StreamEvent, StreamEventType, fold
+from .stream import (
+    AnyStreamEvent,
+    ContentPartEvent,
+    ErrorEvent,
+    MessageEnd,
+    MessageStart,
+    RefusalDelta,
+    RestartEvent,
+    StreamEvent,
+    StreamEventType,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    ToolResultEvent,
+    UsageEvent,
+)
 from .tools import ToolDefinition, ToolSpec
 from .usage import TokenUsage, Usage
 
@@ -58,6 +76,7 @@ __all__ = [
     "AgentConfig",
     "AgentRequest",
     "AgentResponse",
+    "AnyStreamEvent",
     "Attempt",
     "AudioContent",
     "BreakerConfig",
@@ -66,8 +85,10 @@ __all__ = [
     "CodeContent",
     "ContentBlock",
     "ContentPart",
+    "ContentPartEvent",
     "DiffContent",
     "DocumentContent",
+    "ErrorEvent",
     "FinishReason",
     "Fold",
     "FrozenDict",
@@ -78,14 +99,18 @@ __all__ = [
     "JsonObject",
     "Message",
     "MessageContent",
+    "MessageEnd",
     "MessageRole",
+    "MessageStart",
     "NodeData",
     "Origin",
     "Part",
     "ProviderCapabilities",
     "RateLimit",
     "RefusalContent",
+    "RefusalDelta",
     "Response",
+    "RestartEvent",
     "RetryConfig",
     "Role",
     "Route",
@@ -100,20 +125,27 @@ __all__ = [
     "StreamEventType",
     "SystemPrompt",
     "TextContent",
+    "TextDelta",
     "ThinkingContent",
+    "ThinkingDelta",
     "ThinkingLevel",
     "TokenUsage",
     "ToolCall",
     "ToolCallContent",
+    "ToolCallDelta",
+    "ToolCallEnd",
+    "ToolCallStart",
     "ToolDefinition",
     "ToolDefinitions",
     "ToolExecution",
     "ToolLoopConfig",
     "ToolResult",
     "ToolResultContent",
+    "ToolResultEvent",
     "ToolSpec",
     "ToolUseContent",
     "Usage",
+    "UsageEvent",
     "Value",
     "VendorContent",
     "compute_session_stats",

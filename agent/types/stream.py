@@ -1,19 +1,20 @@
-"""The events of a stream, and the fold that turns them into the response they add up to.
+"""Stream events: one frozen dataclass for each type, and their common base class `StreamEvent`.
 
-A streamed answer *is* the fold of its events, so streaming and completing cannot disagree. Nothing here knows how a
-vendor cuts its stream into pieces, or how bytes arrive.
+`AnyStreamEvent` is the union of all of them, so that type checkers narrow on `event.type`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, get_args
 
-from pydantic_core import from_json
+from pydantic import ConfigDict, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
-from ._base import FrozenDict, JsonObject, Value, _new, _set, _set_extra, _set_given, _set_private, _set_values
-from .parts import Part, RefusalContent, TextContent, ThinkingContent, ToolCall
+from ._base import FrozenDict, JsonObject, Value
+from .parts import Part, ToolCall
 from .response import AgentResponse
 from .usage import Usage
 
@@ -35,13 +36,60 @@ StreamEventType = Literal[
 WordsType = Literal["text_delta", "thinking_delta", "refusal_delta"]
 
 
-class StreamEvent(Value, frozen=True):
-    """One thing that happened. Build events with the factories; `index` says which block of the answer they touch."""
+class StreamEventData(Value, frozen=True):
+    """The fields of all event types together: validates and serializes events."""
 
-    __slots__ = ("_payload", "_raw")
-    _carried: ClassVar[tuple[str, ...]] = ("_payload", "_raw")
+    model_config = ConfigDict(title="StreamEvent")
 
     type: StreamEventType
+    text: str | None = None
+    tool_call: ToolCall | None = None
+    tool_call_delta: JsonObject | None = None
+    tool_result: str | None = None
+    usage: Usage | None = None
+    error: str | None = None
+    index: int | None = None
+    part: Part | None = None
+    response: AgentResponse | None = None
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> Self:
+        required, allowed = _FIELDS[self.type]
+        for name in _DATA_FIELDS:
+            value = getattr(self, name)
+            if value is None and name in required:
+                raise ValueError(f"a {self.type} event needs {name}")
+            if value is not None and name not in allowed:
+                raise ValueError(f"a {self.type} event has no {name}")
+        return self
+
+
+class _EventMeta(type):
+    """Lets `StreamEvent(type=...)` validate its fields and return an event of the class for that type."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *, raw=None, **values):
+            __tracebackhide__ = True
+            return cls._from_data(StreamEventData.model_validate(values), raw)
+
+
+class _EventTypeMeta(_EventMeta):
+    """Metaclass of the event classes, which are constructed like any other dataclass."""
+
+    __call__ = type.__call__
+
+
+class StreamEvent(metaclass=_EventMeta):
+    """Base class of stream events. Create events with the factories.
+
+    Every event has all attributes below; those that do not belong to its type are None. Subclasses write `field()`
+    for a required field, because these class attributes would otherwise be its default.
+    """
+
+    __slots__ = ()
+
+    type: ClassVar[StreamEventType]
     text: str | None = None
     tool_call: ToolCall | None = None
     tool_call_delta: JsonObject | None = None
@@ -51,387 +99,369 @@ class StreamEvent(Value, frozen=True):
     """Counts so far: each report replaces the one before."""
     error: str | None = None
     index: int | None = None
+    """The content block of the response that the event belongs to."""
     part: Part | None = None
     response: AgentResponse | None = None
-    """Facts about the answer without its content: who answers (message_start), how it ended (message_end)."""
+    """Facts about the response without its content: provider and model (message_start), how it ended (message_end)."""
+    raw: Any = None
+    """The vendor's event as received: outside equality, hash, dumps and pickles."""
 
     if TYPE_CHECKING:
-        raw: Any = None
-    else:
 
-        def __init__(self, /, *, raw=None, **data):
-            __tracebackhide__ = True
-            self.__pydantic_validator__.validate_python(data, self_instance=self)
-            if raw is not None:
-                object.__setattr__(self, "_raw", raw)
+        def __init__(
+            self,
+            *,
+            type: StreamEventType,
+            text: str | None = None,
+            tool_call: ToolCall | None = None,
+            tool_call_delta: Mapping[str, Any] | None = None,
+            tool_result: str | None = None,
+            usage: Usage | None = None,
+            error: str | None = None,
+            index: int | None = None,
+            part: Part | None = None,
+            response: AgentResponse | None = None,
+            raw: Any = None,
+        ) -> None: ...
 
-        # Tells pydantic that this __init__ only validates, so that nested events are built without calling it.
-        __init__.__pydantic_base_init__ = True
+    # Factories
 
-        @property
-        def raw(self):
-            """The vendor's event as it came: outside equality, hash, dumps and pickles."""
-            raw = getattr(self, "_raw", None)
-            if raw is None and (payload := getattr(self, "_payload", None)) is not None:
-                raw = from_json(payload)
-                _set(self, "_raw", raw)
-            return raw
-
-    @override
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        copy = super().model_copy(update=update, deep=deep)
-        if update and "raw" in update:
-            _set(copy, "_payload", None)  # it would be read again where there shall be none
-        return copy
-
-    @classmethod
-    def text_delta(cls, text: str, *, index: int | None = None, raw: Any = None) -> Self:
-        return cls._words("text_delta", text, index, raw)
-
-    @classmethod
-    def thinking_delta(cls, text: str, *, index: int | None = None, raw: Any = None) -> Self:
-        return cls._words("thinking_delta", text, index, raw)
-
-    @classmethod
-    def refusal_delta(cls, text: str, *, index: int | None = None, raw: Any = None) -> Self:
-        return cls._words("refusal_delta", text, index, raw)
-
-    @classmethod
-    def _words(cls, kind: WordsType, text: str, index: int | None, raw: Any) -> Self:
-        """The commonest of events, without pydantic: it would take three times as long to find nothing wrong."""
+    @staticmethod
+    def text_delta(text: str, *, index: int | None = None, raw: Any = None) -> TextDelta:
+        """The next piece of text."""
         if type(text) is not str or not (index is None or type(index) is int):
-            return cls(type=kind, text=text, index=index, raw=raw)  # it knows how to complain
-        event = _of_words(cls, kind, text, index)
-        if raw is not None:
-            _set_raw(event, raw)
-        return event
+            return _validated(TextDelta, raw, text=text, index=index)
+        return TextDelta(text, index, raw)
 
-    @classmethod
-    def deltas(
-        cls, kind: WordsType, texts: Sequence[str], index: int | None, payloads: Sequence[bytes]
-    ) -> list[StreamEvent]:
-        """An event for each text, for our own code. `raw` is read from the payload, as JSON, if anybody asks."""
-        events: list[StreamEvent] = []
-        for text, payload in zip(texts, payloads, strict=True):
-            event = _of_words(cls, kind, text, index)
-            _set_payload(event, payload)
-            events.append(event)
-        return events
+    @staticmethod
+    def thinking_delta(text: str, *, index: int | None = None, raw: Any = None) -> ThinkingDelta:
+        """The next piece of the model's reasoning."""
+        if type(text) is not str or not (index is None or type(index) is int):
+            return _validated(ThinkingDelta, raw, text=text, index=index)
+        return ThinkingDelta(text, index, raw)
 
-    @classmethod
-    def tool_call_start(cls, tool_call: ToolCall, *, index: int | None = None, raw: Any = None) -> Self:
-        return cls(type="tool_call_start", tool_call=tool_call, index=index, raw=raw)
+    @staticmethod
+    def refusal_delta(text: str, *, index: int | None = None, raw: Any = None) -> RefusalDelta:
+        """The next piece of a refusal."""
+        if type(text) is not str or not (index is None or type(index) is int):
+            return _validated(RefusalDelta, raw, text=text, index=index)
+        return RefusalDelta(text, index, raw)
 
-    @classmethod
+    @staticmethod
+    def tool_call_start(tool_call: ToolCall, *, index: int | None = None, raw: Any = None) -> ToolCallStart:
+        """A tool call begins; its arguments follow."""
+        return _validated(ToolCallStart, raw, tool_call=tool_call, index=index)
+
+    @staticmethod
     def tool_call_delta_event(
-        cls,
         arguments: str,
         *,
         id: str | None = None,
         name: str | None = None,
         index: int | None = None,
         raw: Any = None,
-    ) -> Self:
+    ) -> ToolCallDelta:
+        """The next piece of the JSON text of a tool call's arguments."""
         given = (("id", id), ("name", name), ("arguments", arguments))
         delta = FrozenDict([(key, value) for key, value in given if value is not None])
         if type(arguments) is not str or not (index is None or type(index) is int):
-            return cls(type="tool_call_delta", tool_call_delta=delta, index=index, raw=raw)
-        event = cls.trusted(type="tool_call_delta", tool_call_delta=delta, index=index)
-        if raw is not None:
-            _set(event, "_raw", raw)
+            return _validated(ToolCallDelta, raw, tool_call_delta=delta, index=index)
+        return ToolCallDelta(delta, index, raw)
+
+    @staticmethod
+    def tool_call_end(tool_call: ToolCall, *, index: int | None = None, raw: Any = None) -> ToolCallEnd:
+        """A tool call is complete."""
+        return _validated(ToolCallEnd, raw, tool_call=tool_call, index=index)
+
+    @staticmethod
+    def tool_result_event(tool_result: str, *, raw: Any = None) -> ToolResultEvent:
+        """The result of a tool."""
+        return _validated(ToolResultEvent, raw, tool_result=tool_result)
+
+    @staticmethod
+    def content_part_event(part: Part, *, index: int | None = None, raw: Any = None) -> ContentPartEvent:
+        """A complete content part; it replaces the pieces that came for the same index."""
+        return _validated(ContentPartEvent, raw, part=part, index=index)
+
+    @staticmethod
+    def message_start(*, response: AgentResponse | None = None, raw: Any = None) -> MessageStart:
+        """The response begins."""
+        return _validated(MessageStart, raw, response=response)
+
+    @staticmethod
+    def message_end(
+        *, usage: Usage | None = None, response: AgentResponse | None = None, raw: Any = None
+    ) -> MessageEnd:
+        """The response is complete."""
+        return _validated(MessageEnd, raw, usage=usage, response=response)
+
+    @staticmethod
+    def usage_event(usage: Usage, *, raw: Any = None) -> UsageEvent:
+        """The token counts so far."""
+        return _validated(UsageEvent, raw, usage=usage)
+
+    @staticmethod
+    def error_event(error: str, *, raw: Any = None) -> ErrorEvent:
+        """The stream fails; the exception follows."""
+        return _validated(ErrorEvent, raw, error=error)
+
+    @staticmethod
+    def restart_event(reason: str | None = None, *, raw: Any = None) -> RestartEvent:
+        """Everything received so far is void: another attempt starts from the beginning. `reason` is in `error`."""
+        return _validated(RestartEvent, raw, error=reason)
+
+    # Serialization
+
+    def model_dump(self, **options: Any) -> dict[str, Any]:
+        """All fields as a dict; the options are those of pydantic's `model_dump`."""
+        return self._data().model_dump(**options)
+
+    def model_dump_json(self, **options: Any) -> str:
+        """All fields as JSON text; the options are those of pydantic's `model_dump_json`."""
+        return self._data().model_dump_json(**options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data without the fields that are None."""
+        return self._data().to_dict()
+
+    @classmethod
+    def model_validate(cls, data: Any, **options: Any) -> Self:
+        """Read what `model_dump` wrote; an event is returned as it is."""
+        return data if isinstance(data, cls) else cls._from_data(StreamEventData.model_validate(data, **options))
+
+    @classmethod
+    def model_validate_json(cls, data: str | bytes | bytearray, **options: Any) -> Self:
+        """Read what `model_dump_json` wrote."""
+        return cls._from_data(StreamEventData.model_validate_json(data, **options))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote."""
+        return cls._from_data(StreamEventData.from_dict(data))
+
+    @classmethod
+    def model_json_schema(cls, **options: Any) -> dict[str, Any]:
+        """The JSON schema of events."""
+        return StreamEventData.model_json_schema(**options)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A validated copy with some fields changed; without changes, the event itself."""
+        if not update:
+            return self
+        changes = {**self._values(), **update}
+        raw = changes.pop("raw", self.raw)
+        return type(self)._from_data(StreamEventData(**{"type": self.type, **changes}), raw)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        data_schema = handler.generate_schema(StreamEventData)
+
+        def validate(value: Any, read: core_schema.ValidatorFunctionWrapHandler) -> Any:
+            return value if isinstance(value, cls) else cls._from_data(read(value))
+
+        return core_schema.no_info_wrap_validator_function(
+            validate,
+            data_schema,
+            serialization=core_schema.plain_serializer_function_ser_schema(_to_data, return_schema=data_schema),
+        )
+
+    @classmethod
+    def _from_data(cls, data: StreamEventData, raw: Any = None) -> Self:
+        event_class: Any = _CLASSES[data.type]
+        if not issubclass(event_class, cls):
+            raise ValueError(f"a {data.type} event is not a {cls.__name__}")
+        values = {name: value for name in _FIELDS[data.type][1] if (value := getattr(data, name)) is not None}
+        event: Self = event_class(**values, raw=raw)
         return event
 
-    @classmethod
-    def tool_call_end(cls, tool_call: ToolCall, *, index: int | None = None, raw: Any = None) -> Self:
-        return cls(type="tool_call_end", tool_call=tool_call, index=index, raw=raw)
+    def _data(self) -> StreamEventData:
+        return StreamEventData(type=self.type, **self._values())
 
-    @classmethod
-    def tool_result_event(cls, tool_result: str, *, raw: Any = None) -> Self:
-        return cls(type="tool_result", tool_result=tool_result, raw=raw)
+    def _values(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _FIELDS[self.type][1]}
 
-    @classmethod
-    def content_part_event(cls, part: Part, *, index: int | None = None, raw: Any = None) -> Self:
-        return cls(type="content_part", part=part, index=index, raw=raw)
+    @override
+    def __reduce__(self) -> Any:
+        return _restore, (type(self), self._values())
 
-    @classmethod
-    def message_start(cls, *, response: AgentResponse | None = None, raw: Any = None) -> Self:
-        return cls(type="message_start", response=response, raw=raw)
+    def __copy__(self) -> Self:
+        return self
 
-    @classmethod
-    def message_end(cls, *, usage: Usage | None = None, response: AgentResponse | None = None, raw: Any = None) -> Self:
-        return cls(type="message_end", usage=usage, response=response, raw=raw)
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
-    @classmethod
-    def usage_event(cls, usage: Usage, *, raw: Any = None) -> Self:
-        return cls(type="usage", usage=usage, raw=raw)
-
-    @classmethod
-    def error_event(cls, error: str, *, raw: Any = None) -> Self:
-        return cls(type="error", error=error, raw=raw)
-
-    @classmethod
-    def restart_event(cls, reason: str | None = None, *, raw: Any = None) -> Self:
-        """What came so far is void: the answer begins again, elsewhere. `reason` goes into `error`."""
-        return cls(type="restart", error=reason, raw=raw)
+    @override
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self._values().items() if value is not None)
+        return f"{type(self).__name__}({given})"
 
 
-_set_raw: Any = StreamEvent.__dict__["_raw"].__set__
-_set_payload: Any = StreamEvent.__dict__["_payload"].__set__
-_GIVEN = {"type", "text", "index"}
-"""The fields that are given for an event of words; all of them share it."""
+@dataclass(frozen=True, slots=True, repr=False)
+class TextDelta(StreamEvent, metaclass=_EventTypeMeta):
+    """The next piece of text."""
+
+    type: ClassVar[Literal["text_delta"]] = "text_delta"
+    text: str = ""
+    index: int | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ThinkingDelta(StreamEvent, metaclass=_EventTypeMeta):
+    """The next piece of the model's reasoning."""
+
+    type: ClassVar[Literal["thinking_delta"]] = "thinking_delta"
+    text: str = ""
+    index: int | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RefusalDelta(StreamEvent, metaclass=_EventTypeMeta):
+    """The next piece of a refusal."""
+
+    type: ClassVar[Literal["refusal_delta"]] = "refusal_delta"
+    text: str = ""
+    index: int | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ToolCallStart(StreamEvent, metaclass=_EventTypeMeta):
+    """A tool call begins; its arguments follow."""
+
+    type: ClassVar[Literal["tool_call_start"]] = "tool_call_start"
+    tool_call: ToolCall = field()
+    index: int | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ToolCallDelta(StreamEvent, metaclass=_EventTypeMeta):
+    """The next piece of the JSON text of a tool call's arguments."""
+
+    type: ClassVar[Literal["tool_call_delta"]] = "tool_call_delta"
+    tool_call_delta: JsonObject = field()
+    index: int | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ToolCallEnd(StreamEvent, metaclass=_EventTypeMeta):
+    """A tool call is complete."""
+
+    type: ClassVar[Literal["tool_call_end"]] = "tool_call_end"
+    tool_call: ToolCall = field()
+    index: int | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ToolResultEvent(StreamEvent, metaclass=_EventTypeMeta):
+    """The result of a tool."""
+
+    type: ClassVar[Literal["tool_result"]] = "tool_result"
+    tool_result: str = ""
+    index: int | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ContentPartEvent(StreamEvent, metaclass=_EventTypeMeta):
+    """A complete content part."""
+
+    type: ClassVar[Literal["content_part"]] = "content_part"
+    part: Part = field()
+    index: int | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MessageStart(StreamEvent, metaclass=_EventTypeMeta):
+    """The response begins."""
+
+    type: ClassVar[Literal["message_start"]] = "message_start"
+    usage: Usage | None = None
+    response: AgentResponse | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MessageEnd(StreamEvent, metaclass=_EventTypeMeta):
+    """The response is complete."""
+
+    type: ClassVar[Literal["message_end"]] = "message_end"
+    usage: Usage | None = None
+    response: AgentResponse | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class UsageEvent(StreamEvent, metaclass=_EventTypeMeta):
+    """The token counts so far."""
+
+    type: ClassVar[Literal["usage"]] = "usage"
+    usage: Usage = field()
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ErrorEvent(StreamEvent, metaclass=_EventTypeMeta):
+    """The stream fails; the exception follows."""
+
+    type: ClassVar[Literal["error"]] = "error"
+    error: str = ""
+    raw: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RestartEvent(StreamEvent, metaclass=_EventTypeMeta):
+    """Everything received so far is void: another attempt starts from the beginning."""
+
+    type: ClassVar[Literal["restart"]] = "restart"
+    error: str | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+AnyStreamEvent: TypeAlias = (
+    TextDelta
+    | ThinkingDelta
+    | RefusalDelta
+    | ToolCallStart
+    | ToolCallDelta
+    | ToolCallEnd
+    | ToolResultEvent
+    | ContentPartEvent
+    | MessageStart
+    | MessageEnd
+    | UsageEvent
+    | ErrorEvent
+    | RestartEvent
+)
+"""Every event of a stream, as a union that narrows on `event.type`."""
+
 E = TypeVar("E", bound=StreamEvent)
-_nothing_yet = dict.fromkeys(StreamEvent.model_fields).copy
 
 
-def _of_words(cls: type[E], kind: str, text: str, index: int | None) -> E:
-    event = _new(cls)
-    values: dict[str, Any] = _nothing_yet()
-    values["type"] = kind
-    values["text"] = text
-    values["index"] = index
-    _set_values(event, values)
-    _set_given(event, _GIVEN)
-    _set_extra(event, None)
-    _set_private(event, None)
-    return event
+def _fields_of(kind: Any) -> tuple[frozenset[str], tuple[str, ...]]:
+    own = [one for one in fields(kind) if one.name != "raw"]
+    required = frozenset(one.name for one in own if one.default is MISSING)
+    return required, tuple(one.name for one in own)
 
 
-class _Block:
-    """One content block while it grows: pieces of text, or a finished part."""
-
-    __slots__ = ("ended", "index", "kind", "part", "pieces", "position")
-
-    def __init__(self, kind: str, index: int | None, position: int) -> None:
-        self.kind = kind
-        self.index = index
-        self.position = position
-        self.pieces: list[str] = []
-        self.part: Part | None = None
-        self.ended = False
+_DATA_FIELDS = tuple(name for name in StreamEventData.model_fields if name != "type")
+_CLASSES: dict[str, type[StreamEvent]] = {kind.type: kind for kind in get_args(AnyStreamEvent)}
+_FIELDS = {name: _fields_of(kind) for name, kind in _CLASSES.items()}
+"""For each type, the fields that an event must have and those that it may have."""
 
 
-_TEXT = "text"
-_THINKING = "thinking"
-_REFUSAL = "refusal"
-_CALL = "tool call"
-_FINISHED = "part"
+def _validated(kind: type[E], raw: Any, **values: Any) -> E:
+    return kind._from_data(StreamEventData(type=kind.type, **values), raw)
 
 
-class Fold:
-    """Adds events up. Adding is O(1); text is joined when the response is asked for."""
-
-    __slots__ = ("_at", "_blocks", "_call_by_id", "_envelope", "_growing", "_last", "_last_call", "_spent", "_usage")
-
-    def __init__(self) -> None:
-        self._spent: Usage | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._blocks: list[_Block] = []
-        self._at: dict[int, _Block] = {}
-        """The latest block of each index."""
-        self._growing: dict[tuple[str, int], _Block] = {}
-        """Blocks that more pieces may come for, by kind and index."""
-        self._call_by_id: dict[str, _Block] = {}
-        self._last: _Block | None = None
-        self._last_call: _Block | None = None
-        self._envelope: dict[str, Any] = {}
-        self._usage: Usage | None = None
-
-    def add(self, event: StreamEvent) -> None:
-        """Takes the next event."""
-        kind = event.type
-        if kind == "text_delta":
-            last, index = self._last, event.index
-            if last is None or last.kind is not _TEXT or (index is not None and last.index != index):
-                last = self._block_for(_TEXT, index)
-            last.pieces.append(event.text or "")
-        elif kind == "thinking_delta":
-            self._block_for(_THINKING, event.index).pieces.append(event.text or "")
-        elif kind == "refusal_delta":
-            self._block_for(_REFUSAL, event.index).pieces.append(event.text or "")
-        elif kind == "tool_call_delta":
-            self._add_fragment(event)
-        elif kind == "tool_call_start" or kind == "tool_call_end":
-            self._add_call(event, ended=kind == "tool_call_end")
-        elif kind == "content_part":
-            self._add_part(event)
-        elif kind == "restart":
-            self._restart()
-        else:
-            self._merge(event)
-
-    def add_all(self, events: Sequence[StreamEvent]) -> int:
-        """Takes several events, up to the first that does not fit; how many did."""
-        taken = 0
-        last = self._last
-        try:
-            for event in events:
-                # Words that go on where the last ones ended: nearly all of what there is.
-                if event.type == "text_delta" and last is not None and last.kind is _TEXT and event.index == last.index:
-                    last.pieces.append(event.text or "")
-                else:
-                    self.add(event)
-                    last = self._last
-                taken += 1
-        except ValueError:
-            pass
-        return taken
-
-    def response(self) -> AgentResponse:
-        """What the events add up to. A call whose arguments are no JSON raises ValueError."""
-        return self._build([_finish(block) for block in self._in_order()])
-
-    def partial(self) -> AgentResponse:
-        """What has arrived so far, without the calls that may be incomplete. Never raises."""
-        return self._build([_finish(block) for block in self._in_order() if block.kind != _CALL or block.ended])
-
-    def _build(self, parts: list[Part | None]) -> AgentResponse:
-        content = tuple(part for part in parts if part is not None)
-        return AgentResponse(content=content, usage=self._total_usage(), **self._envelope)
-
-    def _in_order(self) -> list[_Block]:
-        return sorted(self._blocks, key=lambda block: block.position)
-
-    def _block_for(self, kind: str, index: int | None) -> _Block:
-        """The block that a piece of text belongs to."""
-        last = self._last
-        if last is not None and last.kind == kind and (index is None or last.index == index):
-            return last
-        known = None if index is None else self._growing.get((kind, index))
-        if known is None:
-            return self._open(kind, index)
-        self._last = known
-        return known
-
-    def _open(self, kind: str, index: int | None) -> _Block:
-        # A block without an index stays behind the one that arrived before it.
-        position = index if index is not None else self._last.position if self._last is not None else -1
-        block = _Block(kind, index, position)
-        self._blocks.append(block)
-        self._last = block
-        if index is not None:
-            self._at[index] = block
-            self._growing[kind, index] = block
-        return block
-
-    def _add_call(self, event: StreamEvent, *, ended: bool) -> None:
-        call = event.tool_call
-        if call is None:
-            raise ValueError(f"a {event.type} event without tool_call")
-        block = self._find_call(event.index, call.id) if ended else None
-        if block is None or (block.ended and isinstance(block.part, ToolCall) and block.part.id != call.id):
-            block = self._open_call(call, event.index)
-        block.part = call
-        block.ended = ended
-        self._last = block
-
-    def _open_call(self, call: ToolCall, index: int | None) -> _Block:
-        block = self._open(_CALL, index)
-        block.part = call
-        self._last_call = block
-        if call.id:
-            self._call_by_id[call.id] = block
-        return block
-
-    def _find_call(self, index: int | None, id: str | None) -> _Block | None:
-        """By index, by id, or else the latest, unless that one is known to be another."""
-        if index is not None and (block := self._growing.get((_CALL, index))) is not None:
-            return block
-        if id and (block := self._call_by_id.get(id)) is not None:
-            return block
-        last = self._last_call
-        if last is None or last.ended or (index is not None and last.index is not None):
-            return None
-        return None if id and isinstance(last.part, ToolCall) and last.part.id else last
-
-    def _add_fragment(self, event: StreamEvent) -> None:
-        delta = event.tool_call_delta or {}
-        block = self._find_call(event.index, delta.get("id"))
-        if block is None:
-            if not delta.get("name"):
-                raise ValueError("a tool_call_delta event for a call that was never started")
-            block = self._open_call(ToolCall(id=delta.get("id") or "", name=delta["name"]), event.index)
-        if fragment := delta.get("arguments"):
-            block.pieces.append(fragment)
-
-    def _add_part(self, event: StreamEvent) -> None:
-        """A finished part takes the place of the block at its index, or comes last."""
-        if event.part is None:
-            raise ValueError("a content_part event without part")
-        block = None if event.index is None else self._at.get(event.index)
-        if block is None:
-            block = self._open(_FINISHED, event.index)
-        elif block.index is not None:
-            self._growing.pop((block.kind, block.index), None)
-        if block is self._last_call:
-            self._last_call = None
-        block.kind = _FINISHED
-        block.part = event.part
-        self._last = block
-
-    def _restart(self) -> None:
-        """Everything said so far is void, but it was paid for."""
-        self._spent = self._total_usage()
-        self._begin()
-
-    def _total_usage(self) -> Usage | None:
-        if self._spent is None or self._usage is None:
-            return self._usage or self._spent
-        return self._spent + self._usage
-
-    def _merge(self, event: StreamEvent) -> None:
-        response = event.response
-        if response is not None:
-            for name in (*response.model_fields_set, "cost_estimate", "cost_source"):
-                self._learn(name, getattr(response, name))
-            if response.raw is not None:
-                self._envelope["raw"] = response.raw
-        if event.usage is not None:
-            self._usage = event.usage
-
-    def _learn(self, name: str, value: Any) -> None:
-        if name == "content" or value is None or value == "" or value == ():
-            return
-        if name == "usage":
-            self._usage = value
-        elif name == "warnings":
-            self._envelope["warnings"] = tuple(dict.fromkeys((*self._envelope.get("warnings", ()), *value)))
-        else:
-            self._envelope[name] = value
+def _to_data(event: StreamEvent) -> StreamEventData:
+    return event._data()
 
 
-def fold(events: Iterable[StreamEvent]) -> AgentResponse:
-    """The response that a complete stream of events adds up to."""
-    folding = Fold()
-    for event in events:
-        folding.add(event)
-    return folding.response()
-
-
-def _finish(block: _Block) -> Part | None:
-    """The part a block has become; None if nothing was ever said in it."""
-    if block.kind == _FINISHED or block.ended:
-        return block.part
-    text = "".join(block.pieces)
-    if isinstance(block.part, ToolCall):
-        return _with_arguments(block.part, text)
-    if not text:
-        return None
-    if block.kind == _THINKING:
-        return ThinkingContent(thinking=text)
-    if block.kind == _REFUSAL:
-        return RefusalContent(refusal=text)
-    return TextContent(text=text)
-
-
-def _with_arguments(call: ToolCall, text: str) -> ToolCall:
-    if not text.strip():
-        return call
-    try:
-        arguments = from_json(text, allow_inf_nan=False)
-    except ValueError:
-        raise ValueError(f"the arguments of the call to {call.name} are not valid JSON") from None
-    if not isinstance(arguments, dict):
-        raise ValueError(f"the arguments of the call to {call.name} are not a JSON object")
-    return call.model_copy(update={"arguments": arguments})
+def _restore(kind: type[E], values: dict[str, Any]) -> E:
+    return kind(**values)

@@ -334,7 +334,7 @@ def test_events_that_are_yielded_instead_of_returned_are_named() -> None:
         def on_event(self, event: StreamEvent, call: CallInfo) -> Any:
             yield event
 
-    with pytest.raises(errors.ConfigurationError, match=r"Wrong\.on_event yielded a StreamEvent.*as a list"):
+    with pytest.raises(errors.ConfigurationError, match=r"Wrong\.on_event yielded a MessageStart.*as a list"):
         scripted_agent("ok", middleware=[Wrong()]).stream("hi").collect()
 
 

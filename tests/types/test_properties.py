@@ -7,6 +7,7 @@ import copy
 import json
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
+from inspect import get_annotations
 from typing import Any
 
 import pytest
@@ -300,8 +301,9 @@ def test_every_value_survives_every_way_out_and_in(kind: str, data: st.DataObjec
 
 
 @given(values)
-def test_a_copy_with_the_same_fields_is_equal(value: Value) -> None:
-    assert value.model_copy(update=dict(value.__dict__)) == value
+def test_a_copy_with_the_same_fields_is_equal(value: Value | StreamEvent) -> None:
+    values = value.model_dump() if isinstance(value, StreamEvent) else dict(value.__dict__)
+    assert value.model_copy(update=values) == value
 
 
 @given(parts)
@@ -450,7 +452,7 @@ def test_every_spelling_of_bytes_reads_the_same(data: bytes) -> None:
 
 # --- nothing but a ValidationError ------------------------------------------------------------------------------------
 
-CLASSES: list[type[Value]] = [
+CLASSES: list[type[Value] | type[StreamEvent]] = [
     TextContent,
     ThinkingContent,
     ToolCall,
@@ -471,7 +473,8 @@ CLASSES: list[type[Value]] = [
     Session,
 ]
 KEYS = sorted(
-    {name for cls in CLASSES for name in (*cls.model_fields, *cls._field_of_alias())}
+    {name for cls in CLASSES if issubclass(cls, Value) for name in (*cls.model_fields, *cls._field_of_alias())}
+    | set(get_annotations(StreamEvent))
     | {"function", "source", "images", "url", "data", "tool_calls", "text", "input_tokens", "output", "cacheRead"}
 )
 tags = st.sampled_from(["text", "image", "tool_call", "tool_result", "function", "base64", "url", "system_prompt"])
@@ -484,7 +487,7 @@ junk = st.recursive(
 
 @pytest.mark.parametrize("cls", CLASSES)
 @given(data=st.dictionaries(st.sampled_from(KEYS), junk, max_size=6) | junk)
-def test_junk_is_a_value_or_a_validation_error(cls: type[Value], data: Any) -> None:
+def test_junk_is_a_value_or_a_validation_error(cls: type[Value] | type[StreamEvent], data: Any) -> None:
     try:
         value = cls.model_validate(data)
     except ValidationError:

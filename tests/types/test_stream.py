@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from agent.types import (
     AgentResponse,
+    AnyStreamEvent,
     Fold,
     Part,
     RefusalContent,
     StreamEvent,
+    StreamEventType,
     TextContent,
+    TextDelta,
     ThinkingContent,
     ToolCall,
     ToolResult,
     Usage,
+    UsageEvent,
     fold,
 )
 
@@ -59,6 +65,97 @@ def test_factories_fill_their_own_fields() -> None:
     assert StreamEvent.restart_event("overloaded").error == "overloaded"
     assert StreamEvent.content_part_event(F, index=3).part == F
     assert StreamEvent.message_start(response=AgentResponse(id="r")).response == AgentResponse(id="r")
+
+
+ONE_OF_EACH = [
+    text("a", index=0),
+    thought("b"),
+    StreamEvent.refusal_delta("c"),
+    start(F, index=1),
+    fragment("{}", id="1", index=1),
+    end(F, index=1),
+    StreamEvent.tool_result_event("done"),
+    StreamEvent.content_part_event(F, index=3),
+    StreamEvent.message_start(response=AgentResponse(id="r")),
+    StreamEvent.message_end(usage=Usage(prompt_tokens=1)),
+    StreamEvent.usage_event(Usage(prompt_tokens=1)),
+    StreamEvent.error_event("broken"),
+    StreamEvent.restart_event(),
+]
+
+
+def test_there_is_one_class_for_each_type_and_the_examples_cover_all() -> None:
+    assert [type(event) for event in ONE_OF_EACH] == list(get_args(AnyStreamEvent))
+    assert [event.type for event in ONE_OF_EACH] == list(get_args(StreamEventType))
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: event.type)
+def test_every_event_survives_dumping_pickling_and_construction(event: StreamEvent) -> None:
+    assert StreamEvent(**event.model_dump()) == event
+    assert StreamEvent.model_validate(event.model_dump()) == event
+    assert StreamEvent.model_validate_json(event.model_dump_json()) == event
+    assert StreamEvent.from_dict(event.to_dict()) == event
+    assert type(event).model_validate(event.to_dict()) == event
+    assert pickle.loads(pickle.dumps(event)) == event
+    assert hash(pickle.loads(pickle.dumps(event))) == hash(event)
+    assert copy.deepcopy(event) is event
+    assert event.model_copy() is event
+    assert event.type in repr(event.to_dict())
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: event.type)
+def test_events_cannot_be_changed(event: StreamEvent) -> None:
+    for name in ("type", "text", "raw", "nonsense"):
+        with pytest.raises((AttributeError, TypeError)):
+            setattr(event, name, "x")
+
+
+def test_an_event_has_none_for_the_fields_of_other_types() -> None:
+    event = text("a")
+    others = ("tool_call", "tool_call_delta", "tool_result", "usage", "error", "part", "response", "index", "raw")
+    assert [getattr(event, name) for name in others] == [None] * len(others)
+    assert set(event.model_dump()) == {"type", "text", *others} - {"raw"}
+
+
+def test_constructing_an_event_validates_and_converts() -> None:
+    assert StreamEvent(type="usage", usage={"prompt_tokens": 3}) == StreamEvent.usage_event(Usage(prompt_tokens=3))  # type: ignore[arg-type]
+    assert StreamEvent(type="text_delta", text="a", raw=5).raw == 5
+    assert isinstance(StreamEvent(type="text_delta", text="a"), TextDelta)
+    wrong: list[dict[str, Any]] = [
+        {"type": "nonsense"},
+        {"type": "text_delta", "text": 5},
+        {"type": "text_delta", "text": "a", "usage": Usage()},
+        {"type": "usage"},
+        {"type": "tool_call_start"},
+        {},
+    ]
+    for fields in wrong:
+        with pytest.raises(ValidationError):
+            StreamEvent(**fields)
+    with pytest.raises(ValidationError):
+        text(5)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError):
+        text("a", index="first")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not a UsageEvent"):
+        UsageEvent.model_validate(text("a").to_dict())
+
+
+def test_events_work_as_fields_of_pydantic_models() -> None:
+    class Log(BaseModel):
+        events: list[StreamEvent]
+        deltas: list[TextDelta] = []
+
+    log = Log(events=ONE_OF_EACH, deltas=[{"type": "text_delta", "text": "a"}])  # type: ignore[list-item]
+    assert Log.model_validate(log.model_dump()) == log
+    assert Log.model_validate_json(log.model_dump_json()) == log
+    assert log.events[0] is ONE_OF_EACH[0]
+    assert log.deltas == [text("a")]
+    assert "StreamEventData" in Log.model_json_schema()["$defs"]
+    for wrong in ([{"type": "nonsense"}], [5]):
+        with pytest.raises(ValidationError):
+            Log.model_validate({"events": wrong})
+    with pytest.raises(ValidationError):
+        Log(events=[], deltas=[{"type": "error", "error": "x"}])  # type: ignore[list-item]
 
 
 def test_text_joins_the_last_block_of_its_kind() -> None:

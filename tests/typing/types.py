@@ -14,11 +14,14 @@ from agent.types import (
     AgentConfig,
     AgentRequest,
     AgentResponse,
+    AnyStreamEvent,
     AudioContent,
     CodeContent,
     ContentPart,
+    ContentPartEvent,
     DiffContent,
     DocumentContent,
+    ErrorEvent,
     FinishReason,
     Fold,
     HedgeConfig,
@@ -26,9 +29,13 @@ from agent.types import (
     JsonObject,
     Message,
     MessageContent,
+    MessageEnd,
+    MessageStart,
     NodeData,
     Part,
     RefusalContent,
+    RefusalDelta,
+    RestartEvent,
     RetryConfig,
     Role,
     Route,
@@ -38,18 +45,25 @@ from agent.types import (
     StreamEvent,
     SystemPrompt,
     TextContent,
+    TextDelta,
     ThinkingContent,
+    ThinkingDelta,
     ThinkingLevel,
     TokenUsage,
     ToolCall,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
     ToolDefinition,
     ToolDefinitions,
     ToolExecution,
     ToolResult,
     ToolResultContent,
+    ToolResultEvent,
     ToolSpec,
     ToolUseContent,
     Usage,
+    UsageEvent,
     VendorContent,
     fold,
     is_audio_content,
@@ -227,7 +241,8 @@ def answers() -> None:
 
 
 def streams(events: Sequence[StreamEvent]) -> None:
-    assert_type(StreamEvent.text_delta("a", raw=object()), StreamEvent)
+    assert_type(StreamEvent.text_delta("a", raw=object()), TextDelta)
+    assert_type(StreamEvent(type="text_delta", text="a"), StreamEvent)
     StreamEvent.tool_call_delta_event('{"x"', index=0)
     StreamEvent.message_end(usage=Usage(), response=AgentResponse())
     StreamEvent(type="bogus")  # type: ignore[arg-type]
@@ -236,6 +251,43 @@ def streams(events: Sequence[StreamEvent]) -> None:
     for event in events:
         folding.add(event)
     assert_type(folding.partial(), AgentResponse)
+
+
+def narrowing(event: AnyStreamEvent) -> None:
+    match event.type:
+        case "text_delta" | "thinking_delta" | "refusal_delta":
+            assert_type(event, TextDelta | ThinkingDelta | RefusalDelta)
+            assert_type(event.text, str)
+            assert_type(event.index, int | None)
+        case "tool_call_start" | "tool_call_end":
+            assert_type(event, ToolCallStart | ToolCallEnd)
+            assert_type(event.tool_call, ToolCall)
+        case "tool_call_delta":
+            assert_type(event, ToolCallDelta)
+            assert_type(event.tool_call_delta, dict[str, Any])
+        case "tool_result":
+            assert_type(event, ToolResultEvent)
+            assert_type(event.tool_result, str)
+        case "content_part":
+            assert_type(event, ContentPartEvent)
+            assert_type(event.part, Part)
+        case "message_start" | "message_end":
+            assert_type(event, MessageStart | MessageEnd)
+            assert_type(event.response, AgentResponse | None)
+        case "usage":
+            assert_type(event, UsageEvent)
+            assert_type(event.usage, Usage)
+        case "error":
+            assert_type(event, ErrorEvent)
+            assert_type(event.error, str)
+        case "restart":
+            assert_type(event, RestartEvent)
+            assert_type(event.error, str | None)
+        case _:
+            assert_never(event)
+    if event.type == "text_delta":
+        assert_type(event, TextDelta)
+        event.text = "b"  # type: ignore[misc]
 
 
 def settings(error: Exception) -> None:
