@@ -18,7 +18,7 @@ from .errors import ConfigurationError
 from .execution.outermost import settle_stream
 from .json_streams import AsyncJsonStream, JsonStream
 from .requests import RequestLike, read_request
-from .streams import AsyncResponseStream, ResponseStream, Settle
+from .streams import AsyncResponseStream, ResponseStream, Settle, StartedResponse
 from .types import AgentRequest, AgentResponse, Message, ProviderCapabilities, ToolLoopConfig
 from .wire import Transport
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .batching.aio_streams import AsyncBatchStream
     from .batching.streams import BatchStream
     from .batching.values import BatchProgress, BatchResult
-    from .drivers.aio import AioRun
     from .json_streams import Partials
     from .looping.paused import PausedRun
     from .looping.plan import Hooks
@@ -115,13 +114,13 @@ class Caller:
         """Ask the model, and get events while the answer arrives. Nothing is sent before the first is asked for."""
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(request, changes)
-        return caller._streamed(caller._call(streaming=True), prepared, request)
+        return ResponseStream(partial(caller._start_stream, caller._call(streaming=True), prepared, request))
 
     def astream(self, request: RequestLike, **overrides: Any) -> AsyncResponseStream:
         """As `stream`, for `async for`. There is nothing to await first."""
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(request, changes)
-        return caller._astreamed(caller._call(streaming=True), prepared, request)
+        return AsyncResponseStream(partial(caller._start_astream, caller._call(streaming=True), prepared, request))
 
     # Typed output
 
@@ -142,14 +141,14 @@ class Caller:
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(_with_schema(request, changes), {})
         call, partials = caller._reading(prepared)
-        return JsonStream(caller._streamed(call, prepared, request), partials)
+        return JsonStream(partial(caller._start_stream, call, prepared, request), partials)
 
     def astream_json(self, request: RequestLike, **overrides: Any) -> AsyncJsonStream:
         """As `stream_json`, for `async for`. There is nothing to await first."""
         caller, changes = self._chosen(overrides)
         prepared = caller._prepare(_with_schema(request, changes), {})
         call, partials = caller._reading(prepared)
-        return AsyncJsonStream(caller._astreamed(call, prepared, request), partials)
+        return AsyncJsonStream(partial(caller._start_astream, call, prepared, request), partials)
 
     # Many at a time
 
@@ -179,9 +178,7 @@ class Caller:
                 `total`, how many requests there are, if `requests` cannot say; `max_failures`, `max_cost` (US dollars)
                 and `max_seconds`, after which nothing more is asked.
         """
-        from .batching.streams import run_batch  # lazy: only batches need it
-
-        return run_batch(*self._batched(requests, concurrency, on_progress, options))
+        return self.batch_stream(requests, concurrency=concurrency, on_progress=on_progress, **options).collect()
 
     async def abatch(
         self,
@@ -192,9 +189,8 @@ class Caller:
         **options: Any,
     ) -> BatchResult:
         """As `batch`, with await. The requests may come from an async iterable."""
-        from .batching.aio_streams import arun_batch  # lazy: only batches need it
-
-        return await arun_batch(*self._batched(requests, concurrency, on_progress, options))
+        stream = self.abatch_stream(requests, concurrency=concurrency, on_progress=on_progress, **options)
+        return await stream.collect()
 
     def batch_stream(
         self,
@@ -282,29 +278,31 @@ class Caller:
 
     def run_stream(self, request: RequestLike | PausedRun, **options: Any) -> RunStream:
         """As `run`, with events while it goes on, and the means to steer it."""
-        from .looping.streams import RunStream  # lazy: only runs need it
+        from .looping.streams import RunStream, StartedRun  # lazy: only runs need it
 
         caller, run, flow = self._running(request, options, streaming=True)
 
-        def start() -> SyncRun:
+        def start() -> StartedRun:
             context = Context(deadline=_until(run.deadline, monotonic()))
-            return SyncRun(caller._transport, flow(context), context.deadline)
+            driven = SyncRun(caller._transport, flow(context), context.deadline)
+            return StartedRun(driven, run.record, run.plan.signal, partial(_grown_by_run, request))
 
-        return RunStream(start, run.record, run.plan.signal, partial(_grown_by_run, request))
+        return RunStream(start, run.record, run.plan.signal)
 
     def arun_stream(self, request: RequestLike | PausedRun, **options: Any) -> AsyncRunStream:
         """As `run_stream`, for `async for`. There is nothing to await first."""
-        from .looping.streams import AsyncRunStream  # lazy: only runs need it
+        from .looping.streams import AsyncRunStream, StartedRun  # lazy: only runs need it
 
         caller, run, flow = self._running(request, options, streaming=True)
 
-        def start() -> AioRun:
+        def start() -> StartedRun:
             from .drivers.aio import AioRun  # lazy: a blocking call needs no event loop
 
             context = _loop_context(run.deadline)
-            return AioRun(caller._transport, flow(context), context.deadline)
+            driven = AioRun(caller._transport, flow(context), context.deadline)
+            return StartedRun(driven, run.record, run.plan.signal, partial(_grown_by_run, request))
 
-        return AsyncRunStream(start, run.record, run.plan.signal, partial(_grown_by_run, request))
+        return AsyncRunStream(start, run.record, run.plan.signal)
 
     def as_tool(self, name: str, description: str, **settings: Any) -> Tool:
         """This agent as a tool of another: it gets a task in words, and answers in words.
@@ -374,29 +372,19 @@ class Caller:
         context = _loop_context(prepared.deadline)
         return await adrain(AioRun(self._transport, call(prepared, context), context.deadline))
 
-    def _streamed(self, call: Call, prepared: AgentRequest, asked: Any = None) -> ResponseStream:
-        transport = self._transport
-        context = Context()
-
-        def start() -> SyncRun:
-            context.deadline = _until(prepared.deadline, monotonic())
-            return SyncRun(transport, call(prepared, context), context.deadline)
-
+    def _start_stream(self, call: Call, prepared: AgentRequest, asked: Any) -> StartedResponse:
+        context = Context(deadline=_until(prepared.deadline, monotonic()))
+        run = SyncRun(self._transport, call(prepared, context), context.deadline)
         settle = settle_stream(context, self._settle(prepared))
-        return ResponseStream(start, settle, partial(_grown, asked, prepared))
+        return StartedResponse(run, settle, partial(_grown, asked, prepared))
 
-    def _astreamed(self, call: Call, prepared: AgentRequest, asked: Any = None) -> AsyncResponseStream:
+    def _start_astream(self, call: Call, prepared: AgentRequest, asked: Any) -> StartedResponse:
         from .drivers.aio import AioRun  # lazy: a blocking call needs no event loop
 
-        transport = self._transport
-        context = Context()
-
-        def start() -> AioRun:
-            context.deadline = _loop_context(prepared.deadline).deadline
-            return AioRun(transport, call(prepared, context), context.deadline)
-
+        context = _loop_context(prepared.deadline)
+        run = AioRun(self._transport, call(prepared, context), context.deadline)
         settle = settle_stream(context, self._settle(prepared))
-        return AsyncResponseStream(start, settle, partial(_grown, asked, prepared))
+        return StartedResponse(run, settle, partial(_grown, asked, prepared))
 
 
 def _grown(asked: Any, prepared: AgentRequest, response: AgentResponse) -> AgentResponse:

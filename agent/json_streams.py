@@ -8,14 +8,16 @@ is an error.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from pydantic_core import from_json
+from typing_extensions import override
 
 from . import errors
-from .streams import AsyncResponseStream, ResponseStream
-from .types import AgentResponse, StreamEvent, Usage
+from .engine.stream import AsyncStream, Stream
+from .streams import ResponseView, StartedResponse
+from .types import AgentResponse, StreamEvent
 
 _SHARE = 256
 _NOTHING: Any = object()
@@ -94,43 +96,38 @@ def _start(text: str) -> int:
     return min(found) if found and text.lstrip()[:1] not in '"-0123456789' else 0
 
 
-class _Typed:
-    """What both kinds of stream know."""
+class JsonView(ResponseView[Any]):
+    """What has arrived of a value."""
 
-    _stream: ResponseStream | AsyncResponseStream
+    def __init__(self, start: Callable[[], StartedResponse], partials: Partials) -> None:
+        super().__init__(start)
+        self._partials = partials
 
-    @property
-    def response(self) -> AgentResponse:
-        """The whole response, when the stream has ended."""
-        return self._stream.response
+    @override
+    def _receive(self, events: Sequence[Any]) -> Iterator[Any]:
+        for event in self._observe(events):
+            if (value := self._partials.feed(event)) is not _NOTHING:
+                yield value
+
+    @override
+    def _last_events(self) -> Iterator[Any]:
+        assert self._result is not None
+        if (value := self._partials.end(self._result)) is not _NOTHING:
+            yield value
 
     @property
     def output(self) -> Any:
-        """The value as its schema or type wants it, when the stream has ended; None if the model called a tool."""
-        response = self._stream.response
-        if not self._stream.ended:
+        """The value as its schema or type wants it, at the end of the stream; None if the model called a tool."""
+        if self._result is None and self._error is None and self._closed:
             raise errors.ConfigurationError(
                 "The stream did not come to its end, so there is no output.",
                 field="output",
                 fix="Iterate to the end first, or call collect(). What had come is in response.",
             )
-        return response.output
-
-    @property
-    def text(self) -> str:
-        """The text that has arrived."""
-        return self._stream.text
-
-    @property
-    def usage(self) -> Usage | None:
-        return self._stream.usage
-
-    def abort(self) -> None:
-        """End the stream from anywhere. Whoever iterates gets Aborted."""
-        self._stream.abort()
+        return self._outcome().output
 
 
-class JsonStream(_Typed):
+class JsonStream(JsonView, Stream[Any, AgentResponse]):
     """Iterate over it, or use it in a `with` block.
 
     ```python
@@ -151,76 +148,6 @@ class JsonStream(_Typed):
     ```
     """
 
-    def __init__(self, stream: ResponseStream, partials: Partials) -> None:
-        self._stream: ResponseStream = stream
-        self._partials = partials
 
-    def __iter__(self) -> Iterator[Any]:
-        for event in self._stream:
-            if (value := self._partials.feed(event)) is not _NOTHING:
-                yield value
-        if (value := self._partials.end(self._stream.response)) is not _NOTHING:
-            yield value
-
-    def collect(self) -> AgentResponse:
-        """Read to the end, and return the response."""
-        return self._stream.collect()
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class AsyncJsonStream(_Typed):
+class AsyncJsonStream(JsonView, AsyncStream[Any, AgentResponse]):
     """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
-
-    def __init__(self, stream: AsyncResponseStream, partials: Partials) -> None:
-        self._stream: AsyncResponseStream = stream
-        self._partials = partials
-
-    def __aiter__(self) -> _Iteration:
-        return _Iteration(self._stream, self._partials)
-
-    async def collect(self) -> AgentResponse:
-        """Read to the end, and return the response."""
-        return await self._stream.collect()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
-
-
-class _Iteration:
-    """What `async for` holds. It is no generator, so that leaving the loop ends the stream at once."""
-
-    __slots__ = ("_ended", "_events", "_partials", "_stream")
-
-    def __init__(self, stream: AsyncResponseStream, partials: Partials) -> None:
-        self._stream = stream
-        self._events = aiter(stream)
-        self._partials = partials
-        self._ended = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Any:
-        while not self._ended:
-            try:
-                value = self._partials.feed(await anext(self._events))
-            except StopAsyncIteration:
-                self._ended = True
-                value = self._partials.end(self._stream.response)
-            if value is not _NOTHING:
-                return value
-        raise StopAsyncIteration

@@ -1,147 +1,130 @@
-"""What `stream` and `astream` return: events while they arrive, and the response they add up to.
+"""What `stream` and `astream` return: the events of a response while it arrives, and the response at the end.
 
-Leaving the loop closes the stream and its connection, whether the loop ended, broke or raised. A closed stream cannot
-be resumed. What had arrived by then stays: as a response without a stop reason, whose usage is what the vendor had said
-by then, completed by estimates and marked as `estimated`.
+Leaving the loop closes the stream and its connection, and a closed stream cannot be resumed. What had arrived by then
+stays available, as a response without a stop reason. Its usage is what the vendor had reported, completed by estimates
+and marked as `estimated`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from operator import length_hint
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from typing_extensions import override
 
 from . import errors
 from .drivers.sync import SyncRun
+from .engine.stream import AsyncStream, Stream, StreamBase
 from .tokens import Received
-from .types import AgentResponse, Fold, Part, StreamEvent, ToolCall, Usage
-from .wire import Cancelled
+from .types import AgentResponse, AnyStreamEvent, Fold, Part, StreamEvent, ToolCall, Usage
 
 if TYPE_CHECKING:
     from .drivers.aio import AioRun
 
+E = TypeVar("E")
 
 Settle: TypeAlias = Callable[[AgentResponse, Received], AgentResponse]
-"""Works out what a part of an answer cost."""
+"""Adds estimated usage and cost to a response that did not arrive completely."""
+
+Finish: TypeAlias = Callable[[AgentResponse], AgentResponse]
+"""Completes a response that has arrived."""
 
 
-_MOST_WAITING = 16
+@dataclass(frozen=True, slots=True)
+class StartedResponse:
+    """A streaming call that was started."""
+
+    run: SyncRun | AioRun
+    settle: Settle
+    finish: Finish
 
 
-class _Progress:
-    """What has been seen of a stream so far.
+class ResponseView(StreamBase[E, AgentResponse]):
+    """What has arrived of a response.
 
-    Events arrive a few at a time. What was handed out of them is added up when many were, or when somebody asks.
+    Args:
+        start: Starts the call.
+        scope: See `StreamBase`.
     """
 
-    def __init__(self, settle: Settle | None) -> None:
+    def __init__(self, start: Callable[[], StartedResponse], scope: Callable[[Any], Any] | None = None) -> None:
+        super().__init__(scope)
+        self.start = start
         self._fold = Fold()
         self._received = Received()
-        self._begun = False
-        self._closed = False
-        self._response: AgentResponse | None = None
-        self._settle = settle
-        self._left: AgentResponse | None = None
-        self._waiting: list[StreamEvent] = []
-        """Events that were handed out, and not added up yet."""
-        self._arrived: Sequence[StreamEvent] = ()
-        """The latest. Some of them may have been added up already."""
-        self._ahead: Iterator[StreamEvent] = iter(())
-        """Those of them that were not handed out yet."""
-        self._noted = 0
-        self._noting = threading.Lock()
+        self._has_begun = False
+        self._settled: AgentResponse | None = None
+        self._started: StartedResponse | None = None
 
-    def _hand_out(self, events: Sequence[StreamEvent]) -> Iterator[StreamEvent]:
-        with self._noting:
-            self._arrived, self._ahead, self._noted = events, iter(events), 0
-        return self._ahead
+    def _start_run(self) -> Any:
+        self._started = started = self.start()
+        return started.run
 
-    def _handed_out(self) -> None:
-        """All that had arrived. While more is waited for, no more than a few events are kept."""
-        with self._noting:
-            self._waiting += self._arrived[self._noted :]
-            self._arrived, self._noted = (), 0
-        if len(self._waiting) >= _MOST_WAITING:
-            self._note()
+    def _observe(self, events: Sequence[StreamEvent]) -> Iterator[StreamEvent]:
+        """Fold each event before it is handed out."""
+        self._has_begun = self._has_begun or any(event.type != "error" for event in events)
+        fold, received = self._fold, self._received
+        for event in events:
+            fold.add(event)
+            received.add(event)
+            yield event
 
-    def _note(self) -> None:
-        """Add up what was handed out."""
-        with self._noting:  # somebody else may look while the stream is read
-            handed_out = len(self._arrived) - length_hint(self._ahead)
-            events = [*self._waiting, *self._arrived[self._noted : handed_out]]
-            self._waiting.clear()
-            self._noted = handed_out
-            folded = self._fold.add_all(events)
-            self._received.add_all(events[:folded])
-            self._begun = self._begun or any(event.type != "error" for event in events)
-            if folded < len(events):
-                raise ValueError("the events of the stream do not fit together")
+    @override
+    def _finish(self, result: AgentResponse) -> AgentResponse:
+        assert self._started is not None
+        return self._started.finish(result)
 
-    def _seen(self) -> AgentResponse:
-        if self._response is not None:
-            return self._response
-        self._note()
-        return self._settled() or self._fold.partial()
+    @property
+    def partial(self) -> AgentResponse:
+        """What has arrived: the whole response at the end, one without a `stop_reason` before."""
+        return self._result or self._settle() or self._fold.partial()
 
-    def _settled(self) -> AgentResponse | None:
-        """What was heard of a stream that was left, or that failed; None if it goes on or nothing had come."""
-        if self._left is None and self._closed:
-            self._note()
-            if self._begun:
-                partial = self._fold.partial()
-                self._left = partial if self._settle is None else self._settle(partial, self._received)
-        return self._left
+    def _settle(self) -> AgentResponse | None:
+        """What had arrived of a stream that was left or that failed; None if it goes on or nothing had come."""
+        if self._settled is None and self._closed and self._has_begun and self._started is not None:
+            self._settled = self._started.settle(self._fold.partial(), self._received)
+        return self._settled
 
     @property
     def response(self) -> AgentResponse:
-        """The whole response; of a stream that was left, what had come by then, without a `stop_reason`.
+        """The response. Raises the failure of a stream that failed, and an error while the stream goes on.
 
-        While the stream goes on there is none: use `text` and the others, or `collect` first.
+        If the stream was left or aborted, this is what had arrived by then, without a `stop_reason`.
         """
-        response = self._response if self._response is not None else self._settled()
-        if response is None:
-            raise errors.ConfigurationError(
-                "The stream has not ended, so there is no response yet.",
-                field="response",
-                fix="Iterate to the end first, or call collect().",
-            )
-        return response
-
-    @property
-    def ended(self) -> bool:
-        """Whether the whole answer has come. One that was left, or that failed, never has."""
-        return self._response is not None
+        if self._result is None and (self._error is None or isinstance(self._error, errors.Aborted)):
+            settled = self._settle()
+            if settled is not None:
+                return settled
+        return self._outcome()
 
     @property
     def text(self) -> str:
         """The text that has arrived."""
-        return self._seen().text or ""
+        return self.partial.text or ""
 
     @property
     def thinking(self) -> str:
-        return self._seen().thinking
+        """The reasoning that has arrived."""
+        return self.partial.thinking
 
     @property
     def content(self) -> Sequence[Part]:
-        return self._seen().content
+        """The content that has arrived."""
+        return self.partial.content
 
     @property
     def tool_calls(self) -> list[ToolCall]:
         """The calls that are complete."""
-        return self._seen().tool_calls
+        return self.partial.tool_calls
 
     @property
     def usage(self) -> Usage | None:
-        """What the vendor has said so far; when the stream is over, all of it, estimated where it did not say."""
-        return self._seen().usage
+        """What the vendor has reported so far; once the stream is over, completed by estimates."""
+        return self.partial.usage
 
 
-Finish: TypeAlias = Callable[[AgentResponse], AgentResponse]
-"""Has the last word about a response that has come whole."""
-
-
-class ResponseStream(_Progress):
+class ResponseStream(ResponseView[AnyStreamEvent], Stream[AnyStreamEvent, AgentResponse]):
     """Iterate over it, or use it in a `with` block.
 
     ```python
@@ -155,39 +138,9 @@ class ResponseStream(_Progress):
     ```
     """
 
-    def __init__(
-        self, start: Callable[[], SyncRun], settle: Settle | None = None, finish: Finish | None = None
-    ) -> None:
-        super().__init__(settle)
-        self._finish = finish
-        self._start = start
-        self._run: SyncRun | None = None
-        self._aborted = False
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Iterator[StreamEvent]:
-        run = self._begin()
-        try:
-            while (events := run.advance()) is not None:
-                yield from self._hand_out(events)
-                self._handed_out()
-                del events
-            self._response = run.result if self._finish is None else self._finish(run.result)
-        except Cancelled:
-            raise errors.Aborted("the stream was aborted") from None
-        finally:
-            self._closed = True
-            run.close()
-
-    def _begin(self) -> SyncRun:
-        with self._lock:
-            if self._closed or self._run is not None:
-                raise errors.ConfigurationError(
-                    "The stream was iterated before, and cannot be resumed.", field="stream", fix="Start a new one."
-                )
-            self._run = run = self._start()
-            run.cancelled = self._aborted
-            return run
+    @override
+    def _receive(self, events: Sequence[Any]) -> Iterable[Any]:
+        return self._observe(events)
 
     def text_stream(self) -> Iterator[str]:
         """Only the text, piece by piece."""
@@ -195,133 +148,20 @@ class ResponseStream(_Progress):
             if event.type == "text_delta" and event.text:
                 yield event.text
 
-    def collect(self) -> AgentResponse:
-        """Read to the end, and return the response."""
-        if self._response is None:
-            for _ in self:
-                pass
-        return self.response
 
-    def abort(self) -> None:
-        """End the stream from any thread. Whoever iterates gets Aborted."""
-        with self._lock:
-            self._aborted = True
-            run = self._run
-        if run is not None:
-            run.cancel()
-
-    def close(self) -> None:
-        self._closed = True
-        if self._run is not None:
-            self._run.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        run = getattr(self, "_run", None)  # an object that was interrupted while being made is finalized, too
-        if run is not None:
-            run.close()
-
-
-class AsyncResponseStream(_Progress):
+class AsyncResponseStream(ResponseView[AnyStreamEvent], AsyncStream[AnyStreamEvent, AgentResponse]):
     """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
 
-    def __init__(self, start: Callable[[], AioRun], settle: Settle | None = None, finish: Finish | None = None) -> None:
-        super().__init__(settle)
-        self._finish = finish
-        self._start = start
-        self._run: AioRun | None = None
-        self._aborted = False
+    @override
+    def _receive(self, events: Sequence[Any]) -> Iterable[Any]:
+        return self._observe(events)
 
-    def __aiter__(self) -> _Iteration:
-        if self._closed or self._run is not None:
-            raise errors.ConfigurationError(
-                "The stream was iterated before, and cannot be resumed.", field="stream", fix="Start a new one."
-            )
-        if self._aborted:
-            raise errors.Aborted("the stream was aborted")
-        self._run = self._start()
-        return _Iteration(self, self._run)
-
-    async def text_stream(self) -> Any:
+    async def text_stream(self) -> AsyncIterator[str]:
         """Only the text, piece by piece."""
         async for event in self:
             if event.type == "text_delta" and event.text:
                 yield event.text
 
-    async def collect(self) -> AgentResponse:
-        """Read to the end, and return the response."""
-        if self._response is None:
-            async for _ in self:
-                pass
-        return self.response
-
     async def result(self) -> AgentResponse:
-        """As `collect`: the name the agent loop's stream protocol has for it."""
+        """The same as `collect`, as the agent loop's stream protocol calls it."""
         return await self.collect()
-
-    def abort(self) -> None:
-        """End the stream from any task or thread. Whoever iterates gets Aborted."""
-        self._aborted = True
-        if self._run is not None:
-            self._run.abandon()
-
-    async def aclose(self) -> None:
-        self._closed = True
-        if self._run is not None:
-            await self._run.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
-
-
-class _Iteration:
-    """What `async for` holds: when the loop is left nothing refers to it any more, and its finalizer closes the run."""
-
-    __slots__ = ("_ready", "_run", "_stream")
-
-    def __init__(self, stream: AsyncResponseStream, run: AioRun) -> None:
-        self._stream = stream
-        self._run = run
-        self._ready: Iterator[StreamEvent] = iter(())
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> StreamEvent:
-        while True:
-            for event in self._ready:
-                return event
-            self._stream._handed_out()
-            try:
-                events = None if self._run.finished else await self._run.advance()
-            except BaseException:
-                self._stream._closed = True
-                raise
-            if events is None:
-                self._end()
-                raise StopAsyncIteration
-            self._ready = self._stream._hand_out(events)
-
-    def _end(self) -> None:
-        stream = self._stream
-        stream._closed = True
-        if stream._response is None and self._run.result is not None:
-            result = self._run.result
-            stream._response = result if stream._finish is None else stream._finish(result)
-        if stream._response is None and stream._aborted:
-            raise errors.Aborted("the stream was aborted")
-
-    def __del__(self) -> None:
-        run = getattr(self, "_run", None)  # as above: it may be half-made
-        if run is not None:
-            self._stream._closed = True
-            if not run.finished:
-                run.abandon()

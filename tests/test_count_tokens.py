@@ -347,7 +347,12 @@ def test_a_stream_that_broke_has_the_errors_part_too(face: str) -> None:
         stream, error = blocking() if face == "sync" else asyncio.run(asynchronous())
         assert error.partial is not None
         assert stream.usage == error.partial.usage
-        assert stream.response.text == "one two three"
+        assert stream.text == stream.partial.text == "one two three"
+        with pytest.raises(errors.StreamInterrupted) as again:
+            _ = stream.response
+        assert str(again.value) == str(error) == str(stream.error)
+        assert again.value.partial == error.partial
+        assert again.value.attempts == error.attempts
 
 
 @faces
@@ -368,7 +373,8 @@ def test_a_stream_that_never_began_has_cost_nothing_that_is_known(face: str) -> 
 
     stream = blocking() if face == "sync" else asyncio.run(asynchronous())
     assert stream.usage is None
-    with pytest.raises(errors.ConfigurationError, match="has not ended"):
+    assert stream.text == ""
+    with pytest.raises(errors.BadRequestError, match="no"):
         _ = stream.response
 
 

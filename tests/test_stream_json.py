@@ -220,10 +220,16 @@ def test_a_stream_that_did_not_come_to_its_end_has_no_output() -> None:
     with left:
         next(iter(left))
     assert left.response.text is not None
+    with pytest.raises(errors.ConfigurationError, match="did not come to its end") as caught:
+        _ = left.output
+    assert caught.value.field == "output"
+
+
+def test_a_stream_whose_value_does_not_fit_raises_that_for_its_output_and_response() -> None:
     misfit = scripted_agent('{"twins": []}').stream_json("?", schema=City)
     with pytest.raises(errors.SchemaValidationError):
         list(misfit)
-    for stream in (left, misfit):
-        with pytest.raises(errors.ConfigurationError, match="did not come to its end") as caught:
-            _ = stream.output
-        assert caught.value.field == "output"
+    for name in ("output", "response"):
+        with pytest.raises(errors.SchemaValidationError):
+            getattr(misfit, name)
+    assert misfit.text == misfit.partial.text == '{"twins": []}'

@@ -7,35 +7,62 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
 from typing_extensions import override
 
 from ..drivers.limits import GRACE
+from ..engine.stream import AsyncStream
 from .asking import Asking
-from .feeding import LATER, Feeding, gathered
-from .plan import Ask, Options, Plan
+from .feeding import LATER, BatchView, Feeding
+from .plan import Plan
 from .values import BatchInputError, BatchItem, BatchResult
 
 
-class AsyncBatchStream(Feeding):
-    """The items of a batch as they are done, in no order. There is nothing to await first; leaving the loop cancels."""
+class LoopBatch(Feeding):
+    """A batch whose requests are sent on the running event loop."""
+
+    result: BatchResult | None = None
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
+        self.loop: asyncio.AbstractEventLoop
         self._asking: Asking | None = None
         self._post = _Post()
         self._pulled: _Pulled | None = None
 
-    def __aiter__(self) -> _Iteration:
+    @property
+    def finished(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def open(self) -> None:
+        """Begin to read the input."""
+        self.loop = asyncio.get_running_loop()
         self._open(self._pulling)
         self._asking = Asking(self._plan.ask, self._plan.context(), self._post.put)
-        return _Iteration(self)
+
+    async def advance(self) -> Sequence[BatchItem] | None:
+        """The next item; None at the end. Only one: those that were not handed out are in `rest`."""
+        while True:
+            self._take_what_came()
+            more = self._feed()
+            if more:
+                await asyncio.sleep(0)  # for the sake of what is under way
+            if self._closed:
+                return None
+            if self._ready:
+                return (self._ready.popleft(),)
+            if self.is_over():
+                self._last_word()
+                return None
+            if not more:
+                await self._post.wait()
 
     async def aclose(self) -> None:
-        """Cancel what is under way, and end the loop. What had come stays: see `rest`."""
+        """Cancel what is under way."""
         self._end()
         if self._asking is not None:
             self._take_what_came()
@@ -46,28 +73,15 @@ class AsyncBatchStream(Feeding):
                 await self._pulled.ended()
             await self._asking.ended()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
-
-    async def _next(self) -> BatchItem | None:
-        """The next item, or None at the end."""
-        while True:
-            self._take_what_came()
-            more = self._feed()
-            if more:
-                await asyncio.sleep(0)  # for the sake of what is under way
-            if self._closed:
-                return None
-            if self._ready:
-                return self._ready.popleft()
-            if self._is_over():
-                self._last_word()
-                return None
-            if not more:
-                await self._post.wait()
+    def abandon(self) -> None:
+        """Cancel what is under way, from a finalizer or another thread."""
+        if self._asking is not None and not self._closed:
+            self._asking.abandon()
+            if self._pulled is not None:
+                self._pulled.abandon()
+            self._end()
+            with suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self._post.wake)
 
     def _pulling(self, source: Any) -> Iterator[Any]:
         if not hasattr(source, "__aiter__"):
@@ -84,41 +98,42 @@ class AsyncBatchStream(Feeding):
         if self._asking is not None:
             self._asking.start(index, request)
 
-    def _abandon(self) -> None:
-        """From a finalizer, where nothing can be awaited."""
-        if self._asking is not None and not self._closed:
-            self._asking.abandon()
-            if self._pulled is not None:
-                self._pulled.abandon()
-            self._end()
 
+class AsyncBatchStream(BatchView, AsyncStream[BatchItem, BatchResult]):
+    """The items of a batch as they are done, in no order. There is nothing to await first; leaving the loop cancels."""
 
-class _Iteration:
-    """What `async for` holds: when the loop is left nothing refers to it any more, and its finalizer cancels."""
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self._batch: LoopBatch = LoopBatch(plan)
 
-    __slots__ = ("_stream",)
+    @override
+    def _start_run(self) -> LoopBatch:
+        self._batch.open()
+        return self._batch
 
-    def __init__(self, stream: AsyncBatchStream) -> None:
-        self._stream = stream
+    @override
+    async def aclose(self) -> None:
+        """Cancel what is under way, and end the loop. What had come stays: see `rest`."""
+        await super().aclose()
+        await self._batch.aclose()
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> BatchItem:
+    @override
+    async def collect(self) -> BatchResult:
+        """All items, in the order of the input."""
+        if self._result is not None:
+            return self._result
+        items: list[BatchItem] = []
         try:
-            item = await self._stream._next()
-        except BaseException:
-            await self._stream.aclose()
+            async for item in self:
+                items.append(item)
+        except BatchInputError as error:
+            error.result = self._gathered(items)
             raise
-        if item is None:
-            await self._stream.aclose()
-            raise StopAsyncIteration
-        return item
-
-    def __del__(self) -> None:
-        stream = getattr(self, "_stream", None)  # it may be half-made
-        if stream is not None:
-            stream._abandon()
+        except asyncio.CancelledError as error:
+            items += self.rest()
+            raise error from BatchCancelled(self._gathered(items))
+        self._result = self._gathered(items)
+        return self._result
 
 
 class _Post:
@@ -218,19 +233,3 @@ class BatchCancelled(Exception):
     def __init__(self, result: BatchResult) -> None:
         super().__init__("the batch was cancelled")
         self.result = result
-
-
-async def arun_batch(ask: Ask, requests: Any, options: Options) -> BatchResult:
-    """All of a batch, in the order of the input."""
-    stream = AsyncBatchStream(Plan(ask, requests, options, awaiting=True))
-    items: list[BatchItem] = []
-    try:
-        async for item in stream:
-            items.append(item)
-    except BatchInputError as error:
-        error.result = gathered(items, stream)
-        raise
-    except asyncio.CancelledError as error:
-        items += stream.rest()
-        raise error from BatchCancelled(gathered(items, stream))
-    return gathered(items, stream)

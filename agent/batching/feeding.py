@@ -12,7 +12,9 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from .. import errors
+from typing_extensions import override
+
+from ..engine.stream import StreamBase
 from .bar import Bar
 from .plan import OnProgress, Plan, Tally
 from .values import BatchInputError, BatchItem, BatchProgress, BatchResult
@@ -74,12 +76,6 @@ class Feeding:
         raise NotImplementedError
 
     def _open(self, read: Callable[[Any], Iterator[Any]]) -> None:
-        if self._tally is not None or self._closed:
-            raise errors.ConfigurationError(
-                "The stream was iterated or closed before, and cannot be resumed.",
-                field="stream",
-                fix="Start a new one.",
-            )
         self._source = read(self._plan.source)
         self._tally = Tally(self._plan, self._told())
 
@@ -135,7 +131,8 @@ class Feeding:
         self._ready.append(item)  # first: the display may be where a Ctrl-C is heard
         self._tally.add(item)
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether all outcomes have been handed out."""
         return self._exhausted and not self._under_way and not self._ready
 
     def _last_word(self) -> None:
@@ -164,10 +161,44 @@ class Feeding:
                 self._bar.close()
 
 
-def gathered(items: list[BatchItem], stream: Feeding) -> BatchResult:
-    """The items in the order of the input."""
-    items.sort(key=_index)
-    return BatchResult(items, stream.progress, stream.stopped)
+class BatchView(StreamBase[BatchItem, BatchResult]):
+    """The state of a batch."""
+
+    _batch: Feeding
+
+    @property
+    @override
+    def ended(self) -> bool:
+        """Whether all items have been handed out."""
+        return self._batch.is_over()
+
+    @property
+    def progress(self) -> BatchProgress:
+        """How far the batch has come."""
+        return self._batch.progress
+
+    @property
+    def stopped(self) -> str | None:
+        """Why no more requests are sent although the input goes on; None if that is not so."""
+        return self._batch.stopped
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether `max_seconds` have passed."""
+        return self._batch.out_of_time
+
+    def stop(self, reason: str) -> None:
+        """Send no more requests. What is under way goes on to its end, and is handed out."""
+        self._batch.stop(reason)
+
+    def rest(self) -> list[BatchItem]:
+        """After the loop was left: the outcomes that had come and were not handed out."""
+        return self._batch.rest()
+
+    def _gathered(self, items: list[BatchItem]) -> BatchResult:
+        """The items in the order of the input."""
+        items.sort(key=_index)
+        return BatchResult(items, self.progress, self.stopped)
 
 
 def _index(item: BatchItem) -> int:

@@ -1,20 +1,22 @@
-"""What `run_stream` and `arun_stream` return: the events of a run as they happen, and the means to steer it.
+"""What `run_stream` and `arun_stream` return: the events of a run as they happen, and ways to steer it.
 
-A run that fails or is aborted tells so in its last events, and the iteration ends like any other; whoever asks for the
-result gets the error. Leaving the loop ends the run.
+A run that fails or is aborted says so in its last events, and the iteration ends like any other; only the result raises
+the error. Leaving the loop ends the run.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from typing_extensions import override
 
 from .. import errors
 from ..drivers.sync import SyncRun
+from ..engine.stream import AsyncStream, Stream, StreamBase
 from ..tools.signal import Signal
 from ..types import Message
-from ..wire import Cancelled
 from .events import AgentEvent
 from .record import Record
 from .results import RunResult
@@ -25,96 +27,117 @@ if TYPE_CHECKING:
 
 
 Finish: TypeAlias = Callable[[RunResult], RunResult]
-"""Has the last word about a result."""
+"""Completes the result of a run."""
 
 
-class _Watched:
-    """A run, as somebody who is not in it sees it."""
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """An agent run that was started."""
 
-    def __init__(self, record: Record, signal: Signal, finish: Finish | None = None) -> None:
-        self._finish = finish
+    run: SyncRun | AioRun
+    record: Record
+    signal: Signal
+    finish: Finish
+
+
+class RunView(StreamBase[AgentEvent, RunResult]):
+    """The state of a run, and ways to steer it.
+
+    Args:
+        start: Starts the run.
+        record: The run's record, if it exists before the start.
+        signal: The run's abort signal, if it exists before the start.
+        scope: See `StreamBase`.
+    """
+
+    _noun = "run"
+    _raises = False
+
+    def __init__(
+        self,
+        start: Callable[[], StartedRun],
+        record: Record | None = None,
+        signal: Signal | None = None,
+        *,
+        scope: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(scope)
+        self.start = start
         self._record = record
         self._signal = signal
-        self._result: RunResult | None = None
-        self._error: BaseException | None = None
-        self._begun = False
-        self._aborted = False
-        self._rest = Signal()
+        self._complete: Finish | None = None
+        self._idle = Signal()
         """Set when the run is over."""
 
     @property
     def run_id(self) -> str:
-        return self._record.run_id
+        return self._started_record().run_id
 
     @property
     def messages(self) -> list[AgentMessage]:
         """What the run has added to the conversation so far."""
-        return self._record.added
+        return [] if self._record is None else self._record.added
 
     @property
     def stream_message(self) -> Message | None:
-        """What the model is saying just now."""
-        speaking = self._record.speaking
+        """The message that the model is writing."""
+        speaking = None if self._record is None else self._record.speaking
         return None if speaking is None else speaking.so_far()
 
     @property
     def pending_tool_calls(self) -> set[str]:
         """Ids of the calls that have no result yet."""
-        return {slot.call.id for slot in self._record.slots if slot.result is None}
-
-    @property
-    def error(self) -> BaseException | None:
-        """Why the run failed, if it did."""
-        return self._error
+        slots = () if self._record is None else self._record.slots
+        return {slot.call.id for slot in slots if slot.result is None}
 
     @property
     def result(self) -> RunResult:
-        """What the run came to. Raises what it failed with, and an error while it goes on."""
-        if self._error is not None:
-            raise self._error
-        if self._result is None:
-            raise errors.ConfigurationError(
-                "The run has not ended, so there is no result yet.",
-                field="result",
-                fix="Iterate to the end first, or call collect().",
-            )
-        return self._result
+        """The result of the run. Raises the run's failure, and an error while the run goes on."""
+        return self._outcome()
 
     @property
     def is_streaming(self) -> bool:
         """Whether the run goes on."""
-        return self._begun and not self._rest.is_set()
+        return self._iterated and not self._idle.is_set()
 
     def steer(self, message: MessageLike) -> None:
-        """Say something now. It is heard after the tool that runs; calls that have not begun are skipped."""
-        self._record.steering.put(read_message(message))
+        """Add a message now. The model sees it after the tool that runs; calls that have not begun are skipped."""
+        self._started_record().steering.put(read_message(message))
 
     def follow_up(self, message: MessageLike) -> None:
-        """Say something when the run would otherwise end."""
-        self._record.follow_ups.put(read_message(message))
+        """Add a message when the run would otherwise end."""
+        self._started_record().follow_ups.put(read_message(message))
 
-    def _finished(self, result: RunResult | None) -> RunResult | None:
-        return result if result is None or self._finish is None else self._finish(result)
-
-    def _begin(self) -> None:
-        if self._begun:
+    def _started_record(self) -> Record:
+        if self._record is None:
             raise errors.ConfigurationError(
-                "The run was iterated before, and cannot be resumed.", field="run", fix="Start a new one."
+                "The run has not started.", field="run", fix="Iterate over it first: its conversation is read then."
             )
-        self._begun = True
+        return self._record
 
-    def _cut_short(self) -> list[AgentEvent]:
-        """The last events of a run that was aborted, unless it came to its end before anybody could stop it."""
-        if self._record.over:
-            return []
-        events = self._record.closing("aborted", None)
+    def _start_run(self) -> Any:
+        started = self.start()
+        self._record, self._signal, self._complete = started.record, started.signal, started.finish
+        return started.run
+
+    @override
+    def _finish(self, result: RunResult) -> RunResult:
+        return result if self._complete is None else self._complete(result)
+
+    @override
+    def _events_of_abort(self) -> Iterable[AgentEvent]:
+        """The last events of a run that was aborted, unless it came to its end first."""
+        record = self._started_record()
+        if record.over:
+            return ()
+        events = record.closing("aborted", None)
         aborted = errors.Aborted("the run was aborted")
-        aborted.result = self._record.result(now=self._record.began, stop_reason="error")
-        self._error = self._record.error = aborted
+        aborted.result = record.result(now=record.began, stop_reason="error")
+        self._error = record.error = aborted
         return events
 
 
-class RunStream(_Watched):
+class RunStream(RunView, Stream[AgentEvent, RunResult]):
     """Iterate over it, or use it in a `with` block.
 
     ```python
@@ -128,172 +151,51 @@ class RunStream(_Watched):
     ```
     """
 
-    def __init__(
-        self, start: Callable[[], SyncRun], record: Record, signal: Signal, finish: Finish | None = None
-    ) -> None:
-        super().__init__(record, signal, finish)
-        self._start = start
-        self._run: SyncRun | None = None
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Iterator[AgentEvent]:
-        with self._lock:
-            self._begin()
-            self._run = run = self._start()
-            run.cancelled = self._aborted
-        try:
-            while (events := self._advance(run)) is not None:
-                yield from events  # all that has happened is told, also if the run is aborted meanwhile
-        finally:
-            run.close()
-            self._rest.set()
-
-    def _advance(self, run: SyncRun) -> Sequence[AgentEvent] | None:
-        if self._error is not None:
-            return None
-        if self._aborted:
-            run.close()
-            return self._cut_short() or None
-        try:
-            events: Sequence[AgentEvent] | None = run.advance()
-        except Cancelled:
-            return self._cut_short()
-        except Exception as error:
-            self._error = error
-            return None
-        if events is None:
-            self._result = self._finished(run.result)
-        return events
-
-    def collect(self) -> RunResult:
-        """Run to the end, and return the result. Raises what it failed with."""
-        if not self._begun:
-            for _ in self:
-                pass
-        return self.result
-
+    @override
     def abort(self) -> None:
-        """End the run from any thread: calls that run are given up, and the last events say so."""
-        with self._lock:
-            self._aborted = True
-            run = self._run
-        self._signal.set()
-        if run is not None:
-            run.cancel()
+        """End the run from any thread: running calls are given up, and the last events say so."""
+        self._aborted = True  # before the signal: a run that reacts to it must not pass for one that failed
+        if self._signal is not None:
+            self._signal.set()
+        super().abort()
 
     def wait_for_idle(self, timeout: float | None = None) -> bool:
-        """Wait, in another thread than the one that iterates, until the run is over. False when the time is up."""
-        return self._rest.block(timeout)
+        """Wait, in another thread than the one that iterates, until the run is over. False on timeout."""
+        return self._idle.block(timeout)
 
+    @override
     def close(self) -> None:
-        self._rest.set()
-        if self._run is not None:
-            self._run.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        run = getattr(self, "_run", None)  # an object that was interrupted while being made is finalized, too
-        if run is not None:
-            run.close()
+        """End the run."""
+        try:
+            super().close()
+        finally:
+            self._idle.set()
 
 
-class AsyncRunStream(_Watched):
+class AsyncRunStream(RunView, AsyncStream[AgentEvent, RunResult]):
     """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
 
-    def __init__(
-        self, start: Callable[[], AioRun], record: Record, signal: Signal, finish: Finish | None = None
-    ) -> None:
-        super().__init__(record, signal, finish)
-        self._start = start
-        self._run: AioRun | None = None
-
-    def __aiter__(self) -> _Iteration:
-        self._begin()
-        self._run = self._start()
-        return _Iteration(self, self._run)
-
-    async def collect(self) -> RunResult:
-        """Run to the end, and return the result. Raises what it failed with."""
-        if not self._begun:
-            async for _ in self:
-                pass
-        return self.result
-
+    @override
     def abort(self) -> None:
-        """End the run from any task or thread: calls that run are given up, and the last events say so."""
-        self._aborted = True
-        self._signal.set()
-        if self._run is not None:
-            self._run.abandon()
+        """End the run from any task or thread: running calls are given up, and the last events say so."""
+        self._aborted = True  # before the signal: a run that reacts to it must not pass for one that failed
+        if self._signal is not None:
+            self._signal.set()
+        super().abort()
 
     async def wait_for_idle(self) -> None:
         """Wait, in another task than the one that iterates, until the run is over."""
-        await self._rest.wait()
+        await self._idle.wait()
 
+    @override
     async def aclose(self) -> None:
-        self._rest.set()
-        if self._run is not None:
-            await self._run.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
-
-
-class _Iteration:
-    """What `async for` holds: when the loop is left nothing refers to it any more, and its finalizer closes the run."""
-
-    __slots__ = ("_over", "_ready", "_run", "_stream")
-
-    def __init__(self, stream: AsyncRunStream, run: AioRun) -> None:
-        self._stream = stream
-        self._run = run
-        self._ready: Iterator[Any] = iter(())
-        self._over = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> AgentEvent:
-        stream = self._stream
-        while True:
-            for event in self._ready:
-                found: AgentEvent = event
-                return found
-            if self._over:
-                stream._rest.set()
-                raise StopAsyncIteration
-            self._ready = iter(await self._more())
-
-    async def _more(self) -> Sequence[Any]:
-        stream, run = self._stream, self._run
+        """End the run."""
         try:
-            if stream._aborted:
-                await run.aclose()
-            events = None if run.finished else await run.advance()
-        except Exception as error:
-            stream._error = error
-            self._over = True
-            return ()
-        except BaseException:
-            stream._rest.set()
-            raise
-        if events is not None:
-            return events
-        self._over = True
-        stream._result = stream._finished(run.result)
-        return stream._cut_short() if run.result is None and stream._aborted else ()
+            await super().aclose()
+        finally:
+            self._idle.set()
 
-    def __del__(self) -> None:
-        run = getattr(self, "_run", None)  # it may be half-made
-        if run is not None:
-            self._stream._rest.set()
-            if not run.finished:
-                run.abandon()
+    @override
+    def _abandon(self) -> None:
+        super()._abandon()
+        self._idle.set()

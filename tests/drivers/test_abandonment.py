@@ -251,9 +251,10 @@ def test_there_is_no_response_before_the_end(server: LoopbackServer) -> None:
 
 def test_a_half_made_stream_can_be_finalized() -> None:
     """An interrupt may come while the object is being made."""
-    from agent.streams import ResponseStream, _Iteration
+    from agent.engine.stream import _EventIterator
+    from agent.streams import ResponseStream
 
-    for kind in (ResponseStream, AsyncResponseStream, _Iteration):
+    for kind in (ResponseStream, AsyncResponseStream, _EventIterator):
         half = kind.__new__(kind)
         del half
 

@@ -1,0 +1,1 @@
+"""The engine: performs calls and runs, and hands out their events."""
