@@ -7,7 +7,7 @@ the error. Leaving the loop ends the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import override
@@ -38,6 +38,10 @@ class StartedRun:
     record: Record
     signal: Signal
     finish: Finish
+
+    def then(self, finish: Finish) -> StartedRun:
+        """The same run with another step that completes its result."""
+        return replace(self, finish=lambda result: finish(self.finish(result)))
 
 
 class RunView(StreamBase[AgentEvent, RunResult]):

@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from .session import AgentSession
-from .streams import AsyncSessionRun, AsyncSessionStream, SessionRun, SessionStream
 
-__all__ = ["AgentSession", "AsyncSessionRun", "AsyncSessionStream", "SessionRun", "SessionStream"]
+__all__ = ["AgentSession"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 from typing_extensions import override
@@ -20,11 +21,13 @@ from ..graph.node import prompt_of, tools_of
 from ..looping.paused import PausedRun, SessionPlace
 from ..looping.results import RunResult
 from ..looping.shapes import MessageLike, read_message
+from ..looping.streams import AsyncRunStream, RunStream, StartedRun
 from ..requests import RequestLike, read_request
 from ..stores.base import SessionNotFoundError, SessionRecord, Store, StoreError
+from ..streams import AsyncResponseStream, ResponseStream, StartedResponse
 from ..types import AgentRequest, AgentResponse, Message, Session, ToolSpec, Usage
 from .keeping import Keeper, awaited, waited
-from .streams import AsyncSessionRun, AsyncSessionStream, SessionRun, SessionStream
+from .streams import async_turn_scope, kept_response, kept_result, turn_scope
 from .turns import Conversation, RunTurn, read_turn
 
 
@@ -35,17 +38,17 @@ class Asked(Protocol):
 
     async def acomplete(self, request: RequestLike, **overrides: Any) -> AgentResponse: ...
 
-    def stream(self, request: RequestLike, **overrides: Any) -> Any: ...
+    def stream(self, request: RequestLike, **overrides: Any) -> ResponseStream: ...
 
-    def astream(self, request: RequestLike, **overrides: Any) -> Any: ...
+    def astream(self, request: RequestLike, **overrides: Any) -> AsyncResponseStream: ...
 
     def run(self, request: Any, **options: Any) -> RunResult: ...
 
     async def arun(self, request: Any, **options: Any) -> RunResult: ...
 
-    def run_stream(self, request: Any, **options: Any) -> Any: ...
+    def run_stream(self, request: Any, **options: Any) -> RunStream: ...
 
-    def arun_stream(self, request: Any, **options: Any) -> Any: ...
+    def arun_stream(self, request: Any, **options: Any) -> AsyncRunStream: ...
 
 
 class AgentSession:
@@ -216,55 +219,58 @@ class AgentSession:
         _check_schema(request, options)
         return await self.arun(request, **options)
 
-    def stream(self, request: RequestLike, **options: Any) -> SessionStream:
+    def stream(self, request: RequestLike, **options: Any) -> ResponseStream:
         """As `complete`, with events while the answer arrives. The turn counts when its end has been read."""
         asked, rest = read_turn(request, options)
 
-        def start() -> Any:
-            return self._agent.stream(self._with_conversation(asked), **rest)
+        def start() -> StartedResponse:
+            return self._agent.stream(self._with_conversation(asked), **rest).start()
 
         def commit(response: AgentResponse) -> None:
             self._add(_said(asked, response), (response,), response)
 
-        return SessionStream(self._turn, start, commit, keep_partial=self.keep_partial)
+        outcome = partial(kept_response, partial=self.keep_partial)
+        return ResponseStream(start, turn_scope(self._turn, outcome, commit))
 
-    def astream(self, request: RequestLike, **options: Any) -> AsyncSessionStream:
+    def astream(self, request: RequestLike, **options: Any) -> AsyncResponseStream:
         """As `stream`, for `async for`."""
         asked, rest = read_turn(request, options)
 
-        async def start() -> Any:
-            await self._aloaded()
-            return self._agent.astream(self._with_conversation(asked), **rest)
+        def start() -> StartedResponse:
+            return self._agent.astream(self._with_conversation(asked), **rest).start()
 
         async def commit(response: AgentResponse) -> None:
             await self._aadd(_said(asked, response), (response,), response)
 
-        return AsyncSessionStream(self._turn, start, commit, keep_partial=self.keep_partial)
+        outcome = partial(kept_response, partial=self.keep_partial)
+        return AsyncResponseStream(start, async_turn_scope(self._turn, self._aloaded, outcome, commit))
 
-    def run_stream(self, request: RequestLike | PausedRun, **options: Any) -> SessionRun:
+    def run_stream(self, request: RequestLike | PausedRun, **options: Any) -> RunStream:
         """As `run`, with the events of the loop, and the means to steer it."""
         turn = RunTurn(request, options)
 
-        def start() -> Any:
-            return self._agent.run_stream(self._start_run(turn), **turn.options)
+        def start() -> StartedRun:
+            return self._agent.run_stream(self._start_run(turn), **turn.options).start().then(turn.finish)
 
         def commit(result: RunResult) -> None:
             self._add([*turn.said, *result.messages], result.responses, result)
 
-        return SessionRun(self._turn, start, commit, keep_partial=self.keep_partial, finish=turn.finish)
+        outcome = partial(kept_result, partial=self.keep_partial)
+        return RunStream(start, scope=turn_scope(self._turn, outcome, commit))
 
-    def arun_stream(self, request: RequestLike | PausedRun, **options: Any) -> AsyncSessionRun:
+    def arun_stream(self, request: RequestLike | PausedRun, **options: Any) -> AsyncRunStream:
         """As `run_stream`, for `async for`."""
         turn = RunTurn(request, options)
 
-        async def start() -> Any:
-            await self._astart_run(turn)
-            return self._agent.arun_stream(self._run_request(turn), **turn.options)
+        def start() -> StartedRun:
+            return self._agent.arun_stream(self._run_request(turn), **turn.options).start().then(turn.finish)
 
         async def commit(result: RunResult) -> None:
             await self._aadd([*turn.said, *result.messages], result.responses, result)
 
-        return AsyncSessionRun(self._turn, start, commit, keep_partial=self.keep_partial, finish=turn.finish)
+        load = partial(self._astart_run, turn)
+        outcome = partial(kept_result, partial=self.keep_partial)
+        return AsyncRunStream(start, scope=async_turn_scope(self._turn, load, outcome, commit))
 
     # Other changes
 

@@ -16,7 +16,8 @@ from ...graph import DAG, Message
 from ...graph.growing import before_last_turn
 from ...looping.control import BeforeToolCall
 from ...looping.results import RunResult
-from ...sessions import AgentSession, SessionRun
+from ...looping.streams import RunStream
+from ...sessions import AgentSession
 from ...sessions.keeping import Keeper
 from ...stores.base import ConflictError, SessionNotFoundError, SessionRecord
 from ...stores.rows import check_session_id
@@ -72,7 +73,7 @@ class Turn:
         options: dict[str, Any] = {"before_tool_call": asking.before_tool_call, "loop": asking.loop}
         if (instructions := instructions_of(start)) is not None:
             options["system"] = instructions
-        self.run: SessionRun = self._session.run_stream(question, **options)
+        self.run: RunStream = self._session.run_stream(question, **options)
 
     def keep(self) -> RunResult:
         """The result, written down. Raises what the run failed with, or the store's error: then nothing is kept.
