@@ -25,13 +25,6 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 from typing_extensions import override
 
-_set = object.__setattr__
-_new = object.__new__
-# What pydantic's own construction sets, through the slots themselves: by name it takes twice as long.
-_set_values = BaseModel.__dict__["__dict__"].__set__
-_set_given = BaseModel.__dict__["__pydantic_fields_set__"].__set__
-_set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
-_set_private = BaseModel.__dict__["__pydantic_private__"].__set__
 Got = TypeVar("Got")
 Given = TypeVar("Given")
 
@@ -285,25 +278,6 @@ class Value(BaseModel, frozen=True):
     @override
     def __repr_args__(self) -> Any:
         return [(name, value) for name, value in super().__repr_args__() if value is not None]
-
-
-V = TypeVar("V", bound=Value)
-
-
-def _made(cls: type[V], values: dict[str, Any], given: set[str]) -> V:
-    """What pydantic's own construction comes down to: `values` holds every field, in the fields' order."""
-    value = _new(cls)
-    _set_values(value, values)
-    _set_given(value, given)
-    _set_extra(value, None)
-    _set_private(value, None)
-    return value
-
-
-@cache
-def _defaults(cls: type[Value]) -> dict[str, Any]:
-    """A value for every field, in the fields' order, that of fields without a default included."""
-    return {name: None if field.is_required() else field.default for name, field in cls.model_fields.items()}
 
 
 @cache

@@ -166,7 +166,7 @@ def test_runs_stream_their_events_and_count_at_the_end(store: Any) -> None:
 
     async def main() -> list[str]:
         run = session.arun_stream("Go")
-        seen = [event.type async for event in run]
+        seen: list[str] = [event.type async for event in run]
         assert run.result.text == "Three."
         return seen
 
