@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -30,13 +30,13 @@ class Face:
             return agent.json(request, **fields)
         return asyncio.run(agent.ajson(request, **fields))
 
-    def stream(self, agent: Agent, request: Any, **fields: Any) -> tuple[list[StreamEvent], AgentResponse]:
+    def stream(self, agent: Agent, request: Any, **fields: Any) -> tuple[Sequence[StreamEvent], AgentResponse]:
         if self.name == "sync":
             with agent.stream(request, **fields) as stream:
                 events = list(stream)
             return events, stream.response
 
-        async def streamed() -> tuple[list[StreamEvent], AgentResponse]:
+        async def streamed() -> tuple[Sequence[StreamEvent], AgentResponse]:
             stream = agent.astream(request, **fields)
             return [event async for event in stream], stream.response
 
