@@ -49,6 +49,7 @@ from ..types import (
     ThinkingLevel,
     ToolCallContent,
 )
+from .agent_loop import AgentLoop
 from .compaction import Compaction
 from .config import (
     AgentContext,
@@ -66,7 +67,6 @@ from .config import (
 )
 from .event_stream import EventStream
 from .functions import agent_loop, agent_loop_continue
-from .living import AgentLoop
 from .stream_functions import stream_function
 
 __all__ = [

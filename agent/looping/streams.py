@@ -70,7 +70,7 @@ class RunView(StreamBase[AgentEvent, RunResult]):
         self._record = record
         self._signal = signal
         self._complete: Finish | None = None
-        self._idle = Signal()
+        self.idle = Signal()
         """Set when the run is over."""
 
     @property
@@ -102,7 +102,7 @@ class RunView(StreamBase[AgentEvent, RunResult]):
     @property
     def is_streaming(self) -> bool:
         """Whether the run goes on."""
-        return self._iterated and not self._idle.is_set()
+        return self._iterated and not self.idle.is_set()
 
     def steer(self, message: MessageLike) -> None:
         """Add a message now. The model sees it after the tool that runs; calls that have not begun are skipped."""
@@ -165,7 +165,7 @@ class RunStream(RunView, Stream[AgentEvent, RunResult]):
 
     def wait_for_idle(self, timeout: float | None = None) -> bool:
         """Wait, in another thread than the one that iterates, until the run is over. False on timeout."""
-        return self._idle.block(timeout)
+        return self.idle.block(timeout)
 
     @override
     def close(self) -> None:
@@ -173,7 +173,7 @@ class RunStream(RunView, Stream[AgentEvent, RunResult]):
         try:
             super().close()
         finally:
-            self._idle.set()
+            self.idle.set()
 
 
 class AsyncRunStream(RunView, AsyncStream[AgentEvent, RunResult]):
@@ -189,7 +189,7 @@ class AsyncRunStream(RunView, AsyncStream[AgentEvent, RunResult]):
 
     async def wait_for_idle(self) -> None:
         """Wait, in another task than the one that iterates, until the run is over."""
-        await self._idle.wait()
+        await self.idle.wait()
 
     @override
     async def aclose(self) -> None:
@@ -197,9 +197,9 @@ class AsyncRunStream(RunView, AsyncStream[AgentEvent, RunResult]):
         try:
             await super().aclose()
         finally:
-            self._idle.set()
+            self.idle.set()
 
     @override
     def _abandon(self) -> None:
         super()._abandon()
-        self._idle.set()
+        self.idle.set()

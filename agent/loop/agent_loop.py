@@ -1,14 +1,16 @@
-"""A conversation that goes on: an agent, its tools, what was said so far, and whoever watches.
+"""`AgentLoop`: runs of an agent that continue one conversation, with listeners and queues for messages.
 
-It keeps the messages between runs, tells subscribers what happens, and can be spoken to while it works. One run at a
-time; everything else that is said meanwhile is steering, or waits.
+Each prompt is one run of the agent. The loop adds what a run does not have: the messages of earlier runs, listeners,
+and queued messages. A session keeps whole turns in a store; a loop keeps all messages in memory, those of failed runs
+and those with custom roles included.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Literal
 
 from ..caller import Caller
@@ -17,11 +19,10 @@ from ..looping.events import AgentEvent
 from ..looping.plan import Hooks
 from ..looping.results import RunResult
 from ..looping.shapes import AgentMessage, MessageLike, read_message
-from ..looping.streams import AsyncRunStream, RunStream
+from ..looping.streams import AsyncRunStream, RunStream, RunView, StartedRun
 from ..tools.base import Tool
 from ..tools.functions import as_tool
-from ..tools.signal import Signal
-from ..types import ThinkingLevel, ToolLoopConfig
+from ..types import Message, ThinkingLevel, ToolLoopConfig
 from .config import AgentState, Model
 from .functions import check_continuable
 
@@ -29,7 +30,7 @@ QueueMode = Literal["all", "one_at_a_time"]
 
 
 class AgentLoop:
-    """An agent, or a router, in conversation.
+    """A conversation with an agent or a router. One run at a time.
 
     ```python
     from agent.loop import AgentLoop
@@ -43,16 +44,16 @@ class AgentLoop:
     ```
 
     Args:
-        caller: Who is asked.
-        system_prompt: What the model is told before anything else.
-        tools: What it may call, besides the agent's own.
-        messages: The conversation so far. Messages with roles of their own may stand among them.
-        thinking_level: How hard the model shall think.
-        steering_mode: Whether all that was said meanwhile is heard at once, or one message in each turn.
-        follow_up_mode: The same for follow-ups.
+        caller: The agent or router.
+        system_prompt: Instructions for the model.
+        tools: Tools besides the agent's own.
+        messages: The conversation so far. Messages with custom roles are allowed.
+        thinking_level: The model's reasoning effort.
+        steering_mode: Whether each turn takes all queued steering messages or one.
+        follow_up_mode: The same for follow-up messages.
         loop: Limits of each run.
-        hooks: Who has a say.
-        deps: For the tools' context.
+        hooks: Hooks called during runs.
+        deps: Dependencies for the tools' context.
     """
 
     def __init__(
@@ -85,15 +86,10 @@ class AgentLoop:
         self._running: RunStream | AsyncRunStream | None = None
         self._error: str | None = None
         self._lock = threading.Lock()
-        self._idle = Signal()
-        """Of the latest run: set when it is over."""
-        self._idle.set()
-
-    # What it says of itself
 
     @property
     def state(self) -> AgentState:
-        """Everything about it, as it is now."""
+        """The current state as a dict."""
         running = self._running
         provider, model = self.caller.named()
         return AgentState(
@@ -109,7 +105,10 @@ class AgentLoop:
         )
 
     def subscribe(self, listener: Callable[[AgentEvent], Any]) -> Callable[[], None]:
-        """Be told of every event, in the thread or task that runs. Returns a function that ends it."""
+        """Call `listener` with every event, in the thread or task that runs. Returns a function that unsubscribes it.
+
+        The listener may be async if the loop is awaited.
+        """
         self._listeners.append(listener)
 
         def unsubscribe() -> None:
@@ -121,56 +120,71 @@ class AgentLoop:
     # Runs
 
     def prompt(self, *messages: MessageLike) -> RunResult:
-        """Say something, and run until there is nothing more to do. Raises what goes wrong."""
+        """Add messages and run until the model has its answer. Raises the run's failure."""
         return self._run([read_message(message) for message in messages])
 
     async def aprompt(self, *messages: MessageLike) -> RunResult:
-        """As `prompt`, with await."""
+        """Async version of `prompt`."""
         return await self._arun([read_message(message) for message in messages])
 
     def continue_(self) -> RunResult:
-        """Go on from the conversation as it stands: after a failure, or with what is waiting to be said."""
-        return self._run(self._waiting())
+        """Run with the queued messages; without any, from the conversation as it stands, such as after a failure."""
+        self._check_idle()
+        return self._run(self._queued())
 
     async def acontinue_(self) -> RunResult:
-        """As `continue_`, with await."""
-        return await self._arun(self._waiting())
+        """Async version of `continue_`."""
+        self._check_idle()
+        return await self._arun(self._queued())
 
-    def _waiting(self) -> list[AgentMessage]:
-        """What was queued while nothing ran; without that, the conversation itself must ask something."""
-        said = self._take_steering() or self._take_follow_ups()
-        if not said:
-            check_continuable([m for m in self.messages if getattr(m, "stop_reason", None) not in ("error", "aborted")])
-        return said
+    def _queued(self) -> list[AgentMessage]:
+        """Messages that were queued while nothing ran; without any, the conversation must end with a question."""
+        queued = self._take_steering() or self._take_follow_ups()
+        if not queued:
+            check_continuable([message for message in self.messages if not _has_failed(message)])
+        return queued
 
     def _run(self, prompts: Sequence[AgentMessage]) -> RunResult:
-        with self._lock:
-            self._check_idle()
-            stream = self._running = self.caller.run_stream("", **self._options(prompts))
-            self._idle = Signal()
-        try:
+        def start() -> StartedRun:
+            return self.caller.run_stream("", **self._options(prompts)).start()
+
+        with RunStream(start, scope=self._turn) as stream:
             for event in stream:
-                self._tell(event)
+                for listener in list(self._listeners):
+                    listener(event)
             return stream.result
-        finally:
-            self._rest(stream)
 
     async def _arun(self, prompts: Sequence[AgentMessage]) -> RunResult:
-        import inspect
+        def start() -> StartedRun:
+            return self.caller.arun_stream("", **self._options(prompts)).start()
 
-        with self._lock:
-            self._check_idle()
-            stream = self._running = self.caller.arun_stream("", **self._options(prompts))
-            self._idle = Signal()
-        try:
+        async with AsyncRunStream(start, scope=self._aturn) as stream:
             async for event in stream:
                 for listener in list(self._listeners):
-                    if inspect.isawaitable(heard := listener(event)):
-                        await heard
+                    if inspect.isawaitable(awaitable := listener(event)):
+                        await awaitable
             return stream.result
+
+    @contextmanager
+    def _turn(self, stream: Any) -> Iterator[None]:
+        """Surrounds a run; its messages are kept, however it ended."""
+        with self._lock:
+            self._check_idle()
+            self._running = stream
+        try:
+            yield
         finally:
-            self._rest(stream)
-            await stream.aclose()
+            self._keep(stream)
+
+    @asynccontextmanager
+    async def _aturn(self, stream: Any) -> AsyncIterator[None]:
+        with self._turn(stream):
+            yield
+
+    def _keep(self, stream: RunView) -> None:
+        self.messages = [*self.messages, *stream.messages]
+        self._error = None if stream.error is None else str(stream.error)
+        self._running = None
 
     def _options(self, prompts: Sequence[AgentMessage]) -> dict[str, Any]:
         hooks = self.hooks or Hooks()
@@ -191,17 +205,6 @@ class AgentLoop:
             **({"thinking": self.thinking_level} if self.thinking_level is not ThinkingLevel.OFF else {}),
         }
 
-    def _tell(self, event: AgentEvent) -> None:
-        for listener in list(self._listeners):
-            listener(event)
-
-    def _rest(self, stream: RunStream | AsyncRunStream) -> None:
-        """Keep what was said, however the run ended."""
-        self.messages = [*self.messages, *stream.messages]
-        self._error = None if stream.error is None else str(stream.error)
-        self._running = None
-        self._idle.set()
-
     def _check_idle(self) -> None:
         if self._running is not None:
             raise ConfigurationError(
@@ -211,47 +214,54 @@ class AgentLoop:
     # While it runs
 
     def steer(self, message: MessageLike) -> None:
-        """Say something now. It is heard after the tool that runs; calls not yet begun are skipped."""
+        """Queue a message for the current turn. The model sees it after the tool that runs; later calls are skipped."""
         self._steering.append(read_message(message))
 
     def follow_up(self, message: MessageLike) -> None:
-        """Say something when the run would otherwise end."""
+        """Queue a message for when the run would otherwise end."""
         self._follow_ups.append(read_message(message))
 
     def clear_queues(self) -> None:
-        """Forget what is waiting to be said."""
+        """Drop all queued messages."""
         self._steering.clear()
         self._follow_ups.clear()
 
     def abort(self) -> None:
-        """End the run, if there is one."""
+        """Abort the current run, if there is one."""
         running = self._running
         if running is not None:
             running.abort()
 
     def wait_for_idle(self, timeout: float | None = None) -> bool:
-        """Wait until nothing runs. False when the time is up."""
-        return self._idle.block(timeout)
+        """Wait until nothing runs. False on timeout."""
+        running = self._running
+        return running is None or running.idle.block(timeout)
 
     async def await_for_idle(self) -> None:
-        """As `wait_for_idle`, with await."""
-        await self._idle.wait()
+        """Async version of `wait_for_idle`."""
+        running = self._running
+        if running is not None:
+            await running.idle.wait()
 
     def reset(self) -> None:
-        """Forget the conversation, and what is waiting to be said."""
+        """Drop the conversation and all queued messages."""
         self._check_idle()
         self.messages = []
         self._error = None
         self.clear_queues()
 
     def _take_steering(self) -> list[AgentMessage]:
-        return _taken(self._steering, self.steering_mode)
+        return _take(self._steering, self.steering_mode)
 
     def _take_follow_ups(self) -> list[AgentMessage]:
-        return _taken(self._follow_ups, self.follow_up_mode)
+        return _take(self._follow_ups, self.follow_up_mode)
 
 
-def _taken(queue: list[AgentMessage], mode: QueueMode) -> list[AgentMessage]:
+def _take(queue: list[AgentMessage], mode: QueueMode) -> list[AgentMessage]:
     count = 1 if mode == "one_at_a_time" else len(queue)
     taken, queue[:count] = queue[:count], []
     return taken
+
+
+def _has_failed(message: AgentMessage) -> bool:
+    return isinstance(message, Message) and message.stop_reason in ("error", "aborted")

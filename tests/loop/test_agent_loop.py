@@ -110,6 +110,20 @@ def test_what_was_queued_while_idle_is_said_by_continuing(prompt: Any) -> None:
         prompt(loop)
 
 
+def test_continuing_while_it_runs_is_refused_and_loses_no_queued_message() -> None:
+    @tool
+    def work(context: ToolContext[AgentLoop]) -> str:
+        context.deps.follow_up("And then?")
+        with pytest.raises(errors.ConfigurationError, match="running"):
+            context.deps.continue_()
+        return "worked"
+
+    loop = AgentLoop(scripted_agent(call("c1", "work"), "Done.", "Nothing."), tools=[work])
+    loop.deps = loop
+    loop.prompt("Go.")
+    assert texts(loop) == ["Go.", "", "worked", "Done.", "And then?", "Nothing."]
+
+
 def test_after_a_failure_the_loop_says_so_and_can_continue(prompt: Any) -> None:
     loop = AgentLoop(scripted_agent(errors.BadRequestError("no"), "Better."))
     with pytest.raises(errors.BadRequestError):
