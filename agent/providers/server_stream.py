@@ -285,7 +285,7 @@ _ARGUMENTS_AT_A_TIME = 12
 def response_events(response: AgentResponse, dialect: ServerDialect) -> list[StreamEvent]:
     """A finished response as the events of a stream, word by word."""
     facts = response.model_copy(update={"content": ()})
-    events = [StreamEvent.message_start(response=facts)]
+    events: list[StreamEvent] = [StreamEvent.message_start(response=facts)]
     for index, part in enumerate(response.content):
         events += _part_events(part, index, dialect)
     events.append(StreamEvent.message_end(usage=response.usage, response=facts))
