@@ -19,7 +19,7 @@ PYDANTIC_AI_VERSION := 2.66.0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports unit cover peers docs wheel soak bench bench-quick format clean
+.PHONY: help demo test lint types imports unit recordings cover peers docs wheel soak bench bench-quick format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -60,6 +60,10 @@ imports: $(VENV)/.dev  ## imports point downward
 unit: $(VENV)/.dev $(VENV)/.local peers  ## the test suite; what measures time comes last, and alone
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 -m 'not soak and not alone'
 	$(BIN)/python -m pytest -m 'alone and not soak'
+
+recordings: $(VENV)/.dev  ## the tests that read recorded conversations; AGENT_WIRE_CORPUS says where these are
+	$(BIN)/python -m pytest --collect-only -q >/dev/null
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 $$(grep -rlE 'tests\.(corpus|recorded_requests) import' tests --include='test_*.py')
 
 cover: $(VENV)/.dev $(VENV)/.local peers  ## the test suite with branch coverage, which takes a quarter longer
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 -m 'not soak and not alone' --cov --cov-report=

@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,11 +18,11 @@ from pytest_socket import socket_allow_hosts
 
 from agent.context import ambient_deadline
 from agent.providers import codec
+from tests.corpus import HAS_RECORDINGS, WIRE
 from tests.drive import AioDriver, Driver, FastDriver, SimulatedDriver, SyncDriver, needs_aiohttp
 
 SEED = int(os.environ.get("AGENT_TEST_SEED") or random.SystemRandom().randrange(2**32))
 os.environ["AGENT_TEST_SEED"] = str(SEED)  # for worker processes: they start from this one's environment
-WIRE = Path(os.environ.get("AGENT_WIRE_CORPUS") or Path(__file__).parent.parent.parent / "shared" / "wire")
 
 NOT_TRACED = {
     "test_durability",
@@ -73,7 +72,7 @@ def is_bug(error: Exception) -> bool:
 
 
 def pytest_report_header() -> list[str]:
-    corpus = str(WIRE) if WIRE.exists() else "absent (set AGENT_WIRE_CORPUS to run the recordings)"
+    corpus = str(WIRE) if HAS_RECORDINGS else "absent, tests/fixtures/wire instead (set AGENT_WIRE_CORPUS)"
     return [f"seed: AGENT_TEST_SEED={SEED}", f"recordings: {corpus}"]
 
 

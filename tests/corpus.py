@@ -1,12 +1,21 @@
-"""The recorded conversations: found by AGENT_WIRE_CORPUS, read in place, never copied."""
+"""Recorded conversations with vendors, and the expected result of each.
+
+The recordings are read from the directory in AGENT_WIRE_CORPUS, by default `shared/wire` beside the checkout. Without
+them the tests use `tests/fixtures/wire`: a few conversations of each wire format, written for this project, in the same
+layout. Tests that depend on real traffic, such as counts of the whole corpus, carry the mark `needs_recordings`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from agent.providers import Provider
 from agent.providers.compatible import dialect_named
@@ -14,7 +23,13 @@ from agent.providers.credentials import Address
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.types import AgentRequest
 from agent.wire import Reply
-from tests.conftest import WIRE
+
+CORPUS = Path(os.environ.get("AGENT_WIRE_CORPUS") or Path(__file__).parents[2] / "shared" / "wire")
+FIXTURES = Path(__file__).parent / "fixtures" / "wire"
+HAS_RECORDINGS = (CORPUS / "index.json").exists()
+WIRE = CORPUS if HAS_RECORDINGS else FIXTURES
+
+needs_recordings = pytest.mark.skipif(not HAS_RECORDINGS, reason="needs the recorded traffic: set AGENT_WIRE_CORPUS")
 
 APIS = ("openai.chat", "openai.responses", "anthropic.messages", "gemini.generate")
 """The wire formats of the recordings that there are codecs for."""

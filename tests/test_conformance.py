@@ -9,10 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import WIRE
-from tests.corpus import APIS, Exchange, exchanges
+from tests.corpus import APIS, Exchange, exchanges, needs_recordings
 from tests.judging import check_answer, check_replay, events_of, pieces, sealed_in
 
 PAGE = Path(__file__).parent.parent / "docs" / "conformance.md"
@@ -59,7 +56,7 @@ def figures() -> str:
     return "\n".join(rows) + "\n"
 
 
-@pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
+@needs_recordings
 def test_the_page_about_conformance_says_what_is_counted_here() -> None:
     page = PAGE.read_text("utf-8")
     assert page[page.index(BEGIN) + len(BEGIN) : page.index(END)].strip() == figures().strip()

@@ -29,7 +29,7 @@ from agent.types import (
     Usage,
 )
 from agent.wire import Answer, Piece
-from tests.conftest import WIRE
+from tests.corpus import needs_recordings
 from tests.drive import Driver, run_and_leave_nothing
 from tests.recorded_requests import text_requests
 from tests.test_call import DONE, delta, sse
@@ -37,7 +37,7 @@ from tests.test_call import DONE, delta, sse
 # Guesses
 
 
-@pytest.mark.skipif(not WIRE.exists(), reason="the recordings are absent")
+@needs_recordings
 def test_nine_of_ten_recorded_requests_lie_within_the_margin() -> None:
     """And the margins are worth something: for longer prompts half of the guesses are right within 15 %."""
     inside: dict[str, list[bool]] = {}

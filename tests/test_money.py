@@ -27,8 +27,7 @@ from agent.routing.budgets import Refusal, Reservation, SpendLedger
 from agent.testing import Script, scripted_agent
 from agent.types import AgentRequest, AgentResponse, SpendLimit, Usage
 from agent.wire import Answer
-from tests.conftest import WIRE
-from tests.corpus import APIS, exchanges
+from tests.corpus import APIS, exchanges, needs_recordings
 from tests.drive import Driver
 from tests.judging import decoded
 from tests.test_call import DONE, comparable, delta, sse
@@ -466,7 +465,7 @@ def test_an_agent_says_the_same_as_the_hand(drive: Driver) -> None:
     assert response.cost_source == "user"
 
 
-@pytest.mark.skipif(not WIRE.exists(), reason="the recordings are absent")
+@needs_recordings
 def test_list_prices_are_what_vendors_really_charged() -> None:
     """Some vendors say in their answers what they charged. The list, applied to the same counts, must come to that."""
     right, compared = 0, 0
@@ -486,18 +485,18 @@ def test_list_prices_are_what_vendors_really_charged() -> None:
     assert right / compared >= 0.9
 
 
-@pytest.mark.skipif(not WIRE.exists(), reason="the recordings are absent")
 def test_every_recorded_answer_can_be_priced_without_trouble() -> None:
     names = {"google": "gemini", "vertexai": "vertex", "openai-codex": "openai"}
-    known = 0
+    known = asked = 0
     for api in APIS:
         for exchange in exchanges(api):
             if exchange.expected.get("kind") == "message":
                 answer = decoded(exchange)
                 provider = names.get(exchange.provider, exchange.provider)
                 cost = price(answer.usage, provider=provider, models=(answer.model, exchange.model))
+                asked += 1
                 known += cost is not None and cost.dollars > 0
-    assert known > 400
+    assert known > 0.7 * asked
 
 
 def test_what_a_vendors_own_tools_read_is_billed_as_input(drive: Driver) -> None:

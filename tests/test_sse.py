@@ -8,8 +8,7 @@ import time
 import pytest
 
 from agent.sse import EventTooLong, SseDecoder
-from tests.conftest import WIRE
-from tests.corpus import exchanges
+from tests.corpus import HAS_RECORDINGS, exchanges
 
 EVERY_FORM = (
     b": a comment\n\n"
@@ -114,10 +113,9 @@ def test_what_was_too_long_is_not_kept() -> None:
     assert not decoder.pending
 
 
-@pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
 def test_recorded_streams_decode_the_same_at_a_hundred_thousand_split_points(rng: random.Random) -> None:
     streams = [exchange.stream for exchange in exchanges("openai.chat") if exchange.stream is not None]
-    assert len(streams) == 95
+    assert len(streams) >= (95 if HAS_RECORDINGS else 4)
     tried = 0
     for stream in streams:
         whole = decode(stream)
@@ -132,4 +130,4 @@ def test_recorded_streams_decode_the_same_at_a_hundred_thousand_split_points(rng
             assert decode(*one_by_one(b"\xef\xbb\xbf" + spelled)) == whole
             for point in rng.sample(range(len(spelled)), 20):
                 assert decode(spelled[:point], spelled[point:]) == whole
-    assert tried >= 100_000
+    assert tried >= (100_000 if HAS_RECORDINGS else 4_000)

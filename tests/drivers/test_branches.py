@@ -336,11 +336,11 @@ def test_the_idle_limit_holds_for_a_stream_won_in_a_race(stage: Stage) -> None:
 
 def test_a_stream_won_in_a_race_is_read_on_the_parents_time(stage: Stage) -> None:
     """Each token starts the idle time anew, for the parent as it did for the branch."""
-    contestants = [listen(stage, "never"), listen(stage, "words", idle=0.25)]
-    played = stage.play(race(contestants, pause=True), never=never, words=lambda: tokens(8, 0.07))
+    contestants = [listen(stage, "never"), listen(stage, "words", idle=1.0)]
+    played = stage.play(race(contestants, pause=True), never=never, words=lambda: tokens(12, 0.1))
     assert played.error is None
-    assert "t7" in played.value
-    assert played.seconds > 0.5
+    assert "t11" in played.value
+    assert played.seconds > 1.0, "longer than the idle time"
 
 
 @pytest.mark.timing

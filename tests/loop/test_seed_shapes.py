@@ -37,9 +37,9 @@ from agent.loop import (
 )
 from agent.testing import scripted_agent
 from agent.types import Message, TextContent, ToolCall
-from tests.conftest import WIRE
+from tests.corpus import CORPUS
 
-SEEDS = WIRE.parent / "seeds"
+SEEDS = CORPUS.parent / "seeds"
 
 FIELDS: dict[str, dict[str, Any]] = {
     "Tool": {"name": "", "description": "", "parameters": {}},

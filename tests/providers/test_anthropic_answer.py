@@ -22,14 +22,13 @@ from agent.types import (
     VendorContent,
 )
 from agent.wire import Reply
-from tests.conftest import WIRE
 from tests.corpus import Exchange, codec_for, exchanges
 from tests.providers.asking_anthropic import CODEC, HOME, SONNET, body_of
 
 REQUEST = AgentRequest(input="Hi", model=SONNET)
 WHOLE = [
     exchange
-    for exchange in (exchanges("anthropic.messages") if WIRE.exists() else ())
+    for exchange in exchanges("anthropic.messages")
     if exchange.stream is None and exchange.expected["kind"] == "message"
 ]
 USAGE = {"input_tokens": 5, "output_tokens": 7}
@@ -123,7 +122,6 @@ def block_events(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield stop(index)
 
 
-@pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
 @pytest.mark.parametrize("exchange", WHOLE, ids=lambda exchange: exchange.name)
 def test_a_message_is_the_same_whole_and_streamed(exchange: Exchange) -> None:
     body, codec = exchange.response["body"], codec_for(exchange)

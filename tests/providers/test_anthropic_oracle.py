@@ -22,22 +22,19 @@ from agent.testing import LoopbackServer
 from agent.testing.rules import AnthropicRules, Known
 from agent.types import AgentRequest, AgentResponse, Origin
 from agent.wire import Answer
-from tests.conftest import WIRE
-from tests.corpus import Exchange, exchanges
+from tests.corpus import HAS_RECORDINGS, Exchange, exchanges
 from tests.judging import decoded, own_seals
 from tests.providers.sdk_judges import Replay
 from tests.recorded_requests import read_request
 from tests.strategies import agent_requests
 
-RECORDED = exchanges("anthropic.messages") if WIRE.exists() else ()
+RECORDED = exchanges("anthropic.messages")
 REQUESTS = [exchange for exchange in RECORDED if exchange.request is not None]
 ANSWERS = [exchange for exchange in RECORDED if exchange.expected["kind"] == "message"]
 CODEC = AnthropicCodec(Address("http://127.0.0.1", None))
 
 OLDER_KEYS = frozenset(("temperature", "top_p", "top_k", "output_format"))
 """Keys of the API's version 2023-06-01, which we send, that the SDK has given up with the version it sends."""
-
-needs_recordings = pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
 
 
 class Strict:
@@ -160,7 +157,6 @@ def test_any_request_can_be_counted(request: AgentRequest) -> None:
     COUNTING.validate_python(json.loads(CODEC.encode_count(request).body))
 
 
-@needs_recordings
 @pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
 def test_a_recorded_request_is_written_again_as_it_was(exchange: Exchange) -> None:
     assert exchange.request is not None
@@ -243,7 +239,6 @@ def compare(ours: AgentResponse, theirs: Any) -> None:
 _TYPE = {"text": "text", "thinking": "thinking", "redacted_thinking": "thinking", "tool_use": "tool_call"}
 
 
-@needs_recordings
 def test_every_recorded_answer_holds_what_the_sdk_finds_in_it() -> None:
     replay = Replay()
     with (
@@ -255,7 +250,7 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it() -> None:
             data = exchange.reply.body if exchange.stream is None else exchange.stream
             replay.answer = Answer([data], headers={"content-type": kind})
             compare(decoded(exchange), by_sdk(client, exchange))
-    assert len(ANSWERS) == 108
+    assert len(ANSWERS) == 108 or not HAS_RECORDINGS
 
 
 def test_the_sdk_and_the_agent_send_the_same_to_the_same_place() -> None:

@@ -15,10 +15,7 @@ from agent import errors
 from agent.sse import SseDecoder
 from agent.types import AgentRequest, ToolSpec
 from agent.wire import MAX_REPLY_BYTES, Reply
-from tests.conftest import WIRE
 from tests.corpus import APIS, Exchange, codec_for, exchanges
-
-pytestmark = pytest.mark.skipif(not WIRE.exists(), reason="the recordings are absent")
 
 TIMES = 300
 LONGEST = 60

@@ -23,19 +23,16 @@ from agent.testing.rules import GeminiRules, Known
 from agent.testing.rules.gemini import camel
 from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, ToolCall, ToolResult
 from agent.wire import Answer, Reply
-from tests.conftest import WIRE
-from tests.corpus import Exchange, exchanges
+from tests.corpus import HAS_RECORDINGS, Exchange, exchanges
 from tests.judging import decoded, own_seals
 from tests.providers.sdk_judges import Replay, replayed
 from tests.recorded_requests import read_request
 from tests.strategies import agent_requests
 
-RECORDED = exchanges("gemini.generate") if WIRE.exists() else ()
+RECORDED = exchanges("gemini.generate")
 REQUESTS = [exchange for exchange in RECORDED if exchange.request is not None]
 ANSWERS = [exchange for exchange in RECORDED if exchange.expected["kind"] == "message"]
 CODEC = GeminiCodec(Address("http://127.0.0.1", None))
-
-needs_recordings = pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
 
 
 class Body(BaseModel):
@@ -103,7 +100,6 @@ def function_names(body: dict[str, Any]) -> list[str]:
     return [function["name"] for tool in body.get("tools") or () for function in tool.get("functionDeclarations") or ()]
 
 
-@needs_recordings
 @pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
 def test_a_recorded_request_goes_out_again_and_says_the_same(exchange: Exchange) -> None:
     recorded = exchange.request or {}
@@ -217,7 +213,6 @@ def known_to_sdk(exchange: Exchange) -> bool:
     return exchange.stream is not None or not isinstance(exchange.response["body"], list)
 
 
-@needs_recordings
 @pytest.mark.parametrize("vertex", [False, True], ids=["gemini", "vertex"])
 def test_every_recorded_answer_holds_what_the_sdk_finds_in_it(vertex: bool) -> None:
     replay = Replay()
@@ -233,10 +228,10 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it(vertex: bool) -> N
                 theirs["total"] = ours["total"]
             assert ours == theirs, exchange.name
             compared[streaming] += 1
-    assert compared == ({True: 8, False: 17} if vertex else {True: 29, False: 52})
+    counted = {True: 8, False: 17} if vertex else {True: 29, False: 52}
+    assert compared == counted or (compared.keys() == counted.keys() and not HAS_RECORDINGS)
 
 
-@needs_recordings
 @pytest.mark.parametrize(
     "exchange", [exchange for exchange in ANSWERS if exchange.stream is not None], ids=lambda exchange: exchange.name
 )
@@ -249,7 +244,6 @@ def test_a_stream_holds_the_same_as_its_chunks_in_one_answer(exchange: Exchange)
     assert decoded(exchange) == whole
 
 
-@needs_recordings
 def test_every_recorded_answer_can_be_answered_in_turn() -> None:
     """What was read goes back: its calls with results, its signatures on their parts, its blocks as they came."""
     for exchange in ANSWERS:

@@ -31,8 +31,7 @@ from agent.types import (
     ToolResult,
     VendorContent,
 )
-from tests.conftest import WIRE
-from tests.corpus import APIS, Exchange, exchanges
+from tests.corpus import APIS, Exchange, exchanges, needs_recordings
 from tests.judging import decoded, hashed, sealed_in, strings_in
 from tests.providers import (
     test_anthropic_oracle,
@@ -41,8 +40,6 @@ from tests.providers import (
     test_openai_responses_oracle,
 )
 from tests.recorded_requests import read_request
-
-pytestmark = pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
 
 MODELS = {
     "openai.chat": "gpt-5",
@@ -101,11 +98,7 @@ def tool_using(api: str) -> tuple[Exchange, ...]:
     )
 
 
-CASES = (
-    [(exchange, target) for api in APIS for exchange in tool_using(api) for target in APIS if target != api]
-    if WIRE.exists()
-    else []
-)
+CASES = [(exchange, target) for api in APIS for exchange in tool_using(api) for target in APIS if target != api]
 
 
 @pytest.mark.parametrize(
@@ -140,6 +133,7 @@ def test_a_recorded_conversation_goes_on_through_another_api(exchange: Exchange,
     assert "Go on." in everything
 
 
+@needs_recordings
 def test_the_matrix_is_large() -> None:
     counted = Counter(exchange.api for exchange, _ in CASES)
     conversations = {"openai.chat": 72, "openai.responses": 30, "anthropic.messages": 22, "gemini.generate": 27}

@@ -30,28 +30,19 @@ from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.testing import LoopbackServer, Script
 from agent.testing.rules import ChatRules, Known
 from agent.types import AgentRequest, AgentResponse, ThinkingContent
-from tests.conftest import WIRE
-from tests.corpus import Exchange, chat_codec, exchanges
+from tests.corpus import HAS_RECORDINGS, Exchange, chat_codec, exchanges
 from tests.judging import Anything
 from tests.providers.sdk_judges import Replay, replayed, sdk_types
 from tests.recorded_requests import read_request
 from tests.strategies import agent_requests
 
-RECORDED = [
-    exchange
-    for exchange in (exchanges("openai.chat") if WIRE.exists() else ())
-    if exchange.expected["kind"] == "message"
-]
+RECORDED = [exchange for exchange in exchanges("openai.chat") if exchange.expected["kind"] == "message"]
 
 
-REQUESTS = [
-    exchange for exchange in (exchanges("openai.chat") if WIRE.exists() else ()) if exchange.request is not None
-]
+REQUESTS = [exchange for exchange in exchanges("openai.chat") if exchange.request is not None]
 REASONING_KEYS = ("reasoning_content", "reasoning", "reasoning_details", "extra_content", "thought_signature")
 MANY = settings(max_examples=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 SOME = settings(MANY, max_examples=50)
-
-needs_recordings = pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
 
 
 def broken_rules(body: dict[str, Any], request: AgentRequest, dialect: Dialect) -> Iterator[str]:
@@ -136,7 +127,6 @@ def test_marks_for_the_cache_are_where_the_sdk_has_them(request: AgentRequest) -
     judge(request)
 
 
-@needs_recordings
 @pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
 def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_send(exchange: Exchange) -> None:
     body = exchange.request or {}
@@ -151,7 +141,6 @@ def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_sen
         assert b'"file_data": "https://' in json.dumps(body).encode(), "only documents by address cannot be sent"
 
 
-@needs_recordings
 @pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
 def test_a_recorded_request_read_and_written_again_says_the_same_to_its_own_vendor(exchange: Exchange) -> None:
     body = exchange.request or {}
@@ -210,7 +199,6 @@ def by_sdk(client: openai.OpenAI, *, streaming: bool) -> tuple[str, list[tuple[s
     return text, [(name, arguments) for name, arguments in pieces.values()], total
 
 
-@pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
 def test_every_recorded_answer_holds_what_the_sdk_finds_in_it() -> None:
     replay = Replay()
     compared = 0
@@ -233,7 +221,7 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it() -> None:
                 assert ours.usage is not None
                 assert ours.usage.total_tokens >= total, exchange.name
             compared += 1
-    assert compared >= 200
+    assert compared >= (200 if HAS_RECORDINGS else 5)
 
 
 def decoded(exchange: Exchange) -> AgentResponse:

@@ -22,7 +22,6 @@ from agent.types import (
     VendorContent,
 )
 from agent.wire import Reply
-from tests.conftest import WIRE
 from tests.corpus import Exchange, codec_for, exchanges
 from tests.judging import decoded
 
@@ -513,12 +512,11 @@ def test_a_stream_that_just_stops_is_not_done() -> None:
 # Recordings.
 
 
-@pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
 @pytest.mark.parametrize(
     "exchange",
     [
         exchange
-        for exchange in (exchanges("openai.responses") if WIRE.exists() else ())
+        for exchange in exchanges("openai.responses")
         if exchange.stream is not None and exchange.expected["kind"] == "message"
     ],
     ids=lambda exchange: exchange.name,

@@ -11,13 +11,10 @@ import pytest
 
 from agent import errors
 from agent.types import AgentRequest, Message, TextContent
-from tests.conftest import WIRE
-from tests.corpus import APIS, Exchange, codec_for, exchanges
+from tests.corpus import APIS, Exchange, codec_for, exchanges, needs_recordings
 from tests.judging import check_answer, check_replay, check_usage, decoded, hashed, sealed_in, strings_in
 
-pytestmark = pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
-
-ALL = [exchange for api in APIS for exchange in exchanges(api)] if WIRE.exists() else []
+ALL = [exchange for api in APIS for exchange in exchanges(api)]
 
 
 def by_kind(*kinds: str) -> list[Exchange]:
@@ -52,6 +49,7 @@ def test_sealed_reasoning_is_sent_to_no_other_model(exchange: Exchange) -> None:
     assert sealed_in(exchange).isdisjoint({hashed(text) for text in strings_in(json.loads(wire.body))})
 
 
+@needs_recordings
 def test_only_a_few_vendors_contradict_themselves() -> None:
     contradictions = Counter(
         exchange.provider
@@ -125,6 +123,7 @@ def test_a_recorded_stream_that_fails_midway_keeps_what_had_come_and_says_why(ex
     check_usage(partial.usage, expected["usage"])
 
 
+@needs_recordings
 def test_the_recordings_are_all_there() -> None:
     kinds = Counter((exchange.api, exchange.expected["kind"]) for exchange in ALL)
     assert kinds == {

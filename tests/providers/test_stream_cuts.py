@@ -9,15 +9,10 @@ import pytest
 
 from agent import errors
 from agent.wire import Answer
-from tests.conftest import WIRE
 from tests.corpus import APIS, Exchange, codec_for, dialect_of, exchanges
 from tests.judging import event_boundaries, events_of, outcome, pieces
 
-pytestmark = pytest.mark.skipif(not WIRE.exists(), reason="no recordings: set AGENT_WIRE_CORPUS")
-
-STREAMS = (
-    [exchange for api in APIS for exchange in exchanges(api) if exchange.stream is not None] if WIRE.exists() else []
-)
+STREAMS = [exchange for api in APIS for exchange in exchanges(api) if exchange.stream is not None]
 
 
 def lacks_sentinel(exchange: Exchange) -> bool:
