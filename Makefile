@@ -19,7 +19,7 @@ PYDANTIC_AI_VERSION := 2.66.0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports unit recordings cover peers docs wheel soak bench bench-quick format clean
+.PHONY: help demo test quick lint types imports unit recordings cover peers docs wheel soak bench bench-quick format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,9 +43,13 @@ $(VENV)/.local: agent/local/installing.py agent/local/machine.py | $(VENV)/.core
 demo: $(VENV)/.core $(VENV)/.local  ## the first minute: a model on this machine, a stream, a typed answer, a route; no key
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.dev $(VENV)/.local  ## every check; what CI runs
-	@$(MAKE) --no-print-directory -j2 lint types imports docs peers
-	@$(MAKE) --no-print-directory unit wheel
+# What is installed and what is checked runs side by side, and the output of each target is printed at its end.
+MAKE_BESIDE := $(MAKE) --no-print-directory --output-sync=target
+
+test:  ## every check; what CI runs
+	@$(MAKE_BESIDE) -j2 $(VENV)/.dev peers
+	@$(MAKE_BESIDE) -j3 $(VENV)/.local types docs lint imports wheel
+	@$(MAKE) --no-print-directory unit
 
 lint: $(VENV)/.dev  ## ruff
 	$(BIN)/ruff check .
@@ -57,17 +61,27 @@ types: $(VENV)/.dev  ## mypy, strict, over package and tests
 imports: $(VENV)/.dev  ## imports point downward
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev $(VENV)/.local peers  ## the test suite; what measures time comes last, and alone
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 -m 'not soak and not alone'
-	$(BIN)/python -m pytest -m 'alone and not soak'
+PYTEST := $(BIN)/python -m pytest
+# A file's tests stay together, so that servers and models are started once.
+PARALLEL := -n auto --dist loadfile
+# Terminals, whose programs want to be served at once.
+ALONE := tests/cli tests/graph/test_viewer_browser.py
+
+unit: $(VENV)/.dev $(VENV)/.local peers  ## the test suite
+	$(PYTEST) $(PARALLEL) -m 'not soak and not alone'
+	$(PYTEST) -m 'alone and not soak' $(ALONE)
+
+quick: $(VENV)/.dev  ## within a minute: a few tests of each part, and those of what changed since main
+	$(BIN)/ruff check --quiet .
+	$(PYTEST) $(PARALLEL) -m 'not soak and not alone and not timing' $$($(BIN)/python scripts/quick.py)
 
 recordings: $(VENV)/.dev  ## the tests that read recorded conversations; AGENT_WIRE_CORPUS says where these are
-	$(BIN)/python -m pytest --collect-only -q >/dev/null
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 $$(grep -rlE 'tests\.(corpus|recorded_requests) import' tests --include='test_*.py')
+	$(PYTEST) --collect-only -q >/dev/null
+	$(PYTEST) $(PARALLEL) -m 'not soak and not alone' $$(grep -rlE 'tests\.(corpus|recorded_requests) import' tests --include='test_*.py')
 
 cover: $(VENV)/.dev $(VENV)/.local peers  ## the test suite with branch coverage, which takes a quarter longer
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 -m 'not soak and not alone' --cov --cov-report=
-	$(BIN)/python -m pytest -m 'alone and not soak' --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=95
+	$(PYTEST) $(PARALLEL) -m 'not soak and not alone' --cov --cov-report=
+	$(PYTEST) -m 'alone and not soak' $(ALONE) --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=95
 
 peers: | $(BIN)/python  ## other people's servers and libraries to test against; without network their tests are skipped
 	@$(call peer,litellm,litellm==$(LITELLM_VERSION),litellm-$(LITELLM_VERSION)) & \
@@ -96,9 +110,10 @@ wheel: $(VENV)/.dev  ## build the wheel and try it in an empty environment
 	build/wheel-env/bin/python -m pip --disable-pip-version-check -q install dist/*.whl
 	cd build && wheel-env/bin/python ../scripts/smoke.py
 
-soak: $(VENV)/.dev $(VENV)/.local  ## the slow suites: every byte, many rounds
-	$(BIN)/python -m pytest -m soak --timeout=3600
-	AGENT_TEST_RANDOM=1 $(BIN)/python -m pytest --timeout=3600 tests/types tests/schemas tests/providers tests/routing tests/loop tests/graph
+soak: export AGENT_TEST_FULL := 1
+soak: $(VENV)/.dev $(VENV)/.local peers  ## everything in full: every byte, every combination, many rounds, another seed each time; hours
+	$(PYTEST) -m soak --timeout=3600
+	$(PYTEST) $(PARALLEL) -m 'not soak and not alone' --timeout=3600
 
 bench: $(VENV)/.dev  ## everything against everyone: libraries are installed below .tools/bench, results go to build/bench; an hour
 	$(BIN)/python -m benchmarks.full

@@ -20,6 +20,7 @@ from agent.context import ambient_deadline
 from agent.providers import codec
 from tests.corpus import HAS_RECORDINGS, WIRE
 from tests.drive import AioDriver, Driver, FastDriver, SimulatedDriver, SyncDriver, needs_aiohttp
+from tests.support.cases import FULL
 
 SEED = int(os.environ.get("AGENT_TEST_SEED") or random.SystemRandom().randrange(2**32))
 os.environ["AGENT_TEST_SEED"] = str(SEED)  # for worker processes: they start from this one's environment
@@ -58,7 +59,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.register_profile("soak", settings.get_profile("agent"), derandomize=False, max_examples=400)
-settings.load_profile("soak" if os.environ.get("AGENT_TEST_RANDOM") else "agent")
+settings.load_profile("soak" if FULL else "agent")
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -80,14 +81,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A busy machine can make any one measurement of time too long. What is wrong is too long every time."""
     for item in items:
         if item.get_closest_marker("timing") is not None:
-            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=0.5))
-            item.add_marker(pytest.mark.alone)
+            item.add_marker(pytest.mark.flaky(reruns=3, reruns_delay=1.0))
         if item.path.stem in NOT_TRACED:
             item.add_marker(pytest.mark.no_cover)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Two workers per core: many tests wait. More than four would spend more time on collection than they save."""
+    return min(4, 2 * (os.cpu_count() or 1))
+
+
 def pytest_collection_finish() -> None:
-    """Twenty thousand tests are a lot of objects, and the collector of garbage need not look at them again."""
+    """Thousands of tests are a lot of objects, and the collector of garbage need not look at them again."""
     gc.collect()
     gc.freeze()
 

@@ -76,6 +76,11 @@ class Exchange:
         return (self.request or {}).get("model") or (in_path[1] if in_path else "recorded")
 
 
+def vendor(exchange: Exchange, *_: object) -> str:
+    """What recordings are grouped by."""
+    return f"{exchange.api}, {exchange.provider}"
+
+
 @cache
 def exchanges(api: str) -> tuple[Exchange, ...]:
     found: list[Exchange] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections.abc import Callable
 from functools import cache
@@ -33,6 +34,7 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
+from tests.support.cases import for_each
 
 TARGETS = (
     "openai:gpt-5.6",
@@ -181,14 +183,14 @@ def marks_in(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", SETTINGS)
+@for_each("name", SETTINGS)
 def test_a_setting_is_sent_or_warned_about(name: str, target: str) -> None:
     base = AgentRequest(input="hi")
     check(target, name, base, base.model_copy(update=SETTINGS[name]), *marks_in(SETTINGS[name]))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", WITH_TOOLS)
+@for_each("name", WITH_TOOLS)
 def test_what_is_said_about_tools_is_sent_or_warned_about(name: str, target: str) -> None:
     base = AgentRequest(input="hi", tools=[TOOL])
     if outcome(target, base) is None:
@@ -197,8 +199,7 @@ def test_what_is_said_about_tools_is_sent_or_warned_about(name: str, target: str
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", PARTS)
+@for_each("name, place", itertools.product(PARTS, PLACES))
 def test_a_part_is_sent_or_refused_or_warned_about(name: str, place: str, target: str) -> None:
     part = PARTS[name]
     before, after = PLACES[place](WITHOUT.get(name, PLAIN)), PLACES[place](part)
@@ -206,7 +207,7 @@ def test_a_part_is_sent_or_refused_or_warned_about(name: str, place: str, target
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(
+@for_each(
     "name", [name for name, part in PARTS.items() if part.type in ("text", "image", "image_url", "document", "audio")]
 )
 def test_a_part_of_a_result_is_sent_or_refused_or_warned_about(name: str, target: str) -> None:

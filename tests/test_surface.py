@@ -17,6 +17,7 @@ from inline_snapshot import snapshot
 import agent
 import agent.types
 from agent.providers import brought
+from tests.support.cases import for_each
 
 PACKAGE = Path(agent.__file__).parent
 ROOT = PACKAGE.parent
@@ -136,12 +137,12 @@ def test_every_module_says_why_it_exists() -> None:
         assert (module.__doc__ or "").strip(), f"{found.name} has no docstring"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+@for_each("path", modules())
 def test_a_module_holds_one_idea(path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) <= 520
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+@for_each("path", modules())
 def test_no_module_does_what_is_never_safe(path: Path) -> None:
     """No pickle, no eval, no exec, no shell, no unverified TLS, no wall clock for durations."""
     tree = ast.parse(path.read_text("utf-8"))

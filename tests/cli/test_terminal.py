@@ -16,6 +16,7 @@ from agent.models.lookup import _facts, _registered
 from agent.testing import LoopbackServer
 from agent.types import ToolCall
 from agent.wire import Answer, WireRequest
+from tests.support.cases import for_each
 
 from .payloads import all_at_once, payloads
 from .playing import FOREIGN, MODEL, chunked, is_streamed, run, run_on_terminal, whole
@@ -62,7 +63,7 @@ def test_there_are_more_than_a_hundred_payloads() -> None:
     assert sum(bool(foreign("".join(pieces))) for pieces in PAYLOADS.values()) > 200
 
 
-@pytest.mark.parametrize("name", PAYLOADS)
+@for_each("name", PAYLOADS)
 def test_no_payload_leaves_a_control_character(name: str) -> None:
     pieces = PAYLOADS[name]
     text = shown(pieces)

@@ -5,7 +5,8 @@ success, never somebody else's exception.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +17,7 @@ from agent.types import AgentResponse
 from tests.drive import needs_aiohttp
 from tests.faults.expected import EXPECTED, OF_ITS_OWN, RETRY_AFTER, Failure, expected, ok
 from tests.faults.playing import CODECS, LIMITS, WORDS, Caller, Outcome, calling, good
+from tests.support.cases import FULL, for_each
 
 pytestmark = pytest.mark.malformed
 
@@ -30,6 +32,27 @@ WITH_GOOD_BYTES = {"body-longer-than-announced", "chunk-longer-than-it-says"}
 
 def cases(faults: list[Fault]) -> list[tuple[str, str]]:
     return [(fault.name, form) for fault in faults for form in sorted(fault.forms)]
+
+
+def everywhere(*axes: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return every quick fault in every form, with a codec and a value of each axis by turns; with all, if FULL.
+
+    Where codecs differ, all are there.
+    """
+    found: list[tuple[str, ...]] = []
+    for n, (fault, form) in enumerate(cases(QUICK)):
+        for m, values in enumerate(itertools.product(*axes)):
+            turn = CODECS[(n + m) % len(CODECS)]
+            found += [
+                (fault, form, codec, *values)
+                for codec in CODECS
+                if FULL or codec == turn or (codec, fault) in OF_ITS_OWN
+            ]
+    return found
+
+
+def by_fault(fault: str, *_: str) -> str:
+    return fault
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +131,7 @@ def test_a_fault_is_a_typed_error(caller: Caller, fault: str, form: str, codec: 
 
 
 @needs_aiohttp
-@pytest.mark.parametrize(("fault", "form"), cases(QUICK))
+@for_each("fault, form", cases(QUICK), by=by_fault)
 def test_over_aiohttp_a_fault_is_the_same_error(fast_caller: Caller, fault: str, form: str) -> None:
     """In one API: what a transport brings is the same for all of them."""
     outcome = call(fast_caller, "openai-chat", FAULTS[fault], form, "fast")

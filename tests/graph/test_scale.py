@@ -13,21 +13,24 @@ from agent.types import AgentRequest, Message, Role
 from benchmarks.conversations import append_ratio, bytes_per_node
 from tests.conftest import SEED
 from tests.graph.growing import Gardener
+from tests.support.cases import examples
+
+LONG = examples(20_000, 100_000)
 
 
 @pytest.fixture(scope="module")
 def chain() -> DAG:
     dag = DAG()
-    for number in range(100_000):
+    for number in range(LONG):
         dag = dag.add(Message(Role.USER if number % 2 else Role.ASSISTANT, f"turn {number}"))
     return dag
 
 
 @pytest.fixture(scope="module")
 def diamonds() -> DAG:
-    """Two thousand times fifty branches that part and join."""
+    """Again and again, fifty branches that part and join."""
     dag = DAG().user("begin")
-    for number in range(2_000):
+    for number in range(LONG // 50):
         branches = [Node.with_parents(dag.heads, Message.assistant(f"{number}.{branch}")) for branch in range(50)]
         dag = replace(dag, heads=(Node.with_parents(branches, Message.user("joined")),))
     return dag
@@ -39,7 +42,7 @@ def test_a_large_graph_is_walked_saved_loaded_and_drawn(
 ) -> None:
     dag: DAG = request.getfixturevalue(name)
     nodes = dag.nodes()
-    assert len(nodes) == (100_000 if name == "chain" else 102_001)
+    assert len(nodes) == (LONG if name == "chain" else LONG + LONG // 50 + 1)
     places = {id(node): place for place, node in enumerate(nodes)}
     assert all(places[id(parent)] < places[id(node)] for node in nodes for parent in node.parents)
     assert len(dag.to_messages()) == len(nodes)
@@ -52,12 +55,12 @@ def test_a_large_graph_is_walked_saved_loaded_and_drawn(
 
 
 def test_two_long_branches_are_compared_and_rebased_without_recursion(chain: DAG) -> None:
-    mine, theirs = chain.user("mine"), chain.back(50_000).user("theirs")
+    mine, theirs = chain.user("mine"), chain.back(LONG // 2).user("theirs")
     parted = mine.diff(theirs)
-    assert (len(parted.only_first), len(parted.only_second), len(parted.common)) == (50_001, 1, 50_000)
+    assert (len(parted.only_first), len(parted.only_second), len(parted.common)) == (LONG // 2 + 1, 1, LONG // 2)
     ancestor = mine.common_ancestor(theirs)
     assert ancestor is theirs.back().head
-    assert len(theirs.rebase(mine).nodes()) == 100_002
+    assert len(theirs.rebase(mine).nodes()) == LONG + 2
 
 
 @pytest.mark.timing

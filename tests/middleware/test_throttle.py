@@ -256,7 +256,7 @@ def test_waiting_is_real_where_time_is(drive_real: Driver, monkeypatch: pytest.M
 
 @pytest.mark.timing
 def test_threads_and_tasks_share_a_limit_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WINDOW", 0.15)
+    monkeypatch.setattr(module, "WINDOW", 0.6)
     sent: list[float] = []
 
     def network(body: Any) -> str:
@@ -276,7 +276,7 @@ def test_threads_and_tasks_share_a_limit_exactly(monkeypatch: pytest.MonkeyPatch
         thread.join()
     assert len(sent) == 20
     sent.sort()
-    assert all(later - earlier >= 0.13 for earlier, later in zip(sent, sent[5:], strict=False))
+    assert all(later - earlier >= 0.3 for earlier, later in zip(sent, sent[5:], strict=False))
 
 
 def test_an_abandoned_call_leaves_no_place_behind() -> None:

@@ -24,6 +24,7 @@ from agent.types import (
 from agent.wire import Reply
 from tests.corpus import Exchange, codec_for, exchanges
 from tests.providers.asking_anthropic import CODEC, HOME, SONNET, body_of
+from tests.support.cases import for_each
 
 REQUEST = AgentRequest(input="Hi", model=SONNET)
 WHOLE = [
@@ -122,7 +123,7 @@ def block_events(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield stop(index)
 
 
-@pytest.mark.parametrize("exchange", WHOLE, ids=lambda exchange: exchange.name)
+@for_each("exchange", WHOLE)
 def test_a_message_is_the_same_whole_and_streamed(exchange: Exchange) -> None:
     body, codec = exchange.response["body"], codec_for(exchange)
     whole = codec.decode(Reply(200, {}, json.dumps(body).encode()), exchange.agent_request)

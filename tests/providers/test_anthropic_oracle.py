@@ -22,11 +22,12 @@ from agent.testing import LoopbackServer
 from agent.testing.rules import AnthropicRules, Known
 from agent.types import AgentRequest, AgentResponse, Origin
 from agent.wire import Answer
-from tests.corpus import HAS_RECORDINGS, Exchange, exchanges
+from tests.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
 from tests.judging import decoded, own_seals
 from tests.providers.sdk_judges import Replay
 from tests.recorded_requests import read_request
 from tests.strategies import agent_requests
+from tests.support.cases import examples, for_each
 
 RECORDED = exchanges("anthropic.messages")
 REQUESTS = [exchange for exchange in RECORDED if exchange.request is not None]
@@ -122,7 +123,7 @@ def check_rules(body: dict[str, Any], request: AgentRequest, refused: str | None
             assert block["type"] != "tool_result" or block.get("content") not in ([], "")
 
 
-@settings(max_examples=2_000)
+@settings(max_examples=examples(200, 2_000))
 @given(agent_requests("claude-sonnet-4-5"))
 def test_any_request_is_one_that_the_sdk_and_the_api_accept(request: AgentRequest) -> None:
     body = checked(request)
@@ -157,7 +158,7 @@ def test_any_request_can_be_counted(request: AgentRequest) -> None:
     COUNTING.validate_python(json.loads(CODEC.encode_count(request).body))
 
 
-@pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
+@for_each("exchange", REQUESTS, by=vendor)
 def test_a_recorded_request_is_written_again_as_it_was(exchange: Exchange) -> None:
     assert exchange.request is not None
     recorded = exchange.request

@@ -23,11 +23,12 @@ from agent.testing.rules import GeminiRules, Known
 from agent.testing.rules.gemini import camel
 from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, ToolCall, ToolResult
 from agent.wire import Answer, Reply
-from tests.corpus import HAS_RECORDINGS, Exchange, exchanges
+from tests.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
 from tests.judging import decoded, own_seals
 from tests.providers.sdk_judges import Replay, replayed
 from tests.recorded_requests import read_request
 from tests.strategies import agent_requests
+from tests.support.cases import examples, for_each
 
 RECORDED = exchanges("gemini.generate")
 REQUESTS = [exchange for exchange in RECORDED if exchange.request is not None]
@@ -100,7 +101,7 @@ def function_names(body: dict[str, Any]) -> list[str]:
     return [function["name"] for tool in body.get("tools") or () for function in tool.get("functionDeclarations") or ()]
 
 
-@pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
+@for_each("exchange", REQUESTS, by=vendor)
 def test_a_recorded_request_goes_out_again_and_says_the_same(exchange: Exchange) -> None:
     recorded = exchange.request or {}
     request = read_request(exchange)
@@ -130,7 +131,7 @@ def values_of(contents: list[dict[str, Any]], key: str) -> list[Any]:
     return [{"args": {}, **value} if key == "functionCall" else value for value in found]
 
 
-@settings(max_examples=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(200, 2_000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(agent_requests("gemini-2.5-pro"))
 def test_whatever_is_asked_becomes_a_body_that_the_sdks_types_allow(request: AgentRequest) -> None:
     if request.tools and request.output_schema is not None:
@@ -140,7 +141,7 @@ def test_whatever_is_asked_becomes_a_body_that_the_sdks_types_allow(request: Age
     checked(request)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(60, 300), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(agent_requests("gemini-3-pro-preview"))
 def test_gemini_3_takes_everything_that_can_be_asked(request: AgentRequest) -> None:
     checked(request)
@@ -232,9 +233,7 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it(vertex: bool) -> N
     assert compared == counted or (compared.keys() == counted.keys() and not HAS_RECORDINGS)
 
 
-@pytest.mark.parametrize(
-    "exchange", [exchange for exchange in ANSWERS if exchange.stream is not None], ids=lambda exchange: exchange.name
-)
+@for_each("exchange", [exchange for exchange in ANSWERS if exchange.stream is not None], by=vendor)
 def test_a_stream_holds_the_same_as_its_chunks_in_one_answer(exchange: Exchange) -> None:
     lines = (exchange.stream or b"").decode().splitlines()
     chunks = [json.loads(line.removeprefix("data:")) for line in lines if line.startswith("data:")]

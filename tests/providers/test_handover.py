@@ -40,6 +40,7 @@ from tests.providers import (
     test_openai_responses_oracle,
 )
 from tests.recorded_requests import read_request
+from tests.support.cases import for_each
 
 MODELS = {
     "openai.chat": "gpt-5",
@@ -101,9 +102,7 @@ def tool_using(api: str) -> tuple[Exchange, ...]:
 CASES = [(exchange, target) for api in APIS for exchange in tool_using(api) for target in APIS if target != api]
 
 
-@pytest.mark.parametrize(
-    ("exchange", "target"), CASES, ids=[f"{exchange.name}->{target}" for exchange, target in CASES]
-)
+@for_each("exchange, target", CASES, by=lambda exchange, target: f"{exchange.api} -> {target}")
 def test_a_recorded_conversation_goes_on_through_another_api(exchange: Exchange, target: str) -> None:
     asked, messages = continued(exchange)
     tools = make_portable(asked)[0].tools

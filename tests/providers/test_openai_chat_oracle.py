@@ -15,7 +15,6 @@ from typing import Any
 
 import httpx
 import openai
-import pytest
 import respx
 from hypothesis import HealthCheck, given, settings
 from openai.types.chat.completion_create_params import (
@@ -30,18 +29,21 @@ from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.testing import LoopbackServer, Script
 from agent.testing.rules import ChatRules, Known
 from agent.types import AgentRequest, AgentResponse, ThinkingContent
-from tests.corpus import HAS_RECORDINGS, Exchange, chat_codec, exchanges
+from tests.corpus import HAS_RECORDINGS, Exchange, chat_codec, exchanges, vendor
 from tests.judging import Anything
 from tests.providers.sdk_judges import Replay, replayed, sdk_types
 from tests.recorded_requests import read_request
 from tests.strategies import agent_requests
+from tests.support.cases import examples, for_each
 
 RECORDED = [exchange for exchange in exchanges("openai.chat") if exchange.expected["kind"] == "message"]
 
 
 REQUESTS = [exchange for exchange in exchanges("openai.chat") if exchange.request is not None]
 REASONING_KEYS = ("reasoning_content", "reasoning", "reasoning_details", "extra_content", "thought_signature")
-MANY = settings(max_examples=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+MANY = settings(
+    max_examples=examples(250, 2_000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 SOME = settings(MANY, max_examples=50)
 
 
@@ -127,7 +129,7 @@ def test_marks_for_the_cache_are_where_the_sdk_has_them(request: AgentRequest) -
     judge(request)
 
 
-@pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
+@for_each("exchange", REQUESTS, by=vendor)
 def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_send(exchange: Exchange) -> None:
     body = exchange.request or {}
     request = read_request(exchange)
@@ -141,7 +143,7 @@ def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_sen
         assert b'"file_data": "https://' in json.dumps(body).encode(), "only documents by address cannot be sent"
 
 
-@pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
+@for_each("exchange", REQUESTS, by=vendor)
 def test_a_recorded_request_read_and_written_again_says_the_same_to_its_own_vendor(exchange: Exchange) -> None:
     body = exchange.request or {}
     dialect = chat_codec(exchange.provider).dialect

@@ -22,8 +22,9 @@ from agent.types import (
     VendorContent,
 )
 from agent.wire import Reply
-from tests.corpus import Exchange, codec_for, exchanges
+from tests.corpus import Exchange, codec_for, exchanges, vendor
 from tests.judging import decoded
+from tests.support.cases import for_each
 
 CODEC = ResponsesCodec(Address("", None), name="openai")
 REQUEST = AgentRequest(input="?", model="gpt-5")
@@ -512,14 +513,14 @@ def test_a_stream_that_just_stops_is_not_done() -> None:
 # Recordings.
 
 
-@pytest.mark.parametrize(
+@for_each(
     "exchange",
     [
         exchange
         for exchange in exchanges("openai.responses")
         if exchange.stream is not None and exchange.expected["kind"] == "message"
     ],
-    ids=lambda exchange: exchange.name,
+    by=vendor,
 )
 def test_a_recorded_stream_adds_up_to_its_closing_event(exchange: Exchange) -> None:
     lines = (exchange.stream or b"").decode().splitlines()

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import openai
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.responses.input_token_count_params import InputTokenCountParams
@@ -37,11 +36,12 @@ from agent.types import (
     ToolCall,
     VendorContent,
 )
-from tests.corpus import HAS_RECORDINGS, Exchange, exchanges
+from tests.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
 from tests.judging import decoded, own_seals
 from tests.providers.sdk_judges import Replay, replayed, sdk_types
 from tests.recorded_requests import read_request
 from tests.strategies import agent_requests
+from tests.support.cases import examples, for_each
 
 RECORDED = exchanges("openai.responses")
 REQUESTS = [
@@ -97,7 +97,7 @@ def judge(request: AgentRequest, *, twice: bool = False) -> dict[str, Any]:
     return body
 
 
-@settings(max_examples=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(200, 2_000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(agent_requests("gpt-5"))
 def test_whatever_a_caller_asks_for_is_a_body_that_the_sdk_would_send(request: AgentRequest) -> None:
     judge(request)
@@ -135,7 +135,7 @@ turns_at_home = st.builds(
 )
 
 
-@settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150, 500), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(turns_at_home, max_size=3))
 def test_turns_of_the_model_itself_go_back_in_order_however_they_were_edited(turns: list[Message]) -> None:
     body = judge(AgentRequest(model="gpt-5", messages=turns, input="go on"))
@@ -144,7 +144,7 @@ def test_turns_of_the_model_itself_go_back_in_order_however_they_were_edited(tur
     assert all(id in made for id in ids), "in the order in which they were made"
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(60, 200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(agent_requests("gpt-5.6"))
 def test_marks_for_the_cache_are_where_the_sdk_has_them(request: AgentRequest) -> None:
     judge(request)
@@ -158,7 +158,7 @@ def test_streams_and_counts_are_asked_for_in_the_sdks_words(request: AgentReques
     sdk_types(InputTokenCountParams).validate_python(json.loads(CODEC.encode_count(request).body))
 
 
-@pytest.mark.parametrize("exchange", REQUESTS, ids=lambda exchange: exchange.name)
+@for_each("exchange", REQUESTS, by=vendor)
 def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_send(exchange: Exchange) -> None:
     body = exchange.request or {}
     request = read_request(exchange)

@@ -11,8 +11,9 @@ import pytest
 
 from agent import errors
 from agent.types import AgentRequest, Message, TextContent
-from tests.corpus import APIS, Exchange, codec_for, exchanges, needs_recordings
+from tests.corpus import APIS, Exchange, codec_for, exchanges, needs_recordings, vendor
 from tests.judging import check_answer, check_replay, check_usage, decoded, hashed, sealed_in, strings_in
+from tests.support.cases import for_each
 
 ALL = [exchange for api in APIS for exchange in exchanges(api)]
 
@@ -21,25 +22,17 @@ def by_kind(*kinds: str) -> list[Exchange]:
     return [exchange for exchange in ALL if exchange.expected["kind"] in kinds]
 
 
-@pytest.mark.parametrize("exchange", by_kind("message"), ids=lambda exchange: exchange.name)
+@for_each("exchange", by_kind("message"), by=vendor)
 def test_a_recorded_answer_reports_what_is_expected(exchange: Exchange) -> None:
     check_answer(exchange)
 
 
-@pytest.mark.parametrize(
-    "exchange",
-    [exchange for exchange in by_kind("message") if exchange.expected.get("signatures")],
-    ids=lambda exchange: exchange.name,
-)
+@for_each("exchange", [one for one in by_kind("message") if one.expected.get("signatures")], by=vendor)
 def test_sealed_reasoning_survives_storage_and_goes_back_to_its_maker_unchanged(exchange: Exchange) -> None:
     check_replay(exchange)
 
 
-@pytest.mark.parametrize(
-    "exchange",
-    [exchange for exchange in by_kind("message") if exchange.expected.get("signatures")],
-    ids=lambda exchange: exchange.name,
-)
+@for_each("exchange", [one for one in by_kind("message") if one.expected.get("signatures")], by=vendor)
 def test_sealed_reasoning_is_sent_to_no_other_model(exchange: Exchange) -> None:
     message = decoded(exchange).message
     if not any(isinstance(part, TextContent) or part.type == "tool_call" for part in message.parts):
@@ -64,7 +57,7 @@ def test_only_a_few_vendors_contradict_themselves() -> None:
     assert contradictions == {"xai": 14, "vercel-gateway": 4, "openrouter": 1, "azure": 6}
 
 
-@pytest.mark.parametrize("exchange", by_kind("error"), ids=lambda exchange: exchange.name)
+@for_each("exchange", by_kind("error"), by=vendor)
 def test_a_recorded_failure_is_a_typed_error_with_the_vendors_words(exchange: Exchange) -> None:
     error = codec_for(exchange).decode_error(exchange.reply, exchange.agent_request)
     expected = exchange.expected["error"]
@@ -105,7 +98,7 @@ KIND: dict[tuple[int, str], type[errors.AgentError]] = {
 }
 
 
-@pytest.mark.parametrize("exchange", by_kind("stream_error"), ids=lambda exchange: exchange.name)
+@for_each("exchange", by_kind("stream_error"), by=vendor)
 def test_a_recorded_stream_that_fails_midway_keeps_what_had_come_and_says_why(exchange: Exchange) -> None:
     decoder = codec_for(exchange).decoder({}, exchange.agent_request)
     assert exchange.stream is not None

@@ -24,6 +24,7 @@ from agent.types import (
     VendorContent,
 )
 from tests.strategies import ORIGINS, calls, conversations, results, text_parts
+from tests.support.cases import examples
 
 HOME = ORIGINS[2]
 ELSEWHERE = Origin(provider="other", api="other", model="m")
@@ -62,7 +63,7 @@ def check_pairs(messages: Sequence[Message]) -> None:
 
 
 @given(conversations)
-@settings(max_examples=600, deadline=None, print_blob=True)
+@settings(max_examples=examples(150, 600), deadline=None, print_blob=True)
 def test_any_conversation_becomes_a_valid_one_and_stays_it(messages: list[Message]) -> None:
     repaired, warnings = repair(messages, HOME)
     check_pairs(repaired)
@@ -82,7 +83,7 @@ mixed_turns = st.one_of(
 
 
 @given(st.lists(mixed_turns, max_size=6))
-@settings(max_examples=400, deadline=None, print_blob=True)
+@settings(max_examples=examples(100, 400), deadline=None, print_blob=True)
 def test_results_may_stand_anywhere_and_nothing_that_was_said_is_lost(messages: list[Message]) -> None:
     repaired, warnings = repair(messages, HOME)
     check_pairs(repaired)

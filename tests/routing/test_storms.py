@@ -13,6 +13,7 @@ from agent import Agent, Router, Target
 from agent.testing import Script, Simulation, start
 from agent.wire import Answer, WireRequest
 from tests.routing.world import said
+from tests.support.cases import in_turn
 
 pytestmark = pytest.mark.malformed
 
@@ -88,8 +89,7 @@ def test_in_a_full_outage_hardly_anything_is_asked_twice(rps: float) -> None:
     assert storm.per_request <= 1.05
 
 
-@pytest.mark.parametrize("rps", [1, 10])
-@pytest.mark.parametrize("healthy", [0, 1, 2])
+@pytest.mark.parametrize(("healthy", "rps"), in_turn([0, 1, 2], [1, 10]))
 def test_one_healthy_target_of_three_is_enough(healthy: int, rps: float) -> None:
     storm = weather(lambda target, now, dice: target != healthy, rps=rps)
     assert storm.success == 1.0

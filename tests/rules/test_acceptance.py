@@ -36,6 +36,7 @@ from tests.drive import Driver
 from tests.judging import Anything, own_seals
 from tests.rules.test_refusals import post
 from tests.strategies import agent_requests
+from tests.support.cases import examples
 
 DIALECTS: Mapping[str, set[str]] = {
     "cerebras": {"clear_thinking"},
@@ -119,7 +120,7 @@ CODECS: tuple[tuple[Provider, Origin], ...] = (
 def test_whatever_a_caller_asks_for_is_taken(codec: Provider, home: Origin) -> None:
     """The oracles of each codec go on for longer; here a strict script is asked, and a stream of it, too."""
 
-    @settings(max_examples=150)
+    @settings(max_examples=examples(40, 150))
     @given(agent_requests(home.model))
     def check(request: AgentRequest) -> None:
         if home.api == "gemini" and "2.5" in home.model and request.tools:

@@ -35,6 +35,7 @@ from agent.wire import Answer
 from tests.drive import Driver
 from tests.rules import chat_cases, gemini_cases, messages_cases, responses_cases
 from tests.rules.cases import CHAT, GEMINI_2, MESSAGES, RESPONSES, USER, Bad, valid
+from tests.support.cases import examples
 
 TABLES = (chat_cases, responses_cases, messages_cases, gemini_cases)
 BAD: list[Bad] = [bad for table in TABLES for bad in table.BAD]
@@ -135,7 +136,7 @@ def with_junk(value: Any, place: list[int], junk: Any) -> Any:
     return {key: with_junk(inner, rest, junk) if n == step else inner for n, (key, inner) in enumerate(value.items())}
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(150, 600))
 @given(st.sampled_from([(bad.path, bad.body) for bad in BAD] + [(path, body) for _, path, body in GOOD]), PLACES, JUNK)
 def test_junk_anywhere_in_a_request_is_judged_like_anything_else(
     request: tuple[str, Any], place: list[int], junk: Any

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agent.schemas import compile_schema
 from agent.schemas.merging import CannotMerge, conjoin
 from tests.schemas.generating import answer
+from tests.support.cases import examples
 
 VALUES: list[Any] = [
     None, True, False, 0, 1, 1.0, 2.5, 6, "", "a", "bb", "ccc", [], [1], ["a"], [1, "a"], [1, 2, 3], {}, {"a": 1},
@@ -57,7 +58,7 @@ def admits(schema: Any, value: Any) -> bool:
     return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(200, 1_000))
 @given(seed=st.integers(0, 2**64))
 def test_a_value_fits_the_merged_schema_if_it_fits_both(seed: int) -> None:
     random = Random(seed)
@@ -77,7 +78,7 @@ def test_a_value_fits_the_merged_schema_if_it_fits_both(seed: int) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini"])
-@settings(max_examples=400)
+@settings(max_examples=examples(100, 400))
 @example(seed=65_390_913_977)  # a union whose type stands beside it, and a number that is listed
 @given(seed=st.integers(0, 2**64))
 def test_any_mixture_of_keywords_compiles_to_something(dialect: str, seed: int) -> None:

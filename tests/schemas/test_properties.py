@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agent.schemas import compile_schema
 from agent.types import freeze
 from tests.schemas.generating import Expressing, Generator, answer
+from tests.support.cases import examples
 
 DIALECTS = ("openai", "anthropic", "gemini")
 COMMON = {"type", "title", "description", "properties", "required", "items", "anyOf", "enum", "additionalProperties"}
@@ -56,7 +57,7 @@ def check_form(schema: dict[str, Any], dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@settings(max_examples=1000)
+@settings(max_examples=examples(150, 1_000))
 @given(seed=st.integers(0, 2**64))
 def test_answers_survive_the_way_there_and_back(dialect: str, seed: int) -> None:
     random = Random(seed)
@@ -87,7 +88,7 @@ def test_answers_survive_the_way_there_and_back(dialect: str, seed: int) -> None
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@settings(max_examples=1000)
+@settings(max_examples=examples(150, 1_000))
 @given(seed=st.integers(0, 2**64))
 def test_whatever_a_vendor_may_answer_fits_if_nothing_is_lost(dialect: str, seed: int) -> None:
     random = Random(seed)

@@ -15,6 +15,7 @@ from agent.stores import SessionNotFoundError, SqliteStore
 from tests.conftest import SEED
 from tests.stores.nursery import Nursery, nursery
 from tests.stores.turns import turn, turns_in
+from tests.support.cases import examples
 
 KILLS_PER_FILE = 10
 
@@ -67,8 +68,8 @@ def many_kills(processes: Nursery, folder: Path, kills: int) -> None:
     assert total > kills, "the children were killed before they had done anything"
 
 
-def test_200_kills_lose_no_acknowledged_turn_and_tear_none(processes: Nursery, tmp_path: Path) -> None:
-    many_kills(processes, tmp_path, 200)
+def test_kills_lose_no_acknowledged_turn_and_tear_none(processes: Nursery, tmp_path: Path) -> None:
+    many_kills(processes, tmp_path, examples(40, 200))
 
 
 @pytest.mark.soak
@@ -99,12 +100,12 @@ def many_writers(processes: Nursery, path: Path, sessions: list[str], turns: int
     assert set(written) == {f"p{name}-{number}" for name in range(8) for number in range(turns)}
 
 
-def test_eight_processes_with_1000_turns_each_lose_no_update(processes: Nursery, tmp_path: Path) -> None:
-    many_writers(processes, tmp_path / "s.db", ["one"], 1000)
+def test_eight_processes_lose_no_update_in_one_session(processes: Nursery, tmp_path: Path) -> None:
+    many_writers(processes, tmp_path / "s.db", ["one"], examples(250, 1_000))
 
 
 def test_eight_processes_lose_no_update_in_several_sessions(processes: Nursery, tmp_path: Path) -> None:
-    many_writers(processes, tmp_path / "s.db", ["one", "two", "three", "four"], 150)
+    many_writers(processes, tmp_path / "s.db", ["one", "two", "three", "four"], examples(60, 150))
 
 
 @pytest.mark.soak

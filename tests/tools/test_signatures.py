@@ -26,13 +26,14 @@ from agent.tools.base import ArgumentsError, ToolContext
 from agent.tools.functions import tool
 from agent.tools.signatures import Signature, read_signature
 from agent.types import AgentRequest, freeze
+from tests.support.cases import for_each
 from tests.tools.signature_cases import CASES, CONTEXT, SECRET, Case, Coordinates, Place, Point
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
 BY_NAME = {case.tool.name: case for case in CASES}
-each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.tool.name)
+each_case = for_each("case", CASES)
 
 
 def fits(schema: Any, value: Any) -> bool:
