@@ -94,7 +94,8 @@ def for_each(
         group = inspect.Parameter("group", inspect.Parameter.KEYWORD_ONLY)
         as_keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in kept]
         setattr(run, "__signature__", inspect.Signature([*as_keywords, group]))  # noqa: B010
-        return pytest.mark.parametrize("group", list(groups))(run)
+        parametrized: TestFunction = pytest.mark.parametrize("group", list(groups))(run)
+        return parametrized
 
     return decorate
 
