@@ -106,8 +106,8 @@ docs: $(VENV)/.dev  ## build the documentation, warnings are errors
 wheel: $(VENV)/.dev  ## build the wheel and try it in an empty environment
 	rm -rf dist build/wheel-env
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist . >/dev/null
-	$(PYTHON) -m venv build/wheel-env
-	build/wheel-env/bin/python -m pip --disable-pip-version-check -q install dist/*.whl
+	$(PYTHON) -m venv --without-pip build/wheel-env
+	$(PIP) --python build/wheel-env/bin/python install dist/*.whl
 	cd build && wheel-env/bin/python ../scripts/smoke.py
 
 soak: export AGENT_TEST_FULL := 1

@@ -15,6 +15,7 @@ from tests.drive import needs_aiohttp
 from tests.faults.expected import Failure, expected
 from tests.faults.heavy import HEAVY
 from tests.faults.playing import CODECS, faulty
+from tests.support.cases import in_turn
 
 pytestmark = pytest.mark.malformed
 
@@ -27,7 +28,7 @@ LONGEST_HOLD = 0.05
 @pytest.mark.parametrize(
     ("codec", "driver"),
     [
-        *((codec, driver) for codec in CODECS for driver in ("sync", "aio")),
+        *in_turn(CODECS, ("sync", "aio")),
         pytest.param("openai-chat", "aiohttp", marks=needs_aiohttp),
     ],
 )
