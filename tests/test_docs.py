@@ -140,11 +140,18 @@ def indented_blocks(text: str, offset: int) -> Iterator[Block]:
         yield Block(code, offset + text[: found.start()].count("\n"))
 
 
+def definitions(node: ast.Module | ast.stmt) -> Iterator[ast.Module | ast.stmt]:
+    """The module, and what is defined in it; whatever else is in a function has no docstring."""
+    yield node
+    for inner in getattr(node, "body", ()):
+        if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from definitions(inner)
+
+
 def docstring_blocks(path: Path) -> list[Block]:
     blocks: list[Block] = []
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
+    for node in definitions(ast.parse(path.read_text("utf-8"))):
+        assert isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         text = ast.get_docstring(node)
         if text is not None:
             offset = node.body[0].lineno - 1
