@@ -131,6 +131,11 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def test_every_module_says_why_it_exists() -> None:
     for found in pkgutil.walk_packages([str(PACKAGE)], "agent."):
         module = importlib.import_module(found.name)
@@ -145,7 +150,7 @@ def test_a_module_holds_one_idea(path: Path) -> None:
 @for_each("path", modules())
 def test_no_module_does_what_is_never_safe(path: Path) -> None:
     """No pickle, no eval, no exec, no shell, no unverified TLS, no wall clock for durations."""
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = parsed(path)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
@@ -167,7 +172,7 @@ def test_a_vendors_name_appears_only_where_it_belongs() -> None:
         relative = path.relative_to(PACKAGE)
         if relative.parts[0] in allowed:
             continue
-        tree = ast.parse(path.read_text("utf-8"))
+        tree = parsed(path)
         code = [node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.Match)]
         for node in code:
             text = ast.unparse(node).lower()
