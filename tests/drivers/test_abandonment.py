@@ -172,9 +172,10 @@ def test_a_stream_closed_by_another_task_ends_for_its_reader(server: LoopbackSer
                 seen += 1
 
         reader = asyncio.create_task(read())
-        await asyncio.sleep(0.1)
+        while not seen:
+            await asyncio.sleep(0.01)
         await stream.aclose()
-        await asyncio.wait_for(reader, 1)
+        await asyncio.wait_for(reader, 10)
         assert reader.cancelling() == 0
         return seen
 

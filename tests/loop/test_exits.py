@@ -90,9 +90,8 @@ def test_a_program_ends_although_a_tool_hangs(tmp_path: Path) -> None:
             said = program.said
             assert (program.process.returncode, program.complaints) == (0, ""), program.name
             returned = said.get("run returned", said["returned"])
-            # A loop that a tool blocks is waited for when the run ends, and then left.
-            assert returned - said["begun"] < 0.2 + (1.5 if program.tool == "blocks" else 1.0), program.name
-            assert program.end - returned < 2.0, program.name
+            assert returned - said["begun"] < 10.0, f"{program.name}: its tool hangs for a minute"
+            assert program.end - returned < 10.0, program.name
 
 
 INTERRUPTED = (
@@ -115,7 +114,7 @@ def test_ctrl_c_ends_a_program_whose_tool_hangs(tmp_path: Path) -> None:
             program.process.send_signal(signal.SIGINT)
         for program in started:
             program.wait()
-            assert program.end - began < 2.0, program.name
+            assert program.end - began < 10.0, program.name
             assert "returned" not in program.said
             assert program.complaints.rstrip().endswith("KeyboardInterrupt"), f"{program.name}: {program.complaints}"
             assert program.process.returncode == -signal.SIGINT, program.name

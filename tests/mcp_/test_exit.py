@@ -80,7 +80,7 @@ def ended() -> Ended:
 
 def test_a_program_that_forgets_to_close_ends_soon_although_calls_hang(ended: Ended) -> None:
     assert (ended.rest, ended.complaints) == ("two calls hang\n", "")
-    assert ended.seconds < 2.0
+    assert ended.seconds < 10.0
 
 
 def test_it_takes_the_children_along(ended: Ended) -> None:
