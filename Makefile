@@ -63,7 +63,7 @@ imports: $(VENV)/.dev  ## imports point downward
 
 PYTEST := $(BIN)/python -m pytest
 # A file's tests stay together, so that servers and models are started once.
-PARALLEL := -n auto --dist loadfile
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 # Terminals, whose programs want to be served at once.
 ALONE := tests/cli tests/graph/test_viewer_browser.py
 

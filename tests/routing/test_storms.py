@@ -84,7 +84,7 @@ class _Nothing(list[str]):
         pass
 
 
-@pytest.mark.parametrize("rps", [1, 10])
+@pytest.mark.parametrize("rps", RPS)
 def test_in_a_full_outage_hardly_anything_is_asked_twice(rps: float) -> None:
     storm = weather(lambda target, now, dice: True, rps=rps)
     assert storm.succeeded == 0
