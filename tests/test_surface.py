@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 

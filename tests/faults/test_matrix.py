@@ -120,9 +120,7 @@ def test_without_a_fault_all_is_well(caller: Caller, codec: str) -> None:
             assert outcome.text == WORDS
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize(("fault", "form"), cases(QUICK))
+@for_each("fault, form, codec, driver", everywhere(DRIVERS), by=by_fault)
 def test_a_fault_is_a_typed_error(caller: Caller, fault: str, form: str, codec: str, driver: str) -> None:
     outcome = call(caller, codec, FAULTS[fault], form, driver)
     judge(codec, fault, form, outcome.response, outcome.error)
@@ -171,8 +169,7 @@ def test_who_keeps_us_waiting_is_left_in_time(caller: Caller, fault: str, form: 
         assert outcome.seconds <= LIMITS["timeout"] + 0.1
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize(("fault", "form"), cases(QUICK))
+@for_each("fault, form, codec", everywhere(), by=by_fault)
 def test_without_a_socket_a_fault_comes_to_the_same(fault: str, form: str, codec: str) -> None:
     """Around a transport, and in a simulation: what is broken at the wire there is seen as a client would see it."""
     streaming = form == "stream"
