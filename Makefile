@@ -43,8 +43,9 @@ $(VENV)/.local: agent/local/installing.py agent/local/machine.py | $(VENV)/.core
 demo: $(VENV)/.core $(VENV)/.local  ## the first minute: a model on this machine, a stream, a typed answer, a route; no key
 	@$(BIN)/python examples/demo.py
 
-# What is installed and what is checked runs side by side, and the output of each target is printed at its end.
-MAKE_BESIDE := $(MAKE) --no-print-directory --output-sync=target
+# Installation and checks run in parallel; the output of each target is printed when it ends.
+# Make 3.81, which macOS ships, has no --output-sync.
+MAKE_BESIDE := $(MAKE) --no-print-directory $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 test:  ## every check; what CI runs
 	@$(MAKE_BESIDE) -j2 $(VENV)/.dev peers
