@@ -12,13 +12,15 @@ from inline_snapshot import snapshot
 from agent import errors
 from agent.providers import load
 from agent.providers.anthropic import AnthropicCodec
-from agent.providers.anthropic.blocks import DETAIL_LEFT_OUT, ERROR_WITH_MEDIA, NAME_LEFT_OUT, NO_SIGNATURE
-from agent.providers.anthropic.turns import (
+from agent.providers.anthropic.conversation import (
     LAST_THINKING,
     LATE_SYSTEM,
-    NOTHING_SAID,
-    STOOD_IN,
+    NAME_LEFT_OUT,
+    NO_SIGNATURE,
+    PLACEHOLDER,
+    PLACEHOLDER_SENT,
 )
+from agent.providers.anthropic.messages import DETAIL_LEFT_OUT, ERROR_WITH_MEDIA
 from agent.providers.credentials import Address
 from agent.providers.repair import FOREIGN_BLOCK_DROPPED, FOREIGN_THINKING_DROPPED, FOREIGN_THINKING_TOLD
 from agent.types import (
@@ -41,7 +43,6 @@ from agent.types import (
     ToolResult,
     VendorContent,
 )
-from agent.types.notes import notes_on
 from tests.providers.asking_anthropic import (
     CALL,
     ELSEWHERE,
@@ -206,14 +207,14 @@ def test_an_empty_conversation_is_refused_before_it_is_sent() -> None:
 
 def test_a_blank_last_word_of_the_user_does_not_turn_the_answer_into_a_prefill() -> None:
     messages = (Message.user("Hi"), Message.assistant("Hello"), Message.user("  "))
-    assert turns(*messages)[-1] == ("user", [text(NOTHING_SAID)])
-    assert STOOD_IN in warnings_of(*messages)
+    assert turns(*messages)[-1] == ("user", [text(PLACEHOLDER)])
+    assert PLACEHOLDER_SENT in warnings_of(*messages)
 
 
 def test_a_conversation_that_the_assistant_begins_gets_a_users_turn_before_it() -> None:
     messages = (Message.assistant("Welcome!"), Message.user("Hi"))
-    assert turns(*messages)[0] == ("user", [text(NOTHING_SAID)])
-    assert STOOD_IN in warnings_of(*messages)
+    assert turns(*messages)[0] == ("user", [text(PLACEHOLDER)])
+    assert PLACEHOLDER_SENT in warnings_of(*messages)
 
 
 def test_white_space_at_the_end_of_a_prefill_is_trimmed() -> None:
@@ -240,16 +241,6 @@ def test_reasoning_that_nothing_follows_is_left_out() -> None:
 
 def test_names_of_participants_have_no_place() -> None:
     assert NAME_LEFT_OUT in warnings_of(Message.user("Hi", name="Ann"))
-
-
-def test_messages_are_written_once_and_their_bytes_kept() -> None:
-    message = Message.user("Hi")
-    wire_of(message)
-    key = f"anthropic/anthropic/{SONNET}"
-    assert notes_on(message)[key] == (b'{"role":"user","content":[', b'{"type":"text","text":"Hi"}')
-    named = Message.user("Hi", name="Ann")
-    wire_of(named)
-    assert key not in notes_on(named), "its warning must come every time"
 
 
 def test_images_by_address_and_by_value() -> None:

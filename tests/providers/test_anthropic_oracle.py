@@ -16,7 +16,7 @@ from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
 from agent import Agent
 from agent.providers.anthropic import AnthropicCodec
-from agent.providers.anthropic.family import family_of
+from agent.providers.anthropic.models import features_of
 from agent.providers.credentials import Address
 from agent.testing import LoopbackServer
 from agent.testing.rules import AnthropicRules, Known
@@ -136,17 +136,17 @@ def test_any_request_is_one_that_the_sdk_and_the_api_accept(request: AgentReques
     ["claude-3-haiku-20240307", "claude-opus-4-6", "claude-opus-4-8", "claude-sonnet-5", "claude-opus-5-5", "glm-4.6"],
 )
 def test_so_it_is_for_every_family_of_models(model: str) -> None:
-    family = family_of(model)
+    features = features_of(model)
 
     @settings(max_examples=60)
     @given(agent_requests(model))
     def check(request: AgentRequest) -> None:
         body = checked(request, stream=True)
         kind = (body.get("thinking") or {}).get("type")
-        assert kind in (None, "disabled", "enabled" if family.thinking == "budget" else "adaptive")
-        assert family.thinking != "none" or kind is None
-        assert (body.get("output_config") or {}).get("effort") in (None, *family.efforts)
-        if not family.forced_calls:
+        assert kind in (None, "disabled", "enabled" if features.thinking == "budget" else "adaptive")
+        assert features.thinking != "none" or kind is None
+        assert (body.get("output_config") or {}).get("effort") in (None, *features.efforts)
+        if not features.forced_calls:
             assert (body.get("tool_choice") or {}).get("type") in (None, "auto", "none")
 
     check()
@@ -179,9 +179,9 @@ def test_a_recorded_request_is_written_again_as_it_was(exchange: Exchange) -> No
 def kept_type_of_thinking(recorded: dict[str, Any]) -> str | None:
     """Newer models are asked in the newer manner; turning off what is off by itself needs no words."""
     kind = (recorded.get("thinking") or {}).get("type")
-    if kind == "disabled" and family_of(recorded["model"]).off == "omit":
+    if kind == "disabled" and features_of(recorded["model"]).off == "omit":
         return None
-    if kind == "enabled" and family_of(recorded["model"]).thinking == "adaptive":
+    if kind == "enabled" and features_of(recorded["model"]).thinking == "adaptive":
         return "adaptive"
     return kind
 

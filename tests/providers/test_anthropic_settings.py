@@ -10,13 +10,10 @@ import pytest
 from agent import errors
 from agent.models import ModelFacts
 from agent.providers.anthropic import AnthropicCodec
-from agent.providers.anthropic import settings as wording
-from agent.providers.anthropic.family import family_of, with_betas
-from agent.providers.anthropic.turns import (
-    MARK_ON_NOTHING,
-    SHORTER_MARK,
-    TOO_MANY_MARKS,
-)
+from agent.providers.anthropic import fields as wording
+from agent.providers.anthropic.betas import merge_betas
+from agent.providers.anthropic.cache import NO_BREAKPOINT, SHORTENED, TOO_MANY_BREAKPOINTS
+from agent.providers.anthropic.models import features_of
 from agent.providers.credentials import Address
 from agent.types import (
     AgentRequest,
@@ -118,13 +115,13 @@ def test_the_callers_own_betas_stay_and_count() -> None:
     assert [value for name, value in headers if name == b"anthropic-beta"] == [
         b"mine-2025-01-01,computer-use-2025-01-24"
     ]
-    assert with_betas("mcp-client-2026-09-15", ["mcp-client-2025-11-20"]) == "mcp-client-2026-09-15"
+    assert merge_betas("mcp-client-2026-09-15", ["mcp-client-2025-11-20"]) == "mcp-client-2026-09-15"
 
 
 def test_max_tokens_is_always_sent() -> None:
     assert asking(max_tokens=7)["max_tokens"] == 7
-    assert asking(model="nobody-knows-it")["max_tokens"] == wording.UNKNOWN_LIMIT
-    assert 0 < asking()["max_tokens"] <= asking(stream=True)["max_tokens"] <= wording.UNASKED_STREAM_LIMIT
+    assert asking(model="nobody-knows-it")["max_tokens"] == wording.UNKNOWN_MODEL_MAX_TOKENS
+    assert 0 < asking()["max_tokens"] <= asking(stream=True)["max_tokens"] <= wording.DEFAULT_STREAM_MAX_TOKENS
 
 
 def test_what_is_known_of_a_model_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +279,7 @@ def test_every_known_model_has_a_family() -> None:
     from anthropic.types import model_param
 
     named = model_param.ModelParam.__args__[0].__args__  # type: ignore[attr-defined]
-    assert all(family_of(name).ids not in ("", "claude") for name in named)
+    assert all(features_of(name).pattern not in ("", "claude") for name in named)
 
 
 SCHEMA = {
@@ -353,7 +350,7 @@ def test_parts_and_tools_are_marked_one_by_one() -> None:
 def test_the_first_of_too_many_are_left_out() -> None:
     parts = [TextContent(text=letter, cache="short") for letter in "abcde"]
     assert [name for name, _ in marks_of(body_of(Message.user(parts)))] == ["b", "c", "d", "e"]
-    assert TOO_MANY_MARKS in warnings_of(Message.user(parts))
+    assert TOO_MANY_BREAKPOINTS in warnings_of(Message.user(parts))
 
 
 def test_the_callers_own_marks_count() -> None:
@@ -379,7 +376,7 @@ def test_an_hour_cannot_follow_the_callers_own_minutes() -> None:
     search = {"type": "web_search_20250305", "name": "web_search", "cache_control": SHORT}
     fields: dict[str, Any] = {"tools": [search], "cache": "long"}
     assert marks_of(asking(**fields)) == [("web_search", SHORT), ("Hi", SHORT)]
-    assert SHORTER_MARK in warnings_of(**fields)
+    assert SHORTENED in warnings_of(**fields)
 
 
 def test_marks_never_stand_on_reasoning_or_blank_text() -> None:
@@ -387,7 +384,7 @@ def test_marks_never_stand_on_reasoning_or_blank_text() -> None:
     parts = [marked, TextContent(text="a"), TextContent(text=" ", cache="short")]
     conversation = (Message.user("Hi"), Message.assistant(parts), Message.user("?"))
     assert marks_of(body_of(*conversation)) == []
-    assert MARK_ON_NOTHING in warnings_of(*conversation)
+    assert NO_BREAKPOINT in warnings_of(*conversation)
     last = (Message.user("Hi"), Message.assistant([THOUGHT, CALL]), RESULT)
     assert marks_of(body_of(*last, cache="short")) == [("tool_result", SHORT)]
 

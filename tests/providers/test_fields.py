@@ -8,7 +8,7 @@ import pytest
 
 from agent.types import AgentRequest
 
-CODECS = ("openai_chat",)
+CODECS = ("anthropic", "openai_chat")
 
 
 @pytest.mark.parametrize("codec", CODECS)

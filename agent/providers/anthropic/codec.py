@@ -1,4 +1,4 @@
-"""The codec: requests to bytes, answers to responses, failures to errors, and counts of tokens."""
+"""Codec for the Messages API, and its endpoint that counts tokens."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..base import StreamDecoder
 from ..codec import CodecBase
 from ..credentials import NOWHERE, Address, resolve
 from ..failures import request_id
-from ..writing import home_of
-from .answer import read_block, read_usage, refusal_in, stop_reason
-from .blocks import offered
-from .body import Encoded, encode_body, encode_count_body
-from .family import API, VERSION, with_betas
-from .settings import SCHEMA_DIALECT
+from .betas import merge_betas
+from .body import EncodedBody, encode_body
+from .fields import SCHEMA_DIALECT
+from .models import API, VERSION
+from .response import BlockReader, read_refusal, stop_reason
 from .stream import MessagesDecoder
+from .usage import read_usage
 
 BASE_URL = "https://api.anthropic.com"
-_BETA = b"anthropic-beta"
-_CAPABILITIES = ProviderCapabilities.trusted(
+_BETA_HEADER = b"anthropic-beta"
+_CAPABILITIES = ProviderCapabilities(
     streaming=True,
     tools=True,
     structured_output=True,
@@ -37,7 +37,7 @@ _CAPABILITIES = ProviderCapabilities.trusted(
 
 
 class AnthropicCodec(CodecBase):
-    """The Messages API at one address: Anthropic's own, or that of a vendor who speaks it."""
+    """Codec for the Messages API at one address: Anthropic's, or a compatible vendor's."""
 
     api = API
     response_kind = "message"
@@ -58,18 +58,18 @@ class AnthropicCodec(CodecBase):
         given = {header.lower(): value for header, value in (headers or {}).items()}
         super().__init__(name, _CAPABILITIES, {**sent, **given}, () if key is None else (key,))
         self._foreign_thinking = foreign_thinking
-        self._given_betas = given.get(_BETA.decode(), "")
+        self._betas = given.get(_BETA_HEADER.decode(), "")
         self._url = address.base_url.rstrip("/").removesuffix("/v1") + "/v1/messages"
 
     @classmethod
     def from_config(cls, config: AgentConfig, name: str = API) -> AnthropicCodec:
-        brought = not {header.lower() for header in config.headers}.isdisjoint(("authorization", "x-api-key"))
+        has_credentials = not {header.lower() for header in config.headers}.isdisjoint(("authorization", "x-api-key"))
         address = resolve(
             config,
             default_base_url=BASE_URL,
-            key_variables=() if brought else ("ANTHROPIC_API_KEY",),
+            key_variables=() if has_credentials else ("ANTHROPIC_API_KEY",),
             base_url_variables=("ANTHROPIC_BASE_URL",),
-            key_required=not brought,
+            key_required=not has_credentials,
         )
         return cls(address, config.headers.reveal(), name=name, foreign_thinking=config.foreign_thinking)
 
@@ -81,14 +81,15 @@ class AnthropicCodec(CodecBase):
         return self._wire(self._url, encode_body(request, self.name, self._foreign_thinking, stream=stream))
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
-        return self._wire(f"{self._url}/count_tokens", encode_count_body(request, self.name, self._foreign_thinking))
+        body = encode_body(request, self.name, self._foreign_thinking, count_tokens=True)
+        return self._wire(f"{self._url}/count_tokens", body)
 
-    def _wire(self, url: str, encoded: Encoded) -> WireRequest:
+    def _wire(self, url: str, body: EncodedBody) -> WireRequest:
         headers = self._headers
-        if encoded.betas:
-            value = with_betas(self._given_betas, encoded.betas).encode("latin-1")
-            headers = (*(pair for pair in headers if pair[0] != _BETA), (_BETA, value))
-        return WireRequest(url, headers, encoded.body, self.name, encoded.warnings)
+        if body.betas:
+            value = merge_betas(self._betas, body.betas).encode("latin-1")
+            headers = (*(header for header in headers if header[0] != _BETA_HEADER), (_BETA_HEADER, value))
+        return WireRequest(url, headers, body.data, self.name, body.warnings)
 
     def decode_count(self, reply: Reply, request: AgentRequest) -> int:
         try:
@@ -104,14 +105,13 @@ class AnthropicCodec(CodecBase):
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         model = body.get("model") or request.model or ""
-        origin = home_of(self.name, API, request.model or model)
-        tools = offered(request)
-        parts = [read_block(block, origin, tools) for block in body["content"]]
-        parts.append(refusal_in(body))
+        reader = BlockReader(self.name, request, model)
+        parts = [reader.part(block) for block in body["content"]]
+        parts.append(read_refusal(body))
         reason = body.get("stop_reason")
         if not reason:
             raise ValueError("it does not say how it ended")
-        return AgentResponse.of(
+        return AgentResponse(
             provider=self.name,
             model=model,
             content=[part for part in parts if part is not None],

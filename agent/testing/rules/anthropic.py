@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from ...models import facts
-from ...providers.anthropic.family import API, LEAST_BUDGET, MOST_MARKS, Family, family_of
+from ...providers.anthropic.models import API, MAX_BREAKPOINTS, MIN_THINKING_BUDGET, ModelFeatures, features_of
 from .anthropic_schemas import broken_enforced, broken_input_schema
 from .anthropic_turns import (
     begins_without_thinking,
@@ -81,15 +81,15 @@ class AnthropicRules(Rules):
             yield Violation("messages: Input should be a valid list")
         elif messages == []:
             yield Violation("messages: at least one message is required")
-        family = family_of(a_text(body.get("model")))
+        features = features_of(a_text(body.get("model")))
         yield from _system(body.get("system"))
         conversation = messages if isinstance(messages, list) else []
-        yield from broken_conversation(conversation, known, system=family.thinking == "adaptive")
-        yield from _tools(body, family)
-        yield from _limits(body, family)
-        yield from _thinking(body, family)
+        yield from broken_conversation(conversation, known, system=features.thinking == "adaptive")
+        yield from _tools(body, features)
+        yield from _limits(body, features)
+        yield from _thinking(body, features)
         yield from _marks(body)
-        yield from _output(body, family)
+        yield from _output(body, features)
 
     @override
     def complaint(self, violation: Violation) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _system(system: Any) -> Iterator[Violation]:
         yield from broken_text("system", block.get("text"))
 
 
-def _tools(body: Mapping[str, Any], family: Family) -> Iterator[Violation]:
+def _tools(body: Mapping[str, Any], features: ModelFeatures) -> Iterator[Violation]:
     names: list[str] = []
     for n, tool in objects_in(body.get("tools")):
         kind = tool.get("type") or "custom"
@@ -155,11 +155,11 @@ def _tools(body: Mapping[str, Any], family: Family) -> Iterator[Violation]:
         yield Violation("tool_choice: tool_choice may only be specified while providing tools")
     elif kind == "tool" and choice.get("name") not in names:
         yield Violation(f"Tool '{choice.get('name')}' not found in provided tools")
-    elif kind in ("any", "tool") and not family.forced_calls:
+    elif kind in ("any", "tool") and not features.forced_calls:
         yield Violation(f"tool_choice: this model does not support forcing tool use with type '{kind}'")
 
 
-def _limits(body: Mapping[str, Any], family: Family) -> Iterator[Violation]:
+def _limits(body: Mapping[str, Any], features: ModelFeatures) -> Iterator[Violation]:
     model = a_text(body.get("model"))
     about = facts(API, model)
     most = body.get("max_tokens")
@@ -178,7 +178,7 @@ def _limits(body: Mapping[str, Any], family: Family) -> Iterator[Violation]:
             yield Violation(f"{key}: range: 0..1")
         elif value is not None and about.sampling is False:
             yield Violation(f"`{key}` is deprecated for this model.")
-    if body.get("temperature") is not None and body.get("top_p") is not None and not family.both_samplers:
+    if body.get("temperature") is not None and body.get("top_p") is not None and not features.both_samplers:
         yield Violation("`temperature` and `top_p` cannot both be specified for this model. Please use only one.")
     stops = body.get("stop_sequences")
     if stops is not None and not isinstance(stops, list):
@@ -190,9 +190,9 @@ def _limits(body: Mapping[str, Any], family: Family) -> Iterator[Violation]:
             yield Violation("stop_sequences: each stop sequence must contain non-whitespace")
 
 
-def _thinking(body: Mapping[str, Any], family: Family) -> Iterator[Violation]:
+def _thinking(body: Mapping[str, Any], features: ModelFeatures) -> Iterator[Violation]:
     messages, thinking = body.get("messages"), body.get("thinking")
-    if not family.prefill and ends_with_assistant(messages):
+    if not features.prefill and ends_with_assistant(messages):
         said = "This model does not support assistant message prefill. The conversation must end with a user message."
         yield Violation(said)
     if thinking is None:
@@ -203,14 +203,14 @@ def _thinking(body: Mapping[str, Any], family: Family) -> Iterator[Violation]:
             said = f"Input tag '{kind}' found using 'type' does not match any of the expected tags"
             yield Violation(f"thinking: {said}: 'adaptive', 'disabled', 'enabled'")
         return
-    if kind == "adaptive" and family.thinking == "budget" and facts(API, a_text(body.get("model"))).known:
+    if kind == "adaptive" and features.thinking == "budget" and facts(API, a_text(body.get("model"))).known:
         yield Violation("adaptive thinking is not supported on this model")
     if kind == "enabled":
         budget, most = thinking.get("budget_tokens"), a_number(body.get("max_tokens"))
         if a_number(budget) is None:
             yield Violation("thinking.enabled.budget_tokens: Field required")
-        elif budget < LEAST_BUDGET:
-            said = f"Input should be greater than or equal to {LEAST_BUDGET}"
+        elif budget < MIN_THINKING_BUDGET:
+            said = f"Input should be greater than or equal to {MIN_THINKING_BUDGET}"
             yield Violation(f"thinking.enabled.budget_tokens: {said}")
         elif most is not None and budget >= most:
             yield Violation(f"`max_tokens` must be greater than `thinking.budget_tokens`. {_DOCS}")
@@ -236,9 +236,9 @@ def _marks(body: Mapping[str, Any]) -> Iterator[Violation]:
             if block.get("cache_control"):
                 marks.append((f"messages.{n}.content.{position}", block))
     whole = [("", dict(body))] if body.get("cache_control") else []
-    if len(marks) + len(whole) > MOST_MARKS:
+    if len(marks) + len(whole) > MAX_BREAKPOINTS:
         found = len(marks) + len(whole)
-        yield Violation(f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {found}.")
+        yield Violation(f"A maximum of {MAX_BREAKPOINTS} blocks with cache_control may be provided. Found {found}.")
     short = False
     for at, block in [*marks, *whole]:
         long = an_object(block["cache_control"]).get("ttl") == "1h"
@@ -250,11 +250,11 @@ def _marks(body: Mapping[str, Any]) -> Iterator[Violation]:
         short = short or not long
 
 
-def _output(body: Mapping[str, Any], family: Family) -> Iterator[Violation]:
+def _output(body: Mapping[str, Any], features: ModelFeatures) -> Iterator[Violation]:
     config = an_object(body.get("output_config"))
     effort = config.get("effort")
-    if effort is not None and family.efforts and effort not in family.efforts:
-        supported = ", ".join(sorted(family.efforts))
+    if effort is not None and features.efforts and effort not in features.efforts:
+        supported = ", ".join(sorted(features.efforts))
         yield Violation(f"This model does not support effort level '{effort}'. Supported levels: {supported}.")
     forms = (("output_config.format", config.get("format")), ("output_format", body.get("output_format")))
     for at, form in forms:

@@ -1,0 +1,177 @@
+"""Conversations in the shape that the Messages API accepts.
+
+The system prompt is separate, the user's message comes first, no message is blank, and no turn of the assistant ends
+with thinking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import assert_never
+
+from ...types import (
+    AudioContent,
+    CodeContent,
+    DiffContent,
+    DocumentContent,
+    ImageContent,
+    Message,
+    Part,
+    RefusalContent,
+    Role,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResult,
+    VendorContent,
+)
+from ..encoding import EncodingContext, to_markdown
+from ..repair import FOREIGN_BLOCK_DROPPED
+
+PLACEHOLDER = "(nothing was said)"
+"""Content of user messages that the API requires. Constant, so that prompts stay the same."""
+
+LATE_SYSTEM = "anthropic takes instructions only at the start; a later system message was told as the user's"
+PLACEHOLDER_SENT = f"the API needs a user's turn where nothing was said; it was sent as {PLACEHOLDER!r}"
+LAST_THINKING = "reasoning that nothing follows was left out of the conversation"
+NO_SIGNATURE = "reasoning that lacks its signature was left out of the conversation"
+NAME_LEFT_OUT = "anthropic has no names of participants; a message's name was left out"
+
+
+def split_system(messages: Sequence[Message], context: EncodingContext) -> tuple[list[TextContent], list[Message]]:
+    """Return the texts of the system prompt, and the messages in an acceptable shape: none if there is no content."""
+    system: list[TextContent] = []
+    start = 0
+    while start < len(messages) and messages[start].role is Role.SYSTEM:
+        system += _system_texts(messages[start], context)
+        if messages[start].name is not None:
+            context.warn(NAME_LEFT_OUT)
+        start += 1
+    rest = messages[start:]
+    if any(message.role is Role.SYSTEM for message in rest):
+        context.warn(LATE_SYSTEM)
+        rest = [_as_user(message, context) for message in rest]
+    return system, _add_placeholders(rest, _drop_blank(rest, context), context)
+
+
+def _system_texts(message: Message, context: EncodingContext) -> Iterator[TextContent]:
+    for part in message.parts:
+        match part:
+            case TextContent():
+                text = part
+            case CodeContent() | DiffContent():
+                text = TextContent(text=to_markdown(part), cache=part.cache)
+            case VendorContent():
+                context.warn(FOREIGN_BLOCK_DROPPED)
+                continue
+            case (
+                ImageContent()
+                | DocumentContent()
+                | AudioContent()
+                | ThinkingContent()
+                | RefusalContent()
+                | ToolCall()
+                | ToolResult()
+            ):
+                raise context.unsupported_part(part, "in a system message")
+            case _:
+                assert_never(part)
+        if text.text.strip():
+            yield text
+
+
+def _as_user(message: Message, context: EncodingContext) -> Message:
+    """A system message as a user message. Text alone is encoded as the user's anyway."""
+    if message.role is not Role.SYSTEM or isinstance(message.content, str):
+        return message
+    return Message(Role.USER, tuple(_system_texts(message, context)), name=message.name)
+
+
+def _drop_blank(messages: Sequence[Message], context: EncodingContext) -> list[Message]:
+    """Drop blank messages, and thinking at the end of the assistant's turns."""
+    kept: list[Message] = []
+    turn_continues = False
+    for message in reversed(messages):
+        content, role = message.content, message.role
+        if role is Role.TOOL:
+            pass  # a call needs its result, even a blank one
+        elif isinstance(content, str):
+            if not content or content.isspace():
+                continue
+        elif role is Role.ASSISTANT and not turn_continues and _is_silent(content[-1]):
+            length = len(content)
+            while length and _is_silent(content[length - 1]):
+                length -= 1
+            if any(isinstance(part, ThinkingContent) for part in content[length:]):
+                context.warn(LAST_THINKING)
+            if not length:
+                continue
+            message = message.model_copy(update={"content": content[:length]})
+        elif all(map(is_blank, content)):
+            if any(isinstance(part, ThinkingContent) for part in content):
+                context.warn(NO_SIGNATURE)
+            continue
+        turn_continues = role is Role.ASSISTANT
+        kept.append(message)
+    kept.reverse()
+    return kept
+
+
+def _add_placeholders(original: Sequence[Message], kept: list[Message], context: EncodingContext) -> list[Message]:
+    """Add user messages at the start, and at the end where the user's last message was blank."""
+    last_was_users = bool(original) and original[-1].role is not Role.ASSISTANT
+    if original and (not kept or (kept[-1].role is Role.ASSISTANT and last_was_users)):
+        kept.append(Message(Role.USER, PLACEHOLDER))
+        context.warn(PLACEHOLDER_SENT)
+    if kept and kept[0].role is Role.ASSISTANT:
+        kept.insert(0, Message(Role.USER, PLACEHOLDER))
+        context.warn(PLACEHOLDER_SENT)
+    return kept
+
+
+def is_blank(part: Part) -> bool:
+    """Whether nothing of a part is sent: the API refuses blank text, and thinking without its signature."""
+    match part:
+        case TextContent():
+            return not part.text.strip()
+        case ThinkingContent():
+            return not (part.signature or (part.redacted and part.encrypted_content))
+        case RefusalContent():
+            return not part.refusal.strip()
+        case _:
+            return False
+
+
+def _is_silent(part: Part) -> bool:
+    return isinstance(part, ThinkingContent) or is_blank(part)
+
+
+def _has_result(message: Message) -> bool:
+    if message.role is Role.TOOL and message.tool_call_id is not None:
+        return True
+    return not isinstance(message.content, str) and any(isinstance(part, ToolResult) for part in message.content)
+
+
+def turn_starts_with_thinking(messages: Sequence[Message]) -> bool:
+    """Whether the turn that the model continues starts with thinking. True if the model starts a new turn.
+
+    Tool results and an assistant message at the end continue a turn.
+    """
+    first: Message | None = None
+    answered_by_user, has_result = False, False
+    for message in reversed(messages):
+        if message.role is not Role.ASSISTANT:
+            answered_by_user, has_result = True, has_result or _has_result(message)
+        elif answered_by_user and not has_result:
+            break
+        else:
+            first, answered_by_user, has_result = message, False, False
+    if first is None:
+        return True
+    return isinstance(next((part for part in first.parts if not is_blank(part)), None), ThinkingContent)
+
+
+def ends_with_prefill(messages: Sequence[Message]) -> bool:
+    """Whether the conversation ends with text for the model to continue. A turn that the model paused is none."""
+    last = messages[-1]
+    return last.role is Role.ASSISTANT and not any(isinstance(part, VendorContent) for part in last.parts)

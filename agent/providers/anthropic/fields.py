@@ -1,0 +1,301 @@
+"""Request fields of the Messages API: how each is sent, and what is left out where a model refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...models import ModelFacts, facts
+from ...schemas import compile_schema
+from ...types import Message, ThinkingLevel, ToolSpec
+from ..encoding import (
+    EncodingContext,
+    JsonDict,
+    Row,
+    left_out,
+    nested_in,
+    normalize_name,
+    not_sent,
+    sent_as,
+    tool_parameters,
+)
+from .conversation import turn_starts_with_thinking
+from .models import API, EFFORTS, MIN_THINKING_BUDGET, THINKING_BUDGETS, Effort, ModelFeatures, features_of
+from .params import JsonOutputFormat, ThinkingConfig, Tool, ToolChoice
+
+MAX_NAME_LENGTH = 128
+SCHEMA_DIALECT = "anthropic"
+DEFAULT_MAX_TOKENS = 16_384
+"""`max_tokens`, which the API requires, where the caller sets none: an answer that arrives before clients time out."""
+DEFAULT_STREAM_MAX_TOKENS = 32_768
+UNKNOWN_MODEL_MAX_TOKENS = 4_096
+"""The default for unknown models. Every model can write this much."""
+
+DOES_NOT_THINK = "the model has no reasoning; thinking was left out"
+ALWAYS_THINKS = "the model cannot be kept from thinking; it was asked for little of it"
+THINKING_AND_FORCED_CALL = "anthropic does not combine thinking with a forced tool call; thinking was left out"
+THINKING_MIDWAY = "thinking cannot begin in the middle of a turn; it was left out until the turn has ended"
+NO_ROOM_TO_THINK = f"thinking needs max_tokens of {2 * MIN_THINKING_BUDGET} or more; it was left out"
+NO_FORCED_CALLS = "the model cannot be made to call a tool; tool_choice was left out"
+CHOICE_WITHOUT_TOOLS = "there are no tools to choose from; tool_choice was left out"
+NO_SAMPLING = "the model takes no temperature and no top_p; they were left out"
+THINKING_AND_TEMPERATURE = "anthropic takes no temperature while thinking; it was left out"
+THINKING_AND_TOP_P = "anthropic takes no top_p below 0.95 while thinking; it was left out"
+TEMPERATURE_TOO_HIGH = "anthropic takes temperatures up to 1; the temperature was left out"
+ONE_SAMPLER = "the model takes temperature or top_p, not both; top_p was left out"
+NO_SEED = "anthropic has no seed; it was left out"
+NO_LOGPROBS = "anthropic has no logprobs; they were left out"
+BLANK_STOP = "anthropic takes no stop sequence of white space alone; it was left out"
+NOT_STRICT = "the schema of the tool {!r} does not fit the strict mode; it is not enforced"
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """The thinking settings of a request, on which other fields depend."""
+
+    config: ThinkingConfig | Mapping[str, Any] | None = None
+    effort: Effort | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self.config is not None and self.config.get("type") in ("enabled", "adaptive")
+
+    @property
+    def budget(self) -> int:
+        budget = self.config.get("budget_tokens") if self.config is not None else None
+        return budget if isinstance(budget, int) else 0
+
+
+@dataclass(slots=True, kw_only=True)
+class MessagesContext(EncodingContext):
+    """A request for the Messages API."""
+
+    features: ModelFeatures = field(init=False)
+    thinking: Thinking = Thinking()
+    vendor_blocks: list[str] = field(default_factory=list)
+    """Types of the vendor's own blocks in the conversation, some of which need a beta header."""
+
+    def __post_init__(self) -> None:
+        self.features = features_of(self.model)
+
+    @property
+    def model_facts(self) -> ModelFacts:
+        return facts(API, self.model)
+
+
+# Tools.
+
+
+def encode_tools(context: MessagesContext, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> JsonDict:
+    return {"tools": [encode_tool(context, tool) if isinstance(tool, ToolSpec) else tool for tool in tools]}
+
+
+def encode_tool(context: MessagesContext, tool: ToolSpec) -> JsonDict:
+    schema = tool_parameters(tool)
+    encoded: Tool = {"name": normalize_name(tool.name, MAX_NAME_LENGTH), "input_schema": schema}
+    if tool.description:
+        encoded["description"] = tool.description
+    if tool.strict:
+        compiled = compile_schema(schema, SCHEMA_DIALECT)
+        context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
+        if compiled.strict:
+            encoded["input_schema"] = compiled.schema
+            encoded["strict"] = True
+        else:
+            context.warn(NOT_STRICT.format(tool.name))
+    elif tool.strict is not None:
+        encoded["strict"] = False
+    if "type" not in encoded["input_schema"]:
+        encoded["input_schema"] = {"type": "object", **encoded["input_schema"]}
+    return {**encoded, **tool.extra}
+
+
+def _forces_call(context: MessagesContext) -> bool:
+    choice = context.request.tool_choice
+    return bool(context.request.tools) and choice not in (None, "auto", "none") and context.features.forced_calls
+
+
+def encode_tool_choice(context: MessagesContext, choice: str) -> JsonDict:
+    if not context.request.tools:
+        if choice not in ("auto", "none"):
+            context.warn(CHOICE_WITHOUT_TOOLS)
+        return {}
+    if choice not in ("auto", "none") and not context.features.forced_calls:
+        context.warn(NO_FORCED_CALLS)
+        choice = "auto"
+    encoded: ToolChoice
+    match choice:
+        case "auto" | "none":
+            encoded = {"type": choice}
+        case "required":
+            encoded = {"type": "any"}
+        case _:
+            encoded = {"type": "tool", "name": normalize_name(choice, MAX_NAME_LENGTH)}
+    return {"tool_choice": encoded}
+
+
+def encode_parallel_tool_calls(context: MessagesContext, parallel: bool) -> JsonDict:
+    if parallel or not context.request.tools:
+        return {}
+    choice: ToolChoice = context.body.get("tool_choice", {"type": "auto"})
+    if choice["type"] == "none":
+        return {}
+    return {"tool_choice": {**choice, "disable_parallel_tool_use": True}}
+
+
+# Thinking, and the fields that depend on it.
+
+
+def choose_thinking(context: MessagesContext, messages: Sequence[Message]) -> Thinking:
+    """Choose the thinking settings for the requested level, or those in `extra`."""
+    features, level = context.features, context.request.thinking
+    if isinstance(given := context.request.extra.get("thinking"), Mapping):
+        return Thinking(given)
+    if level is None:
+        # Some models think by default, which a forced tool call rules out.
+        return _thinking_off(features) if _forces_call(context) and features.thinking_off == "disabled" else Thinking()
+    if level is ThinkingLevel.OFF:
+        if features.thinking_off == "never":
+            context.warn(ALWAYS_THINKS)
+            return Thinking(effort=features.efforts[0])
+        return _thinking_off(features)
+    if features.thinking == "none":
+        context.warn(DOES_NOT_THINK)
+        return Thinking()
+    if _forces_call(context):
+        context.warn(THINKING_AND_FORCED_CALL)
+        return _thinking_off(features)
+    if features.thinking == "adaptive":
+        return _adaptive_thinking(features, level)
+    if not turn_starts_with_thinking(messages):
+        context.warn(THINKING_MIDWAY)
+        return _thinking_off(features)
+    return _thinking_with_budget(context, level)
+
+
+def _thinking_off(features: ModelFeatures) -> Thinking:
+    if features.thinking_off in ("disabled", "between_tools"):
+        return Thinking({"type": features.thinking_off})
+    return Thinking()
+
+
+def _adaptive_thinking(features: ModelFeatures, level: ThinkingLevel) -> Thinking:
+    config: ThinkingConfig = {"type": "adaptive"}
+    if features.hides_thinking:
+        config["display"] = "summarized"
+    return Thinking(config, next((effort for effort in EFFORTS[level] if effort in features.efforts), None))
+
+
+def _thinking_with_budget(context: MessagesContext, level: ThinkingLevel) -> Thinking:
+    budget, limit = THINKING_BUDGETS[level], context.request.max_tokens
+    if limit is None:
+        limit = context.model_facts.max_output
+    if limit is not None:
+        if limit < 2 * MIN_THINKING_BUDGET:
+            context.warn(NO_ROOM_TO_THINK)
+            return _thinking_off(context.features)
+        if budget > limit - MIN_THINKING_BUDGET:
+            budget = limit - MIN_THINKING_BUDGET
+            context.warn(f"thinking was limited to {budget} tokens, to leave room for the answer in max_tokens")
+    return Thinking({"type": "enabled", "budget_tokens": budget})
+
+
+def encode_thinking(thinking: Thinking) -> JsonDict:
+    body: JsonDict = {}
+    if thinking.config is not None:
+        body["thinking"] = thinking.config
+    if thinking.effort is not None:
+        body["output_config"] = {"effort": thinking.effort}
+    return body
+
+
+def default_max_tokens(context: MessagesContext, *, stream: bool) -> int:
+    """The default for `max_tokens`, which includes thinking."""
+    limit, budget = context.model_facts.max_output, context.thinking.budget
+    if limit is None:
+        return UNKNOWN_MODEL_MAX_TOKENS + budget
+    return min(limit, (DEFAULT_STREAM_MAX_TOKENS if stream else DEFAULT_MAX_TOKENS) + budget)
+
+
+def encode_temperature(context: MessagesContext, temperature: float) -> JsonDict:
+    if context.model_facts.sampling is False:
+        context.warn(NO_SAMPLING)
+    elif temperature > 1:
+        context.warn(TEMPERATURE_TOO_HIGH)
+    elif context.thinking.is_on and temperature != 1:
+        context.warn(THINKING_AND_TEMPERATURE)
+    else:
+        return {"temperature": temperature}
+    return {}
+
+
+def encode_top_p(context: MessagesContext, top_p: float) -> JsonDict:
+    if context.model_facts.sampling is False:
+        context.warn(NO_SAMPLING)
+    elif context.thinking.is_on and top_p < 0.95:
+        context.warn(THINKING_AND_TOP_P)
+    elif "temperature" in context.body and not context.features.both_samplers:
+        context.warn(ONE_SAMPLER)
+    else:
+        return {"top_p": top_p}
+    return {}
+
+
+# Other fields.
+
+
+def encode_stop(context: MessagesContext, stop: Sequence[str]) -> JsonDict:
+    sequences = [sequence for sequence in stop if sequence.strip()]
+    if len(sequences) < len(stop):
+        context.warn(BLANK_STOP)
+    return {"stop_sequences": sequences} if sequences else {}
+
+
+def encode_output_schema(context: MessagesContext, schema: Any) -> JsonDict:
+    """Send a schema that the vendor shall enforce. The other output modes use a tool or the prompt instead."""
+    request = context.request
+    if request.output_mode not in (None, "native"):
+        return {}
+    compiled = compile_schema(request.output_json_schema or {}, SCHEMA_DIALECT)
+    if not compiled.strict:
+        raise context.unsupported(
+            f"{context.provider} cannot enforce this schema: {'; '.join(compiled.lost) or 'it does not fit'}.",
+            field="output_schema",
+            fix='Simplify it, or pass output_mode="tool" or "prompted".',
+        )
+    context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
+    format: JsonOutputFormat = {"type": "json_schema", "schema": compiled.schema}
+    return {"format": format}
+
+
+def encode_metadata(context: MessagesContext, metadata: Mapping[str, Any]) -> JsonDict:
+    """The API accepts a user's id and nothing else. Other metadata is meant for the client."""
+    user = metadata.get("user_id")
+    return {"metadata": {"user_id": user}} if isinstance(user, str) else {}
+
+
+_PROMPT_FIELDS: dict[str, Row[MessagesContext]] = {
+    "model": sent_as("model"),
+    "tools": encode_tools,
+    "tool_choice": encode_tool_choice,
+    "parallel_tool_calls": encode_parallel_tool_calls,  # part of the tool choice
+    "output_schema": nested_in("output_config", encode_output_schema),
+    "output_mode": not_sent,
+}
+FIELDS: dict[str, Row[MessagesContext]] = {
+    **_PROMPT_FIELDS,
+    "max_tokens": sent_as("max_tokens"),
+    "temperature": encode_temperature,
+    "top_p": encode_top_p,
+    "seed": left_out(NO_SEED),
+    "stop": encode_stop,
+    "logprobs": left_out(NO_LOGPROBS),
+    "metadata": encode_metadata,
+    "session_id": not_sent,
+    "deadline": not_sent,
+}
+ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "thinking", "extra"))
+"""Fields that `encode_body` and the message encoder read. `thinking` comes first, because other fields depend on it."""
+COUNTED_FIELDS = _PROMPT_FIELDS
+"""Fields that the endpoint for counting tokens accepts."""

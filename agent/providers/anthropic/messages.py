@@ -1,0 +1,312 @@
+"""Encoding of messages for the Messages API: one method per kind of content part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never, cast
+
+from ...types import (
+    AudioContent,
+    CodeContent,
+    DiffContent,
+    DocumentContent,
+    ImageContent,
+    Message,
+    Part,
+    RefusalContent,
+    Role,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResult,
+    VendorContent,
+)
+from ..encoding import JsonDict, encode_base64, normalize_id, normalize_name, to_markdown
+from ..repair import is_own
+from .cache import NO_BREAKPOINT, CacheSlot, fixed_slot
+from .conversation import NAME_LEFT_OUT, NO_SIGNATURE, is_blank
+from .fields import MAX_NAME_LENGTH, MessagesContext
+from .models import API
+from .params import (
+    Base64Source,
+    Block,
+    DocumentBlock,
+    ImageBlock,
+    MessageParam,
+    RedactedThinkingBlock,
+    TextBlock,
+    TextSource,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UrlSource,
+)
+
+DETAIL_LEFT_OUT = "anthropic has no setting for an image's detail; it was left out"
+ERROR_WITH_MEDIA = "a tool's error that holds more than text was sent as a result that says so"
+
+_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_IMAGE_TYPES = {
+    "image/png": "image/png",
+    "image/jpeg": "image/jpeg",
+    "image/jpg": "image/jpeg",
+    "image/gif": "image/gif",
+    "image/webp": "image/webp",
+}
+_IMAGE_STARTS = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
+_BLANK_ERROR = "The tool failed and said nothing about it."
+"""Content of a blank error, which the API refuses."""
+
+
+class MessageEncoder:
+    """Encodes the conversation of one request."""
+
+    def __init__(self, context: MessagesContext) -> None:
+        self._context = context
+        self._origin = context.origin
+        self._caches_request = context.request.cache is not None
+        self.cache_slots: list[CacheSlot] = []
+        """Blocks with cache breakpoints, in order. With `request.cache`, all blocks that can have one."""
+
+    def encode(self, messages: Sequence[Message]) -> list[MessageParam]:
+        """Encode messages. Successive messages of one role become one."""
+        encoded: list[MessageParam] = []
+        for message in messages:
+            blocks = self._encode_message(message)
+            if not blocks:
+                continue
+            role = "assistant" if message.role is Role.ASSISTANT else "user"
+            if encoded and encoded[-1]["role"] == role:
+                encoded[-1]["content"] += blocks
+            else:
+                encoded.append({"role": role, "content": blocks})
+        if messages[-1].role is Role.ASSISTANT:
+            _strip_prefill(encoded[-1]["content"][-1])
+        return encoded
+
+    def _encode_message(self, message: Message) -> list[Block]:
+        content, role = message.content, message.role
+        if message.name is not None and role is not Role.TOOL:
+            self._context.warn(NAME_LEFT_OUT)
+        if not isinstance(content, str):
+            return self._encode_parts(message)
+        block: TextBlock | ToolResultBlock
+        if role is Role.TOOL and message.tool_call_id is not None:
+            block = _encode_text_result(message.tool_call_id, content)
+        else:
+            block = encode_text(content)
+        if self._caches_request:
+            self.cache_slots.append(CacheSlot(cast(JsonDict, block)))
+        return [block]
+
+    def _encode_parts(self, message: Message) -> list[Block]:
+        encode_part = self._encode_assistant_part if message.role is Role.ASSISTANT else self._encode_user_part
+        blocks: list[Block] = []
+        for part in message.parts:
+            block = encode_part(part)
+            if block is not None:
+                blocks.append(block)
+            self._add_cache_slot(part, block)
+        return blocks
+
+    def _encode_assistant_part(self, part: Part) -> Block | None:
+        match part:
+            case TextContent():
+                return self._encode_own_text(part)
+            case ToolCall():
+                return self._encode_call(part)
+            case ThinkingContent():
+                return self._encode_thinking(part)
+            case RefusalContent():
+                return _encode_unless_blank(part.refusal)
+            case CodeContent() | DiffContent():
+                return encode_text(to_markdown(part))
+            case VendorContent():
+                return self._encode_vendor_block(part)
+            case ToolResult() | ImageContent() | DocumentContent() | AudioContent():
+                raise self._context.unsupported_part(part, "in an assistant's message")
+            case _:
+                assert_never(part)
+
+    def _encode_user_part(self, part: Part) -> Block | None:
+        match part:
+            case TextContent():
+                return _encode_unless_blank(part.text)
+            case ToolResult():
+                return self._encode_result(part)
+            case ImageContent():
+                return self._encode_image(part)
+            case DocumentContent():
+                return self._encode_document(part)
+            case RefusalContent():
+                return _encode_unless_blank(part.refusal)
+            case CodeContent() | DiffContent():
+                return encode_text(to_markdown(part))
+            case VendorContent():
+                return self._encode_vendor_block(part)
+            case AudioContent():
+                raise self._context.unsupported_part(part, "at all")
+            case ThinkingContent() if is_blank(part):
+                return self._encode_thinking(part)
+            case ThinkingContent() | ToolCall():
+                raise self._context.unsupported_part(part, "in a user's message")
+            case _:
+                assert_never(part)
+
+    # Cache breakpoints.
+
+    def _add_cache_slot(self, part: Part, block: Block | None) -> None:
+        hint = part.cache
+        if hint is None and isinstance(part, ToolResult) and not isinstance(part.content, str):
+            # Only a whole result can have a breakpoint.
+            hint = next((inner.cache for inner in reversed(part.content) if inner.cache is not None), None)
+        if block is not None and not isinstance(part, ThinkingContent | VendorContent):
+            if hint is not None or self._caches_request:
+                self.cache_slots.append(CacheSlot(cast(JsonDict, block), hint))
+            return
+        if hint is not None:
+            self._context.warn(NO_BREAKPOINT)
+        if isinstance(part, VendorContent) and block is not None and (control := block.get("cache_control")):
+            self.cache_slots.append(fixed_slot(cast(JsonDict, block), control))
+
+    # Parts of the assistant.
+
+    def _encode_own_text(self, part: TextContent) -> Block | None:
+        """Text of an assistant. Citations and unknown keys go back to the vendor that sent them."""
+        block = _encode_unless_blank(part.text)
+        if block is None or not is_own(part, self._origin):
+            return block
+        if citations := [citation.provider_data for citation in part.citations if citation.provider_data]:
+            block["citations"] = citations
+        return {**(part.provider_data or {}), **block}
+
+    def _encode_thinking(self, part: ThinkingContent) -> Block | None:
+        block: ThinkingBlock | RedactedThinkingBlock
+        if part.redacted and part.encrypted_content:
+            block = {"type": "redacted_thinking", "data": part.encrypted_content}
+        elif part.signature:
+            block = {"type": "thinking", "thinking": part.thinking, "signature": part.signature}
+        else:
+            self._context.warn(NO_SIGNATURE)
+            return None
+        return {**part.provider_data, **block} if part.provider_data else block
+
+    def _encode_call(self, call: ToolCall) -> ToolUseBlock | JsonDict:
+        # A plain dict is serialized faster than a frozen one.
+        arguments = {**call.arguments}
+        if call.invalid_arguments is not None:
+            # The API accepts only an object. This shows the model its own text.
+            arguments = {"_invalid_json": call.invalid_arguments}
+        name = normalize_name(call.name, MAX_NAME_LENGTH)
+        block: ToolUseBlock = {"type": "tool_use", "id": _encode_id(call.id), "name": name, "input": arguments}
+        if call.provider_data and is_own(call, self._origin):
+            return {**call.provider_data, **block}
+        return block
+
+    def _encode_vendor_block(self, part: VendorContent) -> JsonDict:
+        self._context.vendor_blocks.append(part.kind)
+        return {**(part.provider_data or {})}
+
+    # Parts of the user.
+
+    def _encode_result(self, result: ToolResult) -> ToolResultBlock:
+        block: ToolResultBlock = {"type": "tool_result", "tool_use_id": _encode_id(result.tool_call_id)}
+        content = self._encode_result_content(result.content)
+        if result.is_error and isinstance(content, list) and any(inner["type"] != "text" for inner in content):
+            self._context.warn(ERROR_WITH_MEDIA)
+            content = [encode_text("The tool reports an error."), *content]
+        elif result.is_error:
+            block["is_error"] = True
+            content = content or _BLANK_ERROR
+        if content:
+            block["content"] = content
+        block.update(cast(ToolResultBlock, _own_settings(result, "toolset_name")))
+        return block
+
+    def _encode_result_content(self, content: str | Sequence[Part]) -> str | list[Block]:
+        if isinstance(content, str):
+            return content if content.strip() else ""
+        blocks = [self._encode_user_part(part) for part in content]
+        return [block for block in blocks if block is not None]
+
+    def _encode_image(self, part: ImageContent) -> ImageBlock:
+        if part.detail not in (None, "auto"):
+            self._context.warn(DETAIL_LEFT_OUT)
+        block: ImageBlock = {"type": "image", "source": self._encode_image_source(part)}
+        block.update(cast(ImageBlock, _own_settings(part, "transformations")))
+        return block
+
+    def _encode_image_source(self, part: ImageContent) -> Base64Source | UrlSource:
+        if part.image_url is not None:
+            return {"type": "url", "url": part.image_url}
+        data = part.image_data or b""
+        # The API compares the media type with the data.
+        media_type = _detect_image_type(data) or _IMAGE_TYPES.get(part.media_type or "image/png")
+        if media_type is None:
+            raise self._context.unsupported_part(part, f"as {part.media_type}; it takes PNG, JPEG, GIF and WebP")
+        return {"type": "base64", "media_type": media_type, "data": encode_base64(data)}
+
+    def _encode_document(self, part: DocumentContent) -> DocumentBlock:
+        block: DocumentBlock = {"type": "document", "source": self._encode_document_source(part)}
+        if part.title is not None:
+            block["title"] = part.title
+        block.update(cast(DocumentBlock, _own_settings(part, "citations", "context")))
+        return block
+
+    def _encode_document_source(self, part: DocumentContent) -> Base64Source | UrlSource | TextSource:
+        media_type = part.media_type or "application/pdf"
+        if part.text is not None:
+            return {"type": "text", "media_type": "text/plain", "data": part.text}
+        if part.url is not None and media_type == "application/pdf":
+            return {"type": "url", "url": part.url}
+        if part.data is not None and media_type == "application/pdf":
+            return {"type": "base64", "media_type": media_type, "data": encode_base64(part.data)}
+        if part.data is not None and media_type.startswith("text/"):
+            try:
+                return {"type": "text", "media_type": "text/plain", "data": part.data.decode()}
+            except UnicodeDecodeError:
+                raise self._context.unsupported_part(part, "whose text is not UTF-8") from None
+        where = f"as {media_type}; it takes PDF and plain text, and only PDF by URL"
+        raise self._context.unsupported_part(part, where)
+
+
+def encode_text(text: str) -> TextBlock:
+    return {"type": "text", "text": text}
+
+
+def _encode_unless_blank(text: str) -> TextBlock | None:
+    """Encode text. The API refuses blank text."""
+    return {"type": "text", "text": text} if text.strip() else None
+
+
+def _encode_text_result(call_id: str, text: str) -> ToolResultBlock:
+    block: ToolResultBlock = {"type": "tool_result", "tool_use_id": _encode_id(call_id)}
+    if text.strip():
+        block["content"] = text
+    return block
+
+
+def _encode_id(id: str) -> str:
+    return normalize_id(id, _ID, prefix="toolu_")
+
+
+def _strip_prefill(block: Block) -> None:
+    """Strip white space from the end of text that the model is to continue, which the API requires."""
+    if block.get("type") == "text":
+        prefill = cast(TextBlock, block)
+        prefill["text"] = prefill["text"].rstrip()
+
+
+def _own_settings(part: Part, *keys: str) -> Mapping[str, Any]:
+    """Settings of a block that only this API has. Callers pass them as the part's `provider_data`."""
+    data = part.provider_data
+    if not data or (part.origin is not None and part.origin.api != API):
+        return {}
+    return {key: data[key] for key in keys if key in data}
+
+
+def _detect_image_type(data: bytes) -> str | None:
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((media_type for start, media_type in _IMAGE_STARTS if data.startswith(start)), None)

@@ -1,0 +1,99 @@
+"""Differences between Claude models in what requests may contain, as data.
+
+General facts, such as token limits and whether a model takes a temperature, are in `agent.models`. The rows follow the
+vendor's migration guides. The first row whose pattern is found in a model's id applies. Ids are searched, not matched
+from the start, because clouds extend them: `anthropic.claude-opus-4-6-v1`, `claude-opus-4@20250514`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from ...types import ThinkingLevel
+
+API = "anthropic"
+VERSION = "2023-06-01"
+"""Version of the API. The later version accepts no temperature for any model, and adds nothing that is used here."""
+
+MAX_BREAKPOINTS = 4
+"""Maximum number of cache breakpoints in a request."""
+MIN_THINKING_BUDGET = 1024
+"""The smallest thinking budget, and the number of tokens left for the answer besides it."""
+
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+_ALL_EFFORTS: tuple[Effort, ...] = ("low", "medium", "high", "xhigh", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFeatures:
+    """Features of a family of models."""
+
+    pattern: str
+    """A regular expression that is found in the models' ids."""
+    thinking: Literal["none", "budget", "adaptive"]
+    """No thinking; thinking with a token budget; or thinking as the model sees fit, guided by an effort."""
+    thinking_off: Literal["omit", "disabled", "between_tools", "never"] = "omit"
+    """How thinking is turned off: by leaving the setting out, by one of two values, or not at all."""
+    efforts: tuple[Effort, ...] = ()
+    hides_thinking: bool = False
+    """Responses contain the text of thinking only on request."""
+    forced_calls: bool = True
+    """A request can force a tool call."""
+    prefill: bool = True
+    """The conversation may end with an assistant message that the model continues."""
+    both_samplers: bool = True
+    """Temperature and top_p can be combined."""
+
+
+MODELS = (
+    ModelFeatures(
+        r"(?:fable|mythos)-5[-.]\d(?!\d)", "adaptive", "never", _ALL_EFFORTS, True, forced_calls=False, prefill=False
+    ),
+    ModelFeatures(r"mythos-preview", "adaptive", "never", ("low", "medium", "high", "max"), True, prefill=False),
+    ModelFeatures(r"(?:fable|mythos)-5", "adaptive", "never", _ALL_EFFORTS, True, prefill=False),
+    ModelFeatures(r"opus-5[-.]\d(?!\d)", "adaptive", "never", _ALL_EFFORTS, True, forced_calls=False, prefill=False),
+    ModelFeatures(
+        r"sonnet-5[-.]\d(?!\d)", "adaptive", "between_tools", _ALL_EFFORTS, True, forced_calls=False, prefill=False
+    ),
+    ModelFeatures(r"(?:opus|sonnet|haiku)-5", "adaptive", "disabled", _ALL_EFFORTS, True, prefill=False),
+    ModelFeatures(r"opus-4[-.][78](?!\d)", "adaptive", "omit", _ALL_EFFORTS, True, prefill=False),
+    ModelFeatures(
+        r"(?:opus|sonnet)-4[-.]6(?!\d)",
+        "adaptive",
+        efforts=("low", "medium", "high", "max"),
+        prefill=False,
+        both_samplers=False,
+    ),
+    ModelFeatures(r"(?:opus|sonnet|haiku)-4[-.][1-5](?!\d)", "budget", both_samplers=False),
+    ModelFeatures(r"(?:opus|sonnet|haiku)-4|claude-4|claude-3[-.]7", "budget"),
+    ModelFeatures(r"claude-(?:instant|[123])", "none"),
+    ModelFeatures(r"claude", "adaptive", "never", _ALL_EFFORTS, True),  # newer than this table
+)
+OTHER_MODELS = ModelFeatures("", "budget", "disabled")
+"""Other vendors' models behind this API. They follow its older form."""
+
+
+@cache
+def features_of(model: str) -> ModelFeatures:
+    name = model.lower()
+    return next((features for features in MODELS if re.search(features.pattern, name)), OTHER_MODELS)
+
+
+THINKING_BUDGETS = {
+    ThinkingLevel.MINIMAL: 1_024,
+    ThinkingLevel.LOW: 2_048,
+    ThinkingLevel.MEDIUM: 8_192,
+    ThinkingLevel.HIGH: 16_384,
+    ThinkingLevel.XHIGH: 32_768,
+}
+EFFORTS: dict[ThinkingLevel, tuple[Effort, ...]] = {
+    ThinkingLevel.MINIMAL: ("low",),
+    ThinkingLevel.LOW: ("low",),
+    ThinkingLevel.MEDIUM: ("medium",),
+    ThinkingLevel.HIGH: ("high",),
+    ThinkingLevel.XHIGH: ("xhigh", "max"),
+}
+"""Efforts by level, the preferred one first."""

@@ -1,0 +1,138 @@
+"""Decoding of messages: content blocks and stop reasons, for whole responses and for streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import to_json
+
+from ...schemas import compile_schema
+from ...types import (
+    AgentRequest,
+    Citation,
+    FinishReason,
+    Part,
+    RefusalContent,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolSpec,
+    VendorContent,
+)
+from ..encoding import original_names, request_origin, tool_parameters
+from .fields import MAX_NAME_LENGTH, SCHEMA_DIALECT
+from .models import API
+
+_REASONS: dict[str, FinishReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "pause_turn": "pause",
+    "compaction": "pause",
+    "refusal": "refusal",
+}
+
+
+def stop_reason(raw: str | None) -> FinishReason | None:
+    return _REASONS.get(raw, "other") if raw else None
+
+
+class BlockReader:
+    """Reads the content blocks that answer one request, with the tool names and schemas of that request."""
+
+    __slots__ = ("_names", "_origin", "_strict")
+
+    def __init__(self, provider: str, request: AgentRequest, model: str) -> None:
+        self._origin = request_origin(provider, API, request.model or model)
+        self._names = original_names(request, MAX_NAME_LENGTH) if request.tools else {}
+        self._strict = {tool.name: tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.strict}
+
+    def part(self, block: dict[str, Any]) -> Part | None:
+        """Read a block; None if it is blank. Unknown types are kept unchanged, to be sent back."""
+        match block["type"]:
+            case "text":
+                return self._text(block)
+            case "thinking":
+                return self._thinking(block)
+            case "redacted_thinking":
+                return self._redacted_thinking(block)
+            case "tool_use":
+                return self._call(block)
+            case kind:
+                return VendorContent(kind=kind, provider_data=block, origin=self._origin)
+
+    def tool_name(self, sent: str) -> str:
+        """The name of a tool in the request, by the name that was sent."""
+        return self._names.get(sent, sent)
+
+    def _text(self, block: Mapping[str, Any]) -> TextContent | None:
+        text, citations = block.get("text") or "", block.get("citations") or ()
+        rest = _other_keys(block, "type", "text", "citations")
+        if not citations and rest is None:
+            return TextContent(text=text) if text else None
+        return TextContent(
+            text=text, citations=[_read_citation(each) for each in citations], provider_data=rest, origin=self._origin
+        )
+
+    def _thinking(self, block: Mapping[str, Any]) -> ThinkingContent | None:
+        thinking, signature = block.get("thinking") or "", block.get("signature") or ""
+        if not thinking and not signature:
+            return None
+        rest = _other_keys(block, "type", "thinking", "signature")
+        return ThinkingContent(thinking=thinking, signature=signature, provider_data=rest, origin=self._origin)
+
+    def _redacted_thinking(self, block: Mapping[str, Any]) -> ThinkingContent:
+        rest = _other_keys(block, "type", "data")
+        return ThinkingContent(
+            thinking="", redacted=True, encrypted_content=block["data"], provider_data=rest, origin=self._origin
+        )
+
+    def _call(self, block: Mapping[str, Any]) -> ToolCall:
+        """Read a call. Input that is not a JSON object is kept as `invalid_arguments`."""
+        given, name = block.get("input"), self.tool_name(block["name"])
+        rest = _other_keys(block, "type", "id", "name", "input")
+        invalid: str | None = None
+        if given is not None and not isinstance(given, dict):
+            invalid = given if isinstance(given, str) else to_json(given).decode()
+        return ToolCall(
+            id=block["id"],
+            name=name,
+            arguments=self._restore(name, given) if isinstance(given, dict) else {},
+            invalid_arguments=invalid,
+            provider_data=rest,
+            origin=None if rest is None else self._origin,
+        )
+
+    def _restore(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments in the form of the tool's own schema. Strict tools are sent with a compiled one."""
+        tool = self._strict.get(name)
+        if tool is None:
+            return arguments
+        compiled = compile_schema(tool_parameters(tool), SCHEMA_DIALECT)
+        restored = compiled.restore(arguments) if compiled.strict else arguments
+        return restored if isinstance(restored, dict) else arguments
+
+
+def _read_citation(citation: dict[str, Any]) -> Citation:
+    url = citation.get("url") or citation.get("source")
+    return Citation(
+        url=url if isinstance(url, str) else None,
+        title=citation.get("title") or citation.get("document_title"),
+        quote=citation.get("cited_text"),
+        provider_data=citation,
+    )
+
+
+def _other_keys(block: Mapping[str, Any], *known: str) -> dict[str, Any] | None:
+    """The keys of a block that have no field of their own."""
+    return {key: value for key, value in block.items() if key not in known} or None
+
+
+def read_refusal(message: Mapping[str, Any]) -> RefusalContent | None:
+    """The explanation of a refusal, if there is one."""
+    details = message.get("stop_details")
+    explanation = details.get("explanation") if isinstance(details, Mapping) else None
+    return RefusalContent(refusal=explanation) if explanation else None
