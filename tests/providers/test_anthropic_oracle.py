@@ -179,7 +179,7 @@ def test_a_recorded_request_is_written_again_as_it_was(exchange: Exchange) -> No
 def kept_type_of_thinking(recorded: dict[str, Any]) -> str | None:
     """Newer models are asked in the newer manner; turning off what is off by itself needs no words."""
     kind = (recorded.get("thinking") or {}).get("type")
-    if kind == "disabled" and features_of(recorded["model"]).off == "omit":
+    if kind == "disabled" and features_of(recorded["model"]).thinking_off == "omit":
         return None
     if kind == "enabled" and features_of(recorded["model"]).thinking == "adaptive":
         return "adaptive"

@@ -91,14 +91,15 @@ def _drop_blank(messages: Sequence[Message], context: EncodingContext) -> list[M
     """Drop blank messages, and thinking at the end of the assistant's turns."""
     kept: list[Message] = []
     turn_continues = False
+    tool, assistant = Role.TOOL, Role.ASSISTANT  # looking up enum members is slow in Python 3.11
     for message in reversed(messages):
         content, role = message.content, message.role
-        if role is Role.TOOL:
+        if role is tool:
             pass  # a call needs its result, even a blank one
         elif isinstance(content, str):
             if not content or content.isspace():
                 continue
-        elif role is Role.ASSISTANT and not turn_continues and _is_silent(content[-1]):
+        elif role is assistant and not turn_continues and _is_silent(content[-1]):
             length = len(content)
             while length and _is_silent(content[length - 1]):
                 length -= 1
@@ -111,7 +112,7 @@ def _drop_blank(messages: Sequence[Message], context: EncodingContext) -> list[M
             if any(isinstance(part, ThinkingContent) for part in content):
                 context.warn(NO_SIGNATURE)
             continue
-        turn_continues = role is Role.ASSISTANT
+        turn_continues = role is assistant
         kept.append(message)
     kept.reverse()
     return kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, assert_never, cast
+from typing import Any, Literal, assert_never, cast
 
 from ...types import (
     AudioContent,
@@ -72,16 +72,17 @@ class MessageEncoder:
     def encode(self, messages: Sequence[Message]) -> list[MessageParam]:
         """Encode messages. Successive messages of one role become one."""
         encoded: list[MessageParam] = []
+        assistant = Role.ASSISTANT  # looking up enum members is slow in Python 3.11
         for message in messages:
             blocks = self._encode_message(message)
             if not blocks:
                 continue
-            role = "assistant" if message.role is Role.ASSISTANT else "user"
+            role: Literal["user", "assistant"] = "assistant" if message.role is assistant else "user"
             if encoded and encoded[-1]["role"] == role:
                 encoded[-1]["content"] += blocks
             else:
                 encoded.append({"role": role, "content": blocks})
-        if messages[-1].role is Role.ASSISTANT:
+        if messages[-1].role is assistant:
             _strip_prefill(encoded[-1]["content"][-1])
         return encoded
 

@@ -34,7 +34,7 @@ from ..server_dialect import (
     usage_of,
 )
 from ..server_stream import Block, BlockEncoder
-from .family import API
+from .models import API
 from .server_requests import RequestReader
 
 _REASONS: Mapping[str, str] = {

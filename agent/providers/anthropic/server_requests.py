@@ -30,7 +30,7 @@ from ..server_dialect import (
     invalid,
     objects,
 )
-from .family import API, BUDGETS, EFFORTS, family_of
+from .models import API, EFFORTS, THINKING_BUDGETS, features_of
 
 _TOOL_KEYS = ("type", "name", "input_schema", "cache_control")
 
@@ -78,8 +78,8 @@ class RequestReader:
             case "enabled":
                 budget = thinking.get("budget_tokens")
                 level = _level_of_budget(budget)
-                exact = {"type": "enabled", "budget_tokens": BUDGETS[level]}
-                if thinking != exact and family_of(self._model).thinking == "budget":
+                exact = {"type": "enabled", "budget_tokens": THINKING_BUDGETS[level]}
+                if thinking != exact and features_of(self._model).thinking == "budget":
                     fields.put("thinking", thinking)
             case "adaptive":
                 level = next((level for level in reversed(EFFORTS) if output.get("effort") in EFFORTS[level]), None)
@@ -285,4 +285,4 @@ def _level_of_budget(budget: Any) -> ThinkingLevel:
     """The level whose budget comes closest."""
     if not isinstance(budget, int):
         raise invalid("'thinking.budget_tokens' must be an integer.", "thinking.budget_tokens")
-    return min(BUDGETS, key=lambda level: abs(BUDGETS[level] - budget))
+    return min(THINKING_BUDGETS, key=lambda level: abs(THINKING_BUDGETS[level] - budget))
