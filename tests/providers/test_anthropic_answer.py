@@ -461,6 +461,16 @@ def test_an_end_that_comes_twice_and_a_piece_that_is_null_do_no_harm() -> None:
     assert answer.tool_calls[0].arguments == {"a": 1}
 
 
+def test_keys_of_a_text_delta_besides_its_text_are_kept() -> None:
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    pieces: list[dict[str, Any]] = [{"text": "a"}, {"text": None, "note": "x"}, {"text": "b", "note": "y"}]
+    deltas = [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", **piece}} for piece in pieces]
+    seen, decoder = events_of(opening(), start, *deltas, stop(0), *ending())
+    (part,) = decoder.response().content
+    assert (part.text, part.provider_data) == ("ab", {"note": "xy"})
+    assert [event.text for event in seen if event.type == "text_delta"] == ["a", "b"]
+
+
 def test_a_stream_that_does_not_say_who_answers_is_still_an_answer_of_the_vendors() -> None:
     answer = streamed(start(0, TEXT), delta(0, "text_delta", text="Hi"), stop(0), *ending())
     assert (answer.provider, answer.model, answer.text) == ("anthropic", SONNET, "Hi")

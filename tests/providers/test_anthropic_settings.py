@@ -396,6 +396,19 @@ def test_a_mark_inside_a_result_moves_to_the_result() -> None:
     assert "cache_control" not in body["messages"][2]["content"][0]["content"][0]
 
 
+def test_a_part_that_occurs_twice_is_marked_once_for_each_place() -> None:
+    greeting = Message.user([TextContent(text="a", cache="short")])
+    assert marks_of(body_of(greeting, greeting)) == [("a", SHORT), ("a", SHORT)]
+    body = body_of(*[greeting] * 5)
+    assert ["cache_control" in block for block in body["messages"][0]["content"]] == [False, True, True, True, True]
+
+
+def test_a_mark_of_the_request_skips_the_vendors_own_blocks() -> None:
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    turn = Message.assistant([TextContent(text="a"), VendorContent(kind="x", provider_data=search, origin=HOME)])
+    assert marks_of(body_of(Message.user("Hi"), turn, cache="long")) == [("a", LONG)]
+
+
 def test_a_mark_does_not_stay_on_a_message_that_is_no_longer_last() -> None:
     first = Message.user("a")
     assert marks_of(body_of(first, cache="short")) == [("a", SHORT)]

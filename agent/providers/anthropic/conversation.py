@@ -48,7 +48,7 @@ def split_system(messages: Sequence[Message], context: EncodingContext) -> tuple
             context.warn(NAME_LEFT_OUT)
         start += 1
     rest = messages[start:]
-    if any(message.role is Role.SYSTEM for message in rest):
+    if Role.SYSTEM in [message.role for message in rest]:
         context.warn(LATE_SYSTEM)
         rest = [_as_user(message, context) for message in rest]
     return system, _add_placeholders(rest, _drop_blank(rest, context), context)

@@ -72,31 +72,34 @@ class MessageEncoder:
     def encode(self, messages: Sequence[Message]) -> list[MessageParam]:
         """Encode messages. Successive messages of one role become one."""
         encoded: list[MessageParam] = []
+        content: list[Block] = []
+        previous = ""
         assistant = Role.ASSISTANT  # looking up enum members is slow in Python 3.11
         for message in messages:
             blocks = self._encode_message(message)
             if not blocks:
                 continue
             role: Literal["user", "assistant"] = "assistant" if message.role is assistant else "user"
-            if encoded and encoded[-1]["role"] == role:
-                encoded[-1]["content"] += blocks
+            if role == previous:
+                content += blocks
             else:
-                encoded.append({"role": role, "content": blocks})
+                previous, content = role, blocks
+                encoded.append({"role": role, "content": content})
         if messages[-1].role is assistant:
-            _strip_prefill(encoded[-1]["content"][-1])
+            _strip_prefill(content[-1])
         return encoded
 
     def _encode_message(self, message: Message) -> list[Block]:
-        content, role = message.content, message.role
-        if message.name is not None and role is not Role.TOOL:
+        content = message.content
+        if message.name is not None and message.role is not Role.TOOL:
             self._context.warn(NAME_LEFT_OUT)
         if not isinstance(content, str):
             return self._encode_parts(message)
         block: TextBlock | ToolResultBlock
-        if role is Role.TOOL and message.tool_call_id is not None:
+        if message.tool_call_id is not None and message.role is Role.TOOL:
             block = _encode_text_result(message.tool_call_id, content)
         else:
-            block = encode_text(content)
+            block = {"type": "text", "text": content}
         if self._caches_request:
             self.cache_slots.append(CacheSlot(cast(JsonDict, block)))
         return [block]

@@ -40,8 +40,6 @@ class _PartialBlock:
 
     def add(self, delta: Mapping[str, Any]) -> None:
         match delta["type"]:
-            case "text_delta":
-                self._add_value("text", delta["text"])
             case "thinking_delta":  # may contain an estimate of tokens, which is not part of the block
                 self._add_value("thinking", delta["thinking"] or "")
             case "signature_delta":
@@ -50,7 +48,7 @@ class _PartialBlock:
                 self.input_json.append(delta["partial_json"] or "")
             case "citations_delta":
                 self.block["citations"] = [*(self.block.get("citations") or ()), delta["citation"]]
-            case _:
+            case _:  # text, and types of future versions
                 for key, value in delta.items():
                     if key != "type" and value is not None:
                         self._add_value(key, value)
