@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .looping.plan import Hooks
     from .looping.results import RunResult
     from .providers import register_provider
-    from .router import Router
+    from .routing.router import Router
     from .routing.targets import Target
     from .tools.base import Tool, ToolContext, ToolError
     from .tools.functions import tool
@@ -78,7 +78,7 @@ _HOMES = {
     "looping.plan": ("Hooks",),
     "looping.results": ("RunResult",),
     "providers": ("register_provider",),
-    "router": ("Router",),
+    "routing.router": ("Router",),
     "routing.targets": ("Target",),
     "tools.base": ("Tool", "ToolContext", "ToolError"),
     "tools.functions": ("tool",),

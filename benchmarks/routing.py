@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from agent import Agent, Router
+from agent.types.router import StrategyName
 from agent.wire import Reply
 from benchmarks.rows import OTHER_LIMITS, ROUTER
 
@@ -41,7 +42,7 @@ def microseconds(caller: Agent | Router) -> float:
     return (time.process_time_ns() - started) / CALLS / 1000
 
 
-def overhead(strategy: str = "fallback", blocks: int = BLOCKS) -> tuple[float, float]:
+def overhead(strategy: StrategyName = "fallback", blocks: int = BLOCKS) -> tuple[float, float]:
     """Of a router, beside a call of one of its agents; and what that call takes."""
     alone = agent("gpt-4o")
     router = Router([agent("gpt-4o"), agent("gpt-4o-mini"), agent("gpt-4.1")], strategy=strategy)
@@ -55,7 +56,8 @@ def overhead(strategy: str = "fallback", blocks: int = BLOCKS) -> tuple[float, f
 
 
 def main() -> int:
-    added = {strategy: overhead(strategy) for strategy in ("fallback", "round_robin", "least_busy", "fastest")}
+    measured: tuple[StrategyName, ...] = ("fallback", "round_robin", "least_busy", "fastest")
+    added = {strategy: overhead(strategy) for strategy in measured}
     for strategy, (more, plain) in added.items():
         limit = f" (limit {LIMIT:g})" if strategy == "fallback" else ""
         print(f"router of three, {strategy}: {more:.1f} µs on top of {plain:.1f} µs{limit}")

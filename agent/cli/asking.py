@@ -18,7 +18,8 @@ from agent.agent import Agent
 from agent.local.machine import engine_version
 from agent.local.weights import SMOLLM2, located
 from agent.requests import read_request
-from agent.router import Router
+from agent.routing.router import Router
+from agent.routing.strategies import read_strategy
 from agent.stores import SqliteStore
 from agent.types import ToolLoopConfig
 
@@ -58,7 +59,7 @@ def agent(name: str, **settings: Any) -> Agent:
 
 def router(agents: Sequence[Agent], strategy: str | None = None) -> Router:
     """A route of these agents."""
-    return Router(agents, strategy=strategy or "fallback")
+    return Router(agents, strategy=read_strategy(strategy or "fallback"))
 
 
 def request(asked: RequestLike, **fields: Any) -> AgentRequest:

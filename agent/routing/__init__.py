@@ -1,6 +1,6 @@
-"""Who is asked, in what order, and what follows from a failure. Flows and pure state; nothing here does I/O.
+"""Routing: `Router`, its flow, strategies, and the state that it keeps about targets.
 
-`strategies` put targets in order, `filters` leave some out, `rules` say what a failure means, `trip` is one request on
-its way. What is remembered from one request to the next is in `health`, `rates`, `budgets` and `timings`: small objects
-that are given the time and never ask for it, so that a simulation runs the very same code.
+`router` reads settings and composes the flow in `flow` and `hedging`. `state` decides for one request, with `filters`,
+`strategies` and `failure_policy`. `health`, `limits`, `budgets`, `timings` and `memory` hold what is kept between
+requests. They take the time as an argument, so that simulations run the same code.
 """

@@ -1,4 +1,4 @@
-"""What may be spent: repeated requests, second requests, and money. Asked before anything is sent."""
+"""Budgets: retries, hedges and money. They are checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -108,13 +108,13 @@ class Reservation:
 
 @dataclass(slots=True)
 class Refusal:
-    """A limit that a request would exceed."""
+    """Spend limit that a request would exceed."""
 
     limit: SpendLimit
     left: float
     value: Any = None
     seconds: float | None = None
-    """Until the limit is whole again."""
+    """Seconds until the limit is reset."""
 
     @override
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class Refusal:
 
 
 class SpendLedger(Locked):
-    """Keeps spending within limits: first reserve, then settle, so that requests side by side cannot overspend."""
+    """Keeps spending within limits: reserve, then settle, so that concurrent requests cannot overspend."""
 
     def __init__(self, limits: Sequence[SpendLimit]) -> None:
         super().__init__()
@@ -135,12 +135,12 @@ class SpendLedger(Locked):
         return any(limit.unpriced == "refuse" for limit in self.limits)
 
     def refusal(self, dollars: float, metadata: Mapping[str, Any], now: float) -> Refusal | None:
-        """Why so much cannot be spent now; None if it can."""
+        """Return the limit that an amount would exceed; None if it can be spent."""
         with self._lock:
             return self._refusal(dollars, metadata, now)
 
     def reserve(self, dollars: float, metadata: Mapping[str, Any], now: float) -> Reservation | Refusal:
-        """Set money aside."""
+        """Set an amount aside, or return the limit that it would exceed."""
         with self._lock:
             refusal = self._refusal(dollars, metadata, now)
             if refusal is not None:
@@ -152,7 +152,7 @@ class SpendLedger(Locked):
             return Reservation(amount, accounts)
 
     def settle(self, reservation: Reservation, dollars: float) -> None:
-        """What it came to; the rest is free again. Once only: a second time does nothing."""
+        """Replace a reservation by the actual cost. A second call does nothing."""
         amount = to_units(dollars)
         with self._lock:
             for account in reservation.accounts:

@@ -1,4 +1,4 @@
-"""Who is left out before any strategy is asked, and why: those who cannot, may not, or should not be asked now."""
+"""Filters that exclude targets before the strategy runs."""
 
 from __future__ import annotations
 
@@ -6,69 +6,70 @@ from dataclasses import dataclass
 from math import inf
 
 from .budgets import SpendLedger
-from .questions import Question
+from .request_profile import RequestProfile
 from .targets import Target
 
-_WORDS = {"tools": "call tools", "vision": "take images", "documents": "take documents", "audio": "take audio"}
+_NEEDS = {"tools": "call tools", "vision": "take images", "documents": "take documents", "audio": "take audio"}
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Why a target is not asked now, and when it could be. None: waiting does not change it."""
+class Exclusion:
+    """Why a target is not asked now."""
 
     reason: str
     seconds: float | None = None
+    """Seconds until it can be asked; None if waiting does not help."""
     health: bool = False
-    """Whether it is only mistrusted: if all are, one is asked all the same."""
+    """Whether only its open breaker excludes it. If that holds for all targets, one is asked anyway."""
     money: bool = False
-    """Whether a spend limit forbids it."""
+    """Whether a spend limit excludes it."""
 
 
-def unfit(question: Question, target: Target) -> LeftOut | None:
-    """What the target cannot do for this request, now or ever."""
+def exclude_incapable(profile: RequestProfile, target: Target) -> Exclusion | None:
+    """Exclude a target that cannot serve the request."""
     if (problem := target.problem) is not None:
-        return LeftOut(problem)
-    if question.needs:
+        return Exclusion(problem)
+    if profile.needs:
         capable = target.capabilities
-        for need in question.needs:
+        for need in profile.needs:
             if not getattr(capable, need):
-                return LeftOut(f"it cannot {_WORDS[need]}")
+                return Exclusion(f"it cannot {_NEEDS[need]}")
     window = target.window
     if window is None:
         return None
-    answer = question.request.max_tokens or 0
-    if question.at_most + answer <= window:
+    answer = profile.request.max_tokens or 0
+    if profile.most_prompt_tokens + answer <= window:
         return None
-    count = question.tokens(target)
+    count = profile.tokens(target)
     if count.low + min(answer, target.capabilities.max_output_tokens or answer) > window:
-        return LeftOut(f"its window is {window:,} tokens, and the request has about {count.tokens:,}")
+        return Exclusion(f"its window is {window:,} tokens, and the request has about {count.tokens:,}")
     return None
 
 
-def resting(target: Target, question: Question, now: float) -> LeftOut | None:
-    """Why it should not be asked now: it is parked, over its limits, or its breaker is open."""
+def exclude_unavailable(target: Target, profile: RequestProfile, now: float) -> Exclusion | None:
+    """Exclude a target that is cooling down, at a rate limit, or has an open breaker."""
     health = target.health
-    if target.at_ease(now, question):
+    if target.is_available(now, profile):
         return None
-    seconds, why = health.parked(now)
+    seconds, why = health.rest(now)
     if seconds > 0:
-        return LeftOut(why, seconds if seconds < inf else None)
-    tokens = question.tokens(target).tokens if target.rates.limits_tokens else 0
-    wait = target.rates.seconds_until(tokens, now)
+        return Exclusion(why, seconds if seconds < inf else None)
+    tokens = profile.tokens(target).tokens if target.limiter.limits_tokens else 0
+    wait = target.limiter.wait_seconds(tokens, now)
     if wait > 0:
-        return LeftOut("it is at its rate limit", wait)
+        return Exclusion("it is at its rate limit", wait)
     if not health.breaker.admits(now):
-        return LeftOut("its breaker is open", health.breaker.seconds_shut(now), health=True)
+        return Exclusion("its breaker is open", health.breaker.seconds_shut(now), health=True)
     return None
 
 
-def too_dear(target: Target, question: Question, ledger: SpendLedger, now: float) -> LeftOut | None:
-    """Whether a spend limit forbids it."""
-    dollars = target.most_dollars(question.asked(target))
+def exclude_too_expensive(target: Target, profile: RequestProfile, ledger: SpendLedger, now: float) -> Exclusion | None:
+    """Exclude a target whose price would exceed a spend limit."""
+    dollars = target.most_dollars(profile.asked(target))
     if dollars is None:
-        unknown = LeftOut("what it would cost is not known, and there is a spend limit", money=True)
+        unknown = Exclusion("what it would cost is not known, and there is a spend limit", money=True)
         return unknown if ledger.refuses_unpriced else None
-    refusal = ledger.refusal(dollars, question.request.metadata, now)
+    refusal = ledger.refusal(dollars, profile.request.metadata, now)
     if refusal is None:
         return None
-    return LeftOut(f"it may cost ${dollars:.6f}, and {refusal}", refusal.seconds, money=True)
+    return Exclusion(f"it may cost ${dollars:.6f}, and {refusal}", refusal.seconds, money=True)

@@ -1,7 +1,7 @@
-"""Whether a target can be trusted just now: its circuit breaker, and how long it asked to be left alone.
+"""Health of a target: its circuit breaker, and the cooldowns of the target and its key.
 
-Everything is given the time, on the driver's clock. A permit is taken when a target is asked, not before, and always
-settled: with the outcome, or as unknown if the call was given up. So the one probe of an open breaker cannot get lost.
+All methods take the time of the driver's clock. A permit is taken when a target is asked and always settled, as unknown
+if the call was given up, so that the probe of an open breaker cannot get lost.
 """
 
 from __future__ import annotations
@@ -168,6 +168,7 @@ class Breaker(Locked):
         return self.opened_at is None and not self._outcomes
 
     def reset(self) -> None:
+        """Close the breaker and forget all outcomes."""
         with self._lock:
             self.opened_at = None
             self._probe = None
@@ -175,42 +176,46 @@ class Breaker(Locked):
             self._forget()
 
 
-class Parking:
-    """Until when something is left alone, and why. It is only ever extended."""
+class Cooldown:
+    """Time until which a target or a key is not asked, and why. It is only ever extended."""
 
-    __slots__ = ("end", "why")
+    __slots__ = ("end", "reason")
 
     def __init__(self) -> None:
         self.end = -math.inf
-        self.why = ""
+        self.reason = ""
 
-    def until(self, when: float, why: str) -> None:
-        if when > self.end:
-            self.end, self.why = when, why
+    def extend(self, end: float, reason: str) -> None:
+        """Rest until `end`, unless the rest is longer already."""
+        if end > self.end:
+            self.end, self.reason = end, reason
 
     def seconds_left(self, now: float) -> float:
+        """Seconds until it ends; 0 if it has."""
         return max(0.0, self.end - now)
 
     def reset(self) -> None:
-        self.end, self.why = -math.inf, ""
+        """End it now."""
+        self.end, self.reason = -math.inf, ""
 
 
 class Health:
-    """Of one model at one address with one key. The key's own troubles are shared by all models it opens."""
+    """Health of one model at one address with one key. Models behind one key share `key_cooldown`."""
 
-    __slots__ = ("breaker", "key", "parking")
+    __slots__ = ("breaker", "cooldown", "key_cooldown")
 
-    def __init__(self, config: BreakerConfig, key: Parking) -> None:
+    def __init__(self, config: BreakerConfig, key_cooldown: Cooldown) -> None:
         self.breaker = Breaker(config)
-        self.parking = Parking()
-        self.key = key
+        self.cooldown = Cooldown()
+        self.key_cooldown = key_cooldown
 
-    def parked(self, now: float) -> tuple[float, str]:
-        """Seconds it is to be left alone, and why."""
-        own, key = self.parking.seconds_left(now), self.key.seconds_left(now)
-        return (key, self.key.why) if key > own else (own, self.parking.why if own else "")
+    def rest(self, now: float) -> tuple[float, str]:
+        """Seconds for which the target must not be asked, and why."""
+        own, key = self.cooldown.seconds_left(now), self.key_cooldown.seconds_left(now)
+        return (key, self.key_cooldown.reason) if key > own else (own, self.cooldown.reason if own else "")
 
     def reset(self) -> None:
+        """Trust the target and its key again."""
         self.breaker.reset()
-        self.parking.reset()
-        self.key.reset()
+        self.cooldown.reset()
+        self.key_cooldown.reset()

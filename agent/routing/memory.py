@@ -1,4 +1,4 @@
-"""What a router remembers of conversations: where each one is, and how much of it the vendor there has in its cache."""
+"""Memory of a router: where conversations were answered, and the turns of its targets."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 from ..locks import Locked
 
-KEPT = 4096
-"""Conversations; the one that was quiet for longest is forgotten first."""
-WARM = 300.0
-"""Seconds that vendors keep a prompt cached."""
-PINNED = 3600.0
+CAPACITY = 4096
+"""Conversations that are remembered; the least recent one is forgotten first."""
+CACHE_SECONDS = 300.0
+"""Seconds for which vendors keep a prompt cached."""
+PIN_SECONDS = 3600.0
+"""Seconds after its last answer in which a conversation stays at its target."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
-    """A conversation's last answer."""
+class Placement:
+    """Latest answer of a conversation."""
 
     target: str
     tokens: int
@@ -24,33 +25,37 @@ class Stay:
 
 
 class Memory(Locked):
-    """Of one router. Bounded, and only a help: whatever it forgets costs a little, and breaks nothing."""
+    """Bounded memory of one router. Losing an entry may cost a cache miss, and nothing else."""
 
     def __init__(self) -> None:
         super().__init__()
         self.turn = 0.0
-        """Whose turn it is, where targets take turns: the latest turn that was taken."""
-        self._stays: OrderedDict[bytes, Stay] = OrderedDict()
+        """The latest turn that was taken, for strategies with turns."""
+        self._placements: OrderedDict[bytes, Placement] = OrderedDict()
 
-    def answered(self, key: bytes, target: str, tokens: int, now: float) -> None:
+    def record_answer(self, key: bytes, target: str, tokens: int, now: float) -> None:
+        """Remember that a target answered a conversation, with so many tokens of prompt."""
         with self._lock:
-            self._stays[key] = Stay(target, tokens, now)
-            self._stays.move_to_end(key)
-            if len(self._stays) > KEPT:
-                self._stays.popitem(last=False)
+            self._placements[key] = Placement(target, tokens, now)
+            self._placements.move_to_end(key)
+            if len(self._placements) > CAPACITY:
+                self._placements.popitem(last=False)
 
-    def left(self, key: bytes, target: str) -> None:
-        """A target failed a conversation, which will have to move."""
+    def record_failure(self, key: bytes, target: str) -> None:
+        """Forget a conversation's target after it failed."""
         with self._lock:
-            stay = self._stays.get(key)
-            if stay is not None and stay.target == target:
-                del self._stays[key]
+            placement = self._placements.get(key)
+            if placement is not None and placement.target == target:
+                del self._placements[key]
 
     def pinned(self, key: bytes, now: float) -> str | None:
-        stay = self._stays.get(key)
-        return None if stay is None or now > stay.at + PINNED else stay.target
+        """Name of the target where a conversation stays; None if there is none."""
+        placement = self._placements.get(key)
+        return None if placement is None or now > placement.at + PIN_SECONDS else placement.target
 
     def cached_at(self, key: bytes, target: str, now: float) -> int:
-        """Tokens of the conversation that a target's vendor still has."""
-        stay = self._stays.get(key)
-        return 0 if stay is None or stay.target != target or now > stay.at + WARM else stay.tokens
+        """Tokens of a conversation that are probably in the cache of a target's vendor."""
+        placement = self._placements.get(key)
+        if placement is None or placement.target != target or now > placement.at + CACHE_SECONDS:
+            return 0
+        return placement.tokens

@@ -1,13 +1,14 @@
-"""Ways to put targets in order. A strategy is one function: of a question and its targets, to them in order.
+"""Routing strategies: each ranks targets for one request.
 
-It only orders. Who cannot be asked has been left out before, and what happens when the first one fails is not its
-business. It changes nothing either, so that asking who would be asked asks nobody.
+A strategy only ranks. Filters have already excluded targets that cannot be asked, and the retry policy decides what
+follows a failure. Ranking has no side effects, so that `Router.explain` can rank without sending anything.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf, log
 from operator import itemgetter
@@ -16,159 +17,197 @@ from typing import Any, NamedTuple, TypeAlias
 from .. import errors
 from ..types import AgentRequest, RouteResult, RoutingStrategy
 from .memory import Memory
-from .questions import Question
+from .request_profile import RequestProfile
 from .targets import Target
 
-_EXPLORED = 0.05
-"""The part of the requests by which `fastest` finds out how fast the others are by now."""
-_HARDLY = 0.05
+_EXPLORATION_SHARE = 0.05
+"""Share of requests by which `fastest` measures other targets."""
+_LOWEST_SUCCESS_RATE = 0.05
 
 
-class Ranked(NamedTuple):
-    """A target in its place."""
+class RankedTarget(NamedTuple):
+    """A target in its place, with the reason."""
 
     target: Target
     reason: str
     score: float | None = None
+    """Number by which the strategy ranks, if it uses one; less is better."""
 
 
-Strategy: TypeAlias = Callable[[Question, Sequence[Target], Memory], list[Ranked]]
-Custom: TypeAlias = Callable[[AgentRequest, Sequence[Target]], Any]
-"""Yours: of a request and the targets that could take it, to one or several of them, or a RouteResult."""
+Rank: TypeAlias = Callable[[RequestProfile, Sequence[Target], Memory], list[RankedTarget]]
+"""Orders targets, best first. Targets that it leaves out are not asked."""
+
+StrategyFunction: TypeAlias = Callable[[AgentRequest, Sequence[Target]], Any]
+"""A custom strategy: takes the request and the available targets, and returns one or several, or a RouteResult."""
 
 
-def fallback(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
-    """In the order they were given."""
-    return [target.in_order or _in_order(target) for target in targets]
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """Ranks targets for a request, and states what the router must supply for that.
+
+    ```python
+    from agent import Router
+    from agent.routing.strategies import RankedTarget, Strategy
+
+    def shuffle(profile, targets, memory):
+        first = int(profile.random * len(targets)) % len(targets)
+        return [RankedTarget(target, "at random") for target in (*targets[first:], *targets[:first])]
+
+    router = Router(["scripted:a", "scripted:b"], strategy=Strategy("shuffle", shuffle, needs_random=True))
+    ```
+    """
+
+    name: str
+    rank: Rank
+    needs_random: bool = False
+    """Whether `profile.random` must be a random number."""
+    needs_turns: bool = False
+    """Whether targets take turns: `target.turn` advances when a target is asked first."""
+    needs_memory: bool = False
+    """Whether the memory must hold where each conversation was answered."""
 
 
-def _in_order(target: Target) -> Ranked:
-    """Always the same, and so made once."""
-    target.in_order = ranked = Ranked(target, "in order")
-    return ranked
+STRATEGIES: dict[str, Strategy] = {}
+"""Built-in strategies by name."""
 
 
-def round_robin(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
-    """In turns, as often as their weights say."""
-    ranked = [Ranked(target, "its turn", max(target.turn, memory.turn)) for target in targets]
+def strategy(
+    name: str, *, needs_random: bool = False, needs_turns: bool = False, needs_memory: bool = False
+) -> Callable[[Rank], Strategy]:
+    """Register a built-in strategy."""
+
+    def register(rank: Rank) -> Strategy:
+        STRATEGIES[name] = Strategy(name, rank, needs_random, needs_turns, needs_memory)
+        return STRATEGIES[name]
+
+    return register
+
+
+@strategy("fallback")
+def fallback(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
+    """Rank in the given order."""
+    return [RankedTarget(target, "in order") for target in targets]
+
+
+@strategy("round_robin", needs_turns=True)
+def round_robin(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
+    """Rank by turn, in proportion to the weights."""
+    ranked = [RankedTarget(target, "its turn", max(target.turn, memory.turn)) for target in targets]
     return sorted(ranked, key=_by_score)
 
 
-def least_busy(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
-    """By requests under way, for their weight."""
-    scored = [Ranked(target, "the least under way", target.in_flight / target.weight) for target in targets]
-    return sorted(scored, key=_by_score)
+@strategy("fastest", needs_random=True)
+def fastest(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
+    """Rank by response time, counting failures as lost time.
 
-
-def fastest(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
-    """By the time an answer has taken, failures counted as time lost.
-
-    A target that nobody has heard of for a while is not taken for fast: it counts as average, and now and then a single
-    request finds out.
+    A target without recent observations counts as average, and a single request now and then measures it.
     """
-    now = question.now
-    known = {id(target): _seconds(target, question) for target in targets}
-    heard = [seconds for seconds in known.values() if seconds is not None]
-    average = sum(heard) / len(heard) if heard else 0.0
+    now = profile.now
+    known = {id(target): _seconds(target, profile) for target in targets}
+    observed = [seconds for seconds in known.values() if seconds is not None]
+    average = sum(observed) / len(observed) if observed else 0.0
     ranked = []
     for target in targets:
         seconds = known[id(target)]
         ranked.append(
-            Ranked(target, "its pace is not known", average)
+            RankedTarget(target, "its pace is not known", average)
             if seconds is None
-            else Ranked(target, f"answers in {seconds:.2f} s", seconds)
+            else RankedTarget(target, f"answers in {seconds:.2f} s", seconds)
         )
     ranked.sort(key=_score)
     stalest = min(targets, key=lambda target: target.timings.last_seen(), default=None)
-    unheard = stalest is not None and not stalest.timings.known(now)
-    if stalest is not None and heard and stalest.in_flight == 0 and question.chance < (4 if unheard else 1) * _EXPLORED:
+    if stalest is None or not observed or stalest.in_flight:
+        return ranked
+    share = _EXPLORATION_SHARE if stalest.timings.known(now) else 4 * _EXPLORATION_SHARE
+    if profile.random < share:
         ranked.sort(key=lambda one: one.target is not stalest)
         ranked[0] = ranked[0]._replace(reason="to find out how fast it is")
     return ranked
 
 
-def cheapest(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
-    """By what this request will cost: its tokens, what the vendor has in its cache, and the usual answer."""
+@strategy("cheapest", needs_memory=True)
+def cheapest(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
+    """Rank by the expected cost of this request: its tokens, the cached part of the prompt, and the usual answer."""
     ranked = []
     for target in targets:
-        cached = memory.cached_at(question.key, target.name, question.now)
-        dollars = target.price(question.request, cached=cached, tokens=question.tokens(target).tokens)
+        cached = memory.cached_at(profile.key, target.name, profile.now)
+        dollars = target.price(profile.request, cached=cached, tokens=profile.tokens(target).tokens)
         if dollars is None:
-            ranked.append(Ranked(target, "its price is not known", inf))
+            ranked.append(RankedTarget(target, "its price is not known", inf))
         else:
             known = f", {cached:,} tokens cached" if cached else ""
-            ranked.append(Ranked(target, f"about ${dollars:.6f}{known}", dollars))
+            ranked.append(RankedTarget(target, f"about ${dollars:.6f}{known}", dollars))
     return sorted(ranked, key=_score)
 
 
-def capability(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
-    """Those first that have all the request could use: tools, sight, schemas, thinking, and room for it."""
+@strategy("capability")
+def capability(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
+    """Rank by how many of the capabilities that the request could use are missing."""
     ranked = []
     for target in targets:
-        missing = [wish for wish in sorted(question.wishes) if not getattr(target.capabilities, wish)]
+        missing = [wish for wish in sorted(profile.wishes) if not getattr(target.capabilities, wish)]
         reason = f"lacks {', '.join(missing)}" if missing else "has all it takes"
-        ranked.append(Ranked(target, reason, float(len(missing))))
+        ranked.append(RankedTarget(target, reason, float(len(missing))))
     return sorted(ranked, key=_score)
 
 
-def sticky(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
-    """The same target for all turns of a conversation, so that the vendor's cache of it stays warm.
+@strategy("least_busy")
+def least_busy(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
+    """Rank by requests in flight, relative to the weight."""
+    ranked = [RankedTarget(target, "the least under way", target.in_flight / target.weight) for target in targets]
+    return sorted(ranked, key=_by_score)
 
-    Where it is is worked out from the conversation, so other processes find the same; if that target fails, the
+
+@strategy("sticky", needs_memory=True)
+def sticky(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
+    """Rank the conversation's target first, so that the vendor's prompt cache stays warm.
+
+    The first target is a hash of the conversation, so that other processes choose the same. If it fails, the
     conversation moves, and stays where it went.
     """
-    pinned = memory.pinned(question.key, question.now)
+    pinned = memory.pinned(profile.key, profile.now)
     ranked = [
-        Ranked(target, "the conversation's place", -inf)
+        RankedTarget(target, "the conversation's place", -inf)
         if target.name == pinned
-        else Ranked(target, "by the conversation", _distance(question.key, target))
+        else RankedTarget(target, "by the conversation", _distance(profile.key, target))
         for target in targets
     ]
     return sorted(ranked, key=_score)
 
 
-STRATEGIES: dict[str, Strategy] = {
-    RoutingStrategy.FALLBACK: fallback,
-    RoutingStrategy.ROUND_ROBIN: round_robin,
-    RoutingStrategy.FASTEST: fastest,
-    RoutingStrategy.CHEAPEST: cheapest,
-    RoutingStrategy.CAPABILITY: capability,
-    RoutingStrategy.LEAST_BUSY: least_busy,
-    RoutingStrategy.STICKY: sticky,
-}
-
-
-def read_strategy(strategy: Any) -> Strategy:
-    """A strategy by name, or a function of the caller's."""
-    if isinstance(strategy, str):
-        known = STRATEGIES.get(strategy)
+def read_strategy(given: Any) -> Strategy:
+    """Return the strategy for a name, a Strategy, or a function."""
+    if isinstance(given, Strategy):
+        return given
+    if isinstance(given, str):
+        known = STRATEGIES.get(given)
         if known is None:
             raise errors.ConfigurationError(
-                f"There is no routing strategy {strategy!r}.",
+                f"There is no routing strategy {given!r}.",
                 field="strategy",
-                fix=f"Use one of {', '.join(STRATEGIES)}, or pass a function.",
+                fix=f"Use one of {', '.join(STRATEGIES)}, or pass a Strategy or a function.",
             )
         return known
-    if not callable(strategy) or inspect.iscoroutinefunction(strategy):
+    if not callable(given) or inspect.iscoroutinefunction(given):
         raise errors.ConfigurationError(
-            f"A routing strategy is a name or a plain function, not {type(strategy).__name__}.",
+            f"A routing strategy is a name, a Strategy or a plain function, not {type(given).__name__}.",
             field="strategy",
             fix="Pass a function of the request and the targets that returns targets.",
         )
-    return _custom(strategy)
+    return _custom(given)
 
 
-def _custom(choose: Custom) -> Strategy:
-    def ordered(question: Question, targets: Sequence[Target], memory: Memory) -> list[Ranked]:
-        ranked: list[Ranked] = []
-        for chosen in _as_list(choose(question.request, targets)):
+def _custom(choose: StrategyFunction) -> Strategy:
+    def rank(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
+        ranked: list[RankedTarget] = []
+        for chosen in _as_list(choose(profile.request, targets)):
             agent, reason = (chosen.agent, chosen.reason) if isinstance(chosen, RouteResult) else (chosen, None)
-            target = _meant(agent, targets)
+            target = _find_target(agent, targets)
             if all(target is not one.target for one in ranked):
-                ranked.append(Ranked(target, reason or "chosen"))
+                ranked.append(RankedTarget(target, reason or "chosen"))
         return ranked
 
-    return ordered
+    return Strategy(RoutingStrategy.CUSTOM, rank)
 
 
 def _as_list(chosen: Any) -> Iterable[Any]:
@@ -177,8 +216,8 @@ def _as_list(chosen: Any) -> Iterable[Any]:
     return chosen if isinstance(chosen, list | tuple) else [chosen]
 
 
-def _meant(chosen: Any, targets: Sequence[Target]) -> Target:
-    """Targets are named by themselves, by their agents, or by name."""
+def _find_target(chosen: Any, targets: Sequence[Target]) -> Target:
+    """Return the target that is given as itself, as its agent, or by name."""
     for target in targets:
         if chosen is target or chosen is target.agent or (isinstance(chosen, str) and chosen == target.name):
             return target
@@ -190,21 +229,21 @@ def _meant(chosen: Any, targets: Sequence[Target]) -> Target:
 
 
 _by_score = itemgetter(2)
-"""Of those who all have a score."""
+"""Sort key for targets that all have a score."""
 
 
-def _score(ranked: Ranked) -> float:
+def _score(ranked: RankedTarget) -> float:
     return inf if ranked.score is None else ranked.score
 
 
-def _seconds(target: Target, question: Question) -> float | None:
-    seconds = target.timings.expected(question.now, streaming=question.streaming)
+def _seconds(target: Target, profile: RequestProfile) -> float | None:
+    seconds = target.timings.expected(profile.now, streaming=profile.streaming)
     if seconds is None:
         return None
-    return seconds / max(_HARDLY, 1 - target.health.breaker.failure_rate)
+    return seconds / max(_LOWEST_SUCCESS_RATE, 1 - target.health.breaker.failure_rate)
 
 
 def _distance(key: bytes, target: Target) -> float:
-    """Rendezvous hashing: each target draws a number for the conversation, and weights bend the odds."""
+    """Weighted rendezvous hashing: the target with the least distance gets the conversation."""
     drawn = int.from_bytes(blake2b(target.name.encode(), key=key, digest_size=8).digest(), "big")
     return -log((drawn + 1) / (2**64 + 2)) / target.weight

@@ -1,6 +1,6 @@
-"""A target: one agent, or one router, among others; and what its router remembers about it.
+"""Targets of a router: an agent or a nested router with its limits, health and response times.
 
-A target may be shared by several routers, which then share what they know of it.
+Routers that share a target share its health, limits and response times.
 """
 
 from __future__ import annotations
@@ -16,63 +16,63 @@ from ..context import Call
 from ..costs import price
 from ..tokens import estimate_prompt
 from ..types import AgentRequest, AgentResponse, ProviderCapabilities, Usage
-from ..types.policies import RateLimit
+from ..types.policies import BreakerConfig, RateLimit
 from .budgets import Reservation, SpendLedger
-from .health import Health, Permit
-from .rates import Entry, Rates
+from .health import Cooldown, Health, Permit
+from .limits import Entry, RateLimiter
 from .timings import Timings
 
 if TYPE_CHECKING:
     from ..providers.hints import Allowance
 
 USUAL_TOKENS = 300
-"""Of an answer, where nothing is known."""
+"""Tokens of an answer, if nothing is known about the target's answers."""
 
 
 class Callee(Protocol):
-    """What a router needs of the agents and routers it asks."""
+    """Interface of agents and routers inside a router."""
 
     def one_call(self, name: str, *, streaming: bool) -> Call:
-        """A call that tries once, and is noted under this name."""
+        """Return a call that makes one attempt, recorded under this name."""
         ...
 
     def as_asked(self, request: AgentRequest) -> AgentRequest:
-        """The request with this one's own defaults, as it would be sent."""
+        """Return the request with the defaults of this agent, as it is sent."""
         ...
 
     @property
     def capabilities(self) -> ProviderCapabilities: ...
 
     def named(self) -> tuple[str, str]:
-        """Provider and model; of a router, its name and nothing."""
+        """Provider and model; a router returns its name and an empty string."""
         ...
 
     def identity(self) -> tuple[Hashable, Hashable]:
-        """What shares troubles with it: everything that uses its key, and everything that is the same model, too."""
+        """Two keys: one shared by everything behind the same API key, one by the same model behind it."""
         ...
 
     def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
-        """The tools that it offers with every request."""
+        """Tools that are offered with every request."""
         ...
 
 
 class Sized(Protocol):
-    """A question, as far as its size matters."""
+    """A request whose size can be estimated."""
 
     @property
-    def most_taken(self) -> int:
-        """Tokens that question and answer surely do not exceed; measured when somebody asks."""
+    def most_tokens(self) -> int:
+        """Upper bound for the tokens of prompt and answer."""
         ...
 
 
 class Target:
-    """An agent in a router, with its place and its limits.
+    """An agent in a router, with its weight, level and limits.
 
     Args:
         agent: An Agent, a Router, or `provider:model`.
-        name: What it is called in routes; by default as the agent is.
-        weight: Its share of the requests, where a strategy shares them out.
-        level: Targets of a higher level are asked when those of the lower ones cannot answer.
+        name: Its name in routes; by default the agent's.
+        weight: Its share of the requests, for strategies that distribute them.
+        level: Targets of a higher level are asked when no target of a lower one can answer.
         rpm: Requests in any 60 seconds.
         tpm: Tokens in any 60 seconds.
         concurrency: Requests at the same time.
@@ -98,16 +98,14 @@ class Target:
         self.weight = weight
         self.level = level
         self.limit = RateLimit(rpm=rpm, tpm=tpm, concurrency=concurrency)
-        self.rates = Rates(self.limit)
+        self.limiter = RateLimiter(self.limit)
         self.timings = Timings()
         self.turn = 0.0
-        """When its turn comes, where targets take turns: grows by the inverse of its weight each time."""
-        self.health: Health = None  # type: ignore[assignment]  # given by its router, which knows who shares it
+        """Its next turn, for strategies with turns. Grows by the inverse of its weight."""
+        self.health: Health = None  # type: ignore[assignment]  # set by its router
         self._calls: dict[bool, Call] = {}
         self._capabilities: ProviderCapabilities | None = None
         self._window: int | None = None
-        self.in_order: Any = None
-        """Its place where places are as given."""
 
     @property
     def callee(self) -> Callee:
@@ -115,28 +113,29 @@ class Target:
         return callee
 
     @cached_property
-    def nested(self) -> bool:
-        """Whether it is a router itself."""
+    def is_router(self) -> bool:
+        """Whether the target is a router."""
         return self.callee.named()[1] == ""
 
-    def at_ease(self, now: float, question: Sized) -> bool:
-        """Whether nothing at all speaks against asking it now."""
-        rates, health = self.rates, self.health
+    def is_available(self, now: float, request: Sized) -> bool:
+        """Whether the target is healthy, not cooling down, and far from its limits."""
+        limiter, health = self.limiter, self.health
         return (
-            (rates.unlimited or rates.has_plenty(question.most_taken))
+            (limiter.unlimited or limiter.has_plenty(request.most_tokens))
             and health.breaker.healthy
-            and health.parking.end <= now
-            and health.key.end <= now
+            and health.cooldown.end <= now
+            and health.key_cooldown.end <= now
         )
 
     def with_agent(self, agent: Any) -> Target:
-        """The same target for another agent, such as one with other settings; what is remembered stays shared."""
+        """Return the target with another agent. Health, limits and response times stay shared."""
         limit = self.limit
         other = Target(agent, name=self.name, weight=self.weight, level=self.level, **limit.model_dump())
-        other.rates, other.timings, other.health, other.turn = self.rates, self.timings, self.health, self.turn
+        other.limiter, other.timings, other.health, other.turn = self.limiter, self.timings, self.health, self.turn
         return other
 
     def call(self, *, streaming: bool) -> Call:
+        """Return the call that makes one attempt at this target."""
         call = self._calls.get(streaming)
         if call is None:
             call = self._calls[streaming] = self.callee.one_call(self.name, streaming=streaming)
@@ -144,6 +143,7 @@ class Target:
 
     @property
     def capabilities(self) -> ProviderCapabilities:
+        """Capabilities of the model."""
         if self._capabilities is None:
             self._capabilities = self.callee.capabilities
             self._window = self._capabilities.max_context_tokens
@@ -151,7 +151,7 @@ class Target:
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot be asked at all, such as a missing key; None if it can."""
+        """Why the target cannot be asked at all, such as a missing key; None if it can."""
         if self._capabilities is None:
             try:
                 _ = self.capabilities
@@ -161,36 +161,38 @@ class Target:
 
     @property
     def provider(self) -> str:
+        """Name of the provider."""
         return self.callee.named()[0]
 
     @property
     def model(self) -> str:
+        """Name of the model."""
         return self.callee.named()[1]
 
     @property
     def known_as(self) -> frozenset[str]:
-        """Names by which a request can ask for it."""
+        """Names by which a request can select the target."""
         provider, model = self.callee.named()
         return frozenset((self.name, model, f"{provider}:{model}")) if model else frozenset((self.name,))
 
     @property
     def in_flight(self) -> int:
-        """Requests under way."""
-        return self.rates.in_flight
+        """Number of requests in flight."""
+        return self.limiter.in_flight
 
     @property
     def window(self) -> int | None:
-        """Tokens of prompt and answer that it can take."""
+        """Context window in tokens."""
         if self._capabilities is None:
             _ = self.capabilities
         return self._window
 
     def price(self, request: AgentRequest, *, cached: int = 0, tokens: int | None = None) -> float | None:
-        """US dollars that the request will probably cost here; None if the price is not known.
+        """Estimate the cost of a request in US dollars; None if the price is not known.
 
         Args:
-            cached: How many tokens of the prompt the vendor still has in its cache.
-            tokens: Of the prompt, if that is known; otherwise it is estimated.
+            cached: Tokens of the prompt that are in the vendor's cache.
+            tokens: Tokens of the prompt; estimated by default.
         """
         asked = self.callee.as_asked(request)
         prompt = estimate_prompt(asked).tokens if tokens is None else tokens
@@ -199,7 +201,7 @@ class Target:
         return self._dollars(asked, prompt, answer, min(cached, prompt))
 
     def most_dollars(self, asked: AgentRequest) -> float | None:
-        """The most that a request can cost here; None if that is not known."""
+        """Upper bound for the cost of a request in US dollars; None if it is not known."""
         answer = asked.max_tokens or self.capabilities.max_output_tokens
         if answer is None:
             return None
@@ -216,7 +218,7 @@ class Target:
         return f"Target({self.name!r})"
 
 
-_GROUNDS = {
+_REASONS = {
     "trial": "to find out whether it is back",
     "probe": "to find out whether it is back",
     "panic": "no target is healthy",
@@ -224,9 +226,9 @@ _GROUNDS = {
 
 
 class Admission:
-    """One request at one target: what was taken for it, to be given back whatever becomes of it."""
+    """Capacity reserved for one request at one target, returned whatever the outcome."""
 
-    __slots__ = ("_entry", "_ledger", "_permit", "_reservation", "_settled", "started", "target", "why")
+    __slots__ = ("_entry", "_ledger", "_permit", "_reservation", "_settled", "reason", "started", "target")
 
     def __init__(
         self,
@@ -234,14 +236,14 @@ class Admission:
         permit: Permit,
         entry: Entry,
         started: float,
-        why: str,
+        reason: str,
         ledger: SpendLedger | None = None,
         reservation: Reservation | None = None,
     ) -> None:
         self.target = target
         self.started = started
-        self.why = _GROUNDS.get(permit.kind, why)
-        """Why this target."""
+        self.reason = _REASONS.get(permit.kind, reason)
+        """Why this target is asked."""
         self._permit = permit
         self._entry = entry
         self._ledger = ledger
@@ -249,6 +251,7 @@ class Admission:
         self._settled = False
 
     def succeeded(self, response: AgentResponse, now: float, first: float | None) -> None:
+        """The request was answered, with the first event at a time."""
         usage = response.usage
         self.target.timings.observe(
             now, now - self.started, None if first is None else first - self.started, _answered(usage)
@@ -256,23 +259,23 @@ class Admission:
         self._settle(now, False, usage, None if self._reservation is None else response.cost_estimate)
 
     def failed(self, now: float, *, blamed: bool | None, partial: AgentResponse | None = None) -> None:
-        """It failed; None if nobody knows whose fault that is."""
+        """The request failed. `blamed` is None if it is unknown whether the target is at fault."""
         cost = None if partial is None or self._reservation is None else partial.cost_estimate
         self._settle(now, blamed, None if partial is None else partial.usage, cost)
 
     def cancelled(self, now: float, usage: Usage | None, cost: float | None) -> None:
-        """It was given up because another was faster; it will be billed all the same."""
+        """The request was given up because another was faster. It is billed all the same."""
         self._settle(now, None, usage, cost)
 
     def abandon(self) -> None:
-        """Nothing is known of it any more. After it has been settled, this does nothing."""
+        """Return the capacity with an unknown outcome, unless it was returned already."""
         if not self._settled:
             self._settle(self.started, None, None, None)
 
     def _settle(self, now: float, failed: bool | None, usage: Usage | None, cost: float | None) -> None:
         self._settled = True
         self.target.health.breaker.settle(self._permit, now, failed=failed)
-        self.target.rates.end(self._entry, None if usage is None else usage.total_tokens)
+        self.target.limiter.release(self._entry, None if usage is None else usage.total_tokens)
         if self._ledger is not None and self._reservation is not None:
             self._ledger.settle(self._reservation, cost or 0.0)
 
@@ -281,19 +284,65 @@ def _answered(usage: Usage | None) -> int:
     return 0 if usage is None else usage.completion_tokens
 
 
+def name_targets(targets: Sequence[Target]) -> None:
+    """Name targets after their agents. Duplicates get a number."""
+    taken: set[str] = set()
+    for target in targets:
+        provider, model = target.callee.named()
+        plain = target.name or (f"{provider}:{model}" if model else provider)
+        name, number = plain, 1
+        while name in taken:
+            number += 1
+            name = f"{plain}#{number}"
+        if target.name and name != target.name and target.health is None:
+            raise errors.ConfigurationError(
+                f"Two targets are named {target.name!r}.", field="targets", fix="Use a different name for each."
+            )
+        target.name = name
+        taken.add(name)
+
+
+def share_health(targets: Sequence[Target], config: BreakerConfig) -> None:
+    """Give targets with the same model and key one health, and targets with the same key one key cooldown."""
+    keys: dict[Hashable, Cooldown] = {}
+    known: dict[Hashable, Health] = {}
+    for target in targets:
+        access, whole = target.callee.identity()
+        if target.health is not None:
+            keys.setdefault(access, target.health.key_cooldown)
+            known.setdefault(whole, target.health)
+    for target in targets:
+        if target.health is None:
+            access, whole = target.callee.identity()
+            if whole not in known:
+                known[whole] = Health(config, keys.setdefault(access, Cooldown()))
+            target.health = known[whole]
+
+
+def merge_tools(targets: Sequence[Target], response: AgentResponse | None) -> list[Any]:
+    """Tools of the targets. Of tools with the same name, the answering target's wins."""
+    attempts = response.route if response is not None else ()
+    answered = next((attempt.target for attempt in reversed(attempts) if attempt.error is None), None)
+    found: dict[str, Any] = {}
+    for target in sorted(targets, key=lambda target: target.name != answered):
+        for tool in target.callee.own_tools(response):
+            found.setdefault(getattr(tool, "name", ""), tool)
+    return list(found.values())
+
+
 def learn_from_headers(target: Target, headers: Mapping[str, str] | None, now: float) -> None:
-    """What the vendor says may still be asked."""
+    """Update the limits of a target from the headers of a response."""
     if not headers:
         return
     read = _reader_of(tuple(headers))
     if read is not None:
-        target.rates.learn(*read(headers, now))
+        target.limiter.learn(*read(headers, now))
 
 
 @lru_cache(maxsize=256)
 def _reader_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str], float], Allowance] | None:
     if not any("ratelimit" in name for name in names):
         return None
-    from ..providers.hints import allowance_reader  # reading dates and durations takes a while to import
+    from ..providers.hints import allowance_reader  # slow to import
 
     return allowance_reader(names)

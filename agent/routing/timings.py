@@ -1,4 +1,4 @@
-"""How fast a target has been: until its first token, and for each one after. Old observations fade."""
+"""Response times of a target: time to first token, and pace after it. Recent observations weigh more."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 KEPT = 40
 STALE = 600.0
-"""Seconds after which an observation says nothing any more."""
-_WORKED_OUT = 1.0
-"""Seconds for which an expectation is good: under load, thousands of requests ask for it."""
+"""Seconds after which an observation is ignored."""
+_REUSE_SECONDS = 1.0
+"""Seconds for which a computed expectation is reused."""
 _MARGIN = 1.1
-"""A target that always takes the same time is not late when it does."""
-_TO_LEARN = 5
-"""Observations from which on a percentile is believed."""
+"""Factor on the percentile, so that a target with a constant response time is never late."""
+_LEAST_OBSERVATIONS = 5
+"""Observations that a percentile needs."""
 
 
 class Observation(NamedTuple):
@@ -27,14 +27,14 @@ class Observation(NamedTuple):
 
 
 class Timings:
-    """Of one target."""
+    """Response times of one target."""
 
     __slots__ = ("_expected", "_seen")
 
     def __init__(self) -> None:
         self._seen: deque[Observation] = deque(maxlen=KEPT)
         self._expected: dict[bool, tuple[float, float | None]] = {}
-        """What was expected last, and when that was worked out."""
+        """Latest expectation by kind of call, with its time."""
 
     def observe(self, now: float, total: float, first: float | None, tokens: int) -> None:
         self._seen.append(Observation(now, total, first, tokens))
@@ -46,19 +46,19 @@ class Timings:
         return self._seen[-1].at if self._seen else float("-inf")
 
     def expected(self, now: float, *, streaming: bool) -> float | None:
-        """Seconds that an answer of usual length takes; None if nothing is known.
+        """Seconds that an answer of usual length takes; None if unknown.
 
         A stream is judged by its first token and by its pace, so that long answers do not make a target look slow, nor
         its pace make a slow start look quick.
         """
         known = self._expected.get(streaming)
-        if known is not None and now < known[0] + _WORKED_OUT and (known[1] is not None or not self._seen):
+        if known is not None and now < known[0] + _REUSE_SECONDS and (known[1] is not None or not self._seen):
             return known[1]
-        seconds = self._work_out(now, streaming=streaming)
+        seconds = self._compute_expected(now, streaming=streaming)
         self._expected[streaming] = (now, seconds)
         return seconds
 
-    def _work_out(self, now: float, *, streaming: bool) -> float | None:
+    def _compute_expected(self, now: float, *, streaming: bool) -> float | None:
         seen = [one for one in self._seen if one.at > now - STALE]
         if not seen:
             return None
@@ -72,23 +72,23 @@ class Timings:
         return first + (spent / paced if paced else 0.0) * usual
 
     def patience(self, now: float, *, streaming: bool) -> float | None:
-        """A little more than all but the slowest twentieth needed to say something; None while too little is known."""
+        """A little more than the 95th percentile of the time to the first response; None while too little is known."""
         waits = sorted(
             one.first if streaming and one.first is not None else one.total
             for one in self._seen
             if one.at > now - STALE and (one.first is not None) is streaming
         )
-        if len(waits) < _TO_LEARN:
+        if len(waits) < _LEAST_OBSERVATIONS:
             return None
         return _MARGIN * waits[min(len(waits) - 1, round(0.95 * len(waits)))]
 
     def usual_tokens(self) -> float | None:
-        """Of an answer."""
+        """Mean number of tokens of an answer."""
         return _mean([one.tokens for one in self._seen]) if self._seen else None
 
 
 def _mean(values: list[float] | list[int]) -> float:
-    """The latest count most: each one before counts a tenth less."""
+    """Weighted mean: each value weighs a tenth less than the one after it."""
     weight, total, weights = 1.0, 0.0, 0.0
     for value in reversed(values):
         total += weight * value

@@ -1,13 +1,10 @@
-"""What routing leaves behind: the names of strategies, a choice, who was considered, and the record of each attempt.
-
-Choosing and asking happen elsewhere; these are only facts about it.
-"""
+"""Records of routing: strategy names, candidates, attempts and routes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, GetCoreSchemaHandler, ValidatorFunctionWrapHandler, computed_field
 from pydantic_core import CoreSchema, core_schema
@@ -18,9 +15,14 @@ from .cost import Priced
 from .table import table
 from .usage import Usage
 
+StrategyName: TypeAlias = Literal[
+    "fallback", "round_robin", "fastest", "cheapest", "capability", "least_busy", "sticky"
+]
+"""Names of the built-in strategies, as in `agent.routing.strategies.STRATEGIES`."""
+
 
 class RoutingStrategy(StrEnum):
-    """Ways to order the targets of a router."""
+    """Built-in routing strategies, and `custom` for strategies of your own."""
 
     FALLBACK = "fallback"
     ROUND_ROBIN = "round_robin"

@@ -456,7 +456,7 @@ def test_the_headers_of_another_targets_reply_are_not_learnt_from() -> None:
     router = Router([scripted_agent(limited, model="a"), second], retry=RetryConfig(max_retries=1))
     with pytest.raises(errors.RoutingError):
         router.complete("hi")
-    assert router.targets[1].rates.unlimited
+    assert router.targets[1].limiter.unlimited
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -58,9 +58,9 @@ def test_what_is_told_is_the_rest_that_is_left_and_not_the_one_that_was_asked_fo
 
 def test_a_second_shorter_rest_does_not_shorten_the_first() -> None:
     router = Fleet(a="x").router()
-    parking = router.targets[0].health.parking
-    parking.until(100.0, "long")
-    parking.until(10.0, "short")
+    parking = router.targets[0].health.cooldown
+    parking.extend(100.0, "long")
+    parking.extend(10.0, "short")
     assert parking.seconds_left(0.0) == 100.0
 
 

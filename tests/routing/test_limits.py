@@ -23,7 +23,7 @@ def outcomes(runs: list[Any]) -> Counter[str]:
     return Counter("ok" if run.result is not None else type(run.error).__name__ for run in runs)
 
 
-# Rates
+# RateLimiter
 
 
 def test_requests_beyond_a_targets_rate_go_elsewhere() -> None:

@@ -15,8 +15,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from agent.locks import Locked
 from agent.providers.hints import Left
 from agent.routing.budgets import Refusal, RequestBudget, Reservation, SpendLedger
-from agent.routing.health import Breaker, Parking, Permit
-from agent.routing.rates import WINDOW, Rates
+from agent.routing.health import Breaker, Cooldown, Permit
+from agent.routing.limits import WINDOW, RateLimiter
 from agent.types import BreakerConfig, RateLimit, SpendLimit
 
 MOVES = settings(max_examples=60, stateful_step_count=60, deadline=None)
@@ -128,7 +128,7 @@ class RatesMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rates = Rates(RateLimit(rpm=5, tpm=100, concurrency=3))
+        self.rates = RateLimiter(RateLimit(rpm=5, tpm=100, concurrency=3))
         self.now = 0.0
         self.sent: list[Any] = []
         self.under_way = 0
@@ -142,8 +142,8 @@ class RatesMachine(RuleBasedStateMachine):
 
     @rule(target=entries, tokens=st.integers(min_value=0, max_value=150))
     def send(self, tokens: int) -> Any:
-        wait = self.rates.seconds_until(tokens, self.now)
-        entry = self.rates.begin(tokens, self.now)
+        wait = self.rates.wait_seconds(tokens, self.now)
+        entry = self.rates.acquire(tokens, self.now)
         recent = self._recent()
         used = sum(one.tokens for one in recent)
         allowed = self.under_way < 3 and len(recent) < 5 and used + min(tokens, 100) <= 100
@@ -157,7 +157,7 @@ class RatesMachine(RuleBasedStateMachine):
 
     @rule(entry=consumes(entries), tokens=st.one_of(st.none(), st.integers(min_value=0, max_value=150)))
     def answered(self, entry: Any, tokens: int | None) -> None:
-        self.rates.end(entry, tokens)
+        self.rates.release(entry, tokens)
         self.under_way -= 1
 
     @invariant()
@@ -170,10 +170,10 @@ class RatesMachine(RuleBasedStateMachine):
     @rule(tokens=st.integers(min_value=0, max_value=100))
     def patience_pays(self, tokens: int) -> None:
         """After the wait it speaks of, and not long before, a request may be sent."""
-        wait = self.rates.seconds_until(tokens, self.now)
+        wait = self.rates.wait_seconds(tokens, self.now)
         assert 0.0 <= wait <= WINDOW
         self.now += wait
-        assert self.rates.seconds_until(tokens, self.now) == 0.0
+        assert self.rates.wait_seconds(tokens, self.now) == 0.0
 
 
 class BudgetMachine(RuleBasedStateMachine):
@@ -278,14 +278,14 @@ def _taken(breaker: Breaker, now: float, *, panic: bool = False) -> Permit:
 
 
 def test_parking_is_only_ever_extended() -> None:
-    parking = Parking()
-    parking.until(10.0, "first")
-    parking.until(5.0, "shorter")
+    parking = Cooldown()
+    parking.extend(10.0, "first")
+    parking.extend(5.0, "shorter")
     assert parking.seconds_left(4.0) == 6.0
-    assert parking.why == "first"
-    parking.until(20.0, "longer")
+    assert parking.reason == "first"
+    parking.extend(20.0, "longer")
     assert parking.seconds_left(4.0) == 16.0
-    assert parking.why == "longer"
+    assert parking.reason == "longer"
 
 
 def test_two_hundred_threads_on_a_budget_for_a_hundred_overspend_nothing() -> None:
@@ -315,16 +315,16 @@ def test_a_spend_limit_is_whole_again_after_its_window() -> None:
 
 
 def test_what_the_vendor_says_is_left_counts() -> None:
-    rates = Rates(RateLimit())
+    rates = RateLimiter(RateLimit())
     assert rates.unlimited
     rates.learn(Left(1, 0.0, {"reset": "20"}, "reset"), None)
-    assert rates.seconds_until(0, 0.0) == 0.0
-    assert rates.begin(0, 0.0) is not None
-    assert rates.seconds_until(0, 0.0) == 20.0
-    assert rates.seconds_until(0, 20.0) == 0.0
+    assert rates.wait_seconds(0, 0.0) == 0.0
+    assert rates.acquire(0, 0.0) is not None
+    assert rates.wait_seconds(0, 0.0) == 20.0
+    assert rates.wait_seconds(0, 20.0) == 0.0
     rates.learn(None, Left(500, 30.0, {"reset": "10"}, "reset"))
-    assert rates.seconds_until(400, 30.0) == 0.0
-    assert rates.seconds_until(600, 30.0) == 10.0
+    assert rates.wait_seconds(400, 30.0) == 0.0
+    assert rates.wait_seconds(600, 30.0) == 10.0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

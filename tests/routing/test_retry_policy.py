@@ -17,7 +17,7 @@ NO_BUDGET = RetryConfig(max_retries=3, budget=0.0)
 
 def exhausted(router: Router) -> Router:
     """The router with an empty retry budget."""
-    while router._routes.retries.withdraw(0.0):
+    while router._settings.retries.withdraw(0.0):
         pass
     return router
 

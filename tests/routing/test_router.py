@@ -357,7 +357,7 @@ def test_routers_are_made_from_many_things() -> None:
         (lambda: Router([]), "targets"),
         (lambda: Router("scripted:a"), "targets"),
         (lambda: Router([3]), "targets"),  # type: ignore[list-item]
-        (lambda: Router(["scripted:a"], strategy="best"), "strategy"),
+        (lambda: Router(["scripted:a"], strategy="best"), "strategy"),  # type: ignore[arg-type]
         (lambda: Router(["scripted:a"], strategy=3), "strategy"),  # type: ignore[arg-type]
         (lambda: Router(["scripted:a"], on_partial="ignore"), "on_partial"),  # type: ignore[arg-type]
         (lambda: Router(["scripted:a"], on_content_filter="ignore"), "on_content_filter"),  # type: ignore[arg-type]
@@ -423,7 +423,7 @@ def test_a_router_travels_to_another_process_without_keys_and_without_grudges() 
 
     agents = [Agent(f"openai-chat:{name}", api_key="sk-very-secret", base_url="http://127.0.0.1:1/v1") for name in "ab"]
     router = Router([Target(agents[0], name="first", weight=2, rpm=5), agents[1]], strategy="round_robin")
-    router.targets[0].health.parking.until(1e12, "a grudge")
+    router.targets[0].health.cooldown.extend(1e12, "a grudge")
     sent = pickle.dumps(router)
     assert b"very-secret" not in sent
     arrived = pickle.loads(sent)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent.routing import racing, routed, trip
+from agent.routing import flow, hedging, state
+from agent.routing.failure_policy import NextStep
 from agent.routing.health import Breaker
-from agent.routing.rules import Move
 from agent.routing.targets import Admission
 from tests.conftest import SEED
 from tests.routing.world import FAULTS, STRATEGIES, Scenario, World, shrunk, violations
@@ -91,29 +91,29 @@ def _never_abandon(monkeypatch: pytest.MonkeyPatch) -> None:
 def _trust_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     from agent.routing.health import Permit
 
-    monkeypatch.setattr(trip, "resting", lambda target, question, now: None)
+    monkeypatch.setattr(state, "exclude_unavailable", lambda target, profile, now: None)
     monkeypatch.setattr(Breaker, "take", lambda self, now, panic=False: Permit("trusted"))
 
 
 def _ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trip.Trip, "stopped", lambda self: None)
+    monkeypatch.setattr(state.RoutingState, "stop_reason", lambda self: None)
 
 
 def _splice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routed, "_announced", lambda why, kept: [])
+    monkeypatch.setattr(flow, "_restart_events", lambda why, kept: [])
 
 
 def _forget_losers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(trip: Any, legs: dict[Any, Any]) -> Any:
+    def end(state: Any, legs: dict[Any, Any]) -> Any:
         legs.clear()
         return
         yield
 
-    monkeypatch.setattr(racing, "_end", end)
+    monkeypatch.setattr(hedging, "_cancel_losers", end)
 
 
 def _stop_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trip, "move_after", lambda *args, **kwargs: Move.AGAIN)
+    monkeypatch.setattr(state, "next_step", lambda *args, **kwargs: NextStep.RETRY)
 
 
 def _blame_nobody_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_who_was_away_does_not_catch_up_on_missed_turns() -> None:
     fleet = Fleet(a=paced(0), b=paced(0))
     router = fleet.router(strategy="round_robin")
     simulation = Simulation(fleet)
-    router.targets[0].health.parking.until(50.0, "resting")
+    router.targets[0].health.cooldown.extend(50.0, "exclude_unavailable")
     assert tally(simulation, router, fleet, 100) == {"b": 100}
     simulation.now = 60.0
     counted = tally(simulation, router, fleet, 20)
@@ -292,7 +292,7 @@ def test_the_least_busy_is_asked_and_cancelled_requests_do_not_count() -> None:
 def _turns(turns: int, opening: str = "Tell me about Rome") -> list[Message]:
     messages = [Message.user(opening)]
     for turn in range(turns):
-        messages += [Message.assistant(f"Answer {turn}"), Message.user(f"Question {turn}")]
+        messages += [Message.assistant(f"Answer {turn}"), Message.user(f"RequestProfile {turn}")]
     return messages
 
 

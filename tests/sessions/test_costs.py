@@ -16,6 +16,7 @@ from agent.caller import Caller
 from agent.sessions import AgentSession
 from agent.stores import SqliteStore
 from agent.testing import Answer, ScriptedTransport
+from agent.types.router import StrategyName
 from benchmarks.conversations import session_costs
 from tests.steps import steps_of
 
@@ -61,7 +62,7 @@ def look(place: str) -> str:
     return place
 
 
-def _router(strategy: str) -> Router:
+def _router(strategy: StrategyName) -> Router:
     return Router([_agent("chat"), _agent("anthropic"), _agent("gemini")], strategy=strategy)
 
 

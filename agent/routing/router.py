@@ -1,7 +1,6 @@
 """Router: several agents behind the interface of one.
 
-It reads what it is made from and hands each request to the flow in `routing`, which decides. Whatever takes an Agent
-takes a Router.
+It reads the settings and composes the flow. A Router works wherever an Agent does.
 """
 
 from __future__ import annotations
@@ -12,47 +11,38 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from typing_extensions import override
 
-from .agent import Agent, read_middleware
-from .caller import Caller
-from .context import Call, Context
-from .errors import ConfigurationError
-from .execution.accounting import settled
-from .execution.outermost import recorded
-from .flow import Flow
-from .json_streams import Partials
-from .requests import RequestLike, check_not_empty, read_request
-from .routing.assembling import name_targets, one_of, racers_of, share_health, tools_of
-from .routing.budgets import SpendLedger, hedge_budget, retry_budget
-from .routing.explaining import Explanation, explained
-from .routing.memory import Memory
-from .routing.routed import routed
-from .routing.strategies import Custom, read_strategy
-from .routing.targets import Target
-from .routing.trip import Routes, Shadow
-from .streams import Settle
-from .tokens import Received, TokenCount
-from .types import (
-    AgentConfig,
-    AgentRequest,
-    AgentResponse,
-    ProviderCapabilities,
-    RetryConfig,
-    RoutingStrategy,
-    ToolLoopConfig,
-)
-from .types.policies import BreakerConfig, HedgeConfig, OnPartial, SpendLimit
-from .wire import Transport
+from ..agent import Agent, read_middleware
+from ..caller import Caller
+from ..context import Call, Context
+from ..errors import ConfigurationError
+from ..execution.accounting import settled
+from ..execution.outermost import recorded
+from ..flow import Flow
+from ..json_streams import Partials
+from ..requests import RequestLike, check_not_empty, read_request
+from ..streams import Settle
+from ..tokens import Received, TokenCount
+from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolLoopConfig
+from ..types.policies import BreakerConfig, HedgeConfig, OnPartial, SpendLimit
+from ..types.router import RoutingStrategy, StrategyName
+from ..wire import Transport
+from .budgets import SpendLedger, hedge_budget, retry_budget
+from .explanation import Explanation, explain_routing
+from .flow import route_call
+from .memory import Memory
+from .state import RouterSettings, Shadow
+from .strategies import Strategy, StrategyFunction, read_strategy
+from .targets import Target, merge_tools, name_targets, share_health
 
 if TYPE_CHECKING:
-    from .checking import Report
-    from .looping.plan import Hooks
-    from .middleware import Middleware
+    from ..checking import Report
+    from ..looping.plan import Hooks
+    from ..middleware import Middleware
 
 TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"
-"""An agent or a router, a target with its settings, or what an agent is made from."""
+"""An agent, a router, a Target, or what an agent is made from."""
 
 _NO_BREAKER = BreakerConfig(least=10**9, degraded=1.0)
-_BY_CONVERSATION = (RoutingStrategy.STICKY, RoutingStrategy.CHEAPEST)
 _OPTIONS = frozenset(
     (
         "strategy",
@@ -76,7 +66,7 @@ _OPTIONS = frozenset(
 
 
 class Router(Caller):
-    """Asks the best of several agents, and another if that one fails.
+    """Asks the best of several agents, and another one if it fails.
 
     ```python
     from agent import Router
@@ -90,36 +80,36 @@ class Router(Caller):
     ```
 
     Args:
-        targets: Agents, routers, `provider:model`, or `Target`s with weights and limits. A list among them is a level
-            of its own: each level is asked when those before it cannot answer.
-        strategy: `fallback`, `round_robin`, `fastest`, `cheapest`, `capability`, `least_busy`, `sticky`, or a function
-            of the request and the targets that returns targets.
-        retry: How often and when to ask again; by default four attempts in all. The agents' own retries are not used.
-        on_partial: What becomes of a stream that breaks after its first event: `raise`; `restart`, which announces
-            itself by an event; or `continue`, which has another target go on from what has come.
-        on_content_filter: Whether what one vendor's filter refuses is asked of another: `raise` or `fallback`.
-        race: Ask several at once, and take the first to answer: True for all, or how many.
-        hedge: Ask a second target when the first is slow; True for the usual settings.
-        breaker: When a target that fails is left alone, and how long; False for never.
-        spend: Limits on what may be spent.
-        shadow: Agents to ask beside the others, for comparison: pairs of an agent and the share of requests, or such
-            triples with a function that is told what came of it.
-        max_wait: Seconds to wait at most for a target to be ready again, if none is.
-        deadline: Seconds for a whole call, unless the request says otherwise.
-        name: What it is called inside another router.
-        middleware: Stands around every call of the router, the first of it outermost. Its agents keep their own, which
-            stand around each attempt.
+        targets: Agents, routers, `provider:model`, or `Target`s with weights and limits. A list among them is a
+            level: it is asked when the levels before it cannot answer.
+        strategy: `fallback`, `round_robin`, `fastest`, `cheapest`, `capability`, `least_busy`, `sticky`, a `Strategy`,
+            or a function of the request and the targets that returns targets.
+        retry: Number and timing of attempts; by default four attempts in all. The agents' own retries are not used.
+        on_partial: What happens when a stream breaks after its first event: `raise` an error, `restart` at another
+            target after a restart event, or `continue` the text at another target.
+        on_content_filter: What happens when a vendor's filter refuses a request: `raise`, or `fallback` to another.
+        race: Ask several targets at once and use the first answer: True for all, or a number.
+        hedge: Ask a second target when the first is slow; True for the default settings.
+        breaker: Settings of the circuit breakers; False for none.
+        spend: Spend limits.
+        shadow: Shadow traffic for comparison: pairs of an agent and its share of the requests, or triples with a
+            function that receives each outcome.
+        max_wait: Maximum number of seconds to wait for a target if none is available.
+        deadline: Seconds for a whole call, unless the request sets its own.
+        name: Name of this router inside another one.
+        only: Names of the targets, or of their models, that may be asked.
+        middleware: Middleware around every call; the first is outermost. The agents' own middleware wraps each attempt.
         loop: Limits of runs in which the model calls tools.
-        hooks: Who has a say in those runs.
+        hooks: Hooks called during runs, such as approval before a tool call.
 
-    A router may be shared by threads and event loops. It remembers how its targets fare.
+    A router may be shared by threads and event loops. It keeps track of the health of its targets.
     """
 
     def __init__(
         self,
         targets: Sequence[TargetLike | Sequence[TargetLike]],
         *,
-        strategy: str | RoutingStrategy | Custom = "fallback",
+        strategy: StrategyName | RoutingStrategy | Strategy | StrategyFunction = "fallback",
         retry: RetryConfig | None = None,
         on_partial: OnPartial = "raise",
         on_content_filter: Literal["raise", "fallback"] = "raise",
@@ -148,25 +138,22 @@ class Router(Caller):
             "middleware": self.middleware, "loop": loop, "hooks": hooks,
         }  # fmt: skip
         self.targets = _read_targets(targets)
-        one_of("on_partial", on_partial, ("raise", "restart", "continue"))
-        one_of("on_content_filter", on_content_filter, ("raise", "fallback"))
+        _check_choice("on_partial", on_partial, ("raise", "restart", "continue"))
+        _check_choice("on_content_filter", on_content_filter, ("raise", "fallback"))
         retrying = retry or RetryConfig(max_retries=3)
         hedging = HedgeConfig() if hedge is True else hedge or None
         limits = (spend,) if isinstance(spend, SpendLimit) else tuple(spend)
         share_health(self.targets, _NO_BREAKER if breaker is False else breaker or BreakerConfig())
-        self._routes = Routes(
+        self._settings = RouterSettings(
             targets=self.targets,
             strategy=read_strategy(strategy),
             retry=retrying,
             on_partial=on_partial,
-            filtered_elsewhere=on_content_filter == "fallback",
+            reroute_filtered=on_content_filter == "fallback",
             max_wait=max_wait,
-            racers=racers_of(race, len(self.targets)),
+            racers=_count_racers(race, len(self.targets)),
             hedge=hedging,
             shadows=tuple(_read_shadow(*one) for one in shadow),
-            takes_turns=strategy == RoutingStrategy.ROUND_ROBIN,
-            leaves_to_chance=strategy == RoutingStrategy.FASTEST,
-            remembers=strategy in _BY_CONVERSATION,
             only=None if only is None else frozenset(only),
             memory=Memory(),
             retries=retry_budget(retrying.budget),
@@ -178,7 +165,7 @@ class Router(Caller):
     # Before a call
 
     def explain(self, request: RequestLike, *, streaming: bool = False, **overrides: Any) -> Explanation:
-        """Who would be asked, in what order, and who is left out and why. Nobody is asked.
+        """Explain which targets would be asked, in which order, and which are excluded and why. Sends nothing.
 
         ```python
         from agent import Router
@@ -187,10 +174,10 @@ class Router(Caller):
         ```
         """
         router, changes = self._router(overrides)
-        return explained(*router._narrowed(router._prepare(request, changes)), streaming=streaming)
+        return explain_routing(*router._select_model(router._prepare(request, changes)), streaming=streaming)
 
     def check(self, request: RequestLike, **overrides: Any) -> Report:
-        """As an agent's: what would become of the request at the target that would be asked first."""
+        """Check the request at the target that would be asked first."""
         router, changes = self._router(overrides)
         asked = router._prepare(request, changes)
         reports = [target.agent.check(asked.model_copy(update={"model": None})) for target in router._likely(asked)]
@@ -198,14 +185,14 @@ class Router(Caller):
         return report
 
     def count_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
-        """As an agent's, by the target that would be asked first."""
+        """Count tokens at the target that would be asked first."""
         router, changes = self._router(overrides)
         asked = router._prepare(request, changes)
         count: TokenCount = router._counter(asked).count_tokens(asked.model_copy(update={"model": None}), exact=exact)
         return count
 
     async def acount_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
-        """As `count_tokens`, with await."""
+        """Async version of `count_tokens`."""
         router, changes = self._router(overrides)
         asked = router._prepare(request, changes)
         counter = router._counter(asked)
@@ -213,7 +200,7 @@ class Router(Caller):
         return count
 
     def _counter(self, asked: AgentRequest) -> Any:
-        """Who counts: the one that would be asked first. What the router's middleware hides, it hides there, too."""
+        """Return the agent that counts tokens, with the router's middleware, which may rewrite the request."""
         agent = self._likely(asked)[0].agent
         return agent.with_config(middleware=(*self.middleware, *agent.middleware)) if self.middleware else agent
 
@@ -221,40 +208,40 @@ class Router(Caller):
 
     @override
     def with_config(self, **changes: Any) -> Router:
-        """Another router with some settings changed; what is remembered about the targets is shared.
+        """Return a router with some settings changed. The state of its targets is shared.
 
-        Settings of agents, such as `temperature`, are changed for all of them.
+        Settings of agents, such as `temperature`, change for all of them.
         """
-        ours = {name: value for name, value in changes.items() if name in _OPTIONS}
+        own = {name: value for name, value in changes.items() if name in _OPTIONS}
         theirs = {name: value for name, value in changes.items() if name not in _OPTIONS}
         targets = [
             target if not theirs else target.with_agent(target.agent.with_config(**theirs)) for target in self.targets
         ]
-        other = Router(targets, **{**self._options, **ours})
-        routes, own = other._routes, self._routes
-        routes.memory = own.memory
+        other = Router(targets, **{**self._options, **own})
+        settings, current = other._settings, self._settings
+        settings.memory = current.memory
         if "retry" not in changes:
-            routes.retries = own.retries
+            settings.retries = current.retries
         if "spend" not in changes:
-            routes.ledger = own.ledger
+            settings.ledger = current.ledger
         if "hedge" not in changes:
-            routes.hedges = own.hedges
+            settings.hedges = current.hedges
         return other
 
     def revive(self, *names: str) -> None:
-        """Trust targets again, at once: after a key was renewed, say. Without names, all of them."""
+        """Reset the health of some targets, or of all, for example after a key was renewed."""
         for target in self.targets:
             if not names or target.name in names:
                 target.health.reset()
 
     def spent(self, limit: int = 0, value: Any = None) -> float:
-        """Dollars spent under one of the spend limits, by its number; of a limit per key, for one value of that."""
-        return self._routes.ledger.spent(limit, value)
+        """Dollars spent under a spend limit, by its index; of a limit per key, for one value of the key."""
+        return self._settings.ledger.spent(limit, value)
 
     @property
     @override
     def capabilities(self) -> ProviderCapabilities:
-        """What at least one of the targets can do."""
+        """Capabilities that at least one target has."""
         every = [target.capabilities for target in self.targets]
         fields: dict[str, Any] = {}
         for field in ProviderCapabilities.model_fields:
@@ -265,7 +252,7 @@ class Router(Caller):
 
     @override
     def __reduce__(self) -> Any:
-        # Connections, keys and what was learnt stay behind: the other process makes its own experience.
+        # Connections, keys and the state of targets are not pickled.
         return _rebuild, ([_parts(target) for target in self.targets], self._options)
 
     @override
@@ -275,7 +262,7 @@ class Router(Caller):
     # As one of several
 
     def one_call(self, name: str, *, streaming: bool) -> Call:
-        """Its flow, for a router around it. The attempts of both count together."""
+        """Return the call for an outer router. Attempts of both count together."""
         return self._around(name, streaming=streaming)
 
     def as_asked(self, request: AgentRequest) -> AgentRequest:
@@ -292,10 +279,10 @@ class Router(Caller):
 
     @override
     def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
-        return tools_of(self.targets, response)
+        return merge_tools(self.targets, response)
 
     def _router(self, overrides: Mapping[str, Any]) -> tuple[Router, Mapping[str, Any]]:
-        """This router, or one with the settings for this request alone."""
+        """Return this router, or a copy with the `route` settings of one request."""
         route = overrides.get("route")
         if route is None:
             return self, overrides
@@ -326,40 +313,40 @@ class Router(Caller):
         return call
 
     def _around(self, name: str, *, streaming: bool) -> Call:
-        """The flow that asks the targets, and what stands around it."""
-        call = self._routed(streaming=streaming)
+        """Return the flow that asks the targets, with the router's middleware."""
+        call = self._route_call(streaming=streaming)
         if not self.middleware:
             return call
-        from .middleware.flow import wrapped
+        from ..middleware.flow import wrapped
 
         return wrapped(
             call, self.middleware, streaming=streaming, target=name, fingerprint=self._fingerprint, every_target=True
         )
 
     def _fingerprint(self, request: AgentRequest) -> str:
-        from .middleware.fingerprints import of_request
+        from ..middleware.fingerprints import of_request
 
         return of_request(request, [f"{target.name} {target.agent.adds()}" for target in self.targets])
 
     def adds(self) -> str:
-        """As an agent's: what its targets add to every request."""
+        """What the targets add to every request, for fingerprints."""
         return "; ".join(f"{target.name} {target.agent.adds()}" for target in self.targets)
 
-    def _routed(self, *, streaming: bool) -> Call:
-        plain = routed(self._routes, streaming=streaming)
+    def _route_call(self, *, streaming: bool) -> Call:
+        plain = route_call(self._settings, streaming=streaming)
 
         def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
             if request.model is None:
                 return plain(request, context)
-            routes, narrowed = self._narrowed(request)
-            return routed(routes, streaming=streaming)(narrowed, context)
+            settings, asked = self._select_model(request)
+            return route_call(settings, streaming=streaming)(asked, context)
 
         return call
 
-    def _narrowed(self, request: AgentRequest) -> tuple[Routes, AgentRequest]:
-        """A request that names a model may only go to the targets that have it."""
+    def _select_model(self, request: AgentRequest) -> tuple[RouterSettings, AgentRequest]:
+        """Restrict a request that names a model to the targets that have it."""
         if request.model is None:
-            return self._routes, request
+            return self._settings, request
         named = [target for target in self.targets if request.model in target.known_as]
         if not named:
             raise ConfigurationError(
@@ -367,11 +354,11 @@ class Router(Caller):
                 field="model",
                 fix=f"Use one of {', '.join(target.name for target in self.targets)}, or leave it out.",
             )
-        routes = replace(self._routes, targets=tuple(named), _smallest_window=None)
-        return routes, request.model_copy(update={"model": None})
+        settings = replace(self._settings, targets=tuple(named), _smallest_window=None)
+        return settings, request.model_copy(update={"model": None})
 
     def _likely(self, request: AgentRequest) -> list[Target]:
-        """Targets in the order they would be asked; if nobody could be, as they were given."""
+        """Targets in the order in which they would be asked; in the given order if none can be asked."""
         places = {one.target: one.place for one in self.explain(request).candidates if one.place is not None}
         ordered = sorted((target for target in self.targets if target.name in places), key=lambda t: places[t.name])
         return ordered or list(self.targets)
@@ -415,7 +402,7 @@ def _rebuild(targets: Sequence[tuple[Any, dict[str, Any]]], options: dict[str, A
 
 
 class _Nowhere:
-    """The transport of a router's own run: whatever it sends says through which agent's."""
+    """Transport of a router's run. Its effects name the transports of the agents."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError("a router sends through its agents' transports")
@@ -425,7 +412,7 @@ _NOWHERE: Any = _Nowhere()
 
 
 class _Reader:
-    """Reads a value while it arrives, in the way of whichever agent is answering."""
+    """Reads partial output as the answering agent encodes it."""
 
     def __init__(self, request: AgentRequest) -> None:
         self._request = request.model_copy(update={"model": None})
@@ -442,13 +429,13 @@ class _Reader:
         return value if self._plan is None else self._plan.restored(value)
 
 
-# What a router is made from
+# Reading settings
 
 
 def _read_targets(given: Sequence[TargetLike | Sequence[TargetLike]]) -> tuple[Target, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise ConfigurationError(
-            f"A router is made from a list of targets, not from {type(given).__name__}.",
+            f"A router takes a list of targets, not {type(given).__name__}.",
             field="targets",
             fix='Write Router([agent, "provider:model"]).',
         )
@@ -481,11 +468,27 @@ def _read_target(given: Any, level: int | None) -> Target:
     return target
 
 
-def _read_shadow(agent: Any, share: float = 1.0, heard: Callable[[Any], object] | None = None) -> Shadow:
+def _read_shadow(agent: Any, share: float = 1.0, on_result: Callable[[Any], object] | None = None) -> Shadow:
     if not 0 < share <= 1:
         raise ConfigurationError(
             f"The share of a shadow is {share}.", field="shadow", fix="Use a number above 0, and 1 at most."
         )
     target = _read_target(agent, None)
     target.name = target.name or "shadow"
-    return Shadow(target, share, heard)
+    return Shadow(target, share, on_result)
+
+
+def _count_racers(race: bool | int, targets: int) -> int:
+    """Number of targets that are asked at once."""
+    if race is True:
+        return targets
+    if race is False:
+        return 1
+    if race < 2:
+        raise ConfigurationError(f"A race of {race}.", field="race", fix="Pass True, or 2 or more.")
+    return min(race, targets)
+
+
+def _check_choice(field: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ConfigurationError(f"{field} is {value!r}.", field=field, fix=f"Use one of {', '.join(choices)}.")

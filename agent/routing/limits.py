@@ -1,7 +1,7 @@
-"""How much a target may be asked: what its owner configured, and what the vendor says is left.
+"""Rate limits of a target: those configured, and those that the vendor's headers report.
 
-Windows slide: in no 60 seconds, wherever they begin, are there more requests than allowed. Tokens are taken as expected
-when a request is sent, and corrected when its answer says what it was.
+Windows slide: no period of 60 seconds has more requests than allowed. Tokens are estimated when a request is sent, and
+corrected by the usage of its answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WINDOW = 60.0
 _PLENTY = 20
-"""How many times what is asked for must be left, for nobody to look closer."""
+"""A limit is far away if this many times the request is left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,11 +31,11 @@ class Entry:
 
 
 _UNCOUNTED = Entry(0.0, 0)
-"""Where no window is kept."""
+"""Entry of requests that no window counts."""
 
 
-class Rates(Locked):
-    """Of one target."""
+class RateLimiter(Locked):
+    """Rate limiter of one target."""
 
     __slots__ = (
         "_entries", "_limit", "_own_unlimited", "_tokens", "_vendor_requests", "_vendor_tokens", "in_flight",
@@ -46,16 +46,16 @@ class Rates(Locked):
         super().__init__()
         self._limit = limit
         self.unlimited = self._own_unlimited = limit == RateLimit()
-        """Whether nobody has set or told a limit."""
+        """Whether no limit is configured or reported."""
         self._entries: deque[Entry] = deque()
         self._tokens = 0
         self._vendor_requests: Left | None = None
-        """What the vendor says is left, and until when that holds."""
+        """Requests left according to the vendor, and until when that holds."""
         self._vendor_tokens: Left | None = None
         self.in_flight = 0
 
-    def seconds_until(self, tokens: int, now: float) -> float:
-        """How long until another request may be sent: 0 now, infinite if that depends on those under way."""
+    def wait_seconds(self, tokens: int, now: float) -> float:
+        """Seconds until another request may be sent; infinity if that depends on requests in flight."""
         limit = self._limit
         if limit.concurrency is not None and self.in_flight >= limit.concurrency:
             return math.inf
@@ -66,8 +66,8 @@ class Rates(Locked):
             self._forget(now)
             return max(wait, self._own_wait(tokens, now))
 
-    def begin(self, tokens: int, now: float) -> Entry | None:
-        """A request is sent; None if that would be too much after all."""
+    def acquire(self, tokens: int, now: float) -> Entry | None:
+        """Count a request; None if it exceeds a limit."""
         if self.unlimited:
             with self._lock:
                 self.in_flight += 1
@@ -81,7 +81,7 @@ class Rates(Locked):
         return entry
 
     def _enter(self, tokens: int, now: float) -> Entry | None:
-        """A place within the limits that were configured, under the lock."""
+        """Count a request within the configured limits. Call with the lock held."""
         limit = self._limit
         if limit.concurrency is not None and self.in_flight >= limit.concurrency:
             return None
@@ -95,8 +95,8 @@ class Rates(Locked):
         self._tokens += tokens
         return entry
 
-    def end(self, entry: Entry, tokens: int | None) -> None:
-        """It is over, with so many tokens in truth, if anybody knows."""
+    def release(self, entry: Entry, tokens: int | None) -> None:
+        """End a request, with its actual tokens if they are known."""
         with self._lock:
             self.in_flight -= 1
             if tokens is not None and entry is not _UNCOUNTED:
@@ -105,7 +105,7 @@ class Rates(Locked):
                 entry.tokens = tokens
 
     def learn(self, requests: Left | None, tokens: Left | None) -> None:
-        """What the vendor's headers say is left."""
+        """Update what the vendor says is left."""
         if requests is not None:
             self._vendor_requests = requests
             self.unlimited = False
@@ -114,7 +114,7 @@ class Rates(Locked):
             self.unlimited = False
 
     def has_plenty(self, tokens: int) -> bool:
-        """Whether so many tokens are nothing beside what is left, so that nobody need count them."""
+        """Whether a request of so many tokens is far from every limit."""
         requests, left = self._vendor_requests, self._vendor_tokens
         return (
             self._own_unlimited
@@ -124,7 +124,7 @@ class Rates(Locked):
 
     @property
     def limits_tokens(self) -> bool:
-        """Whether the size of a request matters."""
+        """Whether there is a limit on tokens."""
         return self._limit.tpm is not None or self._vendor_tokens is not None
 
     def _own_wait(self, tokens: int, now: float) -> float:
@@ -133,7 +133,7 @@ class Rates(Locked):
         if limit.rpm is not None and len(entries) >= limit.rpm:
             wait = entries[len(entries) - limit.rpm].at + WINDOW - now
         if limit.tpm is not None:
-            # A request larger than the limit could never be sent; it waits until it is alone.
+            # A request larger than the limit is sent alone.
             over = self._tokens + min(tokens, limit.tpm) - limit.tpm
             for entry in entries:
                 if over <= 0:

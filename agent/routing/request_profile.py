@@ -1,7 +1,4 @@
-"""A request as a router looks at it: what it needs, how long it is, which conversation it belongs to.
-
-All of it is worked out once, and only if somebody asks: a plain question to healthy targets needs none of it.
-"""
+"""Request profile: required capabilities, length and conversation of one request, computed on demand."""
 
 from __future__ import annotations
 
@@ -23,69 +20,59 @@ from ..types import (
     ToolResult,
     ToolSpec,
 )
-from ..types.prefixes import folded
 from .targets import Target
 
-_OF_PARTS = {ImageContent: "vision", DocumentContent: "documents", AudioContent: "audio"}
+_NEED_OF_PART = {ImageContent: "vision", DocumentContent: "documents", AudioContent: "audio"}
 _MEDIA = 100_000
-"""Tokens that a picture or document might have at most; what holds one is measured properly."""
+"""Upper bound for the tokens of an image or document. A request with media is always measured properly."""
 _PER_MESSAGE = 100
 _PER_PART = 20
 
+NO_RANDOM = 1.0
+"""Value of `RequestProfile.random` for strategies that need no randomness."""
 
-NO_CHANCE = 1.0
-"""For those who leave nothing to it."""
 
+class RequestProfile:
+    """One request as a strategy sees it."""
 
-class Question:
-    """One request and the moment in which it is asked."""
-
-    def __init__(self, request: AgentRequest, streaming: bool, now: float, chance: float) -> None:
+    def __init__(self, request: AgentRequest, streaming: bool, now: float, random: float) -> None:
         self.request = request
         self.streaming = streaming
         self.now = now
-        self.chance = chance
-        """A random number from 0 up to 1, for strategies that leave something to it."""
+        self.random = random
+        """A random number from 0 up to 1, for strategies that need one."""
         self._counts: dict[object, TokenCount] = {}
         self._asked: dict[int, AgentRequest] = {}
-        self._needs: frozenset[str] | None = None
-        self._at_most = self._most_taken = -1
-        self._known: _Said | None = None if request.messages else _NOTHING_SAID
 
-    @property
-    def _said(self) -> _Said:
-        if self._known is None:
-            self._known = folded(self.request.messages, "routing/said", _and_said)
-        return self._known
+    @cached_property
+    def _measure(self) -> _Measure:
+        return _measure(self.request.messages)
 
     def asked(self, target: Target) -> AgentRequest:
-        """The request as this target would send it: with its own system prompt, sampling and tools."""
+        """Return the request as a target sends it: with its own system prompt, sampling and tools."""
         asked = self._asked.get(id(target))
         if asked is None:
             asked = self._asked[id(target)] = target.callee.as_asked(self.request)
         return asked
 
-    @property
+    @cached_property
     def needs(self) -> frozenset[str]:
-        """Capabilities without which it cannot be answered."""
-        if self._needs is None:
-            request = self.request
-            needs = self._said.needs
-            self._needs = needs | {"tools"} if request.tools else needs
-        return self._needs
+        """Capabilities that the request requires."""
+        needs = self._measure.needs
+        return needs | {"tools"} if self.request.tools else needs
 
-    def fits_any(self, window: float) -> bool:
-        """Whether it surely needs nothing special, and no more room than this: then nobody need look closer."""
+    def fits_window(self, window: float) -> bool:
+        """Whether the request surely fits a context window and needs no capability."""
         request = self.request
         if request.tools:
             return False
         if not request.messages and request.system is None:
             return 2 * len(request.input or "") + 2 * _PER_MESSAGE + (request.max_tokens or 0) <= window
-        return not self.needs and self.at_most + (request.max_tokens or 0) <= window
+        return not self.needs and self.most_tokens <= window
 
     @cached_property
     def wishes(self) -> frozenset[str]:
-        """Capabilities that would be of use, too."""
+        """Capabilities that the request requires or could use."""
         found = set(self.needs)
         if self.request.output_schema is not None:
             found.add("native_schema_output")
@@ -93,28 +80,21 @@ class Question:
             found.add("thinking")
         return frozenset(found)
 
-    @property
-    def at_most(self) -> int:
-        """Tokens that the prompt surely does not exceed, at next to no cost."""
-        if self._at_most < 0:
-            self._at_most = self._measured()
-        return self._at_most
-
-    @property
-    def most_taken(self) -> int:
-        """Tokens that question and answer surely do not exceed together, as far as the answer is limited."""
-        if self._most_taken < 0:
-            self._most_taken = self.at_most + (self.request.max_tokens or 0)
-        return self._most_taken
-
-    def _measured(self) -> int:
+    @cached_property
+    def most_prompt_tokens(self) -> int:
+        """Upper bound for the tokens of the prompt."""
         request = self.request
-        letters = self._said.letters + len(request.input or "") + len(request.system or "")
-        tools = sum(_tool_letters(tool) for tool in request.tools)
+        letters = self._measure.letters + len(request.input or "") + len(request.system or "")
+        tools = sum(2 * len(repr(tool)) for tool in request.tools)
         return 2 * letters + tools + _PER_MESSAGE * (len(request.messages) + 2)
 
+    @property
+    def most_tokens(self) -> int:
+        """Upper bound for the tokens of prompt and answer, if the answer is limited."""
+        return self.most_prompt_tokens + (self.request.max_tokens or 0)
+
     def tokens(self, target: Target) -> TokenCount:
-        """An estimate of the prompt for this target's model."""
+        """Estimate the tokens of the prompt for a target's model."""
         asked = self.asked(target)
         family = framing_of(asked.model or "")
         count = self._counts.get(family)
@@ -124,7 +104,7 @@ class Question:
 
     @cached_property
     def key(self) -> bytes:
-        """The same for every turn of a conversation: its session, or else what stays the same at its beginning."""
+        """Key of the conversation, the same for each of its turns: from the session, or else from its beginning."""
         digest = blake2b(digest_size=16)
         request = self.request
         if request.session_id is not None:
@@ -140,27 +120,24 @@ class Question:
         return digest.digest()
 
 
-class _Said(NamedTuple):
-    """What is known of a conversation."""
+class _Measure(NamedTuple):
+    """Characters of a conversation, and the capabilities that its parts require."""
 
-    letters: int = 0
-    needs: frozenset[str] = frozenset()
-
-
-_NOTHING_SAID = _Said()
+    letters: int
+    needs: frozenset[str]
 
 
-def _and_said(known: _Said | None, messages: Sequence[Message]) -> _Said:
-    letters, needs = known or _NOTHING_SAID
+def _measure(messages: Sequence[Message]) -> _Measure:
+    letters = 0
+    needs: set[str] = set()
     for message in messages:
         content = message.content
         if isinstance(content, str):
             letters += len(content)
             continue
         letters += sum(map(_letters, content))
-        if media := {_OF_PARTS[type(part)] for part in _parts(content) if type(part) in _OF_PARTS}:
-            needs |= media
-    return _Said(letters, needs)
+        needs |= {_NEED_OF_PART[type(part)] for part in _parts(content) if type(part) in _NEED_OF_PART}
+    return _Measure(letters, frozenset(needs))
 
 
 def _parts(content: Iterable[Part]) -> Iterable[Part]:
@@ -176,8 +153,4 @@ def _letters(part: Part) -> int:
     if isinstance(part, ToolResult):
         inner = part.content
         return len(inner) if isinstance(inner, str) else sum(_letters(one) for one in inner)
-    return _MEDIA if type(part) in _OF_PARTS else len(repr(part))
-
-
-def _tool_letters(tool: object) -> int:
-    return 2 * len(repr(tool))
+    return _MEDIA if type(part) in _NEED_OF_PART else len(repr(part))

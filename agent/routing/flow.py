@@ -1,0 +1,180 @@
+"""Flow of a routed call: ask targets until one answers or no attempt is left.
+
+It is a `Call` like an agent's, so the same middleware can wrap both.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .. import errors
+from ..context import Call, Context
+from ..flow import Detach, Emit, Flow, Now, Random, Sleep
+from ..types import AgentRequest, AgentResponse, Message, StreamEvent, TextContent
+from .hedging import ask_one, race, send_to
+from .request_profile import NO_RANDOM, RequestProfile
+from .state import RouterSettings, RoutingState, Shadow
+from .strategies import RankedTarget
+from .targets import Admission, Target
+
+_CONTINUE = (
+    "Your answer was cut off in transmission. Continue it from exactly where it stopped: repeat nothing, and do not "
+    "mention the interruption."
+)
+_FILTERED = frozenset(("content_filter", "refusal"))
+_POLL_SECONDS = 0.05
+"""Seconds between looks at a target whose capacity depends on requests in flight."""
+
+
+def route_call(settings: RouterSettings, *, streaming: bool) -> Call:
+    """Return a call that asks the targets of a router.
+
+    At most `retry.max_retries` attempts follow the first, wherever they go; the retry budget limits requests to failing
+    targets. Text that was emitted is never silently followed by another model's: a broken stream is an error, or
+    begins again after a restart event.
+    """
+
+    def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+        first = context.tries.made == 0
+        now = context.started if first and not context.attempts else (yield from Now())
+        random = (yield from Random()) if settings.strategy.needs_random else NO_RANDOM
+        state = RoutingState(settings, request, context, RequestProfile(request, streaming, now, random))
+        if first:
+            settings.retries.deposit()
+            if settings.hedge is not None:
+                settings.hedges.deposit()
+        for shadow in settings.shadows:
+            if shadow.share >= 1 or (yield from Random()) < shadow.share:
+                yield from Detach(_send_to_shadow(shadow, request), shadow.seconds)
+        kept = ""  # text of broken attempts that the next one continues
+        void: str | None = None  # why the events emitted so far do not count
+        filtered: AgentResponse | None = None
+        while True:
+            try:
+                admission, spares = state.admit_first(now) or (yield from _admit_next(state, now))
+            except errors.AgentError as error:
+                if filtered is not None:
+                    return filtered
+                error.committed = error.committed or void is not None
+                raise
+            asked = request
+            if void is not None:
+                yield Emit(_restart_events(void, kept))
+                asked = _continuation(request, kept) if kept else request
+            concurrent = settings.is_concurrent
+            ask = race(state, asked, admission, spares) if concurrent else ask_one(state, asked, admission)
+            response = yield from ask
+            if response is None:
+                now, failure = state.failed_at, state.errors[-1]
+                if isinstance(failure, errors.StreamInterrupted):
+                    void = failure.message
+                    kept += _text_to_continue(state, failure)
+                continue
+            if response.stop_reason in _FILTERED and state.can_reroute_filtered(response):
+                filtered = _join_text(kept, response)
+                kept, void = "", "the answer was filtered" if streaming else None
+                now = yield from Now()
+                continue
+            return _join_text(kept, response) if kept else response
+
+    return call
+
+
+def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[RankedTarget]]]:
+    """Admit the next target, and return it with the other candidates. Waits if need be; raises if there is none."""
+    began, paid, patient = now, False, True
+    context = state.context
+
+    def may_ask(target: Target) -> bool:
+        nonlocal paid
+        if not state.is_charged(target):
+            return True
+        if patient and state.is_last_attempt:
+            return False  # a healthy target may be back in a moment
+        paid = paid or state.withdraw_retry(now)
+        return paid
+
+    def can_wait(seconds: float) -> bool:
+        return now + seconds - began <= state.settings.max_wait and now + seconds < context.deadline
+
+    while True:
+        stopped = state.stop_reason()
+        if stopped is not None:
+            raise state.exhausted(stopped)
+        ranked, excluded = state.order(now)
+        for place, one in enumerate(ranked):
+            if not may_ask(one.target):
+                break  # healthy targets come first
+            admission = state.admit(one.target, now, reason=one.reason)
+            if admission is not None:
+                return admission, ranked[place + 1 :]
+        for target in state.unhealthy_fallbacks(excluded):
+            if not may_ask(target):
+                break
+            admission = state.admit(target, now, reason="no target is healthy", panic=True)
+            if admission is not None:
+                return admission, []
+        random = yield from Random()
+        if patient:
+            patient = False
+            recovery = state.recovery_wait(now, random)
+            if recovery is not None and can_wait(recovery):
+                yield from Sleep(recovery)
+                now = yield from Now()
+                context.waited = now - began
+            continue
+        waits = state.list_waits(excluded, now, random)
+        if not waits:
+            raise state.exhausted("nobody is left to ask", excluded)
+        seconds, target = waits[0]
+        if seconds == math.inf:
+            seconds = _POLL_SECONDS
+        if not can_wait(seconds):
+            raise state.exhausted(f"the next could be asked in {seconds:.1f} s", excluded)
+        if not may_ask(target):
+            raise state.exhausted("the retry budget is used up", excluded)
+        yield from Sleep(seconds)
+        now = yield from Now()
+        context.waited = now - began
+        if state.has_failed(target) and (admission := state.admit(target, now, reason="again")) is not None:
+            return admission, []
+
+
+def _text_to_continue(state: RoutingState, error: errors.StreamInterrupted) -> str:
+    """Return the text that the next attempt continues. Output that must fit a schema comes from one attempt."""
+    if state.settings.on_partial != "continue" or state.request.output_schema is not None or error.partial is None:
+        return ""
+    return error.partial.text or ""
+
+
+def _continuation(request: AgentRequest, kept: str) -> AgentRequest:
+    return request.with_messages(Message.assistant(kept), Message.user(_CONTINUE))
+
+
+def _restart_events(why: str, kept: str) -> list[StreamEvent]:
+    """Announce that the events so far are void, and repeat the text that is continued."""
+    restart = StreamEvent.restart_event(why)
+    return [restart, StreamEvent.text_delta(kept)] if kept else [restart]
+
+
+def _join_text(kept: str, response: AgentResponse) -> AgentResponse:
+    if not kept:
+        return response
+    warning = f"the first {len(kept)} characters come from an attempt that broke off"
+    return response.model_copy(
+        update={
+            "content": (TextContent(text=kept), *response.content),
+            "warnings": (*response.warnings, warning),
+        }
+    )
+
+
+def _send_to_shadow(shadow: Shadow, request: AgentRequest) -> Flow[None]:
+    """Send a request for comparison, and pass on its outcome."""
+    outcome: AgentResponse | errors.AgentError
+    try:
+        outcome = yield from send_to(shadow.target, request, Context(), streaming=False)
+    except errors.AgentError as error:
+        outcome = error
+    if shadow.on_result is not None:
+        shadow.on_result(outcome)
