@@ -18,7 +18,7 @@ from .tables import hanging
 _FOR_PROGRAMS = (
     (", or pass api_key=", ""),
     (", or pass allow_insecure=True if the network is yours", ""),
-    (", or pass a function", ""),
+    (", or pass a Strategy or a function", ""),
     ("; use api_key or headers", ""),
     ("; vendor settings go into extra", ""),
     ("pass base_url=", "pass --base-url"),
