@@ -317,14 +317,14 @@ class Router(Caller):
         call = self._route_call(streaming=streaming)
         if not self.middleware:
             return call
-        from ..middleware.flow import wrapped
+        from ..middleware.flow import wrapped  # lazy: few routers have middleware
 
         return wrapped(
             call, self.middleware, streaming=streaming, target=name, fingerprint=self._fingerprint, every_target=True
         )
 
     def _fingerprint(self, request: AgentRequest) -> str:
-        from ..middleware.fingerprints import of_request
+        from ..middleware.fingerprints import of_request  # lazy: few routers have middleware
 
         return of_request(request, [f"{target.name} {target.agent.adds()}" for target in self.targets])
 

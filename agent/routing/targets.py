@@ -343,6 +343,6 @@ def learn_from_headers(target: Target, headers: Mapping[str, str] | None, now: f
 def _reader_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str], float], Allowance] | None:
     if not any("ratelimit" in name for name in names):
         return None
-    from ..providers.hints import allowance_reader  # slow to import
+    from ..providers.hints import allowance_reader  # lazy: slow to import
 
     return allowance_reader(names)
