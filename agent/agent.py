@@ -69,8 +69,10 @@ class Agent(Caller):
         retry: How failed calls are repeated; by default as often as `config.max_retries` says.
         loop: Limits of runs in which the model calls tools.
         hooks: Who has a say in those runs: what is asked before a tool is called, and so on.
-        transport: Carries the requests; by default the provider's usual one, shared by all agents. One of your own, or
-            the name of another that is shared: `fast`, which takes aiohttp through HTTP proxies, or `aiohttp`.
+        transport: Sends the requests; by default the provider's usual one, shared by all agents. One of your own, or
+            the name of a shared one: `httpx` sends everything through clients of httpx2.
+        http_client: An `httpx2.Client`, an `httpx2.AsyncClient`, or a tuple of both, to send through. Sync calls need
+            the first and async calls the second. Clients of httpx work, too.
         client: A client of an official SDK (openai, anthropic, google-genai), to send through. Its key, address and
             proxies stay in use; its retries do not.
         middleware: Stands around every call, the first of it outermost; see `agent.middleware`.
@@ -92,6 +94,7 @@ class Agent(Caller):
         loop: ToolLoopConfig | None = None,
         hooks: Hooks | None = None,
         transport: Transport | str | None = None,
+        http_client: Any = None,
         client: Any = None,
         middleware: Sequence[Middleware] = (),
         get_api_key: GetKey | None = None,
@@ -112,6 +115,14 @@ class Agent(Caller):
             raise ConfigurationError(
                 "client and transport are both given.", field="client", fix="Pass the one that shall carry requests."
             )
+        if http_client is not None:
+            if client is not None or transport is not None:
+                raise ConfigurationError(
+                    f"http_client and {'transport' if client is None else 'client'} are both given.",
+                    field="http_client",
+                    fix="Pass one of them.",
+                )
+            transport = transports.through_http_client(http_client)
         if client is not None and get_api_key is not None:
             raise ConfigurationError(
                 "client and get_api_key are both given.", field="get_api_key", fix="Leave it out: a client has its key."
@@ -122,7 +133,7 @@ class Agent(Caller):
         self._get_key = get_api_key
         self._keys = None if get_api_key is None else _read_keys(get_api_key, self)
         self._client = client
-        self._brought_transport = transport if client is None else transports.through(client)
+        self._brought_transport = transport if client is None else transports.through_sdk(client)
         self._provider: Provider | None = None
         self._retries = retry_budget(self.retry.budget)
         self._calls: dict[bool, Call] = {}
@@ -167,15 +178,16 @@ class Agent(Caller):
 
     @override
     def with_config(self, **changes: Any) -> Agent:
-        """Another agent with some settings changed, among them `middleware`; this one stays as it is."""
+        """Another agent with some settings changed, also `middleware` or `http_client`; this one stays as it is."""
         middleware = changes.pop("middleware", self.middleware)
+        http_client = changes.pop("http_client", None)
         config = read_config(self.config, changes)
         retry = self.retry
         if "max_retries" in changes:
             retry = retry.model_copy(update={"max_retries": config.max_retries})
-        transport = self._brought_transport if self._client is None else None
+        transport = self._brought_transport if self._client is None and http_client is None else None
         options = {**self._options(), "retry": retry, "transport": transport, "middleware": middleware}
-        changed = Agent(config, client=self._client, **options)
+        changed = Agent(config, client=self._client, http_client=http_client, **options)
         changed._retries = self._retries  # a vendor in trouble is not spared by asking it in another tone
         return changed
 

@@ -19,7 +19,7 @@ from pytest_socket import socket_allow_hosts
 from agent.context import ambient_deadline
 from agent.providers import codec
 from tests.corpus import HAS_RECORDINGS, WIRE
-from tests.drive import AioDriver, Driver, FastDriver, SimulatedDriver, SyncDriver, needs_aiohttp
+from tests.drive import AioDriver, AsyncHttpxDriver, Driver, HttpxDriver, SimulatedDriver, SyncDriver
 from tests.support.cases import FULL
 
 SEED = int(os.environ.get("AGENT_TEST_SEED") or random.SystemRandom().randrange(2**32))
@@ -144,7 +144,7 @@ def _only_loopback() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.upper().endswith(("_API_KEY", "_BASE_URL", "_PROXY")):
+        if name.upper().endswith(("_API_KEY", "_BASE_URL", "_PROXY", "AGENT_HTTP")):
             monkeypatch.delenv(name)
 
 
@@ -187,10 +187,8 @@ def drive_real(request: pytest.FixtureRequest) -> Iterator[Driver]:
         yield driver
 
 
-@pytest.fixture(
-    params=[SyncDriver, AioDriver, pytest.param(FastDriver, marks=needs_aiohttp)], ids=lambda kind: kind.name
-)
+@pytest.fixture(params=[SyncDriver, AioDriver, HttpxDriver, AsyncHttpxDriver], ids=lambda kind: kind.name)
 def drive_http(request: pytest.FixtureRequest) -> Iterator[Driver]:
-    """A behaviour of the network: under either driver, and over either library."""
+    """A behaviour of the network: under either driver, directly and through httpx2."""
     with request.param() as driver:
         yield driver

@@ -10,11 +10,9 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
-import pytest
 from typing_extensions import override
 
 from agent import Agent, Router
@@ -28,12 +26,8 @@ from agent.transports.http import HttpTransport
 from agent.types import AgentResponse, StreamEvent
 from agent.wire import Limits, Reply, Transport, WireRequest
 
-if TYPE_CHECKING:
-    from agent.transports.over_aiohttp import AiohttpTransport
-
 T = TypeVar("T")
-AnyHttp: TypeAlias = "HttpTransport | AiohttpTransport"
-needs_aiohttp = pytest.mark.skipif(find_spec("aiohttp") is None, reason="the extra `fast` is not installed")
+AnyHttp: TypeAlias = HttpTransport
 
 
 @dataclass
@@ -181,12 +175,8 @@ class Driver:
         raise NotImplementedError
 
 
-def make_transport(name: str | None, **settings: Any) -> AnyHttp:
-    if name != "aiohttp":
-        return HttpTransport(**settings)
-    from agent.transports.over_aiohttp import AiohttpTransport
-
-    return AiohttpTransport(**settings)
+def make_transport(name: str | None, **settings: Any) -> HttpTransport:
+    return HttpTransport(library="httpx2" if name == "httpx" else None, **settings)
 
 
 def make_agent(options: dict[str, Any], base_url: str | None = None) -> Agent | Router:
@@ -256,11 +246,18 @@ class AioDriver(Driver):
         outcome.response = stream.response
 
 
-class FastDriver(AioDriver):
-    """With await, over aiohttp."""
+class HttpxDriver(SyncDriver):
+    """Sync calls through an httpx2 client."""
 
-    name = "fast"
-    carrier = "aiohttp"
+    name = "httpx"
+    carrier = "httpx"
+
+
+class AsyncHttpxDriver(AioDriver):
+    """Async calls through an httpx2 client."""
+
+    name = "aio-httpx"
+    carrier = "httpx"
 
 
 class SimulatedDriver(Driver):

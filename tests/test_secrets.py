@@ -23,7 +23,6 @@ from agent.testing import LoopbackServer, RawAnswer, Script
 from agent.transports.http import HttpTransport
 from agent.types import AgentResponse
 from agent.wire import Answer, WireRequest
-from tests.drive import needs_aiohttp
 
 KEY = "sk-canary/Zm9vYmFy+0123456789=abcdefghij"
 RUN = 8
@@ -87,7 +86,7 @@ NETWORKS: dict[str, Callable[[WireRequest], Answer]] = {
 }
 
 
-@pytest.fixture(params=["http", pytest.param("aiohttp", marks=needs_aiohttp)])
+@pytest.fixture(params=["http", "httpx"])
 def carrier(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -21,6 +21,7 @@ from ..transports.scripted import ScriptedTransport
 from ..wire import Answer, Network, Piece
 from .chaos import Chaos, FaultyTransport, Injected
 from .faults import FAULTS, Exchange, Fault
+from .httpx_mode import use_httpx
 from .loops import SimulatedLoop, TimedTool
 from .rules import Violation, broken_rules
 from .server import LoopbackServer, RawAnswer
@@ -56,6 +57,7 @@ __all__ = [
     "scripted_agent",
     "simulate",
     "start",
+    "use_httpx",
 ]
 
 

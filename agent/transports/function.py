@@ -15,7 +15,7 @@ from .. import errors
 from ..context import ambient_deadline
 from ..providers.function import ENDED, FunctionCall, failure_of, is_async, write_answer, write_piece
 from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
-from .stepping import GRACE, Head, Stepper, Steps, acollect, aopen_body, collect, open_body
+from .threaded import GRACE, Head, Stepper, Steps, acollect, aopen_body, collect, open_body
 
 if TYPE_CHECKING:
     import asyncio

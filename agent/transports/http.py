@@ -1,43 +1,42 @@
-"""HTTP: bytes out, bytes in, whatever carries them; its errors made ours.
+"""The HTTP transport: direct HTTP/1.1, or clients of httpx2 where a proxy or the user asks for them.
 
-It never retries, redirects or decides. A vendor is reached over connections of our own; through a proxy, over
-httpcore2's pools. Blocking calls share connections between threads and drop them after a fork; asyncio gets its own for
-each event loop, closed with the loop.
+It never retries, redirects or decides. Sync calls share connections between threads and drop them after a fork;
+asyncio gets its own for each event loop, closed with the loop.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
 from .. import errors
+from ..http.connections import KEEPALIVE_SECONDS, Connections, most_idle
+from ..http.errors import unsendable
+from ..http.parser import Address, BadRequest
 from ..providers.codec import secrets_in
 from ..providers.credentials import is_loopback
 from ..types.headers import holds_key
 from ..wire import AsyncBody, Limits, Live, Reply, SyncBody, WireRequest
-from .direct import Connections
-from .http1 import Address, BadRequest
-from .proxies import ProxySettings
-from .replies import unsendable
+from .proxies import ProxySettings, client_proxy
 
 if TYPE_CHECKING:
     import asyncio
     import ssl
 
-    from .direct_aio import AioConnections
-    from .pooled import AioPooled
+    from ..http.asyncio_connections import AioConnections
+    from .httpx_clients import AsyncClientCarrier, SyncClientCarrier
 
 _MAX_KNOWN_ROUTES = 256
 
 
 class _Route:
-    """What a URL and headers come down to, worked out once. It is not printed: a proxy's URL may hold a password."""
+    """Address and proxy of a request, worked out once. It is not printed: a proxy's URL may hold a password."""
 
     __slots__ = ("address", "exposes_key", "proxy")
 
@@ -48,23 +47,15 @@ class _Route:
         """Whether a key would reach a proxy on another machine unencrypted."""
 
 
-class _Carrier(Protocol):
-    """Connections of blocking calls: ours to vendors, or those of a proxy."""
-
-    def send(self, request: WireRequest, address: Address, limits: Limits, live: Live) -> Reply: ...
-
-    def open_body(self, request: WireRequest, address: Address, limits: Limits, live: Live) -> SyncBody: ...
-
-    def close(self) -> None: ...
-
-
 class HttpTransport:
-    """Carries requests over HTTP/1.1.
+    """Sends requests over HTTP/1.1: directly, or with httpx2 through a proxy.
 
     Args:
         ca_file: PEM file with the certificate authorities to trust instead of the system's.
         ssl_context: A ready TLS context, for client certificates and the like; excludes `ca_file`.
         proxy: A proxy for everything; False for none. By default the environment decides.
+        library: "httpx2" or "httpx" sends every request through clients of that library, so that mocks and
+            instrumentation see it. By default `AGENT_HTTP` and `agent.testing.use_httpx` decide.
     """
 
     def __init__(
@@ -73,7 +64,9 @@ class HttpTransport:
         ca_file: str | os.PathLike[str] | None = None,
         ssl_context: ssl.SSLContext | None = None,
         proxy: str | bool | None = None,
+        library: Literal["httpx2", "httpx"] | None = None,
     ) -> None:
+        self._library = library
         if ca_file is not None and ssl_context is not None:
             raise errors.ConfigurationError(
                 "Both ca_file and ssl_context are given.", field="ca_file", fix="Load the file into the context."
@@ -88,12 +81,12 @@ class HttpTransport:
         self._begin()
 
     def _begin(self) -> None:
-        """The connections of this process: none yet."""
+        """Start without connections, in this process."""
         self._pid = os.getpid()
         self._direct = Connections(self._context)
-        self._proxied: dict[str | None, _Carrier] = {}
+        self._clients: dict[_ClientKey, SyncClientCarrier] = {}
         self._loops: _Loops | None = None
-        self._closing = weakref.finalize(self, _close_all, self._direct, self._proxied, self._pid)
+        self._closing = weakref.finalize(self, _close_all, self._direct, self._clients, self._pid)
 
     @override
     def __repr__(self) -> str:
@@ -103,59 +96,93 @@ class HttpTransport:
     def __reduce__(self) -> Any:
         raise TypeError("an HTTP transport holds connections and cannot be pickled; make one in the other process")
 
-    # Blocking
+    # Sync
 
     def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
         route = self._route(request, limits)
-        return self._carrier(route.proxy).send(request, route.address, limits, live)
+        client = self._client(route.proxy)
+        if client is None:
+            return self._direct.send(request, route.address, limits, live)
+        return client.send(request, limits, live)
 
     def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
         route = self._route(request, limits)
-        return self._carrier(route.proxy).open_body(request, route.address, limits, live)
+        client = self._client(route.proxy)
+        if client is None:
+            return self._direct.open_body(request, route.address, limits, live)
+        return client.open_body(request, limits, live)
 
-    def _carrier(self, proxy: str | None) -> _Carrier:
+    def _client(self, proxy: str | None) -> SyncClientCarrier | None:
+        """The client to send through; None to connect directly."""
         if self._pid != os.getpid():
             self._forget_the_parents_connections()
-        if proxy is None and not _mocked():
-            return self._direct
-        found = self._proxied.get(proxy)
+        library = self._library or selected_library()
+        if proxy is None and library is None:
+            return None
+        key = (library or "httpx2", proxy)
+        found = self._clients.get(key)
         if found is None:
-            from .pooled import Pooled
+            from .httpx_clients import SyncClientCarrier
 
             with self._lock:
-                found = self._proxied.get(proxy)
+                found = self._clients.get(key)
                 if found is None:
-                    found = self._proxied[proxy] = Pooled(proxy, self._context())
+                    made = import_module(key[0]).Client(**self._client_options(*key))
+                    found = self._clients[key] = SyncClientCarrier(made, brackets=_forwards(proxy))
         return found
 
     # Async
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         route = self._route(request, limits)
-        carrier = await self._acarrier(route.proxy)
-        return await carrier.send(request, route.address, limits)
+        of_loop = await self._of_loop()
+        client = self._aclient(of_loop, route.proxy)
+        if client is None:
+            return await of_loop.direct.send(request, route.address, limits)
+        return await client.send(request, limits)
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
         route = self._route(request, limits)
-        carrier = await self._acarrier(route.proxy)
-        return await carrier.open_body(request, route.address, limits, bodies)
+        of_loop = await self._of_loop()
+        client = self._aclient(of_loop, route.proxy)
+        if client is None:
+            return await of_loop.direct.open_body(request, route.address, limits, bodies)
+        return await client.open_body(request, limits, bodies)
 
-    async def _acarrier(self, proxy: str | None) -> AioConnections | AioPooled:
+    async def _of_loop(self) -> _OfLoop:
         if self._pid != os.getpid():
             self._forget_the_parents_connections()
         if self._loops is None:
             self._loops = _Loops(self)
-        of_loop = self._loops.known() or await self._loops.begin()
-        if proxy is None and not _mocked():
-            return of_loop.direct
-        found = of_loop.proxied.get(proxy)
-        if found is None:
-            from .pooled import AioPooled
+        return self._loops.known() or await self._loops.begin()
 
-            found = of_loop.proxied[proxy] = AioPooled(proxy, self._context())
+    def _aclient(self, of_loop: _OfLoop, proxy: str | None) -> AsyncClientCarrier | None:
+        library = self._library or selected_library()
+        if proxy is None and library is None:
+            return None
+        key = (library or "httpx2", proxy)
+        found = of_loop.clients.get(key)
+        if found is None:
+            from .httpx_clients import AsyncClientCarrier
+
+            made = import_module(key[0]).AsyncClient(**self._client_options(*key))
+            found = of_loop.clients[key] = AsyncClientCarrier(made, brackets=_forwards(proxy))
         return found
 
-    # What both need
+    def _client_options(self, library: str, proxy: str | None) -> dict[str, Any]:
+        module, context = import_module(library), self._context()
+        return {
+            "verify": context,
+            "proxy": None if proxy is None else client_proxy(module, proxy, context),
+            "trust_env": False,
+            "limits": module.Limits(
+                max_connections=None, max_keepalive_connections=most_idle(), keepalive_expiry=KEEPALIVE_SECONDS
+            ),
+            "timeout": module.Timeout(None),
+            "cookies": _no_cookies(),
+        }
+
+    # Both
 
     def _route(self, request: WireRequest, limits: Limits) -> _Route:
         found = self._routes.get((request.url, request.headers))
@@ -168,12 +195,7 @@ class HttpTransport:
             if len(self._routes) >= _MAX_KNOWN_ROUTES:
                 self._routes.clear()
             self._routes[request.url, request.headers] = found
-        if found.exposes_key and not limits.allow_insecure:
-            raise errors.ConfigurationError(
-                "The key would travel unencrypted: base_url is plain http, and the proxy is on another machine.",
-                field="proxy",
-                fix="Exclude the host with NO_PROXY, use https, or pass allow_insecure=True if the network is yours.",
-            )
+        check_clear_text(limits, exposed=found.exposes_key)
         return found
 
     def _context(self) -> ssl.SSLContext:
@@ -192,7 +214,16 @@ class HttpTransport:
     def close(self) -> None:
         """Close idle connections of blocking calls. Those of event loops close with their loop."""
         with self._lock:
-            _close_all(self._direct, self._proxied, self._pid)
+            _close_all(self._direct, self._clients, self._pid)
+
+
+def check_clear_text(limits: Limits, *, exposed: bool) -> None:
+    if exposed and not limits.allow_insecure:
+        raise errors.ConfigurationError(
+            "The key would travel unencrypted: base_url is plain http, and the proxy is on another machine.",
+            field="proxy",
+            fix="Exclude the host with NO_PROXY, use https, or pass allow_insecure=True if the network is yours.",
+        )
 
 
 def exposes_key(request: WireRequest, address: Address, proxy: str | None) -> bool:
@@ -235,38 +266,38 @@ _PREPARED: weakref.WeakSet[ssl.SSLContext] = weakref.WeakSet()
 """Contexts that have been told which protocol we speak."""
 
 
-def _mocked() -> bool:
-    """Whether a test has put its own functions in the place of httpcore2's: then it wants to see the requests there."""
-    httpcore2: Any = sys.modules.get("httpcore2")
-    if httpcore2 is None:
-        return False
-    sync = httpcore2.ConnectionPool.handle_request
-    aio = httpcore2.AsyncConnectionPool.handle_async_request
-    return not (_is_httpcores(sync) and _is_httpcores(aio))
+_ClientKey = tuple[str, str | None]
+"""A library and a proxy."""
 
 
-def _is_httpcores(function: Any) -> bool:
-    code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename.endswith("connection_pool.py")
+def _forwards(proxy: str | None) -> bool:
+    """Whether the proxy is told the host in HTTP, where IPv6 addresses have brackets."""
+    return proxy is not None and not proxy.startswith("socks")
 
 
-def _close_all(direct: Connections, proxied: dict[str | None, _Carrier], owner: int) -> None:
+def _no_cookies() -> Any:
+    from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
+
+
+def _close_all(direct: Connections, clients: dict[_ClientKey, SyncClientCarrier], owner: int) -> None:
     """Close the connections, in the process that made them: after a fork they are still the parent's."""
     if os.getpid() == owner:
         direct.close()
-        for carrier in proxied.values():
-            carrier.close()
-        proxied.clear()
+        for client in clients.values():
+            client.close()
+        clients.clear()
 
 
 class _OfLoop:
-    """The connections of one event loop, and what closes them."""
+    """The connections of one event loop, and the generator that closes them."""
 
-    __slots__ = ("direct", "keeper", "proxied")
+    __slots__ = ("clients", "direct", "keeper")
 
     def __init__(self, direct: AioConnections) -> None:
         self.direct = direct
-        self.proxied: dict[str | None, AioPooled] = {}
+        self.clients: dict[_ClientKey, AsyncClientCarrier] = {}
         self.keeper = _close_with_loop(self)
 
 
@@ -288,7 +319,7 @@ class _Loops:
         return self.by_loop.get(self._running())
 
     async def begin(self) -> _OfLoop:
-        from .direct_aio import AioConnections
+        from ..http.asyncio_connections import AioConnections
 
         for old in [old for old in list(self.by_loop) if old.is_closed()]:  # other threads add theirs
             self.by_loop.pop(old, None)
@@ -302,5 +333,45 @@ async def _close_with_loop(of_loop: _OfLoop) -> AsyncIterator[None]:
         yield
     finally:
         of_loop.direct.close()
-        for pooled in of_loop.proxied.values():
-            await pooled.aclose()
+        for client in of_loop.clients.values():
+            await client.aclose()
+
+
+# The option that is used where a transport does not name one
+
+_selected: Literal["httpx2", "httpx"] | None = None
+_reads_environment = True
+
+
+def selected_library() -> Literal["httpx2", "httpx"] | None:
+    """The library that all transports send through; None to connect directly."""
+    global _selected, _reads_environment
+    if _reads_environment:
+        _selected = _LIBRARIES[_read_environment()]
+        _reads_environment = False
+    return _selected
+
+
+def select_library(library: Literal["httpx2", "httpx"] | None) -> Literal["httpx2", "httpx"] | None:
+    """Send everything through this library, or directly; the choice before it is returned."""
+    global _selected
+    before = selected_library()
+    _selected = library
+    return before
+
+
+_LIBRARIES: dict[str, Literal["httpx2", "httpx"] | None] = {
+    "": None,
+    "direct": None,
+    "httpx": "httpx2",
+    "httpx2": "httpx2",
+}
+
+
+def _read_environment() -> str:
+    given = os.environ.get("AGENT_HTTP", "").strip().lower()
+    if given not in _LIBRARIES:
+        raise errors.ConfigurationError(
+            f"AGENT_HTTP is {given!r}.", field="AGENT_HTTP", fix="Set it to httpx or direct, or leave it out."
+        )
+    return given

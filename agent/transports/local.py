@@ -12,7 +12,7 @@ from ..local.preparing import prepared, prepared_to_count
 from ..local.weights import model_named
 from ..providers.local import COUNTED
 from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
-from .stepping import Head, Stepper, Steps, acollect, aopen_body, collect, open_body
+from .threaded import Head, Stepper, Steps, acollect, aopen_body, collect, open_body
 
 _STREAM = Headers({"content-type": "text/event-stream"})
 _JSON = Headers({"content-type": "application/json"})

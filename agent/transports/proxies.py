@@ -1,14 +1,11 @@
-"""Which proxy the environment asks for: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, as httpx2 reads them.
-
-httpcore2 leaves this to the client above it, and there is none: we use its pools directly.
-"""
+"""Proxies from the environment: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, as httpx2 reads them."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from typing_extensions import override
@@ -18,8 +15,6 @@ from .. import errors
 if TYPE_CHECKING:
     import ipaddress
     import ssl
-
-    import httpcore2
 
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 
@@ -136,12 +131,10 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def httpcore_proxy(proxy: str, ssl_context: ssl.SSLContext) -> httpcore2.Proxy:
-    """The proxy as httpcore2 wants it, its user and password taken out of the URL; trusted as vendors are."""
-    import httpcore2
-
+def client_proxy(library: Any, proxy: str, ssl_context: ssl.SSLContext) -> Any:
+    """The proxy for a client of httpx2 or httpx; an HTTPS proxy is trusted as vendors are."""
     parts = _split(proxy)
-    if parts is None:  # it is not quoted: there may be a password in it
+    if parts is None:  # not quoted: it may hold a password
         raise errors.ConfigurationError(
             "The address of a proxy cannot be read.", field="proxy", fix="Write it as http://host:port."
         )
@@ -153,11 +146,9 @@ def httpcore_proxy(proxy: str, ssl_context: ssl.SSLContext) -> httpcore2.Proxy:
         _require_socks()
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     port = "" if parts.port is None else f":{parts.port}"
-    auth = None
-    if parts.username is not None:
-        auth = (unquote(parts.username), unquote(parts.password or ""))
+    auth = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
     trusted = ssl_context if parts.scheme == "https" else None
-    return httpcore2.Proxy(f"{parts.scheme}://{host}{port}/", auth=auth, ssl_context=trusted)
+    return library.Proxy(f"{parts.scheme}://{host}{port}/", auth=auth, ssl_context=trusted)
 
 
 def _require_socks() -> None:

@@ -22,7 +22,7 @@ from ..wire import AsyncBody, Limits, Live, Reply, SyncBody, WireRequest
 from .sdk_genai import GenaiPath
 from .sdk_post import PostPath
 from .sdk_shared import Opened, ours, refusal, unwrapper
-from .stepping import Head, Stepper, Steps, acollect, aopen_body, collect, open_body
+from .threaded import Head, Stepper, Steps, acollect, aopen_body, collect, open_body
 
 
 class SdkPath(Protocol):

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from ..wire import Limits, WireRequest
 from .sdk_shared import Opened, headers_of, headers_to_send
-from .stepping import Head
+from .threaded import Head
 
 
 class GenaiPath:

@@ -15,7 +15,7 @@ from typing import Any
 from .. import errors
 from ..wire import Headers, Reply, WireRequest
 from .event_stream import EventStreamDecoder, is_event_stream
-from .stepping import Head, Steps
+from .threaded import Head, Steps
 
 _THE_CLIENTS_OWN = frozenset((b"content-type", b"accept", b"user-agent", b"content-length", b"host"))
 _TIMEOUTS = frozenset(("APITimeoutError", "TimeoutException", "TimeoutError", "ServerTimeoutError"))

@@ -7,19 +7,26 @@ from collections.abc import Iterator
 import pytest
 
 from agent.testing import LoopbackServer
-from tests.drive import needs_aiohttp
-from tests.drivers.play import AioStage, FastStage, SimulatedStage, Stage, SyncStage, streamed_or_whole
+from tests.drivers.play import (
+    AioStage,
+    AsyncHttpxStage,
+    HttpxStage,
+    SimulatedStage,
+    Stage,
+    SyncStage,
+    streamed_or_whole,
+)
 
-FAST = pytest.param(FastStage, marks=needs_aiohttp)
+REAL = [SyncStage, AioStage, HttpxStage, AsyncHttpxStage]
 
 
-@pytest.fixture(params=[SyncStage, AioStage, FAST, SimulatedStage], ids=lambda kind: kind.name)
+@pytest.fixture(params=[*REAL, SimulatedStage], ids=lambda kind: kind.name)
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     with request.param() as made:
         yield made
 
 
-@pytest.fixture(params=[SyncStage, AioStage, FAST], ids=lambda kind: kind.name)
+@pytest.fixture(params=REAL, ids=lambda kind: kind.name)
 def real_stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     with request.param() as made:
         yield made

@@ -23,7 +23,6 @@ from agent.drivers.simulated import Simulation
 from agent.drivers.sync import SyncRun
 from agent.flow import Emit, Flow, Open, Read, Sleep
 from agent.testing import Answer, LoopbackServer, Piece, RawAnswer
-from agent.transports.direct_aio import AioConnections
 from agent.transports.http import HttpTransport
 from agent.types import StreamEvent
 from agent.wire import Limits, WireRequest
@@ -142,13 +141,12 @@ def busy_connections(transport: HttpTransport) -> list[Any]:
 
 async def pools_are_idle(transport: AnyHttp) -> bool:
     """Whether no connection of this loop carries anything."""
-    if not isinstance(transport, HttpTransport):
-        connector = (await transport._session()).client.connector
-        return connector is not None and not connector._acquired
-    connections = await transport._acarrier(None)
-    assert isinstance(connections, AioConnections)
-    idle = set(connections.idle)
-    return all(connection in idle or connection.transport.is_closing() for connection in connections.open)
+    of_loop = await transport._of_loop()
+    idle = set(of_loop.direct.idle)
+    pools = [carrier.client._transport._pool for carrier in of_loop.clients.values()]
+    return all(connection in idle or connection.transport.is_closing() for connection in of_loop.direct.open) and all(
+        connection.is_idle() or connection.is_closed() for pool in pools for connection in pool.connections
+    )
 
 
 @dataclass
@@ -244,11 +242,18 @@ class AioStage(Stage):
         run_and_leave_nothing(main())
 
 
-class FastStage(AioStage):
-    """With await, over aiohttp."""
+class HttpxStage(SyncStage):
+    """Sync calls through an httpx2 client."""
 
-    name = "fast"
-    carrier = "aiohttp"
+    name = "httpx"
+    carrier = "httpx"
+
+
+class AsyncHttpxStage(AioStage):
+    """Async calls through an httpx2 client."""
+
+    name = "aio-httpx"
+    carrier = "httpx"
 
 
 class SimulatedStage(Stage):

@@ -20,7 +20,7 @@ from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
 from agent.wire import AsyncBody, Limits, Reply, WireRequest
-from tests.drive import make_transport, needs_aiohttp
+from tests.drive import make_transport
 from tests.drivers.play import agent_at, failing, hung_up, never, pools_are_idle, stall, streamed_or_whole
 
 QUICK = RetryConfig(max_retries=2, initial_delay=0.004, throttle_delay=0.004, jitter=False, budget=None)
@@ -62,7 +62,7 @@ async def cancel_at(step: int, work: Coroutine[Any, Any, None]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
 @pytest.mark.parametrize("work", [complete, stream])
 def test_cancelling_at_every_await_leaves_nothing(
     work: Callable[[Agent, str], Coroutine[Any, Any, None]], carrier: str

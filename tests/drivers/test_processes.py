@@ -23,7 +23,7 @@ from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
 from agent.wire import WireRequest
-from tests.drive import Driver, make_transport, needs_aiohttp, run_and_leave_nothing
+from tests.drive import Driver, make_transport, run_and_leave_nothing
 from tests.drivers.play import agent_at, completion, cut, failing, stall, without_gc
 
 ROOT = Path(__file__).parent.parent.parent
@@ -61,7 +61,7 @@ def test_threads_share_an_agent_and_never_each_others_answers() -> None:
         assert server.wait_until(lambda: server.open_connections == 0)
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
 def test_no_thread_of_ours_is_left_after_a_call(vendor: LoopbackServer, carrier: str) -> None:
     before = set(threading.enumerate())
     agent = agent_at(vendor, transport=carrier)
@@ -71,7 +71,7 @@ def test_no_thread_of_ours_is_left_after_a_call(vendor: LoopbackServer, carrier:
     assert set(threading.enumerate()) <= before
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
 def test_many_event_loops_one_after_the_other_leave_nothing(vendor: LoopbackServer, carrier: str) -> None:
     transport = make_transport(carrier, proxy=False)
     agent = agent_at(vendor, transport=transport)
@@ -83,12 +83,12 @@ def test_many_event_loops_one_after_the_other_leave_nothing(vendor: LoopbackServ
     for _ in range(20):
         asyncio.run(main())
     assert vendor.wait_until(lambda: vendor.open_connections == 0)
-    known = transport._loops if isinstance(transport, HttpTransport) else transport._sessions
+    known = transport._loops
     assert known is not None
     assert len(known.by_loop) <= 1
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
 def test_event_loops_in_several_threads_share_an_agent(vendor: LoopbackServer, carrier: str) -> None:
     agent = agent_at(vendor, transport=make_transport(carrier, proxy=False))
     wrong: list[BaseException] = []
@@ -125,7 +125,7 @@ def run_script(code: str, *, within: float = 20.0) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
 def test_a_forked_child_and_its_parent_both_go_on(vendor: LoopbackServer, carrier: str) -> None:
     """In a process of its own: this one has threads, and Python warns of forking with threads."""
     done = run_script(f"""
@@ -155,7 +155,7 @@ def test_a_forked_child_and_its_parent_both_go_on(vendor: LoopbackServer, carrie
     assert vendor.connections_made == 5, "two of the parent's, two of the child's, and one of the parent's loop"
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
 def test_a_loop_that_forks_leaves_its_parent_alone(vendor: LoopbackServer, carrier: str) -> None:
     done = run_script(f"""
         import asyncio, os
@@ -191,7 +191,7 @@ def test_an_agent_can_be_pickled_without_its_key_or_connections(
     assert dict(vendor.requests[-1].headers)[b"authorization"] == b"Bearer sk-other"
 
 
-@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
 def test_a_transport_cannot_be_pickled_and_says_so(carrier: str) -> None:
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(make_transport(carrier, proxy=False))
@@ -231,7 +231,7 @@ asyncio.run(main())""",
     ("name", "carrier"),
     [
         *((name, "http") for name in EXITS),
-        *(pytest.param(name, "aiohttp", marks=needs_aiohttp) for name in EXITS if "async" in name),
+        *((name, "httpx") for name in EXITS),
     ],
 )
 def test_a_program_ends_quickly_and_quietly_with(name: str, carrier: str) -> None:

@@ -63,7 +63,7 @@ def measure(caller: Caller, codec: str, driver: str, fault: str, form: str) -> d
     gc.collect()
     forget_the_peak()
     before, heart = megabytes("VmRSS"), Heart()
-    if driver == "sync":
+    if driver in ("sync", "httpx"):
         outcome = caller.call(agent, streaming=form == "stream")
     else:
         outcome, heart = asyncio.run(beside_a_heart(caller, agent, streaming=form == "stream"))
@@ -82,7 +82,7 @@ def measure(caller: Caller, codec: str, driver: str, fault: str, form: str) -> d
 
 
 def main(url: str, codec: str, driver: str) -> None:
-    caller = Caller(transport=make_transport(driver, proxy=False, ssl_context=NO_TLS))
+    caller = Caller(transport=make_transport("httpx" if "httpx" in driver else None, proxy=False, ssl_context=NO_TLS))
     caller.url = url
     for _ in range(3):  # what is imported and made once is not counted
         measure(caller, codec, driver, "good", "stream")

@@ -11,7 +11,6 @@ import pytest
 
 from agent.testing import LoopbackServer
 from agent.wire import parse_json
-from tests.drive import needs_aiohttp
 from tests.faults.expected import Failure, expected
 from tests.faults.heavy import HEAVY
 from tests.faults.playing import CODECS, faulty
@@ -29,7 +28,7 @@ LONGEST_HOLD = 0.05
     ("codec", "driver"),
     [
         *in_turn(CODECS, ("sync", "aio")),
-        pytest.param("openai-chat", "aiohttp", marks=needs_aiohttp),
+        *(("openai-chat", driver) for driver in ("httpx", "aio-httpx")),
     ],
 )
 def test_what_is_too_large_costs_little(codec: str, driver: str) -> None:

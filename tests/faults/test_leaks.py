@@ -19,7 +19,7 @@ from agent import Agent, errors
 from agent.testing import Answer, Chaos, LoopbackServer, Piece, VendorScript
 from agent.transports.http import HttpTransport
 from agent.wire import WireRequest
-from tests.drive import AnyHttp, make_transport, needs_aiohttp
+from tests.drive import AnyHttp, make_transport
 from tests.drivers.play import NO_TLS
 from tests.faults.playing import CODECS, MODELS
 
@@ -183,7 +183,7 @@ def test_streams_in_threads_leave_no_socket_and_no_thread(world: World, rng: ran
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("carrier", ["http", pytest.param("aiohttp", marks=needs_aiohttp)])
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
 def test_streams_in_tasks_leave_no_socket_no_task_and_no_thread(world: World, rng: random.Random, carrier: str) -> None:
     before = set(threading.enumerate())
     assert asyncio.run(in_tasks(world, 1000, rng.randrange(2**32), carrier)) == set()
@@ -201,7 +201,7 @@ def resident() -> float:
 
 @pytest.mark.soak
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is measured as Linux tells it")
-@pytest.mark.parametrize("driver", ["sync", "aio", pytest.param("aiohttp", marks=needs_aiohttp)])
+@pytest.mark.parametrize("driver", ["sync", "aio", "httpx"])
 def test_ten_thousand_streams_leave_nothing_and_memory_stays_flat(
     world: World, rng: random.Random, driver: str
 ) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors
+from agent.http.connections import most_idle
 from agent.testing import Answer, LoopbackServer, RawAnswer
-from agent.transports.direct import most_idle
 from agent.transports.http import HttpTransport
 from agent.wire import Limits, Reply, WireRequest
 from tests.drive import AnyHttp, Driver, run_and_leave_nothing

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.transports.http1 import MAX_HEAD_BYTES, Address, BadRequest, BadResponse, ResponseReader
+from agent.http.parser import MAX_HEAD_BYTES, Address, BadRequest, BadResponse, ResponseReader
 
 
 @dataclass

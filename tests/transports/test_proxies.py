@@ -14,12 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import trustme
 
 from agent import Agent, errors
 from agent.testing import LoopbackServer
-from agent.transports.proxies import ProxySettings, httpcore_proxy
+from agent.transports.proxies import ProxySettings, client_proxy
 from tests.drive import Driver, run_and_leave_nothing
 from tests.drivers.play import agent_at, streamed_or_whole
 
@@ -428,14 +429,14 @@ def test_a_proxy_that_is_not_there_is_a_connection_error(drive_http: Driver) -> 
 )
 def test_a_proxy_of_an_unknown_kind_or_with_no_readable_address_is_refused(url: str) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
-        httpcore_proxy(url, ssl.create_default_context())
+        client_proxy(httpx2, url, ssl.create_default_context())
     assert "canary" not in str(caught.value)
 
 
 def test_a_password_with_special_characters_is_decoded() -> None:
-    proxy = httpcore_proxy("http://us%40er:p%3Ass@[::1]:3128", ssl.create_default_context())
-    assert proxy.auth == (b"us@er", b"p:ss")
-    assert (proxy.url.host, proxy.url.port) == (b"::1", 3128)
+    proxy = client_proxy(httpx2, "http://us%40er:p%3Ass@[::1]:3128", ssl.create_default_context())
+    assert proxy.auth == ("us@er", "p:ss")
+    assert (proxy.url.host, proxy.url.port) == ("::1", 3128)
 
 
 # Which proxy

@@ -30,7 +30,7 @@ from agent import Agent, AgentResponse, RetryConfig, errors
 from agent.testing import Answer, LoopbackServer, Network, Piece
 from agent.transports import sdk_shared
 from agent.transports.event_stream import EventStreamDecoder
-from agent.transports.stepping import Head
+from agent.transports.threaded import Head
 from tests.support.cases import FULL
 
 KEY = "sk-brought-0123456789"

@@ -247,6 +247,8 @@ def test_an_ssl_cert_file_that_cannot_be_used_is_named_before_any_connection(
 def test_a_client_certificate_that_the_server_rejects_is_final(
     drive_http: Driver, authority: trustme.CA, version: ssl.TLSVersion, client: str
 ) -> None:
+    if drive_http.name == "aio-httpx" and version == ssl.TLSVersion.TLSv1_3:
+        pytest.skip("anyio loses the alert that says why, where the connection is reset right after it")
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     theirs.minimum_version = theirs.maximum_version = version
     authority.issue_cert("127.0.0.1").configure_cert(theirs)

@@ -6,7 +6,7 @@ is left. Nothing here knows HTTP.
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -14,12 +14,15 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ..wire import BlockingRun, Cancelled, Live
+from .addresses import connect_first, resolve
 
 if TYPE_CHECKING:
     import ssl
 
 RECEIVE_BYTES = 64 * 1024
 _LONG = 3600.0
+_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+"""Needs no file descriptor of its own, unlike epoll and kqueue."""
 
 
 class LiveSocket:
@@ -112,9 +115,9 @@ class Connection(LiveSocket):
         """Whether an idle connection has something to read: its end, usually. Then it cannot be used again."""
         if self.closed:
             return True
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(0))
+        with _Selector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            return bool(selector.select(0))
 
     def close(self) -> None:
         self._socket.close()
@@ -129,8 +132,8 @@ def connect(host: str, port: int, limit: Live) -> Connection:
     seconds = limit.seconds()
 
     def dial() -> socket.socket:
-        connected = socket.create_connection((host, port), seconds)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected = connect_first(resolve(host, port), seconds)
+        connected.settimeout(seconds)
         return connected
 
     return Connection(attempt(dial, host, limit.run, seconds))

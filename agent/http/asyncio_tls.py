@@ -1,4 +1,4 @@
-"""TLS on an event loop, over a bare protocol as `sockets_aio` has it.
+"""TLS on an event loop, over a bare protocol as `asyncio_sockets` has it.
 
 The loop's own TLS takes 256 kB for each connection, in use or idle, and two more layers of calls for each record. Here
 a connection has what OpenSSL needs for a record, and all of a loop receive into one buffer.
@@ -7,11 +7,12 @@ a connection has what OpenSSL needs for a record, and all of a loop receive into
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 
 from typing_extensions import override
 
-from .sockets_aio import AioSocket, wake
+from .asyncio_sockets import AioSocket, wake
 
 _AT_A_TIME = 64 * 1024
 """Encrypted before the system must take it: a long request is not in memory twice."""
@@ -117,11 +118,10 @@ class TlsSocket(AioSocket):
             await self.writer
 
 
-async def connect_tls(
-    address: str, port: int, context: ssl.SSLContext, name: str, source: tuple[str, int] | None = None
-) -> TlsSocket:
+async def connect_tls(connected: socket.socket, context: ssl.SSLContext, name: str) -> TlsSocket:
+    """Speak TLS over a connected socket."""
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(lambda: TlsSocket(context, name), address, port, local_addr=source)
+    _, connection = await loop.create_connection(lambda: TlsSocket(context, name), sock=connected)
     try:
         await connection.shake()
     except BaseException:

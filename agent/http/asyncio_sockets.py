@@ -6,7 +6,6 @@ There are no timeouts here but the one for connecting: the driver cancels what t
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import math
 import os
 import socket
@@ -16,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
+
+from . import addresses
+from .addresses import SocketAddress, aconnect_first
 
 if TYPE_CHECKING:
     import ssl
@@ -177,62 +179,54 @@ async def connect(host: str, port: int, seconds: float | None, context: ssl.SSLC
         raise TimeoutError(f"connecting to {host} took too long") from None
 
 
-async def dial(
-    host: str, port: int, *, source: tuple[str, int] | None = None, context: ssl.SSLContext | None = None
-) -> AioSocket:
-    """The first of the host's addresses that can be reached."""
+async def dial(host: str, port: int, *, context: ssl.SSLContext | None = None) -> AioSocket:
+    """Connect to the first of the host's addresses that answers."""
+    connected = await aconnect_first(await resolve(host, port))
     loop = asyncio.get_running_loop()
-    addresses = await resolve(host, port)
-    for last, address in enumerate(addresses, 1 - len(addresses)):
-        try:
-            if context is not None:
-                from .tls_aio import connect_tls  # it loads `ssl`, which plain connections do without
+    try:
+        if context is not None:
+            from .asyncio_tls import connect_tls  # it loads `ssl`, which plain connections do without
 
-                return await connect_tls(address, port, context, host, source)
-            _, connection = await loop.create_connection(AioSocket, address, port, local_addr=source)
-        except OSError:
-            if last == 0:
-                raise
-        else:
-            return connection
-    raise OSError("it has no address")
+            return await connect_tls(connected, context, host)
+        _, connection = await loop.create_connection(AioSocket, sock=connected)
+    except BaseException:
+        connected.close()
+        raise
+    return connection
 
 
 def finite(seconds: float | None) -> float | None:
     return None if seconds == math.inf else seconds
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    """Addresses in the system's order, looked up in a daemon thread.
+async def resolve(host: str, port: int) -> list[SocketAddress]:
+    """The host's addresses, looked up in a daemon thread.
 
     A lookup can hang for minutes and cannot be interrupted. In the loop's own executor it would take one of few
     threads, and `asyncio.run` and the interpreter's exit would wait for it.
     """
-    try:
-        return [str(ipaddress.ip_address(host))]
-    except ValueError:
-        pass
+    if ":" in host or host.replace(".", "").isdigit():  # an address, which needs no lookup
+        return addresses.resolve(host, port)
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[list[str]] = loop.create_future()
+    found: asyncio.Future[list[SocketAddress]] = loop.create_future()
 
-    def settle(addresses: list[str], error: Exception | None) -> None:
+    def settle(resolved: list[SocketAddress], error: Exception | None) -> None:
         if found.done():
             return
         if error is not None:
             found.set_exception(error)
         else:
-            found.set_result(addresses)
+            found.set_result(resolved)
 
     def main() -> None:
-        addresses: list[str] = []
+        resolved: list[SocketAddress] = []
         failure: Exception | None = None
         try:
-            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
+            resolved = addresses.resolve(host, port)
         except Exception as error:
             failure = error
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, addresses, failure)
+            loop.call_soon_threadsafe(settle, resolved, failure)
 
     threading.Thread(target=main, daemon=True, name="agent-lookup").start()
     return await found

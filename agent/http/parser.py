@@ -1,8 +1,7 @@
-"""HTTP/1.1 as bytes: the head of a request, and a reader that is pushed a response.
+"""HTTP/1.1 as bytes: the head of a request, and an incremental parser for its response.
 
-It exists because a general HTTP library spends more on a call than everything else together. It does what calling a
-model needs and no more: one POST, one answer, no upgrades. It knows no sockets and no time. What it accepts is what
-h11 accepts, which judges it in the tests.
+It covers what calling a model needs: one POST, one response, no upgrades. It accepts what h11 accepts, which the tests
+compare it with.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ _CHUNKED = -2
 
 
 class ResponseReader:
-    """Is pushed what a server sends for one request.
+    """Incremental parser for one HTTP response.
 
     `take_head` until it returns True, then `take` for each further piece; `end` when the bytes have ended. `complete`
     says that the whole body has come, `reusable` that the connection can carry another request. Bytes that came before

@@ -1,0 +1,352 @@
+"""HTTP through clients of httpx2 or httpx: a user's own, or those that a transport creates for proxies.
+
+A blocking client runs in a worker thread, one step at a time, so that timeouts and cancellation are exact. Redirects
+are not followed. Bodies are read undecoded where possible, so that limits on decompression hold.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import errno
+import os
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, suppress
+from typing import Any
+
+from typing_extensions import override
+
+from .. import errors
+from ..http.errors import check_status, describe, is_untrusted, map_error
+from ..http.inflate import inflater_for
+from ..http.response_body import Collector
+from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
+from .threaded import Head, Stepper, Steps, open_body
+
+_SET_BY_CLIENT = frozenset((b"accept-encoding", b"content-length", b"host"))
+_TURN_KILOBYTES = 64
+"""Kilobytes of a response that is already here before other tasks of the loop get their turn."""
+
+
+class SyncClientCarrier:
+    """Sends requests through a blocking client."""
+
+    def __init__(self, client: Any, *, brackets: bool = False) -> None:
+        self.client = client
+        self._brackets = brackets
+
+    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
+        body = self.open_body(request, limits, live)
+        try:
+            collector = Collector(body.headers, limits.max_bytes)
+            while piece := body.read():
+                collector.add(piece)
+            return Reply(body.status, body.headers, collector.finish())
+        finally:
+            body.close()
+            body.closed = True
+            live.run.bodies.remove(body)
+
+    def open_body(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
+        left = live.seconds()
+        return open_body(
+            Stepper(lambda stepper: self._steps(request, limits, left, stepper), contextvars.copy_context()), live
+        )
+
+    def _steps(self, request: WireRequest, limits: Limits, seconds: float, stepper: Stepper) -> Steps:
+        response: Any = None
+        connection = _Connection(stepper)
+        try:
+            built = _build(self.client, request, limits, seconds, connection.trace, brackets=self._brackets)
+            response = self.client.send(built, stream=True, follow_redirects=False)
+            if response.extensions.get("http_version") != b"HTTP/2":
+                connection.watch(response.extensions.get("network_stream"))
+            check_status(response.status_code)
+            head = _head(response)
+            decode = _Decoder(response, head.headers)
+            yield head
+            for chunk in decode.chunks(response):
+                if piece := decode.feed(chunk):
+                    yield piece
+            if piece := decode.finish():
+                yield piece
+        except Exception as error:
+            raise _mapped(error, request) from _cause_of(error)
+        finally:
+            if response is not None:
+                response.close()
+            else:
+                connection.drop()
+            connection.release()
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AsyncClientCarrier:
+    """Sends requests through an async client."""
+
+    def __init__(self, client: Any, *, brackets: bool = False) -> None:
+        self.client = client
+        self._brackets = brackets
+
+    async def send(self, request: WireRequest, limits: Limits) -> Reply:
+        body = await self.open_body(request, limits, [])
+        try:
+            collector = Collector(body.headers, limits.max_bytes)
+            while piece := await body.read():
+                collector.add(piece)
+            return Reply(body.status, body.headers, collector.finish())
+        finally:
+            await body.aclose()
+
+    async def open_body(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
+        response: Any = None
+        connection = _Connection()
+        try:
+            built = _build(self.client, request, limits, None, connection.trace_async, brackets=self._brackets)
+            response = await self.client.send(built, stream=True, follow_redirects=False)
+            check_status(response.status_code)
+            body = _ClientBody(response, request)
+            bodies.append(body)
+            return body
+        except BaseException as error:
+            if response is not None:
+                await _aclose(response)
+            else:
+                await connection.drop_async()
+            if isinstance(error, Exception):
+                raise _mapped(error, request) from _cause_of(error)
+            raise
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+
+
+class _ClientBody(AsyncBody):
+    """The response body of an async client."""
+
+    __slots__ = ("_chunks", "_decode", "_request", "_response", "_taken")
+
+    def __init__(self, response: Any, request: WireRequest) -> None:
+        head = _head(response)
+        super().__init__(head.status, head.headers)
+        self._response = response
+        self._request = request
+        self._decode = _Decoder(response, head.headers)
+        self._chunks: AsyncIterator[bytes] = self._decode.chunks_async(response)
+        self._taken = 0
+
+    @override
+    async def read(self) -> bytes:
+        import asyncio
+
+        if self._taken >= _TURN_KILOBYTES:
+            self._taken = 0
+            await asyncio.sleep(0)
+        try:
+            async for chunk in self._chunks:
+                self._taken += 1 + (len(chunk) >> 10)
+                if piece := self._decode.feed(chunk):
+                    return piece
+            return self._decode.finish()
+        except Exception as error:
+            raise _mapped(error, self._request) from _cause_of(error)
+
+    @override
+    async def aclose(self) -> None:
+        await _aclose(self._response)
+
+
+async def _aclose(response: Any) -> None:
+    with suppress(Exception):  # what a connection says while it is closed helps nobody
+        await response.aclose()
+
+
+class _Decoder:
+    """Decompresses a body, unless the client has read and decoded it already, as mocks and event hooks do."""
+
+    __slots__ = ("_inflater", "_read")
+
+    def __init__(self, response: Any, headers: Mapping[str, str]) -> None:
+        self._read: bool = response.is_stream_consumed
+        self._inflater = None if self._read else inflater_for(headers.get("content-encoding"))
+
+    def chunks(self, response: Any) -> Iterator[bytes]:
+        found: Iterator[bytes] = iter((response.content,)) if self._read else response.iter_raw()
+        return found
+
+    async def chunks_async(self, response: Any) -> AsyncGenerator[bytes, None]:
+        if self._read:
+            yield response.content
+            return
+        async with aclosing(response.aiter_raw()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    def feed(self, chunk: bytes) -> bytes:
+        return chunk if self._inflater is None else self._inflater.feed(chunk)
+
+    def finish(self) -> bytes:
+        return b"" if self._inflater is None else self._inflater.finish()
+
+
+class _Connection:
+    """The connection of one request, as httpcore's trace events show it. HTTP/2 connections are shared and left alone.
+
+    It ends blocking calls from another thread, and closes connections that httpcore forgets when a proxy fails.
+    """
+
+    __slots__ = ("_handle", "_stepper", "_stream")
+
+    def __init__(self, stepper: Stepper | None = None) -> None:
+        self._stepper = stepper
+        self._stream: Any = None
+        self._handle: socket.socket | None = None
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith("connect_tcp.complete"):
+            self.watch(info.get("return_value"))
+        elif event.endswith("start_tls.complete"):
+            self._stream = info.get("return_value")
+        elif event.startswith("http2."):
+            self.release()
+
+    async def trace_async(self, event: str, info: Mapping[str, Any]) -> None:
+        self.trace(event, info)
+
+    def watch(self, stream: Any) -> None:
+        self._stream = stream
+        connected = None if stream is None or self._stepper is None else stream.get_extra_info("socket")
+        if not isinstance(connected, socket.socket) or self._handle is not None:
+            return
+        # A duplicate, because wrapping a socket in TLS takes its descriptor away.
+        handle = self._handle = socket.socket(fileno=os.dup(connected.fileno()))
+
+        def shut_down() -> None:
+            with suppress(OSError):
+                handle.shutdown(socket.SHUT_RDWR)
+
+        assert self._stepper is not None
+        self._stepper.interrupt = shut_down
+        if self._stepper.closed:
+            shut_down()
+
+    def release(self) -> None:
+        self._stream = None
+        if self._stepper is not None:
+            self._stepper.interrupt = None
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
+
+    def drop(self) -> None:
+        """Close the connection of a request that failed before its response."""
+        if self._stream is not None:
+            with suppress(Exception):
+                self._stream.close()
+
+    async def drop_async(self) -> None:
+        if self._stream is not None:
+            with suppress(Exception):
+                await self._stream.aclose()
+
+
+def _build(
+    client: Any,
+    request: WireRequest,
+    limits: Limits,
+    seconds: float | None,
+    trace: Callable[[str, Mapping[str, Any]], Any],
+    *,
+    brackets: bool,
+) -> Any:
+    """The request as the client builds it: with its default headers, cookies and parameters.
+
+    Args:
+        seconds: Bounds each read, for a thread that nobody waits for any more.
+        brackets: Write IPv6 hosts in brackets, for proxies: httpcore puts the host into `CONNECT` as it is.
+    """
+    headers = [(name, value) for name, value in request.headers if name.lower() not in _SET_BY_CLIENT]
+    wait = None if seconds is None or seconds >= 1e6 else seconds
+    timeouts = {"connect": limits.connect, "read": wait, "write": wait, "pool": client.timeout.pool}
+    built = client.build_request(
+        "POST",
+        request.url,
+        content=request.body,
+        headers=[*headers, (b"accept-encoding", b"identity")],
+        extensions={"timeout": timeouts, "trace": trace},
+    )
+    if brackets and ":" in built.url.host:
+        built.extensions["sni_hostname"] = built.url.host
+        built.url = _bracketed(built.url)
+    return built
+
+
+def _bracketed(url: Any) -> Any:
+    class Bracketed(type(url)):  # type: ignore[misc]
+        """A URL whose raw host has the brackets of an IPv6 address."""
+
+        @property
+        def raw_host(self) -> bytes:
+            return b"[%b]" % super().raw_host
+
+    return Bracketed(url)
+
+
+def _head(response: Any) -> Head:
+    return Head(response.status_code, Headers.of(response.headers.raw))
+
+
+# Errors. They are told apart by name, because neither library need be installed.
+
+_UNSENDABLE = frozenset(("InvalidURL", "LocalProtocolError", "UnsupportedProtocol"))
+
+
+def _cause_of(error: Exception) -> BaseException | None:
+    """The cause to chain: not one that may quote a header, and so a key."""
+    if isinstance(error, errors.AgentError):
+        return error.__cause__
+    return None if _names(error) & _UNSENDABLE else error
+
+
+def _names(error: Exception) -> set[str]:
+    return {base.__name__ for base in type(error).__mro__}
+
+
+def _mapped(error: Exception, request: WireRequest) -> Exception:
+    """An exception of the library as an AgentError. Any other, such as one of an event hook, stays as it is."""
+    if isinstance(error, errors.AgentError):
+        return error
+    names = _names(error)
+    if names & _UNSENDABLE:
+        return errors.ConfigurationError(
+            f"The request cannot be sent: {type(error).__name__}.", field="base_url", fix="Check URL and headers."
+        )
+    if "PoolTimeout" in names or _is_out_of_files(error):
+        return errors.PoolExhaustedError(describe(error, request))
+    if "TimeoutException" in names:
+        return errors.TimeoutError(describe(error, request))
+    if "ProxyError" in names:
+        return errors.ConnectionError(describe(error, request), retryable=False)
+    if "DecodingError" in names:
+        return errors.ProtocolError(describe(error, request))
+    if names & {"TransportError", "StreamError"}:
+        return errors.ConnectionError(describe(error, request), retryable=not is_untrusted(error))
+    if type(error).__module__.startswith("socksio"):  # an extra, which need not be there
+        return errors.ConnectionError(f"invalid reply of the SOCKS proxy: {describe(error, request)}", retryable=False)
+    if isinstance(error, RuntimeError) and "closed" in str(error):
+        return errors.ConfigurationError(
+            f"The HTTP client cannot be used: {error}",
+            field="http_client",
+            fix="Keep the client open as long as the agent, and an async client on one event loop.",
+        )
+    return map_error(error, request)
+
+
+def _is_out_of_files(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
