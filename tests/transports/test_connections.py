@@ -1,0 +1,385 @@
+"""Direct connections: stale ones are replaced, a dead address costs little, and `select.select` is enough."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import Agent, errors
+from agent.http import addresses
+from agent.http.addresses import ATTEMPT_DELAY, SocketAddress, interleave
+from agent.testing import LoopbackServer
+from agent.transports.http import HttpTransport
+from agent.wire import Limits, WireRequest
+from tests.drive import run_and_leave_nothing
+from tests.drivers.play import agent_at, completion, streamed_or_whole
+
+ROOT = Path(__file__).parent.parent.parent
+awaits = pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
+REPLY = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+
+
+class ClosingServer:
+    """Answers the first request of each connection, and closes it when the second one has come.
+
+    That is what a client sees whose request crosses the server's close.
+    """
+
+    def __init__(self, *, reset: bool = False, after: bytes = b"", ever: bool = True) -> None:
+        self.connections = 0
+        self.requests = 0
+        self._reset, self._after, self._ever = reset, after, ever
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._main, daemon=True).start()
+
+    def _main(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            if not self._ever and self.connections > 1:
+                return
+            self._take(connection)
+            connection.sendall(REPLY % (len(completion("hello")), completion("hello")))
+            self._take(connection)
+            connection.sendall(self._after)
+            if self._reset:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+
+    def _take(self, connection: socket.socket) -> None:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += connection.recv(65536)
+            if not data:
+                raise OSError
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+        while len(body) < length:
+            body += connection.recv(65536)
+        self.requests += 1
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@contextmanager
+def closing_server(**options: Any) -> Iterator[ClosingServer]:
+    server = ClosingServer(**options)
+    yield server
+    server.close()
+
+
+def calls(agent: Agent, count: int, *, awaits: bool) -> list[str | None]:
+    async def main() -> list[str | None]:
+        return [(await agent.acomplete("hi")).text for _ in range(count)]
+
+    return run_and_leave_nothing(main()) if awaits else [agent.complete("hi").text for _ in range(count)]
+
+
+@awaits
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_kept_connection_that_the_server_has_just_closed_is_replaced_once(awaits: bool, reset: bool) -> None:
+    """At once and without an error; it is no retry, so it happens with max_retries=0, too."""
+    with closing_server(reset=reset) as server:
+        transport = HttpTransport(proxy=False)
+        agent = Agent("openai-chat:m", api_key="k", base_url=f"{server.url}/v1", transport=transport, max_retries=0)
+        started = time.monotonic()
+        assert calls(agent, 4, awaits=awaits) == ["hello"] * 4
+        assert time.monotonic() - started < 2
+        assert server.connections == 4
+        transport.close()
+
+
+@awaits
+def test_the_replacement_is_not_recorded_as_an_attempt(awaits: bool) -> None:
+    with closing_server() as server:
+        agent = Agent(
+            "openai-chat:m",
+            api_key="k",
+            base_url=f"{server.url}/v1",
+            transport=HttpTransport(proxy=False),
+            max_retries=0,
+        )
+
+        async def main() -> int:
+            await agent.acomplete("hi")
+            return len((await agent.acomplete("hi")).route or ())
+
+        if awaits:
+            assert run_and_leave_nothing(main()) == 1
+        else:
+            agent.complete("hi")
+            assert len(agent.complete("hi").route or ()) == 1
+
+
+@awaits
+def test_a_replacement_that_fails_is_an_error(awaits: bool) -> None:
+    with closing_server(ever=False) as server:
+        agent = Agent(
+            "openai-chat:m",
+            api_key="k",
+            base_url=f"{server.url}/v1",
+            transport=HttpTransport(proxy=False),
+            max_retries=0,
+        )
+        with pytest.raises(errors.ConnectionError):
+            calls(agent, 2, awaits=awaits)
+        assert server.connections == 2
+
+
+@awaits
+def test_a_connection_that_breaks_after_the_first_byte_is_not_replaced(awaits: bool) -> None:
+    """The server has taken the request, and may have acted on it."""
+    with closing_server(after=b"HTTP/1.1 2") as server:
+        agent = Agent(
+            "openai-chat:m",
+            api_key="k",
+            base_url=f"{server.url}/v1",
+            transport=HttpTransport(proxy=False),
+            max_retries=0,
+        )
+        with pytest.raises(errors.ConnectionError):
+            calls(agent, 2, awaits=awaits)
+        assert server.connections == 1
+
+
+@awaits
+def test_a_new_connection_that_is_closed_is_an_error_at_once(awaits: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepted = 0
+
+        def serve() -> None:
+            nonlocal accepted
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    accepted += 1
+                    with connection:
+                        connection.recv(65536)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        agent = Agent("openai-chat:m", api_key="k", base_url=url, transport=HttpTransport(proxy=False), max_retries=0)
+        with pytest.raises(errors.ConnectionError):
+            calls(agent, 1, awaits=awaits)
+        assert accepted == 1
+
+
+# Happy Eyeballs
+
+
+def test_addresses_alternate_between_families() -> None:
+    def at(family: int, name: str) -> SocketAddress:
+        return SocketAddress(family, (name, 1))
+
+    six = [at(socket.AF_INET6, f"6-{number}") for number in range(3)]
+    four = [at(socket.AF_INET, f"4-{number}") for number in range(1)]
+    assert interleave([*six, *four]) == [six[0], four[0], six[1], six[2]]
+    assert interleave([]) == []
+
+
+@contextmanager
+def black_hole() -> Iterator[int]:
+    """A port whose connections are never accepted nor refused: its queue is full."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        filling = []
+        for _ in range(8):
+            filler = socket.socket()
+            filler.setblocking(False)
+            with suppress(BlockingIOError):
+                filler.connect(address)
+            filling.append(filler)
+        time.sleep(0.05)
+        yield address[1]
+        for filler in filling:
+            filler.close()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def resolves_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
+    """Every host has these addresses, which differ in their ports, since the machine may have one address only."""
+    found = [SocketAddress(socket.AF_INET, ("127.0.0.1", port)) for port in ports]
+    monkeypatch.setattr(addresses, "resolve", lambda host, port: found)
+    monkeypatch.setattr("agent.http.sockets.resolve", lambda host, port: found)
+
+
+@pytest.mark.timing
+@awaits
+@pytest.mark.parametrize("dead", ["black hole", "refused", "both"])
+def test_a_dead_first_address_costs_at_most_300_ms(awaits: bool, dead: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with black_hole() as hole, LoopbackServer(streamed_or_whole) as server:
+        good = int(server.url.rpartition(":")[2])
+        before = {"black hole": [hole], "refused": [free_port()], "both": [free_port(), hole]}[dead]
+        resolves_to(monkeypatch, *before, good)
+        agent = Agent(
+            "openai-chat:m",
+            api_key="k",
+            base_url="http://localhost:1/v1",
+            transport=HttpTransport(proxy=False),
+            max_retries=0,
+        )
+        calls(agent_at(server, transport=HttpTransport(proxy=False)), 1, awaits=awaits)  # everything is imported
+        started = time.monotonic()
+        assert calls(agent, 1, awaits=awaits) == ["hello"]
+        took = time.monotonic() - started
+        assert took < 0.3 + 0.1
+        assert took >= (0 if dead == "refused" else ATTEMPT_DELAY - 0.01)
+        assert server.wait_until(lambda: server.open_connections <= 2)
+
+
+@awaits
+def test_an_address_that_is_refused_at_once_waits_for_nobody(awaits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LoopbackServer(streamed_or_whole) as server:
+        resolves_to(monkeypatch, *(free_port() for _ in range(5)), int(server.url.rpartition(":")[2]))
+        agent = Agent("openai-chat:m", base_url="http://localhost:1/v1", transport=HttpTransport(proxy=False))
+        assert calls(agent, 1, awaits=awaits) == ["hello"]
+
+
+@awaits
+def test_a_slow_first_address_that_answers_in_the_end_is_used(awaits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the others are dead: the first is still waited for."""
+    with black_hole() as hole:
+        resolves_to(monkeypatch, hole, free_port())
+        agent = Agent(
+            "openai-chat:m",
+            base_url="http://localhost:1/v1",
+            transport=HttpTransport(proxy=False),
+            connect_timeout=0.6,
+            max_retries=0,
+        )
+        started = time.monotonic()
+        with pytest.raises(errors.TimeoutError):
+            calls(agent, 1, awaits=awaits)
+        assert time.monotonic() - started >= 0.59
+
+
+@awaits
+def test_addresses_that_are_all_dead_are_an_error(awaits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolves_to(monkeypatch, free_port(), free_port())
+    agent = Agent(
+        "openai-chat:m", base_url="http://localhost:1/v1", transport=HttpTransport(proxy=False), max_retries=0
+    )
+    with pytest.raises(errors.ConnectionError, match="(?i)refused"):
+        calls(agent, 1, awaits=awaits)
+
+
+def test_a_race_that_is_cancelled_leaves_no_task_and_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    with black_hole() as hole:
+        resolves_to(monkeypatch, hole, hole, hole)
+
+        async def main() -> None:
+            transport = HttpTransport(proxy=False)
+            call = asyncio.create_task(transport.asend(WireRequest("http://localhost:1/", (), b""), Limits()))
+            await asyncio.sleep(0.3)
+            call.cancel()
+            with suppress(asyncio.CancelledError):
+                await call
+            await asyncio.sleep(0.01)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        asyncio.run(main())
+
+
+# Platforms
+
+
+def test_no_platform_needs_poll_or_epoll() -> None:
+    """As on Windows: `select.select` is all there is."""
+    with LoopbackServer(streamed_or_whole) as server:
+        program = f"""
+import select
+for name in ("poll", "epoll", "kqueue", "devpoll"):
+    if hasattr(select, name):
+        delattr(select, name)
+import asyncio, selectors
+assert selectors.DefaultSelector is selectors.SelectSelector
+from agent import Agent
+agent = Agent("openai-chat:m", api_key="k", base_url="{server.url}/v1", max_retries=0)
+for _ in range(3):
+    assert agent.complete("hi").text == "hello"
+    assert agent.stream("hi").collect().text == "t0 t1 t2 "
+async def main():
+    for _ in range(3):
+        assert (await agent.acomplete("hi")).text == "hello"
+        assert (await agent.astream("hi").collect()).text == "t0 t1 t2 "
+asyncio.run(main())
+print("done")
+"""
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.stdout == "done\n", done.stderr
+        assert server.connections_made == 2, "kept connections are recognised as open"
+
+
+# Nothing is left behind
+
+
+def leave_nothing(count: int, carrier: str, *, awaits: bool) -> None:
+    library = "httpx2" if carrier == "httpx" else None
+    before = set(threading.enumerate())
+    with LoopbackServer(streamed_or_whole) as server:
+        transport = HttpTransport(proxy=False, library=library)  # type: ignore[arg-type]
+        agent = agent_at(server, transport=transport)
+
+        async def one(number: int) -> None:
+            if number % 2:
+                await agent.acomplete("hi")
+            else:
+                await agent.astream("hi").collect()
+
+        async def main() -> None:
+            for start in range(0, count, 20):
+                await asyncio.gather(*(one(number) for number in range(start, min(start + 20, count))))
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        if awaits:
+            run_and_leave_nothing(main())
+        else:
+            for number in range(count):
+                agent.complete("hi") if number % 2 else agent.stream("hi").collect()
+            transport.close()
+        assert len(server.requests) == count
+        assert server.connections_made <= 20
+        assert server.wait_until(lambda: server.open_connections == 0)
+    deadline = time.monotonic() + 5
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left
+
+
+@awaits
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+def test_a_thousand_calls_leave_no_socket_task_or_thread(carrier: str, awaits: bool) -> None:
+    leave_nothing(500 if carrier == "httpx" else 1000, carrier, awaits=awaits)
+
+
+@pytest.mark.soak
+@awaits
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+def test_twenty_thousand_calls_leave_no_socket_task_or_thread(carrier: str, awaits: bool) -> None:
+    leave_nothing(20_000, carrier, awaits=awaits)
