@@ -29,7 +29,6 @@ FLOOR = Entry("raw httpx", "raw_httpx", "floor")
 AGAIN = Entry("raw httpx, again", "raw_httpx", "floor")
 """The floor a second time, in another process: its ratio to the first says how far to trust the others."""
 OURS = Entry("agent", "ours", "agent", "http")
-OURS_FAST = Entry("agent, fast", "ours", "agent", "fast")
 PEERS = (
     Entry("httpx2 + orjson", "raw_httpx2", "fast-json"),
     Entry("aiohttp + orjson", "raw_aiohttp", "aiohttp"),
@@ -45,7 +44,7 @@ PEERS = (
     Entry("mirascope", "mirascope_", "mirascope"),
     Entry("llm", "llm_", "llm"),
 )
-EVERYONE = (FLOOR, AGAIN, OURS, OURS_FAST, *PEERS)
+EVERYONE = (FLOOR, AGAIN, OURS, *PEERS)
 
 _QUIET = {
     "ANTHROPIC_API_KEY": "sk-benchmark",

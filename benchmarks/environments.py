@@ -45,7 +45,7 @@ PINNED: dict[str, tuple[str, ...]] = {
     "llm": ("llm==0.36", "llm-anthropic==0.30", "llm-gemini==0.35"),
 }
 OURS = "agent"
-"""Its environment holds what `pyproject.toml` asks for, and the extra `fast`; the package itself is this checkout."""
+"""Its environment holds what `pyproject.toml` asks for; the package itself is this checkout."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def requirements(name: str) -> tuple[str, ...]:
     if name != OURS:
         return PINNED[name]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return (*project["dependencies"], *project["optional-dependencies"]["fast"])
+    return tuple(project["dependencies"])
 
 
 def names() -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import contest, conversations, growth, imports, routing, starts
 from benchmarks.contest import Plan, Table
-from benchmarks.contestants import AGAIN, EVERYONE, FLOOR, OURS, OURS_FAST, ROOT, Entry
+from benchmarks.contestants import AGAIN, EVERYONE, FLOOR, OURS, ROOT, Entry
 from benchmarks.environments import Environment, all_ready
 from benchmarks.rows import CROWD, EVERY_KEY, GROWTH, IMPORT, MEMORY, ROUTER, ROWS, SESSIONS, START
 from benchmarks.server import running
@@ -55,8 +55,7 @@ def of_growth(entries: list[Entry], places: dict[str, Environment], server: str,
     told: list[Json] = []
     with contest.processes(entries, places, server) as alive:
         for entry in entries:
-            task = "astream" if entry == OURS_FAST else "stream"
-            found = growth.measure(alive[entry.name], api, rounds, task)
+            found = growth.measure(alive[entry.name], api, rounds, "stream")
             line: Json = {"row": GROWTH, "api": api, "contestant": entry.name}
             if isinstance(found, str):
                 told.append({**line, "absent": found})
@@ -96,7 +95,7 @@ def of_sessions() -> Json:
 def measure(options: argparse.Namespace, save: Callable[[Json], None]) -> Json:
     """Everything that was asked for; what there is so far is saved after each part, since a run takes long."""
     entries = [entry for entry in EVERYONE if entry not in (FLOOR, AGAIN) and options.takes(entry.name)]
-    own = [entry for entry in entries if entry in (OURS, OURS_FAST)]
+    own = [entry for entry in entries if entry == OURS]
     print("environments …", file=sys.stderr, flush=True)
     places = all_ready(sorted({entry.environment for entry in (FLOOR, *entries)}))
     rows = [row for row in ROWS if row.key in options.rows]

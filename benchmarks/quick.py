@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from benchmarks import contest, conversations, growth, imports, routing, starts
 from benchmarks.contest import Cell, Plan, Table
-from benchmarks.contestants import FLOOR, OURS, OURS_FAST, Entry
+from benchmarks.contestants import FLOOR, OURS
 from benchmarks.environments import Environment, all_ready
 from benchmarks.figures import LEAST_ALLOWANCE, Spread, allowance, ratios
 from benchmarks.rows import (
@@ -39,8 +39,6 @@ from benchmarks.rows import (
 )
 from benchmarks.server import running
 from benchmarks.workload import APIS
-
-OWN = (OURS, OURS_FAST)
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,7 @@ def of_table(table: Table) -> Iterator[Verdict]:
         if name in missing:
             continue
         row = BY_KEY[key]
-        variant = OURS.variant if name == OURS.name else OURS_FAST.variant
-        yield of_cell(row.title, f"{api}, {name}", cell, table.control(key, api), row.limits.get(variant))
+        yield of_cell(row.title, f"{api}, {name}", cell, table.control(key, api), row.limits.get(OURS.variant))
 
 
 def of_starts(found: starts.Starts, wanted: set[str]) -> Iterator[Verdict]:
@@ -116,14 +113,13 @@ def of_starts(found: starts.Starts, wanted: set[str]) -> Iterator[Verdict]:
 
 
 def of_growth(server: str, places: dict[str, Environment], api: str, rounds: int) -> Iterator[Verdict]:
-    with contest.processes(OWN, places, server) as alive:
+    with contest.processes([OURS], places, server) as alive:
         for name, process in alive.items():
-            found = growth.measure(process, api, rounds, "stream" if name != OURS_FAST.name else "astream")
+            found = growth.measure(process, api, rounds, "stream")
             where = f"{api}, {name}"
             limit = OTHER_LIMITS[GROWTH]
             if isinstance(found, str):
-                if name != OURS_FAST.name:
-                    yield Verdict(OTHER_TITLES[GROWTH], where, None, limit, note=found, failed=True)
+                yield Verdict(OTHER_TITLES[GROWTH], where, None, limit, note=found, failed=True)
             else:
                 costs = ", ".join(f"{cost * 1e6 / length:.1f}" for length, cost in found.seconds.items())
                 note = f"µs a chunk: {costs}"
@@ -153,8 +149,7 @@ def of_append() -> Verdict:
 
 
 def verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
-    entries: list[Entry] = [entry for entry in OWN if entry.variant in options.variants]
-    places = all_ready(sorted({entry.environment for entry in (FLOOR, *OWN)}))
+    places = all_ready(sorted({entry.environment for entry in (FLOOR, OURS)}))
     for place in places.values():
         if place.python is None:
             raise SystemExit(f"the environment {place.name} cannot be made: {place.reason}")
@@ -162,11 +157,10 @@ def verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
     plan = Plan(rows, options.apis, options.sessions, options.rounds, options.block, quick=not options.everywhere)
     with running() as server:
         if rows:
-            yield from of_table(contest.run(plan, entries, places, server))
+            yield from of_table(contest.run(plan, [OURS], places, server))
         if options.rows & {START, MEMORY}:
             for api in options.apis if options.everywhere else options.apis[:1]:
-                starting = entries if options.everywhere else [entry for entry in entries if entry == OURS]
-                yield from of_starts(starts.run(starting, places, server, api, options.rounds + 2), options.rows)
+                yield from of_starts(starts.run([OURS], places, server, api, options.rounds + 2), options.rows)
         if GROWTH in options.rows:
             yield from of_growth(server, places, options.apis[0], max(1, options.rounds - 1))
     if IMPORT in options.rows:
@@ -183,7 +177,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Ours against raw httpx, as ratios of CPU time, with limits.")
     parser.add_argument("--rows", default=",".join(EVERY_KEY), help="some of: " + ", ".join(EVERY_KEY))
     parser.add_argument("--apis", default=",".join(APIS), help="some of: " + ", ".join(APIS))
-    parser.add_argument("--variants", default="http,fast", help="transports of ours: http, fast")
     parser.add_argument("--sessions", type=int, default=2, help="how often all processes are started anew")
     parser.add_argument("--rounds", type=int, default=4, help="rounds in each session")
     parser.add_argument("--block", type=float, default=0.02, help="seconds of CPU in a block, about")
@@ -191,8 +184,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.rows = set(options.rows.split(","))
     options.apis = options.apis.split(",")
-    options.variants = options.variants.split(",")
-    for given, known in ((options.rows, EVERY_KEY), (options.apis, APIS), (options.variants, ("http", "fast"))):
+    for given, known in ((options.rows, EVERY_KEY), (options.apis, APIS)):
         if unknown := set(given) - set(known):
             parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(known)}")
     return options

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import plots
-from benchmarks.contestants import EVERYONE, FLOOR, OURS, OURS_FAST, ROOT
+from benchmarks.contestants import EVERYONE, FLOOR, OURS, ROOT
 from benchmarks.plots import number_of
 from benchmarks.rows import CROWD, GROWTH, IMPORT, MEMORY, OTHER_TITLES, ROUTER, ROWS, SESSIONS, START
 from benchmarks.workload import APIS
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "assets"
-OWN = (OURS.name, OURS_FAST.name)
+OWN = (OURS.name,)
 RAW = ("raw httpx", "httpx2 + orjson", "aiohttp + orjson")
 """No libraries for models: they send and parse by hand, and check nothing."""
 ORDER = [entry.name for entry in EVERYONE if entry.name != "raw httpx, again"]
@@ -50,7 +50,7 @@ Measured on {date}: {processor}, {cores} cores, {system}, Python {python}.
   times.
 - The floor runs twice in each round, in two processes. *The floor to itself* would be 1.00 on a machine without
   noise; a difference that is smaller than its quartiles says nothing.
-- *agent, fast* is `transport="fast"`. *raw httpx*, *httpx2 + orjson* and *aiohttp + orjson* are no libraries for
+- *raw httpx*, *httpx2 + orjson* and *aiohttp + orjson* are no libraries for
   models: they parse JSON by hand, and check nothing. The least cost of a library is in bold. A dash says that a
   library cannot do it, or [why not here](#who-is-missing).
 """

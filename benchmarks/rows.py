@@ -35,11 +35,9 @@ class Row:
 
 ROWS = (
     Row("call", "one call", "call", limits={"http": 0.80}),
-    Row("acall", "one call, async", "acall", limits={"http": 0.45, "fast": 0.33}),
+    Row("acall", "one call, async", "acall", limits={"http": 0.45}),
     Row("stream", "stream of 1,000 chunks", "stream", "stream-1000", {"http": 1.0}, "chunk", 1000),
-    Row(
-        "astream", "stream of 1,000 chunks, async", "astream", "stream-1000", {"http": 1.0, "fast": 0.40}, "chunk", 1000
-    ),
+    Row("astream", "stream of 1,000 chunks, async", "astream", "stream-1000", {"http": 1.0}, "chunk", 1000),
     Row("first", "200 messages and 20 tools, first request", "first", limits={"http": 1.1}),
     Row("next", "200 messages and 20 tools, next turn", "next", limits={"http": 0.7}, longest=2),
     Row("loop", "tool loop of five turns", "loop", "loop", {"http": 1.3}, "loop"),
@@ -48,7 +46,7 @@ ROWS = (
         "256 in flight, async",
         "flight",
         "slow",
-        {"http": 0.5, "fast": 0.10},
+        {"http": 0.06},
         in_flight=256,
         quick_apis=("openai-chat",),
         quick_rounds=2,

@@ -1,4 +1,4 @@
-"""CPU of our HTTP transports with await, as a ratio to raw httpx 0.28: directly, and through an HTTP proxy.
+"""CPU of async calls with both HTTP options, as a ratio to raw httpx 0.28: directly, and through an HTTP proxy.
 
 The server runs in a process of its own and always gives the same answers; it takes requests meant for a proxy, too. The
 contestants take turns in blocks, and only this process's CPU counts. Run as `python -m benchmarks.transports`.
@@ -19,7 +19,6 @@ import httpx
 from agent import Agent
 from agent.testing import LoopbackServer, Script
 from agent.transports.http import HttpTransport
-from agent.transports.over_aiohttp import AiohttpTransport
 from agent.wire import Answer, Limits, WireRequest
 
 CHUNKS = 1000
@@ -72,19 +71,19 @@ def together(work: Work, count: int) -> Work:
 async def compare(name: str, url: str, proxy: str | None) -> None:
     address = f"{url}/v1/chat/completions"
     headers = tuple((key.encode(), value.encode()) for key, value in HEADERS.items())
-    ours: dict[str, HttpTransport | AiohttpTransport] = {
+    ours: dict[str, HttpTransport] = {
         "http": HttpTransport(proxy=proxy or False),
-        "aiohttp": AiohttpTransport(proxy=proxy or False),
+        "httpx": HttpTransport(proxy=proxy or False, library="httpx2"),
     }
 
-    def call(transport: HttpTransport | AiohttpTransport) -> Work:
+    def call(transport: HttpTransport) -> Work:
         return lambda: transport.asend(WireRequest(address, headers, BODY), Limits())
 
-    def agents(transport: HttpTransport | AiohttpTransport) -> Work:
+    def agents(transport: HttpTransport) -> Work:
         agent = Agent("openai-chat:m", base_url=f"{url}/v1", api_key="sk-bench", transport=transport)
         return lambda: agent.acomplete("hi")
 
-    def stream(transport: HttpTransport | AiohttpTransport) -> Work:
+    def stream(transport: HttpTransport) -> Work:
         agent = Agent("openai-chat:m", base_url=f"{url}/v1", api_key="sk-bench", transport=transport)
         return lambda: agent.astream("hi").collect()
 

@@ -1,4 +1,4 @@
-"""This library, over its usual transport or over the fast one."""
+"""This library."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import workload
-from benchmarks.workers.tasks import Absent
 from benchmarks.workload import Found
 
-VERSIONS = ("agent-llm-router", "httpx2", "pydantic", "aiohttp")
+VERSIONS = ("agent-llm-router", "httpx2", "pydantic")
 
 
 def _found(response: Any) -> Found:
@@ -20,22 +19,19 @@ def _found(response: Any) -> Found:
 class Ours:
     """An agent, made once. Its settings are the defaults but for the transport."""
 
-    def __init__(self, api: str, base: str, variant: str) -> None:
+    def __init__(self, api: str, base: str) -> None:
         from agent import Agent
 
         self.api = api
         self.base = base
-        self.options: dict[str, Any] = {} if variant == "http" else {"transport": variant}
         self.agent: Agent = self._agent(base)
-        if isinstance(self.agent._transport, str):  # a version that takes transports, but knows none by name
-            raise TypeError("this version has no transport of that name")
 
     def _agent(self, base: str, **more: Any) -> Any:
         from agent import Agent
 
         address = f"{base}/v1" if self.api.startswith("openai") else base
         name = f"{self.api}:{workload.MODELS[self.api]}"
-        settings = {"api_key": workload.KEY, "max_tokens": workload.MAX_TOKENS, **self.options, **more}
+        settings = {"api_key": workload.KEY, "max_tokens": workload.MAX_TOKENS, **more}
         return Agent(name, base_url=address, **settings)
 
     def call(self) -> Found:
@@ -134,9 +130,4 @@ class Ours:
 
 
 def contestant(api: str, base: str, variant: str) -> Ours:
-    try:
-        return Ours(api, base, variant)
-    except Exception as error:
-        if variant == "http":
-            raise
-        raise Absent(f"transport={variant!r} is not available: {error}") from error
+    return Ours(api, base)

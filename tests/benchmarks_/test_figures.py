@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.contest import Cell, Table
-from benchmarks.contestants import OURS, OURS_FAST
+from benchmarks.contestants import OURS
 from benchmarks.figures import LEAST_ALLOWANCE, MOST_ALLOWANCE, Spread, allowance, controls, ratios
 from benchmarks.growth import Growth
 from benchmarks.quick import Verdict, of_table
@@ -41,15 +41,16 @@ def test_what_could_not_be_measured_has_failed_and_what_is_unavailable_has_not()
     assert not Verdict("one call", "anthropic", None, 0.80, note="unavailable").exceeded
 
 
-def test_a_table_becomes_verdicts_with_the_limits_of_each_variant() -> None:
+def test_a_table_becomes_verdicts_with_limits() -> None:
     table = Table()
     table.floors["acall", "gemini"] = [(1.0, 1.0)] * 4
     table.cells["acall", "gemini", OURS.name] = Cell([0.4] * 4, [(1.0, 1.0)] * 4)
-    table.cells["acall", "gemini", OURS_FAST.name] = Cell([0.4] * 4, [(1.0, 1.0)] * 4)
-    verdicts = {verdict.where: verdict for verdict in of_table(table)}
-    assert not verdicts["gemini, agent"].exceeded  # 0.45
-    assert verdicts["gemini, agent, fast"].exceeded  # 0.33
-    table.cells["acall", "gemini", OURS_FAST.name] = Cell(absent="not there yet")
+    table.floors["call", "gemini"] = [(1.0, 1.0)] * 4
+    table.cells["call", "gemini", OURS.name] = Cell([2.0] * 4, [(1.0, 1.0)] * 4)
+    verdicts = {verdict.title: verdict for verdict in of_table(table)}
+    assert not verdicts["one call, async"].exceeded  # 0.45
+    assert verdicts["one call"].exceeded  # 0.80
+    table.cells["acall", "gemini", "other"] = Cell(absent="not there yet")
     told = [str(verdict) for verdict in of_table(table) if verdict.found is None]
     assert len(told) == 1
     assert "not there yet" in told[0]

@@ -285,7 +285,7 @@ def test_addresses_that_are_all_dead_are_an_error(awaits: bool, monkeypatch: pyt
     agent = Agent(
         "openai-chat:m", base_url="http://localhost:1/v1", transport=HttpTransport(proxy=False), max_retries=0
     )
-    with pytest.raises(errors.ConnectionError, match="(?i)refused"):
+    with pytest.raises(errors.ConnectionError, match=r"(?i)refused"):
         calls(agent, 1, awaits=awaits)
 
 
