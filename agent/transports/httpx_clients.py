@@ -10,6 +10,8 @@ import contextvars
 import errno
 import os
 import socket
+import threading
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
@@ -55,12 +57,10 @@ class SyncClientCarrier:
 
     def _steps(self, request: WireRequest, limits: Limits, seconds: float, stepper: Stepper) -> Steps:
         response: Any = None
-        connection = _Connection(stepper)
+        connection = _current.connection = _Connection(stepper)
         try:
             built = _build(self.client, request, limits, seconds, connection.trace, brackets=self._brackets)
             response = self.client.send(built, stream=True, follow_redirects=False)
-            if response.extensions.get("http_version") != b"HTTP/2":
-                connection.watch(response.extensions.get("network_stream"))
             check_status(response.status_code)
             head = _head(response)
             decode = _Decoder(response, head.headers)
@@ -197,28 +197,37 @@ class _Connection:
     It ends blocking calls from another thread, and closes connections that httpcore forgets when a proxy fails.
     """
 
-    __slots__ = ("_handle", "_stepper", "_stream")
+    __slots__ = ("_handle", "_shared", "_stepper", "_stream")
 
     def __init__(self, stepper: Stepper | None = None) -> None:
         self._stepper = stepper
         self._stream: Any = None
         self._handle: socket.socket | None = None
+        self._shared = False
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        if event.endswith("connect_tcp.complete"):
-            self.watch(info.get("return_value"))
-        elif event.endswith("start_tls.complete"):
-            self._stream = info.get("return_value")
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            stream = info.get("return_value")
+            self._stream = stream
+            if self._stepper is not None and stream is not None:
+                self.watch(stream)
+                _announce_writes(stream)
         elif event.startswith("http2."):
+            self._shared = True
             self.release()
 
     async def trace_async(self, event: str, info: Mapping[str, Any]) -> None:
         self.trace(event, info)
 
     def watch(self, stream: Any) -> None:
-        self._stream = stream
-        connected = None if stream is None or self._stepper is None else stream.get_extra_info("socket")
-        if not isinstance(connected, socket.socket) or self._handle is not None:
+        """Let another thread shut this connection down."""
+        connected = stream.get_extra_info("socket")
+        if (
+            self._stepper is None
+            or self._shared
+            or self._handle is not None
+            or not isinstance(connected, socket.socket)
+        ):
             return
         # A duplicate, because wrapping a socket in TLS takes its descriptor away.
         handle = self._handle = socket.socket(fileno=os.dup(connected.fileno()))
@@ -227,7 +236,6 @@ class _Connection:
             with suppress(OSError):
                 handle.shutdown(socket.SHUT_RDWR)
 
-        assert self._stepper is not None
         self._stepper.interrupt = shut_down
         if self._stepper.closed:
             shut_down()
@@ -250,6 +258,23 @@ class _Connection:
         if self._stream is not None:
             with suppress(Exception):
                 await self._stream.aclose()
+
+
+_current = threading.local()
+"""The `_Connection` of the request that this thread performs."""
+
+
+def _announce_writes(stream: Any) -> None:
+    """Make a connection of httpcore known to each later request that it is reused for: no trace event tells."""
+    write, reference = type(stream).write, weakref.ref(stream)
+
+    def announcing_write(buffer: bytes, timeout: float | None = None) -> None:
+        written_to, connection = reference(), getattr(_current, "connection", None)
+        if connection is not None:
+            connection.watch(written_to)
+        write(written_to, buffer, timeout)
+
+    stream.write = announcing_write
 
 
 def _build(

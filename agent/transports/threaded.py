@@ -95,8 +95,10 @@ class Stepper:
                 except BaseException as error:
                     outcome = error
                 self._busy = False
+                is_last = not outcome or isinstance(outcome, BaseException)
                 settle(outcome)
-                if not outcome or isinstance(outcome, BaseException):
+                outcome = b""  # this frame must not keep an error alive
+                if is_last:
                     break
         finally:
             with suppress(Exception):  # what is raised while closing, nobody asked for

