@@ -121,7 +121,7 @@ def test_a_fault_of_ones_own_is_a_function() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_retry_gets_over_what_can_be_repeated(drive: Driver, codec: str) -> None:
     """Behind a server and in a simulation alike."""
-    plan = {0: "status-503", 1: "reset-before-headers"}
+    plan = {0: "status-503", 1: "closed-in-status-line"}
     for call in (drive.complete, drive.stream):
         chaos = Chaos(good, plan=plan)
         outcome = call(chaos, agent=MODELS[codec], retry=QUICK)
