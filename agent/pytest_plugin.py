@@ -17,7 +17,7 @@ def _agent_http_option(request: pytest.FixtureRequest) -> Iterator[None]:
     if library is None:
         yield
         return
-    from agent.testing import use_httpx  # only where it is needed: every pytest run loads this module
+    from agent.testing import use_httpx  # lazy: every pytest run loads this module
 
     with use_httpx(library):
         yield

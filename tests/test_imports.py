@@ -71,7 +71,7 @@ def test_an_import_costs_little_more_than_pydantic_itself() -> None:
 
 PACKAGE = Path(agent.__file__).parent
 LOADED_ON_USE = {
-    **dict.fromkeys(("mcp", "mcp_types", "anyio", "uvicorn", "rich", "socksio", "aiohttp"), "an extra"),
+    **dict.fromkeys(("mcp", "mcp_types", "anyio", "uvicorn", "rich", "socksio"), "an extra"),
     **dict.fromkeys(("fcntl", "msvcrt", "resource", "readline", "ctypes", "termios"), "not on every system"),
     **dict.fromkeys(("asyncio", "ssl"), "a blocking call needs no event loop, and plain HTTP no TLS"),
     **dict.fromkeys(("jsonschema", "jsonschema_specifications", "referencing"), "30 ms, for answers with a schema"),

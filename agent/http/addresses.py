@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import selectors
 import socket
@@ -80,53 +79,6 @@ def _start(address: SocketAddress) -> socket.socket:
         connecting.setblocking(False)
         with suppress(BlockingIOError):
             connecting.connect(address.address)
-    except BaseException:
-        connecting.close()
-        raise
-    return connecting
-
-
-async def aconnect_first(addresses: list[SocketAddress]) -> socket.socket:
-    """Async version of `connect_first`; the caller limits the time."""
-    if len(addresses) == 1:
-        return await _connect(addresses[0])
-    waiting = list(addresses)
-    pending: set[asyncio.Task[socket.socket]] = set()
-    failure: BaseException = OSError("the host has no address")
-    try:
-        while waiting or pending:
-            if waiting:
-                pending.add(asyncio.create_task(_connect(waiting.pop(0))))
-            done, pending = await asyncio.wait(
-                pending, timeout=ATTEMPT_DELAY if waiting else None, return_when=asyncio.FIRST_COMPLETED
-            )
-            connected = [task.result() for task in done if task.exception() is None]
-            for one in connected[1:]:
-                one.close()
-            if connected:
-                return connected[0]
-            failure = next((error for task in done if (error := task.exception()) is not None), failure)
-        raise failure
-    finally:
-        failure = OSError()  # an error that stays in a frame it refers to is a reference cycle
-        for task in pending:
-            task.add_done_callback(_discard)
-            task.cancel()
-
-
-def _discard(task: asyncio.Task[socket.socket]) -> None:
-    """Close the connection of an attempt that lost the race."""
-    if not task.cancelled() and task.exception() is None:
-        task.result().close()
-
-
-async def _connect(address: SocketAddress) -> socket.socket:
-    connecting = socket.socket(address.family, socket.SOCK_STREAM)
-    try:
-        connecting.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connecting, address.address)
-        with suppress(OSError):
-            connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:
         connecting.close()
         raise

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from . import addresses
-from .addresses import SocketAddress, aconnect_first
+from .addresses import ATTEMPT_DELAY, SocketAddress
 
 if TYPE_CHECKING:
     import ssl
@@ -181,11 +181,11 @@ async def connect(host: str, port: int, seconds: float | None, context: ssl.SSLC
 
 async def dial(host: str, port: int, *, context: ssl.SSLContext | None = None) -> AioSocket:
     """Connect to the first of the host's addresses that answers."""
-    connected = await aconnect_first(await resolve(host, port))
+    connected = await connect_first(await resolve(host, port))
     loop = asyncio.get_running_loop()
     try:
         if context is not None:
-            from .asyncio_tls import connect_tls  # it loads `ssl`, which plain connections do without
+            from .asyncio_tls import connect_tls  # lazy: it loads `ssl`, which plain connections do without
 
             return await connect_tls(connected, context, host)
         _, connection = await loop.create_connection(AioSocket, sock=connected)
@@ -193,6 +193,53 @@ async def dial(host: str, port: int, *, context: ssl.SSLContext | None = None) -
         connected.close()
         raise
     return connection
+
+
+async def connect_first(addresses: list[SocketAddress]) -> socket.socket:
+    """Connect to the first address that answers; the caller limits the time."""
+    if len(addresses) == 1:
+        return await _connect(addresses[0])
+    waiting = list(addresses)
+    pending: set[asyncio.Task[socket.socket]] = set()
+    failure: BaseException = OSError("the host has no address")
+    try:
+        while waiting or pending:
+            if waiting:
+                pending.add(asyncio.create_task(_connect(waiting.pop(0))))
+            done, pending = await asyncio.wait(
+                pending, timeout=ATTEMPT_DELAY if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            connected = [task.result() for task in done if task.exception() is None]
+            for one in connected[1:]:
+                one.close()
+            if connected:
+                return connected[0]
+            failure = next((error for task in done if (error := task.exception()) is not None), failure)
+        raise failure
+    finally:
+        failure = OSError()  # an error that stays in a frame it refers to is a reference cycle
+        for task in pending:
+            task.add_done_callback(_discard)
+            task.cancel()
+
+
+def _discard(task: asyncio.Task[socket.socket]) -> None:
+    """Close the connection of an attempt that lost the race."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
+
+
+async def _connect(address: SocketAddress) -> socket.socket:
+    connecting = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        connecting.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connecting, address.address)
+        with suppress(OSError):
+            connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        connecting.close()
+        raise
+    return connecting
 
 
 def finite(seconds: float | None) -> float | None:
