@@ -1,6 +1,6 @@
-"""Sockets on an event loop, as a bare asyncio protocol: less than half the cost of streams.
+"""Asyncio sockets as a bare protocol, at less than half the cost of asyncio streams.
 
-There are no timeouts here but the one for connecting: the driver cancels what takes too long. Nothing knows HTTP.
+The only timeout here is the one for connecting: the driver cancels everything else. Nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
     import ssl
 
 _BUFFER_BYTES = 16 * 1024
-"""Received at a time: a loop hears all connections that have news before anybody can take them."""
+"""Received at a time: a loop serves all readable connections before any task runs."""
 _HIGH_WATER = 64 * 1024
 _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
 
 
 def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
-    """Where all connections of a loop receive: what has come is taken out before the loop turns to the next.
+    """The receive buffer that all connections of a loop share: each copies its bytes out before the next receives.
 
-    Without it the loop would take 256 kB from the system for each time that it receives, and give it back: far more
-    work than receiving, and a heap full of holes.
+    Without it the loop would allocate 256 kB for each receive.
     """
     buffer = _buffers.get(loop)
     if buffer is None:
@@ -41,7 +40,7 @@ def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
 
 
 class AioSocket(asyncio.BufferedProtocol):
-    """A connection: what has come over it, and who waits for it."""
+    """A connection: received chunks, and the futures of its reader and writer."""
 
     __slots__ = (
         "__weakref__", "buffer", "chunks", "ended", "error", "idle_since", "loop", "paused", "reader", "size",
@@ -114,10 +113,10 @@ class AioSocket(asyncio.BufferedProtocol):
         wake(self.writer)
         self.writer = None
 
-    # For whoever uses it
+    # For the pool
 
     async def receive(self, most: int) -> bytes:
-        """What has come, b"" at the end. Raises the OSError that broke the connection."""
+        """Receive bytes, b"" at the end. Raises the OSError that broke the connection."""
         while not self.chunks and not self.ended:
             self.reader = self.loop.create_future()
             try:
@@ -131,7 +130,7 @@ class AioSocket(asyncio.BufferedProtocol):
         return b""
 
     def _take(self, most: int) -> bytes:
-        """What has come, but no more than can be dealt with at a time: the loop has other tasks, too."""
+        """Take received bytes, at most so many at a time: the loop has other tasks, too."""
         data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
         self.chunks.clear()
         if len(data) > most:
@@ -144,7 +143,7 @@ class AioSocket(asyncio.BufferedProtocol):
         return data
 
     async def send(self, data: memoryview) -> None:
-        """Hand over to the system, waiting while it takes no more. Raises OSError if the connection is lost."""
+        """Send, waiting while the system's buffer is full. Raises OSError if the connection is lost."""
         if self.error is not None or self.transport.is_closing():
             raise OSError("the connection is lost")
         self.transport.write(data)
@@ -152,7 +151,7 @@ class AioSocket(asyncio.BufferedProtocol):
             await self.writer
 
     def has_news(self) -> bool:
-        """Whether an idle connection has something to read: its end, usually. Then it cannot be used again."""
+        """Whether an idle connection is readable, usually because the server closed it. It cannot be reused then."""
         return self.ended or bool(self.chunks) or self.transport.is_closing()
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
-"""TLS on an event loop, over a bare protocol as `asyncio_sockets` has it.
+"""TLS over the bare asyncio protocol of `asyncio_sockets`.
 
-The loop's own TLS takes 256 kB for each connection, in use or idle, and two more layers of calls for each record. Here
-a connection has what OpenSSL needs for a record, and all of a loop receive into one buffer.
+asyncio's own TLS takes 256 kB per connection, idle or not, and two more layers of calls per record.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _AT_A_TIME = 64 * 1024
 
 
 class TlsSocket(AioSocket):
-    """A connection whose bytes are encrypted. Nothing may be sent or received before `shake`."""
+    """A TLS connection. Nothing may be sent or received before `shake`."""
 
     __slots__ = ("_incoming", "_outgoing", "_shaken", "_tls")
 
@@ -30,7 +29,7 @@ class TlsSocket(AioSocket):
         self._shaken = False
 
     async def shake(self) -> None:
-        """The handshake. Raises what is wrong with the other side; the connection is of no use then."""
+        """Perform the handshake. Raises what is wrong with the other side."""
         self._go_on_shaking()
         while not self._shaken:
             if self.error is not None:
@@ -93,7 +92,7 @@ class TlsSocket(AioSocket):
         if data and not self.transport.is_closing():
             self.transport.write(data)
 
-    # For whoever uses it
+    # For the pool
 
     @override
     async def send(self, data: memoryview) -> None:

@@ -1,7 +1,7 @@
-"""Sockets for blocking calls whose limits shrink while they are used, and that another thread can interrupt.
+"""Sockets for sync calls, with deadlines that another thread can cut short.
 
-A socket's own timeout starts anew with every byte, so a slow drip never ends. Here each system call asks the run what
-is left. Nothing here knows HTTP.
+A socket's own timeout restarts with every byte, so a slow drip never ends. Here each system call asks the run how much
+time is left. Nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", sel
 
 
 class LiveSocket:
-    """A connected socket, as blocking calls use it. Whoever made it closes it."""
+    """A connected socket for sync calls."""
 
     __slots__ = ("_socket",)
 
@@ -40,7 +40,7 @@ class LiveSocket:
 
     @contextmanager
     def interruptible(self, run: BlockingRun) -> Iterator[None]:
-        """While somebody else reads or writes: another thread can end that."""
+        """Let another thread end the reads and writes of this block."""
         run.wake = self._interrupt
         try:
             yield
@@ -48,7 +48,7 @@ class LiveSocket:
             run.wake = None
 
     def receive(self, run: BlockingRun, most: int = RECEIVE_BYTES) -> bytes:
-        """What has come, b"" at the end. Raises OSError, of which the TimeoutError is that of the run."""
+        """Receive bytes, b"" at the end. Raises OSError; TimeoutError when the run has no time left."""
         run.wake = self._interrupt
         try:
             while True:
@@ -89,7 +89,7 @@ class LiveSocket:
 
 
 class Connection(LiveSocket):
-    """A socket of our own. Dropped, it closes: an interrupt may come where nobody could have closed it."""
+    """A connection of the pool. It closes when it is dropped: an interrupt may come before anything owns it."""
 
     __slots__ = ("__weakref__", "idle_since")
 
@@ -98,7 +98,7 @@ class Connection(LiveSocket):
         self.idle_since = 0.0
 
     def secured(self, context: ssl.SSLContext, host: str, limit: Live) -> Connection:
-        """The same connection with TLS on it. The handshake may take what is left of the limit."""
+        """Start TLS. The handshake may take what is left of the limit."""
         try:
             with self.interruptible(limit.run):
                 self._socket.settimeout(limit.seconds())
@@ -112,7 +112,7 @@ class Connection(LiveSocket):
         return self._socket.fileno() < 0
 
     def has_news(self) -> bool:
-        """Whether an idle connection has something to read: its end, usually. Then it cannot be used again."""
+        """Whether an idle connection is readable, usually because the server closed it. It cannot be reused then."""
         if self.closed:
             return True
         with _Selector() as selector:
@@ -147,7 +147,7 @@ C = TypeVar("C", bound=Closable)
 
 
 def attempt(dial: Callable[[], C], host: str, run: BlockingRun, seconds: float) -> C:
-    """Wait for a connection no longer than it may take, and not at all once the run is cancelled."""
+    """Wait for a connection within the limit, and no longer once the run is cancelled."""
     trying = _Attempt(dial)
     run.wake = trying.done.set
     try:
@@ -167,9 +167,9 @@ def attempt(dial: Callable[[], C], host: str, run: BlockingRun, seconds: float) 
 
 
 class _Attempt(Generic[C]):
-    """One try to connect. Neither getaddrinfo nor connect can be interrupted, so it waits in a thread of its own.
+    """An attempt to connect, in its own thread: a name lookup cannot be interrupted.
 
-    An attempt that nobody waits for any more closes what it still gets.
+    An abandoned attempt closes the connection that it still gets.
     """
 
     def __init__(self, dial: Callable[[], C]) -> None:

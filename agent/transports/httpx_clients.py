@@ -21,9 +21,8 @@ from typing_extensions import override
 from .. import errors
 from ..http.errors import check_status, describe, is_untrusted, map_error
 from ..http.inflate import inflater_for
-from ..http.response_body import Collector
 from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
-from .threaded import Head, Stepper, Steps, open_body
+from .threaded import Head, Stepper, Steps, acollect, collect, open_body
 
 _SET_BY_CLIENT = frozenset((b"accept-encoding", b"content-length", b"host"))
 _TURN_KILOBYTES = 64
@@ -38,16 +37,7 @@ class SyncClientCarrier:
         self._brackets = brackets
 
     def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
-        body = self.open_body(request, limits, live)
-        try:
-            collector = Collector(body.headers, limits.max_bytes)
-            while piece := body.read():
-                collector.add(piece)
-            return Reply(body.status, body.headers, collector.finish())
-        finally:
-            body.close()
-            body.closed = True
-            live.run.bodies.remove(body)
+        return collect(self.open_body(request, limits, live), limits, live)
 
     def open_body(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
         left = live.seconds()
@@ -91,14 +81,7 @@ class AsyncClientCarrier:
         self._brackets = brackets
 
     async def send(self, request: WireRequest, limits: Limits) -> Reply:
-        body = await self.open_body(request, limits, [])
-        try:
-            collector = Collector(body.headers, limits.max_bytes)
-            while piece := await body.read():
-                collector.add(piece)
-            return Reply(body.status, body.headers, collector.finish())
-        finally:
-            await body.aclose()
+        return await acollect(await self.open_body(request, limits, []), limits)
 
     async def open_body(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
         response: Any = None

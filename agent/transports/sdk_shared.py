@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from .. import errors
+from ..http.errors import is_untrusted
 from ..wire import Headers, Reply, WireRequest
 from .event_stream import EventStreamDecoder, is_event_stream
 from .threaded import Head, Steps
@@ -160,7 +160,7 @@ def ours(error: Exception, target: str) -> errors.AgentError:
         # The pool had kept a connection from another event loop. It is gone now, so the next one will be new.
         return errors.ConnectionError(f"{message}; an async client is for one event loop", retryable=True)
     if names & _CONNECTIONS and not misused:
-        return errors.ConnectionError(message, retryable=not _is_untrusted(error))
+        return errors.ConnectionError(message, retryable=not is_untrusted(error))
     return errors.ConfigurationError(
         f"The client cannot send the request: {_described(error)}", field="client", fix="See the cause of this error."
     )
@@ -172,13 +172,3 @@ def _described(error: BaseException) -> str:
     if type(told).__name__ in _MAY_QUOTE_A_HEADER:
         return type(told).__name__
     return f"{type(told).__name__}: {told}" if str(told) else type(told).__name__
-
-
-def _is_untrusted(error: BaseException) -> bool:
-    """A certificate that does not verify will not verify next time either."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False

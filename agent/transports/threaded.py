@@ -1,7 +1,7 @@
-"""Blocking code that brings an answer piece by piece, run in a thread of its own and asked for one piece at a time.
+"""Runs blocking code in a worker thread, one piece of its response at a time.
 
-Such code, a user's function or another library's client, cannot be interrupted; but whoever waits for it can stop
-waiting, exactly in time, under either driver. The code is closed as soon as it lets go.
+A user's function or another library's client cannot be interrupted, but waiting for it can end exactly in time, under
+either driver. The code is closed as soon as it returns.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from typing_extensions import override
 
 from .. import errors
+from ..http.response_body import Collector
 from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody
 
 if TYPE_CHECKING:
@@ -249,28 +250,10 @@ async def aopen_body(stepper: Stepper, bodies: list[AsyncBody]) -> AsyncThreadBo
     return body
 
 
-class _Collector:
-    """A whole answer, kept within its size."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def add(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size > self._max_bytes:
-            raise errors.ProtocolError(f"the answer is larger than {self._max_bytes} bytes", retryable=False)
-        self._pieces.append(piece)
-
-    def finish(self) -> bytes:
-        return b"".join(self._pieces)
-
-
 def collect(body: SyncBody, limits: Limits, live: Live) -> Reply:
     """The whole answer, and the end of its body."""
     try:
-        collector = _Collector(limits.max_bytes)
+        collector = Collector(body.headers, limits.max_bytes)
         while piece := body.read():
             collector.add(piece)
         return Reply(body.status, body.headers, collector.finish())
@@ -281,9 +264,9 @@ def collect(body: SyncBody, limits: Limits, live: Live) -> Reply:
 
 
 async def acollect(body: AsyncBody, limits: Limits) -> Reply:
-    """As `collect`, with await."""
+    """Async version of `collect`."""
     try:
-        collector = _Collector(limits.max_bytes)
+        collector = Collector(body.headers, limits.max_bytes)
         while piece := await body.read():
             collector.add(piece)
         return Reply(body.status, body.headers, collector.finish())
