@@ -150,11 +150,10 @@ class BlockingRun(Protocol):
 
 
 class Live(float):
-    """A timeout that shrinks while it is being used.
+    """The time limit of a sync exchange, which shrinks while it runs.
 
-    HTTP libraries take a timeout once and restart it with every byte, so a slow drip never ends. This one is passed
-    through the library to our network backend, which asks the run what is left before each system call. To everybody
-    else it is a plain float: what was left when it was made.
+    A socket's timeout restarts with every byte; this one asks the run what is left before each system call. As a float it
+    is what was left when it was made.
     """
 
     __slots__ = ("limit", "run")
