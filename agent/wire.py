@@ -152,8 +152,8 @@ class BlockingRun(Protocol):
 class Live(float):
     """The time limit of a sync exchange, which shrinks while it runs.
 
-    A socket's timeout restarts with every byte; this one asks the run what is left before each system call. As a float it
-    is what was left when it was made.
+    A socket's timeout restarts with every byte; this one asks the run what is left before each system call. As a float
+    it is what was left when it was made.
     """
 
     __slots__ = ("limit", "run")
