@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from pytest_socket import socket_allow_hosts
 
 from agent.context import ambient_deadline
+from agent.models.lookup import _facts, _registered
 from agent.providers import codec
 from tests.corpus import HAS_RECORDINGS, WIRE
 from tests.drive import AioDriver, AsyncHttpxDriver, Driver, HttpxDriver, SimulatedDriver, SyncDriver
@@ -166,6 +167,16 @@ def _decoder_bugs_are_raised(request: pytest.FixtureRequest, monkeypatch: pytest
         return type(error).__name__
 
     monkeypatch.setattr(codec, "describe_malformed", describe)
+
+
+@pytest.fixture(autouse=True)
+def _registered_models_are_forgotten() -> Iterator[None]:
+    before = dict(_registered)
+    yield
+    if _registered != before:
+        _registered.clear()
+        _registered.update(before)
+        _facts.cache_clear()
 
 
 @pytest.fixture
