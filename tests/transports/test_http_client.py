@@ -290,7 +290,7 @@ async def _acomplete(agent: Agent) -> None:
 @pytest.mark.parametrize(
     "wrong",
     ["https://proxy", object(), (), httpx2, httpx2.Client, (httpx2.Client(), httpx2.Client()), [None], {"a": 1}, 5],
-    ids=repr,
+    ids=["url", "object", "nothing", "module", "class", "two sync clients", "list", "dict", "number"],
 )
 def test_a_wrong_object_is_refused_when_the_agent_is_made(wrong: Any) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
