@@ -19,17 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .models import Prices, facts
 from .types import Usage
+from .wire_formats import wire_format
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, Provider
 
 PROVIDERS: dict[str, str] = {
     "openai": "openai",
-    "openai-chat": "openai",
-    "openai-responses": "openai",
     "azure": "azure",
-    "anthropic": "anthropic",
-    "gemini": "google",
     "gemini-chat": "google",
     "vertex": "google",
     "bedrock": "aws",
@@ -53,7 +50,13 @@ PROVIDERS: dict[str, str] = {
     "avian": "avian",
     "baseten": "baseten",
 }
-"""Our names of providers → those of the price list. Whoever is not here has no list prices: local models, gateways."""
+"""Our names of providers → those of the price list. Wire formats declare theirs; others have no list prices."""
+
+
+def price_list_name(provider: str) -> str | None:
+    """The name of a provider in the price list; None if it has no list prices, like local models and gateways."""
+    declared = wire_format(provider)
+    return PROVIDERS.get(provider) if declared is None else declared.price_list
 
 
 class ServiceTier(StrEnum):
@@ -142,7 +145,7 @@ def price(
     for model in models:
         if model and (own := facts(provider, model).prices) is not None:
             return Cost(_at_own_prices(usage, own), "user")
-    listed = PROVIDERS.get(provider)
+    listed = price_list_name(provider)
     if listed is None:
         return None
     for model in models:

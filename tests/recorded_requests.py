@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
-from agent.testing.vendor_script import server_at
+from agent.providers import server_at
 from agent.types import AgentRequest, Message, TextContent, ThinkingContent, ToolCall, ToolResult, ToolSpec
 from tests.corpus import APIS, Exchange, exchanges
 

@@ -40,10 +40,9 @@ import agent.testing
 import agent.toolkit
 import agent.tools
 import agent.types
-from agent.providers import compatible
+from agent.providers import compatible, server_at
 from agent.providers.scripted import Line
 from agent.testing import Answer, LoopbackServer, VendorScript
-from agent.testing.vendor_script import server_at
 from agent.types import ToolCall
 from agent.wire import WireRequest
 

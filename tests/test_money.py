@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import Agent, Router, errors
-from agent.costs import PROVIDERS, Cost, ServiceTier, load_prices, price, service_tier
+from agent.costs import PROVIDERS, Cost, ServiceTier, load_prices, price, price_list_name, service_tier
 from agent.execution.accounting import priced
 from agent.looping import bill as run_bill
 from agent.middleware import CostTracker
@@ -27,6 +27,7 @@ from agent.routing.budgets import Refusal, Reservation, SpendLedger
 from agent.testing import Script, scripted_agent
 from agent.types import AgentRequest, AgentResponse, SpendLimit, Usage
 from agent.wire import Answer
+from agent.wire_formats import WIRE_FORMATS, wire_format
 from tests.corpus import APIS, exchanges, needs_recordings
 from tests.drive import Driver
 from tests.judging import decoded
@@ -174,7 +175,7 @@ def test_the_price_list_agrees_by_its_own_way(bill: Bill) -> None:
     listed = genai_prices.calc_price(
         genai_prices.Usage(**counts, **bill.usage.details),
         bill.model.removeprefix("models/"),
-        provider_id=PROVIDERS[bill.provider],
+        provider_id=price_list_name(bill.provider) or "",
         genai_request_timestamp=NOON,
         price_context=CONTEXTS.get(bill.tier),
     )
@@ -199,7 +200,7 @@ def test_the_short_way_of_pricing_is_the_price_lists_way(
             output_reasoning_tokens=reasoning,
         ),
         bill.model.removeprefix("models/"),
-        provider_id=PROVIDERS[bill.provider],
+        provider_id=price_list_name(bill.provider) or "",
         genai_request_timestamp=NOON,
         price_context=CONTEXTS.get(bill.tier),
     )
@@ -419,6 +420,7 @@ def test_the_list_is_imported_when_it_is_needed_and_fetches_nothing() -> None:
     code = """
 import sys
 from agent import Agent
+from agent.wire_formats import WIRE_FORMATS, wire_format
 from agent.costs import price
 from agent.types import Usage
 assert "genai_prices" not in sys.modules
@@ -441,7 +443,8 @@ def test_the_names_of_the_price_list_are_real() -> None:
     from genai_prices.data_snapshot import get_snapshot
 
     listed = {provider.id for provider in get_snapshot().providers}
-    assert set(PROVIDERS.values()) <= listed
+    declared = {format.price_list for name in WIRE_FORMATS if (format := wire_format(name)) is not None}
+    assert {*PROVIDERS.values(), *declared} <= listed
 
 
 @pytest.mark.timing
@@ -524,6 +527,7 @@ def test_what_tools_read_is_billed_even_if_the_other_details_contradict_each_oth
 def test_many_threads_may_need_the_list_first() -> None:
     code = """
 import threading
+from agent.wire_formats import WIRE_FORMATS, wire_format
 from agent.costs import price
 from agent.types import Usage
 costs, ready = [], threading.Barrier(16)

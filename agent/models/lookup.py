@@ -16,14 +16,12 @@ from datetime import date
 from functools import cache, lru_cache
 from typing import Any
 
+from ..wire_formats import wire_format
 from .values import ModelFacts
 
 TABLES: dict[str, tuple[str, ...]] = {
     "openai": ("openai",),
-    "openai-chat": ("openai",),
-    "openai-responses": ("openai",),
     "azure": ("openai",),
-    "gemini": ("gemini",),
     "gemini-chat": ("gemini",),
     "vertex": ("gemini", "anthropic"),
     "bedrock": ("anthropic", "nova"),
@@ -37,7 +35,14 @@ TABLES: dict[str, tuple[str, ...]] = {
     "x-ai": ("xai",),
     "grok": ("xai",),
 }
-"""Provider → tables that answer for it. A provider that is not named here has a table of its own name, or none."""
+"""Provider → tables that answer for it. Wire formats declare theirs; others have one of their own name, or none."""
+
+
+def tables_of(provider: str) -> tuple[str, ...]:
+    """The tables that answer for a provider."""
+    declared = wire_format(provider)
+    return (declared.facts if declared is not None else TABLES.get(provider)) or (provider,)
+
 
 MAKERS: dict[str, str] = {
     "openai": "openai",
@@ -110,7 +115,7 @@ def facts(provider: str, model: str) -> ModelFacts:
 def known_models(provider: str | None = None) -> list[str]:
     """The names of all models in the tables: of one provider, or of all of them as `table:model`."""
     if provider is not None:
-        tables = TABLES.get(provider, (provider,))
+        tables = tables_of(provider)
         names = {name for table in tables for name in _table(table)}
         return sorted(names | {model for owner, model in _registered if owner in (provider, *tables)})
     everywhere = {f"{table}:{name}" for table in _tables() for name in _table(table)}
@@ -140,7 +145,7 @@ def _facts(provider: str, model: str) -> ModelFacts:
 
 
 def _own(provider: str, model: str) -> ModelFacts | None:
-    for owner in (provider, *TABLES.get(provider, ())):
+    for owner in (provider, *tables_of(provider)):
         for name in _spellings(model):
             if (own := _registered.get((owner, name))) is not None:
                 return own
@@ -149,7 +154,7 @@ def _own(provider: str, model: str) -> ModelFacts | None:
 
 def _in_tables(provider: str, model: str) -> dict[str, Any]:
     names = list(_spellings(model))
-    tables = TABLES.get(provider, (provider,))
+    tables = tables_of(provider)
     for table in tables:
         rows = _index(table)
         for name in names:

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
+from ..wire_formats import WIRE_FORMATS
 from .base import Provider, ProviderFactory, StreamDecoder
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "known_providers",
     "load",
     "register_provider",
+    "server_at",
     "server_dialects",
 ]
 
@@ -41,18 +43,11 @@ _COMPATIBLE = (
 _BUILT_IN = {
     **dict.fromkeys(_COMPATIBLE.split(), "compatible"),
     "openai": "openai",
-    "openai-chat": "openai_chat",
-    "openai-responses": "openai_responses",
-    "anthropic": "anthropic",
-    "gemini": "gemini",
     "vertex": "gemini",
     "local": "local",
     "scripted": "scripted",
 }
-"""Name of a provider → module here that has a `provider(name)` function."""
-
-_WIRE_FORMATS = ("openai_chat", "openai_responses", "anthropic", "gemini")
-"""Packages of wire formats; each has a `server` module with its `SERVER`."""
+"""Name of a provider → module here that has a `provider(name)` function. Wire formats have a registry of their own."""
 
 _registered: dict[str, ProviderFactory] = {}
 
@@ -107,15 +102,16 @@ def _function(name: str, function: ModelFunction) -> ProviderFactory:
 
 def known_providers() -> list[str]:
     """All names that `load` understands."""
-    return sorted({*_BUILT_IN, *_registered, *(point.name for point in _entry_points())})
+    return sorted({*WIRE_FORMATS, *_BUILT_IN, *_registered, *(point.name for point in _entry_points())})
 
 
 def load(name: str) -> ProviderFactory:
     """The factory for a provider's name."""
     if (registered := _registered.get(name)) is not None:
         return registered
-    if (module := _BUILT_IN.get(name)) is not None:
-        provider: Callable[[str], ProviderFactory] = import_module(f"{__name__}.{module}").provider
+    module = f"{__name__}.{_BUILT_IN[name]}" if name in _BUILT_IN else WIRE_FORMATS.get(name)
+    if module is not None:
+        provider: Callable[[str], ProviderFactory] = import_module(module).provider
         return provider(name)
     for point in _entry_points():
         if point.name == name:
@@ -141,7 +137,12 @@ def for_client(client: Any, make: ProviderFactory, config: AgentConfig) -> Provi
 @cache
 def server_dialects() -> tuple[ServerDialect, ...]:
     """The server side of every wire format."""
-    return tuple(import_module(f"{__name__}.{package}.server").SERVER for package in _WIRE_FORMATS)
+    return tuple(import_module(f"{package}.server").SERVER for package in WIRE_FORMATS.values())
+
+
+def server_at(url: str) -> ServerDialect | None:
+    """The server side of the wire format that is spoken at a URL's path."""
+    return next((server for server in server_dialects() if server.endpoint(url) is not None), None)
 
 
 def _entry_points() -> list[EntryPoint]:

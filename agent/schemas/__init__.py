@@ -25,6 +25,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import ConfigurationError
 from ..types import freeze, thaw
+from ..wire_formats import schema_dialect
 from .nodes import WRAPPER, wrapped
 from .reading import Unresolvable, dangling_reference, misshapen, resolve, types_of
 from .restoring import Restorer
@@ -89,9 +90,10 @@ def compiled_json(text: bytes, dialect: str) -> bytes:
 @lru_cache(maxsize=256)
 def _compile(text: bytes, dialect_name: str) -> Compiled:
     from .compiling import Compiler, TooLarge  # lazy: only requests with a schema need it
-    from .dialects import DIALECTS  # lazy: only requests with a schema need it
 
-    dialect = DIALECTS[dialect_name]
+    dialect = schema_dialect(dialect_name)
+    if dialect is None:
+        raise KeyError(dialect_name)
     original = from_json(text)
     if (problem := misshapen(original)) is not None:
         raise ConfigurationError(f"This is not a JSON schema: {problem}.", field="schema")

@@ -1,12 +1,12 @@
-"""Which part of JSON schema each vendor enforces, as data. What to do about the rest is decided in `compiling`."""
+"""Which part of JSON schema a vendor enforces, as data. Each wire format declares its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_NUMBERS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
-_FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
+NUMBERS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
+FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
 _PRIMITIVES = frozenset(("string", "integer", "number", "boolean"))
 
 
@@ -46,55 +46,3 @@ class Dialect:
     most_unions: int | None = None
     most_listed: int | None = None
     deepest: int | None = None
-
-
-OPENAI = Dialect(
-    name="openai",
-    enforced={
-        "string": frozenset(("pattern", "format")),
-        "integer": _NUMBERS,
-        "number": _NUMBERS,
-        "array": frozenset(("minItems", "maxItems")),
-    },
-    formats=_FORMATS,
-    all_required=True,
-    loose=True,
-    most_properties=5_000,
-    most_listed=1_000,
-    deepest=10,
-)
-
-ANTHROPIC = Dialect(
-    name="anthropic",
-    enforced={"string": frozenset(("format",)), "array": frozenset(("minItems",))},
-    formats=_FORMATS | {"uri"},
-    recursion=4,
-    min_items=1,
-    most_optional=24,
-    most_unions=16,
-)
-
-# What `responseJsonSchema` and `parametersJsonSchema` take today, without what their older siblings refuse: references,
-# constants, enums of anything but text.
-GEMINI = Dialect(
-    name="gemini",
-    enforced={
-        "string": frozenset(("format",)),
-        "integer": frozenset(("minimum", "maximum", "format")),
-        "number": frozenset(("minimum", "maximum", "format")),
-        "array": frozenset(("minItems", "maxItems")),
-    },
-    formats=frozenset(("date-time", "date", "time", "int32", "int64", "float", "double")),
-    literals=frozenset(("string",)),
-    const=False,
-    closed=False,
-    references=False,
-    recursion=4,
-    tuples=True,
-    anything=True,
-    object_root=False,
-    ordering=True,
-    most_nodes=1_500,
-)
-
-DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (OPENAI, ANTHROPIC, GEMINI)}

@@ -20,6 +20,7 @@ from ..providers.scripted import Line, Script
 from ..transports.scripted import ScriptedTransport
 from ..wire import Answer, Network, Piece
 from .chaos import Chaos, FaultyTransport, Injected
+from .conformance import WIRE_FORMAT_CASES, check_wire_format
 from .faults import FAULTS, Exchange, Fault
 from .httpx_mode import use_httpx
 from .loops import SimulatedLoop, TimedTool
@@ -32,6 +33,7 @@ from .vendor_script import VendorScript
 __all__ = [
     "FAULTS",
     "STORE_CASES",
+    "WIRE_FORMAT_CASES",
     "Answer",
     "Chaos",
     "Exchange",
@@ -54,6 +56,7 @@ __all__ = [
     "Violation",
     "broken_rules",
     "check_store",
+    "check_wire_format",
     "scripted_agent",
     "simulate",
     "start",

@@ -11,9 +11,8 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from .. import errors
-from ..providers import server_dialects
+from ..providers import server_at, server_dialects
 from ..providers.scripted import Line, Script, error_answer, words_in
-from ..providers.server_dialect import ServerDialect
 from ..wire import Answer, WireRequest
 from .rules import Judge, Violation
 
@@ -86,8 +85,3 @@ class VendorScript(Script):
 
 def _json_answer(body: bytes, number: int, status: int = 200) -> Answer:
     return Answer([body], status=status, headers={"content-type": "application/json", "x-request-id": f"req_{number}"})
-
-
-def server_at(url: str) -> ServerDialect | None:
-    """The wire format that is spoken at a URL's path."""
-    return next((server for server in server_dialects() if server.endpoint(url) is not None), None)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from ...wire_formats import WireFormat
 from ..base import ProviderFactory
 from .codec import AnthropicCodec
 from .models import API
+from .schema_dialect import SCHEMA_DIALECT
 
-__all__ = ["API", "AnthropicCodec", "provider"]
+__all__ = ["API", "WIRE_FORMAT", "AnthropicCodec", "provider"]
+
+WIRE_FORMAT = WireFormat(
+    API, price_list="anthropic", schema_dialect=SCHEMA_DIALECT, rules="agent.testing.rules:AnthropicRules"
+)
 
 
 def provider(name: str) -> ProviderFactory:

@@ -6,12 +6,18 @@ those, so every part is kept as it came, and a part from elsewhere never carries
 
 from __future__ import annotations
 
+from ...wire_formats import WireFormat
 from ..base import ProviderFactory
 from .body import API
 from .codec import GeminiCodec
 from .platform import GEMINI_API, VERTEX, Platform
+from .schema_dialect import SCHEMA_DIALECT
 
-__all__ = ["API", "GEMINI_API", "VERTEX", "GeminiCodec", "Platform", "provider"]
+__all__ = ["API", "GEMINI_API", "VERTEX", "WIRE_FORMAT", "GeminiCodec", "Platform", "provider"]
+
+WIRE_FORMAT = WireFormat(
+    API, price_list="google", schema_dialect=SCHEMA_DIALECT, rules="agent.testing.rules:GeminiRules"
+)
 
 
 def provider(name: str) -> ProviderFactory:

@@ -8,12 +8,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...types import AgentConfig
+from ...wire_formats import WireFormat
 from ..base import ProviderFactory
 from .address import path_at_openai, settled
 from .codec import ChatCodec
 from .dialect import API, OPENAI, UNKNOWN, Dialect
+from .schema_dialect import SCHEMA_DIALECT
 
-__all__ = ["API", "OPENAI", "ChatCodec", "Dialect", "provider"]
+__all__ = ["API", "OPENAI", "WIRE_FORMAT", "ChatCodec", "Dialect", "provider"]
+
+WIRE_FORMAT = WireFormat(
+    API, price_list="openai", facts=("openai",), schema_dialect=SCHEMA_DIALECT, rules="agent.testing.rules:ChatRules"
+)
 
 
 def provider(name: str) -> ProviderFactory:

@@ -6,12 +6,15 @@ the caller asks for it.
 
 from __future__ import annotations
 
+from ...wire_formats import WireFormat
 from ..base import ProviderFactory
 from ..openai_chat.address import settled
 from .codec import BASE_URL, ResponsesCodec
 from .traits import API, FAMILIES, OPENAI, Family, Traits
 
-__all__ = ["API", "FAMILIES", "OPENAI", "Family", "ResponsesCodec", "Traits", "factory", "provider"]
+__all__ = ["API", "FAMILIES", "OPENAI", "WIRE_FORMAT", "Family", "ResponsesCodec", "Traits", "factory", "provider"]
+
+WIRE_FORMAT = WireFormat(API, price_list="openai", facts=("openai",), rules="agent.testing.rules:ResponsesRules")
 
 
 def provider(name: str) -> ProviderFactory:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from ... import errors
-from ...providers import server_dialects
+from ...providers import server_at, server_dialects
 from ...providers.server_dialect import Inbound, ServerDialect
 from ...types import AgentRequest
 from ...wire import Answer, WireRequest
-from ..vendor_script import server_at
 from .fault import JSON
 
 Reason: TypeAlias = Literal[

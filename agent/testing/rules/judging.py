@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import cache
+from importlib import import_module
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from .anthropic import AnthropicRules
+from ...providers import server_at
+from ...wire_formats import wire_format
 from .base import Known, Rules, Violation
-from .gemini import GeminiRules
-from .openai_chat import ChatRules
-from .openai_responses import ResponsesRules
 
-_CHAT, _RESPONSES, _ANTHROPIC, _GEMINI = ChatRules(), ResponsesRules(), AnthropicRules(), GeminiRules()
-_BY_PATH: tuple[tuple[str, Rules, bool], ...] = (
-    ("/chat/completions", _CHAT, False),
-    ("/responses", _RESPONSES, False),
-    ("/responses/input_tokens", _RESPONSES, True),
-    ("/messages", _ANTHROPIC, False),
-    ("/messages/count_tokens", _ANTHROPIC, True),
-    (":generateContent", _GEMINI, False),
-    (":streamGenerateContent", _GEMINI, False),
-    (":countTokens", _GEMINI, True),
-)
 _MODEL_IN_PATH = re.compile(r"/models/([^/]+):\w+$|/deployments/([^/]+)/")
+
+
+@cache
+def rules_of(api: str) -> Rules | None:
+    """The rules that a wire format declares, if it does."""
+    declared = wire_format(api)
+    if declared is None or declared.rules is None:
+        return None
+    module, _, name = declared.rules.partition(":")
+    rules: Rules = getattr(import_module(module), name)()
+    return rules
 
 
 def rules_at(url: str) -> tuple[Rules, bool] | None:
     """The rules of the API that a request was sent to, by its path, and whether it asks to count tokens."""
-    path = urlsplit(url).path
-    return next(((rules, counting) for ending, rules, counting in _BY_PATH if path.endswith(ending)), None)
+    server = server_at(url)
+    rules = None if server is None else rules_of(server.api)
+    return None if server is None or rules is None else (rules, server.endpoint(url) == "count")
 
 
 def model_at(url: str) -> str:
@@ -65,7 +67,7 @@ class Judge:
     """Judges requests, and remembers what each API has issued, so that its own signatures are known again."""
 
     def __init__(self, signatures: Container[str] = (), keys: Container[str] = ()) -> None:
-        self._known = {rules.name: Known(signatures, keys) for rules in (_CHAT, _RESPONSES, _ANTHROPIC, _GEMINI)}
+        self._known: defaultdict[str, Known] = defaultdict(lambda: Known(signatures, keys))
 
     def verdict(self, url: str, body: bytes) -> tuple[Violation, dict[str, Any]] | None:
         """The first rule that a request breaks, and what the vendor answers; None if it may pass."""
