@@ -72,6 +72,8 @@ class BlockEncoder:
         self._block: Block | None = None
         self._closed: set[int | str] = set()
         """Indexes of blocks and ids of calls that have ended."""
+        self.raw: Any = None
+        """The upstream event that is being written, as its vendor sent it."""
         self._waiting: list[StreamEvent] = []
         """Events of other blocks that came before the arguments of a call were complete."""
 
@@ -152,6 +154,7 @@ class BlockEncoder:
     def _take_content(self, event: StreamEvent, written: list[bytes]) -> None:
         if self._block is None and self._waiting:
             self._replay(written)
+        self.raw = event.raw
         block = self._block
         if block is not None and not _continues(block, event):
             if self._is_closed(event):

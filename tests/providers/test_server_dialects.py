@@ -49,7 +49,10 @@ from agent.types import (
     VendorContent,
 )
 from agent.wire import MAX_REPLY_BYTES, Reply
-from tests import strategies
+from tests import judging, strategies
+from tests.conftest import WIRE
+from tests.corpus import Exchange, exchanges
+from tests.judging import events_of
 
 Strategy = st.SearchStrategy[Any]
 
@@ -626,3 +629,45 @@ def test_opaque_parts_of_another_vendor_are_reported_and_not_written(format: For
     assert format.server.losses(response) == ("a part of type 'vendor'",)
     assert b"secret" not in format.server.encode_response(response, format.inbound(stream=False))
     assert b"secret" not in b"".join(streamed(format, response_events(response, format.server), response))
+
+
+# Recorded responses
+
+RECORDED_APIS = {
+    "openai.chat": "openai-chat",
+    "openai.responses": "openai-responses",
+    "anthropic.messages": "anthropic",
+    "gemini.generate": "gemini",
+}
+RESPONSES = (
+    [exchange for api in RECORDED_APIS for exchange in exchanges(api) if exchange.expected["kind"] == "message"]
+    if WIRE.exists()
+    else []
+)
+
+
+def _said(response: AgentResponse) -> tuple[Any, ...]:
+    """What a client cares about. Chat Completions and Gemini join neighbours; ids may be the server's own."""
+    calls = [(call.id, call.name, call.arguments, call.invalid_arguments) for call in response.tool_calls]
+    return response.text or "", response.thinking, calls, response.refusal
+
+
+@pytest.mark.parametrize("exchange", RESPONSES, ids=lambda exchange: exchange.name)
+def test_a_recorded_response_is_told_again_as_it_was(exchange: Exchange) -> None:
+    """The server side of the same format writes what the vendor said, whole and as a stream."""
+    format = _format(RECORDED_APIS[exchange.api])
+    response = judging.decoded(exchange)
+    if exchange.api == "gemini.generate":  # which has no place for what a refusal says
+        response = response.model_copy(update={"content": [*format.normal(response.content)]})
+    body = format.server.encode_response(response, format.inbound(stream=False))
+    whole = format.codec.decode(Reply(200, {}, body), format.request)
+    told = response_events(response, format.server)
+    events = told if exchange.stream is None else events_of(exchange, [exchange.stream])
+    _, again = decoded(format, streamed(format, events, response))
+    for found in (whole, again):
+        assert _said(found) == _said(response)
+        assert found.model == response.model
+        assert response.id in (None, found.id)
+        if response.usage is not None and found.usage is not None:
+            assert found.usage.prompt_tokens == response.usage.prompt_tokens
+            assert found.usage.completion_tokens == response.usage.completion_tokens

@@ -204,6 +204,21 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
+def _details_in(raw: Any) -> list[Any]:
+    """Details of reasoning in a chunk of an upstream of this wire format."""
+    choices = raw.get("choices") if isinstance(raw, Mapping) else None
+    delta = choices[0].get("delta") if choices else None
+    return list((delta or {}).get("reasoning_details") or ())
+
+
+def _silence_details(delta: dict[str, Any]) -> None:
+    """Details without their words, which have been told: signatures and sealed data remain."""
+    if details := delta.get("reasoning_details"):
+        delta["reasoning_details"] = [
+            {key: "" if key in ("text", "summary") else value for key, value in detail.items()} for detail in details
+        ]
+
+
 _KEYS = {"text": "content", "thinking": "reasoning_content", "refusal": "refusal"}
 
 
@@ -213,6 +228,8 @@ class ChatEncoder(BlockEncoder):
     def __init__(self, inbound: Inbound) -> None:
         super().__init__(inbound)
         self._calls = 0
+        self._held = ""
+        """The latest piece of reasoning. Its details must stand beside plain words, or clients read them as more."""
 
     def _chunk(self, delta: Mapping[str, Any], reason: FinishReason | str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason, **more}
@@ -234,16 +251,29 @@ class ChatEncoder(BlockEncoder):
     def write_delta(self, block: Block, text: str) -> bytes:
         if block.kind == "call":
             return self._chunk({"tool_calls": [{"index": block.number, "function": {"arguments": text}}]})
-        return self._chunk({_KEYS[block.kind]: text})
+        if block.kind != "thinking":
+            return self._chunk({_KEYS[block.kind]: text})
+        if details := _details_in(self.raw):
+            return self._chunk({"reasoning_content": text, "reasoning_details": details})
+        held, self._held = self._held, text
+        return self._chunk({"reasoning_content": held}) if held else b""
 
     @override
     def write_close(self, block: Block) -> bytes:
-        return b"" if block.part is None or block.kind == "call" else self.write_whole(block.part)
+        delta: dict[str, Any] = {}
+        if self._held:
+            delta["reasoning_content"], self._held = self._held, ""
+        if block.part is not None and block.kind != "call":
+            _add_beside(delta, block.part)
+            if "reasoning_content" not in delta:
+                _silence_details(delta)
+        return self._chunk(delta) if delta else b""
 
     @override
     def write_whole(self, part: Part) -> bytes:
         delta: dict[str, Any] = {}
         _add_beside(delta, part)
+        _silence_details(delta)
         return self._chunk(delta) if delta else b""
 
     @override

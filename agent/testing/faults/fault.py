@@ -6,12 +6,12 @@ a stream, and returns the broken one. It knows no client: what becomes of the br
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from ... import errors
+from ...providers import server_at, server_dialects
 from ...sse import SseDecoder
 from ...wire import MAX_REPLY_BYTES, Answer, Piece, WireRequest
 from ..server import RawAnswer
@@ -173,14 +173,12 @@ def _is_good(answer: Answer) -> bool:
 
 
 def form_of(request: WireRequest) -> Form:
-    """Whether a request asks for a stream, in whichever API."""
-    if ":streamGenerateContent" in request.url:
-        return "stream"
+    """Whether a request asks for a stream. Paths of no wire format are taken for Chat Completions."""
+    server = server_at(request.url) or server_dialects()[0]
     try:
-        body = json.loads(request.body)
-    except ValueError:
+        return "stream" if server.decode_request(request.url, request.body).stream else "whole"
+    except errors.ConfigurationError:
         return "whole"
-    return "stream" if isinstance(body, dict) and body.get("stream") else "whole"
 
 
 def in_process(answer: Answer) -> Answer:
