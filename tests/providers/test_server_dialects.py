@@ -637,6 +637,21 @@ def test_sealed_reasoning_keeps_the_id_that_its_vendor_gave_it() -> None:
 
 
 @every_format
+def test_a_block_that_is_interrupted_is_told_once(format: Format) -> None:
+    """Some vendors go on with an earlier block, and repeat it as a whole at the end."""
+    whole = ThinkingContent(thinking="one two")
+    events = [
+        StreamEvent.thinking_delta("one ", index=0),
+        StreamEvent.text_delta("Hello", index=1),
+        StreamEvent.thinking_delta("two", index=0),
+        StreamEvent.content_part_event(whole, index=0),
+    ]
+    response = AgentResponse(content=[whole, TextContent(text="Hello")], model=format.model)
+    _, found = decoded(format, streamed(format, events, response))
+    assert (found.thinking, found.text) == ("one two", "Hello")
+
+
+@every_format
 def test_opaque_parts_of_another_vendor_are_reported_and_not_written(format: Format) -> None:
     origin = Origin(provider="acme", api="acme", model="m")
     part = VendorContent(kind="search", provider_data={"type": "search", "secret": "x"}, origin=origin)

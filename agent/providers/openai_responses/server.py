@@ -333,7 +333,10 @@ class ResponsesEncoder(BlockEncoder):
                 told_refusal = part if isinstance(part, RefusalContent) else RefusalContent(refusal="")
                 return told_refusal.model_copy(update={"refusal": block.text})
             case "thinking":
-                return part if isinstance(part, ThinkingContent) else ThinkingContent(thinking=block.text)
+                if isinstance(part, ThinkingContent) and part.thinking == block.text:
+                    return part
+                thought = part if isinstance(part, ThinkingContent) else ThinkingContent(thinking="")
+                return thought.model_copy(update={"thinking": block.text, "summary": ()})
             case "call":
                 call = block.call
                 return read_call(
