@@ -200,7 +200,7 @@ def a_stream_of_another_vendor_can_be_told(trial: FormatTrial) -> None:
     if trial.codec.capabilities.tools:
         response = trial.responses()["text and calls"]
     calls = response.tool_calls
-    events = [StreamEvent.text_delta(_WORDS, index=1)]
+    events: list[StreamEvent] = [StreamEvent.text_delta(_WORDS, index=1)]
     events += [
         StreamEvent.tool_call_start(ToolCall(id=call.id, name=call.name), index=3 + place)
         for place, call in enumerate(calls)

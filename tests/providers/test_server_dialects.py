@@ -50,7 +50,6 @@ from agent.types import (
 )
 from agent.wire import MAX_REPLY_BYTES, Reply
 from tests import judging, strategies
-from tests.conftest import WIRE
 from tests.corpus import Exchange, exchanges
 from tests.judging import events_of
 
@@ -337,9 +336,16 @@ def in_one_form(body: dict[str, Any]) -> dict[str, Any]:
     body = {**body}
     if isinstance(messages := body.get("messages"), list):
         body["messages"] = [_in_blocks(message) for message in messages]
-    if isinstance(items := body.get("input"), list) and (instructions := body.pop("instructions", None)) is not None:
-        body["input"] = [{"role": "system", "content": instructions}, *items]
+    if isinstance(items := body.get("input"), list):
+        instructions = body.pop("instructions", None)
+        told = [] if instructions is None else [{"role": "system", "content": instructions}]
+        body["input"] = [_output_in_blocks(item) for item in (*told, *items)]
     return body
+
+
+def _output_in_blocks(item: dict[str, Any]) -> dict[str, Any]:
+    output = item.get("output")
+    return {**item, "output": [{"type": "input_text", "text": output}]} if isinstance(output, str) else item
 
 
 def _in_blocks(message: dict[str, Any]) -> dict[str, Any]:
@@ -669,11 +675,7 @@ RECORDED_APIS = {
     "anthropic.messages": "anthropic",
     "gemini.generate": "gemini",
 }
-RESPONSES = (
-    [exchange for api in RECORDED_APIS for exchange in exchanges(api) if exchange.expected["kind"] == "message"]
-    if WIRE.exists()
-    else []
-)
+RESPONSES = [exchange for api in RECORDED_APIS for exchange in exchanges(api) if exchange.expected["kind"] == "message"]
 
 
 def _said(response: AgentResponse) -> tuple[Any, ...]:
