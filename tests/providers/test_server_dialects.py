@@ -339,13 +339,16 @@ def in_one_form(body: dict[str, Any]) -> dict[str, Any]:
     if isinstance(items := body.get("input"), list):
         instructions = body.pop("instructions", None)
         told = [] if instructions is None else [{"role": "system", "content": instructions}]
-        body["input"] = [_output_in_blocks(item) for item in (*told, *items)]
+        body["input"] = [_output_joined(item) for item in (*told, *items)]
     return body
 
 
-def _output_in_blocks(item: dict[str, Any]) -> dict[str, Any]:
+def _output_joined(item: dict[str, Any]) -> dict[str, Any]:
+    """Texts of a result are joined: a codec sends them as one."""
     output = item.get("output")
-    return {**item, "output": [{"type": "input_text", "text": output}]} if isinstance(output, str) else item
+    if not isinstance(output, list) or any(block.keys() != {"type", "text"} for block in output):
+        return item
+    return {**item, "output": "".join(block["text"] for block in output)}
 
 
 def _in_blocks(message: dict[str, Any]) -> dict[str, Any]:
