@@ -10,7 +10,7 @@ import pytest
 from agent import errors
 from agent.providers.credentials import Address
 from agent.providers.gemini import GeminiCodec
-from agent.providers.gemini.answer import read_usage
+from agent.providers.gemini.usage import read_usage
 from agent.types import (
     AgentRequest,
     AgentResponse,

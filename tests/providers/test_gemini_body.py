@@ -10,8 +10,8 @@ import pytest
 from agent import errors
 from agent.providers.credentials import Address
 from agent.providers.gemini import VERTEX, GeminiCodec
-from agent.providers.gemini.family import SKIP_SIGNATURE
-from agent.providers.gemini.names import made_up_id
+from agent.providers.gemini.models import SKIP_SIGNATURE
+from agent.providers.gemini.names import generate_id
 from agent.types import (
     AgentRequest,
     AudioContent,
@@ -30,7 +30,6 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
-from agent.types.notes import notes_on
 from agent.wire import Reply
 
 CODEC = GeminiCodec(Address("http://127.0.0.1", None))
@@ -293,7 +292,7 @@ def test_calls_and_responses_carry_ids_and_names() -> None:
 
 
 def test_ids_that_were_made_up_here_are_not_sent_back() -> None:
-    calls = [ToolCall(id=made_up_id("answer", n, "f", {}), name="f") for n in range(2)]
+    calls = [ToolCall(id=generate_id("answer", n, "f", {}), name="f") for n in range(2)]
     contents = answered(*calls)
     assert all("id" not in part["functionCall"] for part in contents[1]["parts"])
     assert all("id" not in part["functionResponse"] for part in contents[2]["parts"])
@@ -600,27 +599,20 @@ def test_extra_may_not_replace_instructions_and_tools_that_the_request_has() -> 
         sent(extra=own, tools=[SEARCH])
 
 
-# Bytes kept with messages
+# Requests after one another
 
 
-def test_encoded_parts_are_kept_with_their_message_for_each_model() -> None:
+def test_a_conversation_is_encoded_the_same_for_one_model_after_another() -> None:
     call = ToolCall(id="1", name="f")
     messages = [Message.user("hi"), Message.assistant([call]), Message.tool("done", tool_call_id="1")]
     first = body_of(messages=messages)
-    assert all(any(key.startswith("gemini/") for key in notes_on(message)) for message in messages)
     assert body_of(messages=messages) == first
     assert body_of(NEW, messages=messages)["contents"][1]["parts"][0]["thoughtSignature"] == SKIP_SIGNATURE
     assert body_of(messages=messages) == first
 
 
-def test_a_result_kept_for_one_call_is_not_used_for_another() -> None:
+def test_a_result_is_named_after_the_call_of_its_conversation() -> None:
     result = Message.tool("done", tool_call_id="1")
     for name in ("f", "g"):
         contents = contents_of(Message.user("hi"), Message.assistant([ToolCall(id="1", name=name)]), result)
         assert contents[2]["parts"][0]["functionResponse"]["name"] == name
-
-
-def test_large_messages_are_not_kept() -> None:
-    message = Message.user([ImageContent(image_data=b"x" * 100_000)])
-    body_of(messages=[message])
-    assert not any(key.startswith("gemini/") for key in notes_on(message))

@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from agent import Agent, errors
 from agent.providers.credentials import Address
 from agent.providers.gemini import VERTEX, GeminiCodec
-from agent.providers.gemini.family import SKIP_SIGNATURE, family_of
+from agent.providers.gemini.models import SKIP_SIGNATURE, features_of
 from agent.testing import LoopbackServer
 from agent.testing.rules import GeminiRules, Known
 from agent.testing.rules.gemini import camel
@@ -87,7 +87,7 @@ def check_rules(body: dict[str, Any], request: AgentRequest, provider: str) -> N
         assert all("functionResponse" in part for part in parts[: len(responses)]), "responses come first"
         calls = [part for part in parts if "functionCall" in part]
         waiting = [(part["functionCall"].get("id"), part["functionCall"]["name"]) for part in calls]
-        if calls and family_of(model).signed_calls:
+        if calls and features_of(model).signed_calls:
             assert "thoughtSignature" in calls[0], "in older turns, too"
         for part in parts:
             assert part.get("text") != "" or "thoughtSignature" in part, "text is empty only where it is signed"

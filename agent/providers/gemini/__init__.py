@@ -1,15 +1,15 @@
-"""Gemini: Google's generateContent, from the Gemini API with a key, or from Vertex AI.
+"""Google's generateContent API, served by the Gemini API and by Vertex AI.
 
-Signatures are the heart of it. Gemini seals its reasoning on single parts of an answer and wants them back on exactly
-those, so every part is kept as it came, and a part from elsewhere never carries one.
+Gemini signs parts of its responses and wants each signature back on the same part. So every part is kept as it came,
+and other models' signatures are never sent.
 """
 
 from __future__ import annotations
 
 from ...wire_formats import WireFormat
 from ..base import ProviderFactory
-from .body import API
 from .codec import GeminiCodec
+from .models import API
 from .platform import GEMINI_API, VERTEX, Platform
 from .schema_dialect import SCHEMA_DIALECT
 
@@ -21,5 +21,5 @@ WIRE_FORMAT = WireFormat(
 
 
 def provider(name: str) -> ProviderFactory:
-    """The factory for "gemini", the Gemini API, and "vertex", Vertex AI."""
+    """Factory for "gemini", the Gemini API, and "vertex", Vertex AI."""
     return lambda config: GeminiCodec.from_config(config, name)

@@ -1,7 +1,7 @@
-"""Sources of an answer: what Gemini calls grounding and citations, as citations on the text they belong to.
+"""Citations from grounding and citation metadata.
 
-Gemini counts bytes of UTF-8, and is not clear about where it begins to count, so a place is believed only if the words
-found there are the words it quotes. What cannot be placed is kept without a place.
+Gemini gives positions in bytes of UTF-8, and does not say from where they count. A position is used only if it leads to
+the quoted text; other citations are kept without one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ...types import Citation
 _SOURCES = ("web", "retrievedContext", "maps", "image")
 
 
-def citations_of(metadata: Mapping[str, Any], texts: Sequence[str]) -> list[list[Citation]]:
-    """The citations of each text, from everything a candidate says about its sources."""
+def read_citations(metadata: Mapping[str, Any], texts: Sequence[str]) -> list[list[Citation]]:
+    """Return the citations of each text, from a candidate's metadata."""
     cited: list[list[Citation]] = [[] for _ in texts]
     if not texts:
         return cited
@@ -23,23 +23,23 @@ def citations_of(metadata: Mapping[str, Any], texts: Sequence[str]) -> list[list
     chunks: Sequence[Mapping[str, Any]] = grounding.get("groundingChunks") or ()
     used: set[int] = set()
     for support in grounding.get("groundingSupports") or ():
-        number, start, end = _place(support.get("segment") or {}, texts)
+        number, start, end = _locate(support.get("segment") or {}, texts)
         for index in support.get("groundingChunkIndices") or ():
             if 0 <= index < len(chunks):
                 used.add(index)
-                cited[number].append(_from_chunk(chunks[index], start, end))
-    last = _last_said(texts)
-    cited[last].extend(_from_chunk(chunk, None, None) for index, chunk in enumerate(chunks) if index not in used)
+                cited[number].append(_chunk_citation(chunks[index], start, end))
+    last = _last_text(texts)
+    cited[last].extend(_chunk_citation(chunk, None, None) for index, chunk in enumerate(chunks) if index not in used)
     quoted = metadata.get("citationMetadata") or {}
     for source in quoted.get("citationSources") or quoted.get("citations") or ():
-        number, start, end = _place(source, texts)
+        number, start, end = _locate(source, texts)
         cited[number].append(
             Citation(url=source.get("uri"), title=source.get("title"), start=start, end=end, provider_data=dict(source))
         )
     return cited
 
 
-def _from_chunk(chunk: Mapping[str, Any], start: int | None, end: int | None) -> Citation:
+def _chunk_citation(chunk: Mapping[str, Any], start: int | None, end: int | None) -> Citation:
     source: Mapping[str, Any] = next((chunk[kind] for kind in _SOURCES if isinstance(chunk.get(kind), Mapping)), {})
     return Citation(
         url=source.get("uri") or source.get("sourceUri"),
@@ -51,27 +51,27 @@ def _from_chunk(chunk: Mapping[str, Any], start: int | None, end: int | None) ->
     )
 
 
-def _place(segment: Mapping[str, Any], texts: Sequence[str]) -> tuple[int, int | None, int | None]:
-    """Which text a segment lies in, and its characters there."""
+def _locate(segment: Mapping[str, Any], texts: Sequence[str]) -> tuple[int, int | None, int | None]:
+    """Return the number of the text that contains a segment, and the start and end in it."""
     quoted = segment.get("text")
     first, last = segment.get("startIndex") or 0, segment.get("endIndex")
     if isinstance(first, int) and isinstance(last, int):
-        together = "".join(texts)
-        found = _characters(together, first, last, quoted)
+        joined = "".join(texts)
+        found = _character_range(joined, first, last, quoted)
         if found is not None:
-            return _within(found, texts)
+            return _split_range(found, texts)
         for number, text in enumerate(texts):
-            found = _characters(text, first, last, quoted)
+            found = _character_range(text, first, last, quoted)
             if found is not None:
                 return number, *found
     if isinstance(quoted, str) and quoted:
         for number, text in enumerate(texts):
             if (start := text.find(quoted)) >= 0:
                 return number, start, start + len(quoted)
-    return _last_said(texts), None, None
+    return _last_text(texts), None, None
 
 
-def _characters(text: str, first: int, last: int, quoted: Any) -> tuple[int, int] | None:
+def _character_range(text: str, first: int, last: int, quoted: Any) -> tuple[int, int] | None:
     data = text.encode("utf-8", "surrogatepass")
     if not 0 <= first <= last <= len(data):
         return None
@@ -84,9 +84,9 @@ def _characters(text: str, first: int, last: int, quoted: Any) -> tuple[int, int
     return len(before), len(before) + len(words)
 
 
-def _within(place: tuple[int, int], texts: Sequence[str]) -> tuple[int, int, int]:
-    """A place in all texts together as a place in one of them."""
-    start, end = place
+def _split_range(range: tuple[int, int], texts: Sequence[str]) -> tuple[int, int, int]:
+    """Convert a range in the joined texts into the number of a text and a range in it."""
+    start, end = range
     for number, text in enumerate(texts):
         if start < len(text) or number == len(texts) - 1:
             return number, start, min(end, len(text))
@@ -94,6 +94,6 @@ def _within(place: tuple[int, int], texts: Sequence[str]) -> tuple[int, int, int
     raise AssertionError("there is a last text")
 
 
-def _last_said(texts: Sequence[str]) -> int:
-    """The last text that says something; a signature may follow it on an empty one."""
+def _last_text(texts: Sequence[str]) -> int:
+    """Return the number of the last text that is not empty. An empty one with a signature may follow it."""
     return next((number for number in range(len(texts) - 1, -1, -1) if texts[number]), len(texts) - 1)

@@ -1,7 +1,6 @@
-"""The codec: requests to bytes, answers to responses, failures to errors, and tokens counted by the vendor.
+"""Codec for generateContent, including token counts by the vendor.
 
-The model stands in the address, so each request has its own. An answer without candidates is a response only if the
-vendor says why it would not take the question.
+The model is part of the URL. A reply without candidates is a response only if it says why the prompt was rejected.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from ... import errors
-from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities
+from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, ProviderCapabilities
 from ...wire import Reply, WireRequest, parse_json
 from ..base import StreamDecoder
 from ..codec import CodecBase
 from ..credentials import NOWHERE, Address
+from ..encoding import request_origin
 from ..failures import failure, read_complaint, request_id
-from ..writing import as_json
-from .answer import Reading
-from .body import API, Speaker, encode_body
-from .family import SCHEMA_DIALECT, family_of
-from .names import offered
-from .platform import GEMINI_API, VERTEX, Platform, gemini_place, is_token, vertex_place
+from .body import encode_body, encode_count_body
+from .models import API, SCHEMA_DIALECT, features_of
+from .names import tools_by_name
+from .platform import GEMINI_API, VERTEX, Platform, gemini_endpoint, is_token, vertex_endpoint
+from .response import ResponseReader
 from .stream import GeminiDecoder
 
-CAPABILITIES = ProviderCapabilities.trusted(
+CAPABILITIES = ProviderCapabilities(
     streaming=True,
     tools=True,
     structured_output=True,
@@ -40,20 +39,20 @@ CAPABILITIES = ProviderCapabilities.trusted(
     token_counting=True,
 )
 
-PLACES = {"vertex": vertex_place}
-"""Where a provider of that name is served; the Gemini API for any other."""
+_ENDPOINTS = {"vertex": vertex_endpoint}
+"""By provider name. The Gemini API serves all others."""
 
 
 class GeminiCodec(CodecBase):
-    """Gemini at one address.
+    """Codec for Gemini at one address.
 
     Args:
-        address: Where it is served, and the key. An empty `base_url` makes relative addresses, for a brought client.
+        address: Base URL and key. An empty `base_url` makes relative URLs, for an SDK client.
         headers: Sent with every request.
-        name: What the provider is called here; signatures go back only to the name and model that made them.
-        foreign_thinking: What becomes of reasoning that another model wrote.
+        name: The provider's name. Signatures are sent back only to the name and model that made them.
+        foreign_thinking: Whether reasoning of other models is dropped, or sent as text.
         platform: The Gemini API or Vertex AI.
-        token: Whether the key is an access token; by default those that begin with `ya29.` are.
+        token: Whether the key is an access token. By default, keys that begin with `ya29.` are.
     """
 
     api = API
@@ -78,33 +77,32 @@ class GeminiCodec(CodecBase):
         super().__init__(name, CAPABILITIES, {**sent, **(headers or {})}, () if key is None else (key,))
         self.platform = platform
         self._root = platform.root(address.base_url)
-        self._speaker = Speaker(name, platform, foreign_thinking)
+        self._foreign_thinking = foreign_thinking
 
     @classmethod
     def from_config(cls, config: AgentConfig, name: str) -> GeminiCodec:
-        place = PLACES.get(name, gemini_place)(config)
+        endpoint = _ENDPOINTS.get(name, gemini_endpoint)(config)
         return cls(
-            place.address,
+            endpoint.address,
             config.headers.reveal(),
             name=name,
             foreign_thinking=config.foreign_thinking,
-            platform=place.platform,
-            token=place.token,
+            platform=endpoint.platform,
+            token=endpoint.token,
         )
 
     def schema_with_tools(self, model: str) -> bool:
-        """Whether a model takes an output schema beside tools. The others refuse the two together."""
-        return family_of(model).schema_with_tools
+        """Whether a model takes an output schema together with tools."""
+        return features_of(model).schema_with_tools
 
     @override
     def carried_by(self, client: Any, headers: Mapping[str, str]) -> GeminiCodec:
         platform = VERTEX if getattr(client, "vertexai", False) else GEMINI_API
-        foreign = self._speaker.foreign_thinking
-        return GeminiCodec(NOWHERE, headers, name=self.name, foreign_thinking=foreign, platform=platform)
+        return GeminiCodec(NOWHERE, headers, name=self.name, foreign_thinking=self._foreign_thinking, platform=platform)
 
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
         url = self._url(request, "streamGenerateContent?alt=sse" if stream else "generateContent")
-        body, warnings = encode_body(request, self._speaker)
+        body, warnings = encode_body(request, self.name, self.platform, self._foreign_thinking)
         return WireRequest(url, self._headers, body, self.name, warnings)
 
     def _url(self, request: AgentRequest, method: str) -> str:
@@ -114,9 +112,12 @@ class GeminiCodec(CodecBase):
             )
         return self.platform.url(self._root, request.model, method)
 
+    def _origin(self, request: AgentRequest) -> Origin:
+        return request_origin(self.name, API, request.model or "")
+
     @override
     def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
-        reading = Reading(self._speaker.home(request), offered(request))
+        reader = ResponseReader(self._origin(request), tools_by_name(request))
         for chunk in body if isinstance(body, list) else (body,):
             complaint = read_complaint(chunk) if chunk.get("error") else None
             if complaint is not None:
@@ -129,29 +130,25 @@ class GeminiCodec(CodecBase):
                     model=request.model,
                     secrets=self._secrets,
                 )
-            reading.take(chunk)
-        if not reading.complete:
+            reader.read_chunk(chunk)
+        if not reader.complete:
             raise ValueError("it does not say how it ended")
-        reading.finish()
-        return reading.ending(
+        reader.finish()
+        return reader.response(
             provider=self.name,
             model=request.model or "",
-            content=[reading.part(block) for block in reading.blocks],
+            content=reader.content,
             request_id=request_id(headers),
             raw=body,
         )
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
-        return GeminiDecoder(self.name, self._speaker.home(request), headers, request, self._secrets)
+        return GeminiDecoder(self.name, self._origin(request), headers, request, self._secrets)
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
-        """Asks how many tokens the request has, without answering it."""
-        url = self._url(request, "countTokens")
-        body, warnings = encode_body(request, self._speaker, counting=True)
-        if self.platform.wraps_counted:
-            name = self.platform.path(request.model or "", "").removesuffix(":")
-            body = b'{"generateContentRequest":{"model":' + as_json(name) + b"," + body[1:] + b"}"
-        return WireRequest(url, self._headers, body, self.name, warnings)
+        """Encode a request for the number of its tokens."""
+        body, warnings = encode_count_body(request, self.name, self.platform, self._foreign_thinking)
+        return WireRequest(self._url(request, "countTokens"), self._headers, body, self.name, warnings)
 
     def decode_count(self, reply: Reply, request: AgentRequest) -> int:
         try:

@@ -1,17 +1,11 @@
-"""Writing a conversation as Gemini's contents: turns of `user` and `model`, each a list of parts.
-
-A message's parts are encoded once and kept with the message, so a turn of a long conversation costs what is new in it.
-Neighbours of one role become one turn. What was sealed by this very model goes back on the part it came with; a call
-made elsewhere carries the documented stand-in where a signature is demanded.
-"""
+"""Encoding of messages as contents: turns of `user` and `model`, each a list of parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeGuard, assert_never
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeGuard, TypeVar, assert_never, cast
 from urllib.parse import urlsplit
 
-from ... import errors
 from ...types import (
     AudioContent,
     CodeContent,
@@ -19,7 +13,6 @@ from ...types import (
     DocumentContent,
     ImageContent,
     Message,
-    Origin,
     Part,
     RefusalContent,
     Role,
@@ -29,27 +22,28 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
-from ...types.notes import first_notes, kept_notes, notes_on
-from ..beginnings import Begun
+from ..encoding import document_text, encode_base64, to_markdown
 from ..repair import is_own
-from ..writing import (
-    LARGE,
-    TURN_ENDS,
-    as_json,
-    as_markdown,
-    as_text,
-    base64_text,
-    cannot_take,
-    join_turns,
-    words_json,
+from .fields import GeminiContext
+from .models import SKIP_SIGNATURE
+from .names import function_name, is_generated
+from .params import (
+    Content,
+    FileData,
+    FunctionCall,
+    FunctionCallPart,
+    FunctionResponse,
+    FunctionResponsePart,
+    MediaPart,
+    PartParam,
+    TextPart,
 )
-from .family import SKIP_SIGNATURE, Family
-from .names import sent_id, sent_name
 
 Media = ImageContent | AudioContent | DocumentContent
+P = TypeVar("P", bound=PartParam)
 
 METADATA_KIND = "metadata"
-"""The kind of a block that holds what a candidate says about itself. It is no part, and is not sent back."""
+"""Kind of the part that holds a candidate's metadata. It is not sent back."""
 
 LATE_SYSTEM = "a system message in the middle of the conversation was told as a user's"
 NO_USER_FIRST = "the conversation began with the assistant; a user's turn was put before it"
@@ -57,18 +51,14 @@ NO_AUTHOR = "the name of a message's author was left out: the API has no place f
 NO_TITLE = "the title of a file was left out: the API has no place for it"
 NO_DETAIL = "how closely to look at an image was left to the model"
 
-_ASSISTANT, _SYSTEM, _TOOL = Role.ASSISTANT, Role.SYSTEM, Role.TOOL  # looked up once: enums are slow to ask
-_USER, _MODEL = b'{"role":"user","parts":[', b'{"role":"model","parts":['
-_Named: TypeAlias = tuple[tuple[str, str, bool], ...]
-"""Calls by id, name, and whether the vendor takes the id."""
-_Written: TypeAlias = tuple[tuple[bytes, bytes], _Named]
-"""How a message's turn begins and its parts; and the calls that it makes or answers."""
 _EMPTY = {"text": ""}
-"""Never sent: a text without words, unless a signature stands on it."""
-_OPENING = as_json({"text": "(The conversation begins with your answer.)"})
-_IN_RESULTS = frozenset(("image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"))
-_KNOWN_TO_VENDOR = ("https://generativelanguage.googleapis.com/", "gs://")
-_BY_EXTENSION = {
+"""Not sent: the API takes empty text only with a signature."""
+_OPENING = "(The conversation begins with your answer.)"
+_RESULT_TYPES = frozenset(("image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"))
+"""Media types that function responses may contain."""
+_VENDOR_FILES = ("https://generativelanguage.googleapis.com/", "gs://")
+"""URLs of files whose media type the vendor knows."""
+_MEDIA_TYPES = {
     "png": "image/png",
     "jpg": "image/jpeg",
     "jpeg": "image/jpeg",
@@ -87,376 +77,291 @@ _BY_EXTENSION = {
     "wav": "audio/wav",
     "mp4": "video/mp4",
 }
+"""Media types by extension."""
 
 
-class ContentsWriter:
-    """The conversation of one request; collects what had to be changed on the way."""
+class ContentsEncoder:
+    """Encodes the messages of one request."""
 
-    def __init__(self, home: Origin, family: Family, *, any_ids: bool) -> None:
-        self._home = home
-        self._family = family
-        self._any_ids = any_ids
-        self.key = f"{home.api}/{home.provider}/{home.model}/{'' if any_ids else 'own ids'}"
-        """Of the notes on messages that hold their bytes."""
-        self.warnings: dict[str, None] = {}
+    def __init__(self, context: GeminiContext) -> None:
+        self._context = context
+        self._features = context.features
+        self._origin = context.origin
+        self._any_ids = context.platform.any_ids
 
-    def system(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """The leading system messages as the parts of the system instruction, which is text only."""
-        if any(message.name is not None for message in messages):
-            self._warn(NO_AUTHOR)
-        return [{"text": text} for message in messages for part in message.parts if (text := self._system_text(part))]
-
-    def contents(self, messages: Sequence[Message]) -> list[bytes]:
-        """All turns, with commas, in pieces; none if there is no turn. Neighbours of one role become one turn."""
-        contents, speaking = self._joined(messages, None)
-        return [] if speaking is None else [contents, TURN_ENDS]
-
-    def continued(self, begun: Begun) -> list[bytes]:
-        """As `contents`. What is known of how the conversation begins is not written again."""
-        added, speaking = self._joined(begun.added, begun.state)
-        if not self.warnings:
-            begun.keep(added, speaking)
-        rest, speaking = self._joined(begun.rest, speaking)
-        return [] if speaking is None else [*begun.pieces, added, rest, TURN_ENDS]
-
-    def _joined(self, messages: Sequence[Message], speaking: bytes | None) -> tuple[bytes, bytes | None]:
-        """Some turns behind that of whoever is `speaking`. The API insists that the user speaks first."""
-        said = self._said(messages)
-        if speaking is None and next((opening for opening, parts in said if parts), None) is _MODEL:
-            self.warnings = {NO_USER_FIRST: None, **self.warnings}  # in front, however much was written at a time
-            said.insert(0, (_USER, _OPENING))
-        return join_turns(said, speaking)
-
-    def _said(self, messages: Sequence[Message]) -> list[tuple[bytes, bytes]]:
-        """How the turn of each message begins, and its parts; results are told once the last of them has come."""
-        key = self.key
-        said: list[tuple[bytes, bytes]] = []
-        add = said.append
-        results: list[Message] = []
-        latest: Message | None = None
-        asked: _Named = ()
+    def encode_instructions(self, messages: Sequence[Message]) -> list[PartParam]:
+        """Encode system messages. Instructions are text only."""
         for message in messages:
-            role = message.role
-            if role is _TOOL:
-                results.append(message)
+            self._check_name(message)
+        texts = (self._instruction_text(part) for message in messages for part in message.parts)
+        return [{"text": text} for text in texts if text]
+
+    def encode(self, messages: Sequence[Message]) -> list[Content]:
+        contents: list[Content] = []
+        results: list[ToolResult] = []
+        calls: list[ToolCall] = []
+        """Calls of the latest assistant message. The results follow it."""
+        tool, assistant, system = Role.TOOL, Role.ASSISTANT, Role.SYSTEM  # looking up enum members is slow in 3.11
+        for message in messages:
+            role, content = message.role, message.content
+            if role is tool:
+                results += [part for part in message.parts if isinstance(part, ToolResult)]
                 continue
             if results:
-                add(self._answers(results, latest, asked))
+                self._add_turn(contents, "user", self._encode_results(results, calls))
                 results = []
-            try:
-                notes = kept_notes(message)
-            except AttributeError:
-                notes = first_notes(message)
-            written = notes.get(key)
-            if written is None:
-                words = words_json(message, b'{"text":', b"}") if role is not _SYSTEM else None
-                if words is None:
-                    written = self._written(message)
-                else:
-                    written = (_MODEL if role is _ASSISTANT else _USER, words), ()
-                    if len(words) <= LARGE:
-                        notes[key] = written
-            said_here, named = written
-            add(said_here)
-            if role is _ASSISTANT:
-                latest, asked = message, named
-        if results:
-            add(self._answers(results, latest, asked))
-        return said
-
-    def _warn(self, warning: str) -> None:
-        self.warnings[warning] = None
-
-    def _written(self, message: Message) -> _Written:
-        """The parts of a message that is not a tool's, and the calls in a turn of the model's."""
-        called = message.role is _ASSISTANT and not isinstance(message.content, str)
-        asked = tuple(map(self._naming, _by_id(message).values())) if called else ()
-        encoded = self._plainly(message)
-        if encoded is not None:
-            return self._kept(message, encoded, asked)
-        before, self.warnings = self.warnings, {}
-        if message.name is not None:
-            self._warn(NO_AUTHOR)
-        write = self._model_parts if message.role is _ASSISTANT else self._user_parts
-        encoded = b",".join(map(as_json, write(message)))
-        warned, self.warnings = bool(self.warnings), {**before, **self.warnings}
-        # A warning must come again with the next request, so a message that causes one is not kept.
-        return self._kept(message, encoded, asked, keep=not warned)
-
-    def _kept(self, message: Message, encoded: bytes, named: _Named, *, keep: bool = True) -> _Written:
-        written = (_MODEL if message.role is _ASSISTANT else _USER, encoded), named
-        if keep and len(encoded) <= LARGE:
-            notes_on(message)[self.key] = written
-        return written
-
-    def _plainly(self, message: Message) -> bytes | None:
-        """A turn of words and calls, in one go. None for any other message."""
-        content = message.content
-        if not content or message.name is not None or isinstance(content, str) or message.role is not _ASSISTANT:
-            return None
-        parts: list[dict[str, Any]] = []
-        called = False
-        for part in content:
-            if isinstance(part, TextContent) and part.text and part.signature is None:
-                parts.append({"text": part.text})
-            elif isinstance(part, ToolCall) and part.signature is None:
-                call: dict[str, Any] = {"functionCall": self._call(part)}
-                if not called and self._family.signed_calls:
-                    call["thoughtSignature"] = SKIP_SIGNATURE
-                called = True
-                parts.append(call)
+            self._check_name(message)
+            if role is assistant:
+                calls = message.tool_calls or []
+            elif role is system:
+                self._context.warn(LATE_SYSTEM)
+            if isinstance(content, str):
+                parts: list[PartParam] = [{"text": content}] if content else []
+            elif role is assistant:
+                parts = self._encode_model_parts(content)
+            elif role is system:
+                parts = self.encode_instructions([message])
             else:
-                return None
-        return as_json(parts)[1:-1]
+                parts = self._encode_user_parts(content)
+            self._add_turn(contents, "model" if role is assistant else "user", parts)
+        if results:
+            self._add_turn(contents, "user", self._encode_results(results, calls))
+        return contents
 
-    def _system_text(self, part: Part) -> str:
+    def _check_name(self, message: Message) -> None:
+        if message.name is not None:
+            self._context.warn(NO_AUTHOR)
+
+    def _add_turn(self, contents: list[Content], role: Literal["user", "model"], parts: list[PartParam]) -> None:
+        """Add a turn. Consecutive turns of one role are merged, and the first one must be the user's."""
+        if not parts:
+            return
+        if not contents and role == "model":
+            self._context.warn(NO_USER_FIRST)
+            contents.append({"role": "user", "parts": [{"text": _OPENING}]})
+        if contents and contents[-1]["role"] == role:
+            contents[-1]["parts"] += parts
+        else:
+            contents.append({"role": role, "parts": parts})
+
+    # System and user messages.
+
+    def _instruction_text(self, part: Part) -> str:
         match part:
             case TextContent():
                 return part.text
             case CodeContent() | DiffContent():
-                return as_markdown(part)
+                return to_markdown(part)
             case DocumentContent() if part.text is not None:
-                return as_text(part)
+                return document_text(part)
+            case (
+                ImageContent() | AudioContent() | DocumentContent() | ThinkingContent() | ToolCall() | ToolResult()
+                | RefusalContent() | VendorContent()
+            ):  # fmt: skip
+                raise self._context.unsupported_part(part, "in a system message; it takes text there")
             case _:
-                raise self._cannot(part, "in a system message; it takes text there")
+                assert_never(part)
 
-    def _user_parts(self, message: Message) -> list[dict[str, Any]]:
-        if message.role is Role.SYSTEM:
-            self._warn(LATE_SYSTEM)
-            return self.system([message])
-        return [written for part in message.parts if (written := self._user_part(part)) != _EMPTY]
+    def _encode_user_parts(self, parts: Sequence[Part]) -> list[PartParam]:
+        encoded = map(self._encode_user_part, parts)
+        return [part for part in encoded if part != _EMPTY]
 
-    def _user_part(self, part: Part) -> dict[str, Any]:
+    def _encode_user_part(self, part: Part) -> PartParam:
         match part:
             case TextContent():
                 return {"text": part.text}
             case CodeContent() | DiffContent():
-                return {"text": as_markdown(part)}
+                return {"text": to_markdown(part)}
             case ImageContent() | AudioContent() | DocumentContent():
-                return self._media(part)
+                return self._encode_media(part)
             case VendorContent():
-                return dict(part.provider_data or {})
+                return _replay(part)
             case ThinkingContent() | ToolCall() | ToolResult() | RefusalContent():
-                raise self._cannot(part, "in a user's message")
+                raise self._context.unsupported_part(part, "in a user's message")
             case _:
                 assert_never(part)
 
-    def _model_parts(self, message: Message) -> list[dict[str, Any]]:
-        written: list[dict[str, Any]] = []
-        called = False
-        for part in message.parts:
-            wire = self._model_part(part)
-            if wire is None or wire == _EMPTY:
-                continue
-            if "functionCall" in wire and isinstance(part, ToolCall):
-                if not called and self._family.signed_calls:
-                    wire.setdefault("thoughtSignature", SKIP_SIGNATURE)
-                called = True
-            written.append(wire)
-        return written
+    # Assistant messages.
 
-    def _model_part(self, part: Part) -> dict[str, Any] | None:
+    def _encode_model_parts(self, parts: Sequence[Part]) -> list[PartParam]:
+        encoded: list[PartParam] = []
+        unsigned = self._features.signed_calls
+        """Whether the first call still needs a signature."""
+        for part in parts:
+            written = self._encode_model_part(part)
+            if written is None or written == _EMPTY:
+                continue
+            if unsigned and isinstance(part, ToolCall):
+                written.setdefault("thoughtSignature", SKIP_SIGNATURE)
+                unsigned = False
+            encoded.append(written)
+        return encoded
+
+    def _encode_model_part(self, part: Part) -> PartParam | None:
         match part:
             case TextContent():
-                return self._signed({"text": part.text}, part, part.signature)
+                text: TextPart = {"text": part.text}
+                return self._sign(text, part, part.signature)
             case ThinkingContent():
-                if not part.thinking and not part.signature:
-                    return None
-                return self._signed({"text": part.thinking, "thought": True}, part, part.signature)
+                return self._encode_thinking(part)
             case ToolCall():
-                return self._signed({"functionCall": self._call(part)}, part, part.signature)
+                return self._encode_call(part)
             case RefusalContent():
                 return {"text": part.refusal}
             case CodeContent() | DiffContent():
-                return {"text": as_markdown(part)}
+                return {"text": to_markdown(part)}
             case ImageContent() | AudioContent() | DocumentContent():
-                return self._signed(self._media(part), part, (part.provider_data or {}).get("thoughtSignature"))
+                return self._sign(self._encode_media(part), part, (part.provider_data or {}).get("thoughtSignature"))
             case VendorContent():
-                return None if part.kind == METADATA_KIND else dict(part.provider_data or {})
+                return None if part.kind == METADATA_KIND else _replay(part)
             case ToolResult():
-                raise self._cannot(part, "in an assistant's message")
+                raise self._context.unsupported_part(part, "in an assistant's message")
             case _:
                 assert_never(part)
 
-    def _signed(self, wire: dict[str, Any], part: Part, signature: str | None) -> dict[str, Any]:
-        if signature and is_own(part, self._home):
-            wire["thoughtSignature"] = signature
-        return wire
+    def _encode_thinking(self, part: ThinkingContent) -> TextPart | None:
+        if not part.thinking and not part.signature:
+            return None
+        thought: TextPart = {"text": part.thinking, "thought": True}
+        return self._sign(thought, part, part.signature)
 
-    def _call(self, call: ToolCall) -> dict[str, Any]:
-        arguments: Mapping[str, Any] = {**call.arguments}  # a plain dict is written faster than a frozen one
+    def _encode_call(self, call: ToolCall) -> FunctionCallPart:
+        function: FunctionCall = {"name": function_name(call.name), "args": {**call.arguments}}
+        if (id := self._sent_id(call)) is not None:
+            function["id"] = id
         if call.invalid_arguments is not None:
-            arguments = {
-                "invalid_arguments": call.invalid_arguments
-            }  # it must be an object; the model sees its mistake
-        return {**_named(*self._naming(call)), "args": arguments}
+            function["args"] = {"invalid_arguments": call.invalid_arguments}  # only objects are accepted
+        encoded: FunctionCallPart = {"functionCall": function}
+        return self._sign(encoded, call, call.signature)
 
-    def _takes_id(self, call: ToolCall) -> bool:
-        return self._any_ids or is_own(call, self._home)
+    def _sent_id(self, call: ToolCall) -> str | None:
+        """The call's id, if the vendor accepts it: an id that was generated here is none of its own."""
+        if not call.id or not (self._any_ids or is_own(call, self._origin)) or is_generated(call.id):
+            return None
+        return call.id
 
-    def _naming(self, call: ToolCall) -> tuple[str, str, bool]:
-        """What the bytes of a call's result depend on besides the result itself."""
-        return call.id, call.name, self._takes_id(call)
+    def _sign(self, encoded: P, part: Part, signature: str | None) -> P:
+        """Add a part's signature. Signatures are valid only for the model that made them, on the same part."""
+        if signature and is_own(part, self._origin):
+            encoded["thoughtSignature"] = signature
+        return encoded
 
-    def _answers(self, messages: Sequence[Message], turn: Message | None, asked: _Named) -> tuple[bytes, bytes]:
-        """The results of a turn's calls: from the last time if they answered the same calls, or anew."""
-        known: list[_Written | None] = [notes_on(message).get(self.key) for message in messages]
-        if len(known) == 1 and (only := known[0]) is not None and only[1] == asked:
-            return only[0]
-        written = [kept for kept in known if kept is not None]
-        if len(written) < len(known) or tuple(named for _, answered in written for named in answered) != asked:
-            written = self._plain_answers(messages, asked)
-        if written:
-            return _USER, b",".join([encoded for (_, encoded), _ in written])
-        return _USER, b",".join(self._results(messages, {} if turn is None else _by_id(turn)))
+    # Results.
 
-    def _plain_answers(self, messages: Sequence[Message], asked: _Named) -> list[_Written]:
-        """Results that are only text, one in each message, in the order of their calls; none if they are not."""
-        written: list[_Written] = []
-        if len(messages) != len(asked):
-            return written
-        for message, naming in zip(messages, asked, strict=True):
-            said = _words_of(message)
-            if said is None or said[0] != naming[0]:
-                return []
-            _, text, failed = said
-            response = {**_named(*naming), "response": {"error" if failed else "result": text}}
-            written.append(self._kept(message, as_json({"functionResponse": response}), (naming,)))
-        return written
+    def _encode_results(self, results: list[ToolResult], calls: Sequence[ToolCall]) -> list[PartParam]:
+        """Encode a turn's results in the order of their calls, which may have no ids, then other media."""
+        call_by_id = {call.id: call for call in calls}
+        attached = [part for result in results for part in self._attached_media(result, call_by_id)]
+        order = {id: position for position, id in enumerate(call_by_id)}
+        in_order = sorted(results, key=lambda result: order[result.tool_call_id])
+        return [*(self._encode_result(result, call_by_id[result.tool_call_id]) for result in in_order), *attached]
 
-    def _results(self, messages: Sequence[Message], calls: Mapping[str, ToolCall]) -> list[bytes]:
-        """Responses in the order of their calls, since they may have no ids; then whatever cannot stand inside them."""
-        by_message = [(message, _results_in(message)) for message in messages]
-        results = [result for _, own in by_message for result in own]
-        if [result.tool_call_id for result in results] == list(calls):
-            return self._results_in_order(by_message, calls)
-        following = [part for result in results for part in self._following(result, calls)]
-        order = {id: position for position, id in enumerate(calls)}
-        results.sort(key=lambda result: order[result.tool_call_id])
-        responses = [as_json(response) for response in self._responses(results, calls)]
-        return [*responses, *map(as_json, following)]
-
-    def _results_in_order(
-        self, by_message: Sequence[tuple[Message, list[ToolResult]]], calls: Mapping[str, ToolCall]
-    ) -> list[bytes]:
-        outside: list[tuple[list[dict[str, Any]], bool]] = []
-        for _, results in by_message:
-            before, self.warnings = self.warnings, {}
-            following = [part for result in results for part in self._following(result, calls)]
-            outside.append((following, not following and not self.warnings))
-            self.warnings = {**before, **self.warnings}
-        responses: list[bytes] = []
-        for (message, results), (_, keep) in zip(by_message, outside, strict=True):
-            before, self.warnings = self.warnings, {}
-            encoded = b",".join(map(as_json, self._responses(results, calls)))
-            named = tuple([self._naming(calls[result.tool_call_id]) for result in results])
-            self._kept(message, encoded, named, keep=keep and not self.warnings)
-            self.warnings = {**before, **self.warnings}
-            responses.append(encoded)
-        return [*responses, *(as_json(part) for following, _ in outside for part in following)]
-
-    def _following(self, result: ToolResult, calls: Mapping[str, ToolCall]) -> list[dict[str, Any]]:
-        """What a result holds that must follow it, and whose it is."""
+    def _attached_media(self, result: ToolResult, call_by_id: Mapping[str, ToolCall]) -> list[PartParam]:
+        """Media that a function response cannot contain; they follow the turn's responses."""
         if isinstance(result.content, str):
             return []
-        media = [part for part in result.content if _is_media(part) and not self._fits_inside(part)]
+        media = [part for part in result.content if _is_media(part) and not self._fits_in_response(part)]
         if not media:
             return []
-        return [{"text": f"Returned by {sent_name(calls[result.tool_call_id].name)}:"}, *map(self._media, media)]
+        name = function_name(call_by_id[result.tool_call_id].name)
+        return [{"text": f"Returned by {name}:"}, *map(self._encode_media, media)]
 
-    def _fits_inside(self, part: Media) -> bool:
-        return self._family.media_in_results and _media_type(part) in _IN_RESULTS
+    def _fits_in_response(self, part: Media) -> bool:
+        return self._features.media_in_results and _media_type(part) in _RESULT_TYPES
 
-    def _responses(self, results: Iterable[ToolResult], calls: Mapping[str, ToolCall]) -> list[dict[str, Any]]:
-        return [{"functionResponse": self._response(result, calls)} for result in results]
+    def _encode_result(self, result: ToolResult, call: ToolCall) -> FunctionResponsePart:
+        content = result.content
+        text, media = (content, []) if isinstance(content, str) else self._encode_result_content(content)
+        response: FunctionResponse = {
+            "name": function_name(call.name),
+            "response": {"error" if result.is_error else "result": text},
+        }
+        if (id := self._sent_id(call)) is not None:
+            response["id"] = id
+        if media:
+            response["parts"] = media
+        return {"functionResponse": response}
 
-    def _response(self, result: ToolResult, calls: Mapping[str, ToolCall]) -> dict[str, Any]:
+    def _encode_result_content(self, parts: Sequence[Part]) -> tuple[str, list[PartParam]]:
         text: list[str] = []
-        inside: list[dict[str, Any]] = []
-        if isinstance(result.content, str):
-            text.append(result.content)
-        else:
-            for part in result.content:
-                if isinstance(part, TextContent):
-                    text.append(part.text)
-                elif isinstance(part, DocumentContent) and part.text is not None:
-                    text.append(as_text(part))
-                elif self._fits_inside(part):
-                    inside.append(self._media(part))
-        written: dict[str, Any] = {
-            **_named(*self._naming(calls[result.tool_call_id])),
-            "response": {"error" if result.is_error else "result": "".join(text)},
-        }
-        if inside:
-            written["parts"] = inside
-        return written
+        media: list[PartParam] = []
+        for part in parts:
+            if isinstance(part, TextContent):
+                text.append(part.text)
+            elif isinstance(part, DocumentContent) and part.text is not None:
+                text.append(document_text(part))
+            elif _is_media(part) and self._fits_in_response(part):
+                media.append(self._encode_media(part))
+        return "".join(text), media
 
-    def _media(self, part: Media) -> dict[str, Any]:
-        if isinstance(part, ImageContent) and part.detail not in (None, "auto"):
-            self._warn(NO_DETAIL)
-        if isinstance(part, DocumentContent) and part.text is not None:
-            return {"text": as_text(part)}
-        if isinstance(part, DocumentContent) and part.title is not None:
-            self._warn(NO_TITLE)
-        media_type = _media_type(part)
-        if isinstance(part, AudioContent) or part.data is not None:
-            return {"inlineData": {"mimeType": media_type, "data": base64_text(part.data or b"")}}
-        return {
-            "fileData": {"fileUri": part.url} if media_type is None else {"fileUri": part.url, "mimeType": media_type}
-        }
+    # Media.
 
-    def _cannot(self, part: Part, where: str) -> errors.UnsupportedFeatureError:
-        return cannot_take(part, where, provider=self._home.provider, model=self._home.model)
+    def _encode_media(self, part: Media) -> TextPart | MediaPart:
+        match part:
+            case ImageContent():
+                return self._encode_image(part)
+            case AudioContent():
+                return _encode_blob(part.data, _media_type(part))
+            case DocumentContent():
+                return self._encode_document(part)
+            case _:
+                assert_never(part)
 
+    def _encode_image(self, part: ImageContent) -> MediaPart:
+        if part.detail not in (None, "auto"):
+            self._context.warn(NO_DETAIL)
+        return _encode_file(part) if part.data is None else _encode_blob(part.data, _media_type(part))
 
-def _named(id: str, name: str, takes_id: bool) -> dict[str, Any]:
-    """What a call and its response have in common: the id, if the vendor takes it, and the name."""
-    sent = sent_id(id) if takes_id else None
-    return {"name": sent_name(name)} if sent is None else {"id": sent, "name": sent_name(name)}
+    def _encode_document(self, part: DocumentContent) -> TextPart | MediaPart:
+        if part.text is not None:
+            return {"text": document_text(part)}
+        if part.title is not None:
+            self._context.warn(NO_TITLE)
+        return _encode_file(part) if part.data is None else _encode_blob(part.data, _media_type(part))
 
 
-def _by_id(turn: Message) -> dict[str, ToolCall]:
-    return {call.id: call for call in turn.tool_calls or ()}
+def _replay(part: VendorContent) -> PartParam:
+    """A part in the vendor's own form; repair has dropped those of other vendors."""
+    return cast(PartParam, dict(part.provider_data or {}))
 
 
-def _words_of(message: Message) -> tuple[str | None, str, bool] | None:
-    """Which call a tool's message answers, in which words, and whether it failed; None if there is more in it."""
-    content = message.content
-    if isinstance(content, str):
-        return message.tool_call_id, content, False
-    only = content[0] if len(content) == 1 else None
-    if isinstance(only, ToolResult) and isinstance(only.content, str):
-        return only.tool_call_id, only.content, only.is_error
-    return None
+def _encode_blob(data: bytes, media_type: str | None) -> MediaPart:
+    return {"inlineData": {"mimeType": media_type or "", "data": encode_base64(data)}}
 
 
-def _results_in(message: Message) -> list[ToolResult]:
-    return [part for part in message.parts if isinstance(part, ToolResult)]
+def _encode_file(part: ImageContent | DocumentContent) -> MediaPart:
+    file: FileData = {"fileUri": part.url or ""}
+    if (media_type := _media_type(part)) is not None:
+        file["mimeType"] = media_type
+    return {"fileData": file}
 
 
 def _is_media(part: Part) -> TypeGuard[Media]:
     return isinstance(part, ImageContent | AudioContent) or (isinstance(part, DocumentContent) and part.text is None)
 
 
-def _extension(url: str) -> str:
-    try:
-        return urlsplit(url).path.rpartition(".")[2].lower()
-    except ValueError:  # no address at all, which is for the vendor to say
-        return ""
-
-
 def _media_type(part: Media) -> str | None:
-    """What it was said to be, else what its address looks like, else the usual. The vendor knows its own files."""
+    """The media type as given, else by the URL's extension, else a default. None for the vendor's own files."""
     if part.media_type is not None:
         return part.media_type
     url = None if isinstance(part, AudioContent) else part.url
-    guessed = None if url is None else _BY_EXTENSION.get(_extension(url))
-    if guessed is not None or (url is not None and url.startswith(_KNOWN_TO_VENDOR)):
-        return guessed
+    if url is not None:
+        guessed = _MEDIA_TYPES.get(_extension(url))
+        if guessed is not None or url.startswith(_VENDOR_FILES):
+            return guessed
     match part:
         case ImageContent():
-            return "image/jpeg" if url is not None else "image/png"
+            return "image/png" if url is None else "image/jpeg"
         case AudioContent():
             return "audio/wav"
         case DocumentContent():
             return "application/pdf"
+        case _:
+            assert_never(part)
+
+
+def _extension(url: str) -> str:
+    try:
+        return urlsplit(url).path.rpartition(".")[2].lower()
+    except ValueError:  # not a URL; the vendor will say so
+        return ""

@@ -1,12 +1,12 @@
-"""Where Gemini is served, and how the two places differ: the Gemini API, and Vertex AI.
+"""Addresses and differences of the two platforms that serve Gemini: the Gemini API and Vertex AI.
 
 * **Gemini API** (`gemini`): a key in `api_key`, GEMINI_API_KEY or GOOGLE_API_KEY. `base_url` may end in a version.
 * **Vertex AI** (`vertex`) with an access token: in `api_key` if it begins with `ya29.`, in GOOGLE_CLOUD_ACCESS_TOKEN,
-  or in an `authorization` header of your own. Project and location stand in `base_url` (…/projects/P/locations/L), or
-  come from GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION; without a location it is "global".
-* **Vertex AI in express mode**: any other key, in `api_key` or GOOGLE_API_KEY. It knows neither project nor location.
+  or in your own `authorization` header. Project and location are part of `base_url` (…/projects/P/locations/L), or come
+  from GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION; the default location is "global".
+* **Vertex AI in express mode**: any other key, in `api_key` or GOOGLE_API_KEY, without project and location.
 
-A key travels in a header, never in the address. Tokens are not renewed here: for that, bring the official SDK's client.
+Keys are sent in a header, never in the URL. Tokens are not renewed; for that, pass the official SDK's client.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _MULTI_REGIONS = ("us", "eu")
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """One of the places where Gemini is served."""
+    """Differences of one platform."""
 
     version: str
-    """Of the API, where the address names none."""
+    """Version of the API, if the base URL contains none."""
     models: str
-    """Where a model stands below the address."""
+    """Path of the models below the base URL."""
     labels: bool
-    """Takes labels with a request."""
+    """Requests can carry labels."""
     shows_server_tools: bool
-    """Can be told to show what its own tools did, and must be where they are mixed with the caller's."""
+    """Can report the calls of server-side tools, and must be told to where they are mixed with functions."""
     wraps_counted: bool
-    """Counts the tokens of a whole request, inside another object; otherwise only those of what `COUNTED` names."""
+    """Counts the tokens of a whole request, inside another object; otherwise only those of `COUNTED_KEYS`."""
     any_ids: bool
-    """Takes any id of a call; otherwise only those that it gave itself."""
+    """Accepts any id of a call; otherwise only its own."""
 
     def root(self, base_url: str) -> str:
-        """The address with a version. An empty one stays empty: paths are then relative to whoever sends them."""
+        """Return the base URL with a version. An empty one stays empty, for paths that an SDK client completes."""
         root = re.sub(r"/publishers/google(?:/models)?$", "", base_url.rstrip("/"))
         return root if not root or _VERSION.search(urlsplit(root).path) else f"{root}/{self.version}"
 
     def path(self, model: str, method: str) -> str:
-        """A model's path below the root. A name can hold anything: it never becomes more than one segment."""
+        """Return a method's path below the root. Whatever the model's name contains, it is one segment."""
         kind, name = self.models, model
         if found := re.fullmatch(r"(?:publishers/google/)?models/([^/]+)", model):
             name = found[1]
@@ -62,7 +62,7 @@ class Platform:
         return f"{kind}/{quote(name, safe='@')}:{method}"
 
     def url(self, root: str, model: str, method: str) -> str:
-        """Where a model is asked. One that is named with its project and location is asked there."""
+        """Return a method's URL. A model named with its project and location replaces those of the root."""
         if found := _RESOURCE.fullmatch(model):
             where, model = "/".join(quote(step, safe=":") for step in found[1].split("/")), found[2]
             root = _IN_VERTEX_URL.sub("", root)
@@ -75,12 +75,12 @@ GEMINI_API = Platform("v1beta", "models", labels=False, shows_server_tools=True,
 VERTEX = Platform(
     "v1", "publishers/google/models", labels=True, shows_server_tools=False, wraps_counted=False, any_ids=False
 )
-COUNTED = frozenset(("systemInstruction", "tools", "generationConfig"))
-"""What of a body Vertex AI counts besides the conversation; it refuses a request to count anything else."""
+COUNTED_KEYS = frozenset(("contents", "systemInstruction", "tools", "generationConfig"))
+"""Keys of a body that Vertex AI counts tokens of. It rejects others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Endpoint:
     """A platform, its address, and whether the key is an access token."""
 
     platform: Platform
@@ -88,31 +88,31 @@ class Place:
     token: bool
 
 
-def gemini_place(config: AgentConfig) -> Place:
-    brought = _brings_credentials(config.headers)
+def gemini_endpoint(config: AgentConfig) -> Endpoint:
+    given = _credentials_in(config.headers)
     address = resolve(
         config,
         default_base_url="https://generativelanguage.googleapis.com",
-        key_variables=() if brought else ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        key_variables=() if given else ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         base_url_variables=("GOOGLE_GEMINI_BASE_URL",),
-        key_required=not brought,
+        key_required=not given,
     )
-    return Place(GEMINI_API, address, is_token(address))
+    return Endpoint(GEMINI_API, address, is_token(address))
 
 
-def vertex_place(config: AgentConfig) -> Place:
+def vertex_endpoint(config: AgentConfig) -> Endpoint:
     location = _from_environment("GOOGLE_CLOUD_LOCATION")
-    brought = _brings_credentials(config.headers)
+    given = _credentials_in(config.headers)
     if config.api_key is None:
-        token = "authorization" in brought or (not brought and bool(os.environ.get(TOKEN_VARIABLE, "").strip()))
+        token = "authorization" in given or (not given and bool(os.environ.get(TOKEN_VARIABLE, "").strip()))
     else:
         token = config.api_key.get_secret_value().startswith(_TOKEN)
     address = resolve(
         config,
         default_base_url=_host(location) if token else _host("global"),
-        key_variables=() if brought else (TOKEN_VARIABLE, "GOOGLE_API_KEY"),
+        key_variables=() if given else (TOKEN_VARIABLE, "GOOGLE_API_KEY"),
         base_url_variables=("GOOGLE_VERTEX_BASE_URL",),
-        key_required=not brought,
+        key_required=not given,
     )
     root = VERTEX.root(address.base_url)
     if token and not _IN_VERTEX_URL.search(root):
@@ -125,14 +125,14 @@ def vertex_place(config: AgentConfig) -> Place:
                 "base_url='https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION'.",
             )
         root = f"{root}/projects/{project}/locations/{_location_in(root) or location or 'global'}"
-    return Place(VERTEX, Address(root, address.key), token)
+    return Endpoint(VERTEX, Address(root, address.key), token)
 
 
 def is_token(address: Address) -> bool:
     return address.key is not None and address.key.get_secret_value().startswith(_TOKEN)
 
 
-def _brings_credentials(headers: Mapping[str, str]) -> set[str]:
+def _credentials_in(headers: Mapping[str, str]) -> set[str]:
     return {name.lower() for name in headers} & {"authorization", "x-goog-api-key"}
 
 
@@ -145,13 +145,13 @@ def _host(location: str | None) -> str:
 
 
 def _location_in(root: str) -> str | None:
-    """The location whose own host this is."""
+    """The location in the host name."""
     found = re.match(r"([a-z0-9-]+)-aiplatform\.|aiplatform\.(us|eu)\.rep\.", urlsplit(root).hostname or "")
     return (found[1] or found[2]) if found else None
 
 
 def _from_environment(variable: str) -> str | None:
-    """A name that will stand in the address."""
+    """Read a name that becomes part of the URL."""
     value = os.environ.get(variable, "").strip()
     if value and not _PLAIN_ID.fullmatch(value):
         raise errors.ConfigurationError(

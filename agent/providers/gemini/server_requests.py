@@ -34,8 +34,8 @@ from ..server_dialect import (
     invalid,
     objects,
 )
-from .family import SKIP_SIGNATURE, family_of
-from .names import made_up_id
+from .models import SKIP_SIGNATURE, features_of
+from .names import generate_id
 
 API = "gemini"
 METHOD_IN_PATH = re.compile(r"/(?:models|tunedModels|endpoints)/([^/]+):(\w+)$")
@@ -115,9 +115,9 @@ class RequestReader:
         """The level that is sent like this; the nearest, with the setting carried, if none is."""
         if not thinking:
             return None
-        family = family_of(self._model)
+        features = features_of(self._model)
         for level in ThinkingLevel:
-            if family.thinking_config(level)[0] == thinking:
+            if features.thinking_config(level)[0] == thinking:
                 return level
         generation.put("thinkingConfig", thinking)
         word, budget = thinking.get("thinkingLevel"), thinking.get("thinkingBudget")
@@ -198,7 +198,7 @@ class RequestReader:
         name, arguments = call.get("name"), call.get("args") or {}
         if not isinstance(name, str):
             raise invalid(f"{where}.functionCall: a call needs a name.", where)
-        id = call.get("id") or made_up_id(where, self._count, name, arguments)
+        id = call.get("id") or generate_id(where, self._count, name, arguments)
         self._count += 1
         origin = self._origin if signature or call.get("id") else None
         made = ToolCall(id=id, name=name, arguments=arguments, signature=signature, origin=origin)

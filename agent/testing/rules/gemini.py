@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from ...providers.gemini.body import MOST_STOPS
-from ...providers.gemini.family import Family, family_of
+from ...providers.gemini.fields import MAX_STOPS
+from ...providers.gemini.models import ModelFeatures, features_of
 from .base import Issued, Known, Rules, Violation, a_number, a_text, an_object, everything_in, is_among, objects_in
 from .gemini_contents import REQUEST, broken_contents, broken_name, broken_parts
 from .gemini_schemas import broken_json_schema, broken_schema, camel_key, unknown_name
@@ -87,14 +87,14 @@ class GeminiRules(Rules):
         for key in config:
             if key not in CONFIG_KEYS and key not in known.keys:
                 yield unknown_name(key, "generation_config")
-        family = family_of(model)
+        features = features_of(model)
         yield from broken_contents(plain.get("contents"), known, model)
         if isinstance(system := plain.get("systemInstruction"), dict):
             yield from broken_parts(system.get("parts"), "system_instruction", known, spoken=False)
-        yield from _tools(plain, family)
+        yield from _tools(plain, features)
         yield from _settings(config)
-        yield from _thinking(an_object(config.get("thinkingConfig")), family)
-        yield from _output(plain, config, family)
+        yield from _thinking(an_object(config.get("thinkingConfig")), features)
+        yield from _output(plain, config, features)
 
     @override
     def complaint(self, violation: Violation) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def camel(value: Any) -> Any:
     return {key: inner if key in _FREE else camel(inner) for key, inner in spelt.items()}
 
 
-def _tools(body: Mapping[str, Any], family: Family) -> Iterator[Violation]:
+def _tools(body: Mapping[str, Any], features: ModelFeatures) -> Iterator[Violation]:
     names: set[str] = set()
     own: list[str] = []
     for n, tool in objects_in(body.get("tools")):
@@ -147,7 +147,7 @@ def _tools(body: Mapping[str, Any], family: Family) -> Iterator[Violation]:
             if "parametersJsonSchema" in function:
                 where = f"GenerateContentRequest.{at}.parameters_json_schema"
                 yield from broken_json_schema(function["parametersJsonSchema"], where)
-    if names and own and not family.mixes_tools:
+    if names and own and not features.mixes_tools:
         yield Violation("Tool use with function calling is unsupported")
     calling = an_object(an_object(body.get("toolConfig")).get("functionCallingConfig"))
     if not calling:
@@ -186,34 +186,34 @@ def _settings(config: Mapping[str, Any]) -> Iterator[Violation]:
             yield Violation(f"{at}.{name}: {name} must be positive.\n")
     stops = config.get("stopSequences")
     if isinstance(stops, list):
-        if len(stops) > MOST_STOPS:
-            yield Violation(f"{at}.stop_sequences: the maximum number of stop sequences is {MOST_STOPS}.\n")
+        if len(stops) > MAX_STOPS:
+            yield Violation(f"{at}.stop_sequences: the maximum number of stop sequences is {MAX_STOPS}.\n")
         for n, stop in enumerate(stops):
             if not stop:
                 yield Violation(f"{at}.stop_sequences[{n}]: stop sequence must not be empty.\n")
 
 
-def _thinking(thinking: Mapping[str, Any], family: Family) -> Iterator[Violation]:
+def _thinking(thinking: Mapping[str, Any], features: ModelFeatures) -> Iterator[Violation]:
     budget, level = a_number(thinking.get("thinkingBudget")), thinking.get("thinkingLevel")
     if budget is not None and level is not None:
         yield Violation("You can only set only one of thinking budget and thinking level.")
-    if level is not None and family.levels and a_text(level).upper() not in family.levels:
+    if level is not None and features.levels and a_text(level).upper() not in features.levels:
         said = f"Thinking level {a_text(level).upper()} is not supported for this model."
         yield Violation(f"{said} Please retry with other thinking level.")
-    elif level is not None and not family.levels:
+    elif level is not None and not features.levels:
         yield Violation("Thinking level is not supported for this model.")
-    if budget is None or family.budget is None or budget == -1:
+    if budget is None or features.budget is None or budget == -1:
         return
-    least, most = family.budget
+    least, most = features.budget
     if budget == 0:
-        if not family.can_stop_thinking:
+        if not features.can_stop_thinking:
             yield Violation("Budget 0 is invalid. This model only works in thinking mode.")
     elif not least <= budget <= most:
         said = f"The thinking budget {budget:g} is invalid. Please choose a value between {least} and {most}."
         yield Violation(said)
 
 
-def _output(body: Mapping[str, Any], config: Mapping[str, Any], family: Family) -> Iterator[Violation]:
+def _output(body: Mapping[str, Any], config: Mapping[str, Any], features: ModelFeatures) -> Iterator[Violation]:
     at = "generation_config"
     form = config.get("responseMimeType")
     schemas = [key for key in ("responseSchema", "responseJsonSchema") if config.get(key) is not None]
@@ -228,5 +228,5 @@ def _output(body: Mapping[str, Any], config: Mapping[str, Any], family: Family) 
     if "responseJsonSchema" in schemas:
         yield from broken_json_schema(config["responseJsonSchema"], f"GenerateContentRequest.{at}.response_json_schema")
     functions = any(tool.get("functionDeclarations") for _, tool in objects_in(body.get("tools")))
-    if form == "application/json" and functions and not family.schema_with_tools:
+    if form == "application/json" and functions and not features.schema_with_tools:
         yield Violation("Function calling with a response mime type: 'application/json' is unsupported")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...providers.gemini.family import SKIP_SIGNATURE, family_of
+from ...providers.gemini.models import SKIP_SIGNATURE, features_of
 from .base import Known, Violation, a_text, an_object, objects_in
 from .gemini_schemas import unknown_name
 
@@ -57,7 +57,7 @@ def broken_contents(contents: Any, known: Known, model: str) -> Iterator[Violati
             yield Violation("Please use a valid role: user, model.")
         yield from broken_parts(content.get("parts"), f"contents[{n}]", known)
     yield from _calls([content for _, content in turns])
-    if family_of(model).signed_calls:
+    if features_of(model).signed_calls:
         yield from _unsigned_calls(turns)
 
 

@@ -1,0 +1,426 @@
+"""Reading of responses, chunk by chunk. A whole response is one chunk, or an array of several.
+
+Gemini splits text into parts arbitrarily, so consecutive parts are joined into one block. A part with a signature stays
+separate, because a signature is valid only on the part that it came with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+from pydantic_core import to_json
+
+from ...schemas import compile_schema
+from ...types import (
+    AgentResponse,
+    AudioContent,
+    FinishReason,
+    ImageContent,
+    Origin,
+    Part,
+    StreamEvent,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolSpec,
+    Usage,
+    VendorContent,
+)
+from .citations import read_citations
+from .contents import METADATA_KIND
+from .models import SCHEMA_DIALECT
+from .names import generate_id
+from .usage import read_usage
+
+_CHUNK_KEYS = frozenset(("promptFeedback", "usageMetadata", "modelVersion", "responseId"))
+"""Keys of a chunk without candidates, of which it has at least one."""
+_TEXT_KEYS = frozenset(("content", "index", "finishReason"))
+"""Keys of a candidate that has no metadata and no log probabilities."""
+_METADATA_KEYS = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "continuationToken")
+_SHARED_KEYS = frozenset(("thought", "thoughtSignature"))
+"""Keys that every kind of part may have."""
+_PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]")
+
+_UNSPECIFIED = "FINISH_REASON_UNSPECIFIED"
+"""Some servers send it while the model is not done."""
+_FILTERED: FinishReason = "content_filter"
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    "SAFETY": _FILTERED,
+    "RECITATION": _FILTERED,
+    "BLOCKLIST": _FILTERED,
+    "PROHIBITED_CONTENT": _FILTERED,
+    "SPII": _FILTERED,
+    "MODEL_ARMOR": _FILTERED,
+    "IMAGE_SAFETY": _FILTERED,
+    "IMAGE_PROHIBITED_CONTENT": _FILTERED,
+    "IMAGE_RECITATION": _FILTERED,
+    "CONTINUATION": "pause",
+    "MALFORMED_FUNCTION_CALL": "error",
+    "MALFORMED_RESPONSE": "error",
+    "UNEXPECTED_TOOL_CALL": "error",
+    "TOO_MANY_TOOL_CALLS": "error",
+}
+_CALL_REASONS = frozenset(("STOP", "UNEXPECTED_TOOL_CALL", "FUNCTION_CALL"))
+"""Finish reasons of responses that contain calls to answer."""
+
+BlockKind = Literal["text", "thinking", "call", "other"]
+
+
+@dataclass(slots=True)
+class _Block:
+    """One part of the response while it arrives."""
+
+    kind: BlockKind
+    index: int
+    pieces: list[str] = field(default_factory=list)
+    signature: str | None = None
+    ended: bool = False
+    part: Part | None = None
+    """The finished part. Text and thinking have one only if it is more than their pieces."""
+
+
+@dataclass(slots=True)
+class _CallBlock(_Block):
+    """A call, whose arguments may arrive in several chunks."""
+
+    id: str = ""
+    name: str = ""
+    tool: ToolSpec | None = None
+    """The caller's tool with that name."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    started: bool = False
+    """The call's start event was sent."""
+
+
+class ResponseReader:
+    """Reads the chunks of one response: returns their events, and keeps the content."""
+
+    def __init__(self, origin: Origin, tools: Mapping[str, ToolSpec]) -> None:
+        self._origin = origin
+        self._tools = tools
+        self._blocks: list[_Block] = []
+        self._last: _Block | None = None
+        self.model = ""
+        self.id = ""
+        self._finish_reason: str | None = None
+        self._block_reason: str | None = None
+        """Why the vendor rejected the prompt."""
+        self._explanation: str | None = None
+        """The vendor's message about the finish reason or block reason."""
+        self._usage: dict[str, Any] | None = None
+        self._metadata: dict[str, Any] = {}
+        self._logprobs: list[dict[str, Any]] = []
+        self._calls = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether a chunk has said how the response ended."""
+        return self._finish_reason is not None or self._block_reason is not None
+
+    @property
+    def usage(self) -> Usage | None:
+        return None if self._usage is None else read_usage(self._usage)
+
+    @property
+    def content(self) -> list[Part]:
+        return [self._part(block) for block in self._blocks]
+
+    def read_chunk(self, chunk: Mapping[str, Any]) -> list[StreamEvent]:
+        """Read the next chunk. Raises SHAPE_ERRORS for malformed data."""
+        events: list[StreamEvent] = []
+        candidates = chunk.get("candidates")
+        if not candidates and _CHUNK_KEYS.isdisjoint(chunk):
+            raise ValueError("it is not a chunk of a response")
+        self.model = chunk.get("modelVersion") or self.model
+        self.id = chunk.get("responseId") or self.id
+        if feedback := chunk.get("promptFeedback"):
+            self._read_feedback(feedback)
+        if isinstance(usage := chunk.get("usageMetadata"), dict):
+            # Each report replaces the one before, but the last may lack counts that earlier ones had.
+            if self._usage is None:
+                self._usage = {}
+            self._usage.update(usage)
+        for candidate in candidates or ():
+            if not candidate.get("index"):  # only the first candidate is used
+                self._read_candidate(candidate, chunk, events)
+                break
+        return events
+
+    def finish(self) -> list[StreamEvent]:
+        """End the response, after its last chunk."""
+        events: list[StreamEvent] = []
+        self._end_last(None, events)
+        texts = [block for block in self._blocks if block.kind == "text"]
+        cited = read_citations(self._metadata, ["".join(block.pieces) for block in texts])
+        holder = next((block for block in reversed(texts) if any(block.pieces)), None)
+        for block, citations in zip(texts, cited, strict=True):
+            metadata = self._metadata if block is holder and self._metadata else None
+            if citations or metadata:
+                block.part = TextContent(
+                    text="".join(block.pieces),
+                    signature=block.signature,
+                    citations=citations,
+                    provider_data=metadata,
+                    origin=self._origin,
+                )
+                events.append(StreamEvent.content_part_event(block.part, index=block.index))
+        if self._metadata and holder is None:
+            part = VendorContent(kind=METADATA_KIND, provider_data=self._metadata, origin=self._origin)
+            self._add_part(part, None, events)
+        return events
+
+    def response(self, *, content: Sequence[Part] = (), model: str = "", **facts: Any) -> AgentResponse:
+        """Return the response, with facts that the reader does not know. Streams pass no content."""
+        return AgentResponse(
+            content=content,
+            model=self.model or model,
+            id=self.id or None,
+            usage=self.usage,
+            stop_reason=self._stop_reason(),
+            raw_stop_reason=self._finish_reason,
+            warnings=self._warnings(),
+            logprobs=self._logprobs,
+            **facts,
+        )
+
+    # Chunks.
+
+    def _read_feedback(self, feedback: Mapping[str, Any]) -> None:
+        if feedback.get("blockReason"):
+            self._block_reason = feedback["blockReason"]
+            self._explanation = feedback.get("blockReasonMessage")
+
+    def _read_candidate(
+        self, candidate: Mapping[str, Any], chunk: Mapping[str, Any], events: list[StreamEvent]
+    ) -> None:
+        if content := candidate.get("content"):
+            for part in content.get("parts") or ():
+                self._read_part(part, chunk, events)
+        if not _TEXT_KEYS.issuperset(candidate):
+            self._read_metadata(candidate)
+        if (reason := candidate.get("finishReason")) and reason != _UNSPECIFIED:
+            self._finish_reason = reason
+            self._explanation = candidate.get("finishMessage") or self._explanation
+
+    def _read_metadata(self, candidate: Mapping[str, Any]) -> None:
+        for key in _METADATA_KEYS:
+            if found := candidate.get(key):
+                known = self._metadata.get(key)
+                both = isinstance(known, dict) and isinstance(found, dict)
+                self._metadata[key] = {**(known or {}), **found} if both else found
+        if result := candidate.get("logprobsResult"):
+            self._logprobs += _read_logprobs(result)
+
+    # Parts.
+
+    def _read_part(self, part: Mapping[str, Any], chunk: Mapping[str, Any], events: list[StreamEvent]) -> None:
+        text = part.get("text")
+        if text is not None:
+            self._read_text(text, part, chunk, events)
+        elif (call := part.get("functionCall")) is not None:
+            self._read_call(call, part.get("thoughtSignature"), chunk, events)
+        elif (kind := _kind_of(part)) is not None:
+            self._end_last(chunk, events)
+            self._add_part(self._read_other(part, kind), chunk, events)
+        else:
+            self._read_text("", part, chunk, events)  # it may have a signature
+
+    def _read_text(
+        self, text: str, part: Mapping[str, Any], chunk: Mapping[str, Any], events: list[StreamEvent]
+    ) -> None:
+        signature = part.get("thoughtSignature")
+        if not text and not signature:
+            return
+        kind: Literal["text", "thinking"] = "thinking" if part.get("thought") else "text"
+        block = self._last
+        if block is None or block.kind != kind or block.ended or signature:
+            self._end_last(chunk, events)
+            block = self._open(_Block(kind, len(self._blocks), signature=signature))
+        block.pieces.append(text)
+        if text:
+            delta = StreamEvent.text_delta if kind == "text" else StreamEvent.thinking_delta
+            events.append(delta(text, index=block.index, raw=chunk))
+        if signature:
+            self._end_last(chunk, events)
+
+    def _read_other(self, part: Mapping[str, Any], kind: str) -> Part:
+        """Read an image or audio that the model made, or a part that only the vendor understands."""
+        media = part.get("inlineData") or {}
+        shown = not part.get("thought") and isinstance(media.get("data"), str)
+        media_type = str(media.get("mimeType") or "")
+        signature = part.get("thoughtSignature")
+        opaque = {"thoughtSignature": signature} if signature else None
+        origin = self._origin if opaque else None
+        if shown and media_type.startswith("image/"):
+            return ImageContent(image_data=media["data"], media_type=media_type, provider_data=opaque, origin=origin)
+        if shown and media_type.startswith("audio/"):
+            return AudioContent(data=media["data"], media_type=media_type, provider_data=opaque, origin=origin)
+        return VendorContent(kind=kind, provider_data=dict(part), origin=self._origin)
+
+    def _read_call(
+        self, call: Mapping[str, Any], signature: str | None, chunk: Mapping[str, Any], events: list[StreamEvent]
+    ) -> None:
+        """Read a call. On Vertex AI, its arguments may arrive one by one."""
+        block = self._last
+        if not isinstance(block, _CallBlock) or block.ended or call.get("name"):
+            self._end_last(chunk, events)
+            block = _CallBlock("call", len(self._blocks), signature=signature, id=call.get("id") or "")
+            name = call["name"]
+            block.tool = self._tools.get(name)
+            block.name = name if block.tool is None else block.tool.name
+            self._open(block)
+        elif signature:
+            block.signature = signature
+        block.arguments.update(call.get("args") or {})
+        for piece in call.get("partialArgs") or ():
+            _set_argument(block.arguments, piece)
+        if not call.get("willContinue"):
+            self._end_call(block, chunk, events)
+        elif block.id and not block.started:  # a generated id depends on the arguments
+            self._start_call(block, block.id, chunk, events)
+
+    def _start_call(
+        self, block: _CallBlock, id: str, chunk: Mapping[str, Any] | None, events: list[StreamEvent]
+    ) -> None:
+        block.started = True
+        events.append(StreamEvent.tool_call_start(ToolCall(id=id, name=block.name), index=block.index, raw=chunk))
+
+    def _end_call(
+        self,
+        block: _CallBlock,
+        chunk: Mapping[str, Any] | None,
+        events: list[StreamEvent],
+        *,
+        incomplete: bool = False,
+    ) -> None:
+        id = block.id or generate_id(self.id, self._calls, block.name, block.arguments)
+        self._calls += 1
+        block.ended = True
+        arguments: Mapping[str, Any] = block.arguments
+        if block.tool is not None and block.tool.parameters and not incomplete:
+            arguments = compile_schema(block.tool.parameters, SCHEMA_DIALECT).restore(arguments)
+        text = to_json(arguments).decode()
+        call = ToolCall(
+            id=id,
+            name=block.name,
+            arguments={} if incomplete else arguments,
+            invalid_arguments=text if incomplete else None,
+            signature=block.signature,
+            origin=self._origin if block.signature or block.id else None,
+        )
+        block.part = call
+        if not block.started:
+            self._start_call(block, id, chunk, events)
+        events.append(StreamEvent.tool_call_delta_event(text, id=id, name=call.name, index=block.index))
+        events.append(StreamEvent.tool_call_end(call, index=block.index, raw=chunk))
+
+    # Blocks.
+
+    def _open(self, block: _Block) -> _Block:
+        self._blocks.append(block)
+        self._last = block
+        return block
+
+    def _add_part(self, part: Part, chunk: Mapping[str, Any] | None, events: list[StreamEvent]) -> None:
+        block = self._open(_Block("other", len(self._blocks), ended=True, part=part))
+        events.append(StreamEvent.content_part_event(part, index=block.index, raw=chunk))
+
+    def _end_last(self, chunk: Mapping[str, Any] | None, events: list[StreamEvent]) -> None:
+        """End the block that arrived last, because another begins or the response ends."""
+        block = self._last
+        if block is None or block.ended:
+            return
+        if isinstance(block, _CallBlock):
+            self._end_call(block, chunk, events, incomplete=True)  # more of its arguments were announced
+            return
+        block.ended = True
+        if block.kind != "text" or block.signature:  # more than the text of its deltas
+            events.append(StreamEvent.content_part_event(self._part(block), index=block.index, raw=chunk))
+
+    def _part(self, block: _Block) -> Part:
+        if block.part is not None:
+            return block.part
+        text = "".join(block.pieces)
+        if block.kind == "thinking":
+            return ThinkingContent(thinking=text, signature=block.signature or "", origin=self._origin)
+        if block.signature:
+            return TextContent(text=text, signature=block.signature, origin=self._origin)
+        return TextContent(text=text)
+
+    # The end.
+
+    def _stop_reason(self) -> FinishReason:
+        if self._finish_reason is None:
+            return _FILTERED
+        if self._calls and self._finish_reason in _CALL_REASONS:
+            return "tool_calls"
+        return _FINISH_REASONS.get(self._finish_reason, "other")
+
+    def _warnings(self) -> tuple[str, ...]:
+        """The vendor's explanation of an abnormal end."""
+        if self._finish_reason is None:
+            because = f": {self._explanation}" if self._explanation else ""
+            return (f"the vendor would not take the question ({self._block_reason}){because}",)
+        if self._explanation and self._finish_reason != "STOP":
+            return (f"the answer ended with {self._finish_reason}: {self._explanation}",)
+        return ()
+
+
+def _kind_of(part: Mapping[str, Any]) -> str | None:
+    """The key that holds a part's data."""
+    return next((key for key, value in part.items() if value is not None and key not in _SHARED_KEYS), None)
+
+
+def _read_logprobs(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    tops = result.get("topCandidates") or ()
+    read: list[dict[str, Any]] = []
+    for position, chosen in enumerate(result.get("chosenCandidates") or ()):
+        top = (tops[position].get("candidates") or ()) if position < len(tops) else ()
+        read.append({**_token(chosen), "top": [_token(one) for one in top]})
+    return read
+
+
+def _token(candidate: Mapping[str, Any]) -> dict[str, Any]:
+    return {"token": candidate.get("token") or "", "logprob": candidate.get("logProbability") or 0.0}
+
+
+def _set_argument(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    """Set an argument by its path, such as $.city or $.stops[0].name. Pieces of one string are joined."""
+    steps = [
+        int(found[2]) if found[2] is not None else next(name for name in found.group(1, 3, 4) if name is not None)
+        for found in _PATH_STEP.finditer(piece["jsonPath"].removeprefix("$"))
+    ]
+    if not steps or isinstance(steps[0], int):
+        raise ValueError("the path does not lead to an argument")
+    where: Any = arguments
+    for step, following in pairwise(steps):
+        where = _entry(where, step, [] if isinstance(following, int) else {})
+    last = steps[-1]
+    value = next(
+        (piece[key] for key in ("stringValue", "numberValue", "boolValue") if piece.get(key) is not None), None
+    )
+    if value is None and "nullValue" not in piece:
+        return  # the end of the pieces for this path
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str):
+        value = _entry(where, last, "") + value
+    _entry(where, last, value)
+    where[last] = value
+
+
+def _entry(where: Any, step: str | int, missing: Any) -> Any:
+    """The value at a step of a path; `missing` is added if there is none."""
+    if isinstance(step, int):
+        if step > len(where):
+            raise ValueError("the path skips an item of a list")
+        if step == len(where):
+            where.append(missing)
+        return where[step]
+    return where.setdefault(step, missing)
