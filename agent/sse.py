@@ -50,18 +50,9 @@ class SseDecoder:
         return self._started and not (self._held or self._data or self._skip_lf)
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        if (
-            not self._held
-            and not self._data
-            and chunk[:6] == b"data: "
-            and chunk.find(b"\n") == len(chunk) - 2
-            and chunk[-1:] == b"\n"
-            and b"\r" not in chunk
-            and len(chunk) <= self.limit
-        ):
-            self._started = True
-            self._skip_lf = False
-            return [chunk[6:-2]]  # one whole event in one line: what vendors nearly always send
+        events = self._split_plain(chunk)
+        if events is not None:
+            return events
         if self._skip_lf and chunk:
             self._skip_lf = False
             if chunk[0] == 0x0A:
@@ -82,6 +73,30 @@ class SseDecoder:
             searched = 0
         # Whole events can be split off at once, unless one was begun line by line.
         return self._take_lines(buffer) if self._data else self._take_blocks(buffer, searched)
+
+    def _split_plain(self, chunk: bytes) -> list[bytes] | None:
+        """Split off events of one data line each, as most vendors send them. None for other chunks."""
+        start = self._held[0] if self._held else chunk
+        blank = b"\r\n\r\n" if b"\r" in chunk else b"\n\n"
+        end = chunk.rfind(blank)
+        if start[:6] != b"data: " or end < 0 or self._data:
+            return None
+        whole, rest = chunk[:end], chunk[end + len(blank) :]
+        if self._held:
+            whole = b"".join((*self._held, whole))
+        events = whole[6:].split(blank + b"data: ")
+        newlines = (len(events) - 1) * 2
+        if whole.count(b"\n") != newlines or (len(blank) == 4 and whole.count(b"\r") != newlines):
+            return None  # there are other lines, or other line ends
+        if len(whole) > self.limit or (rest and (b"\n" in rest or b"\r" in rest)):
+            return None
+        self._held.clear()
+        self._held_size = 0
+        self._started = True
+        self._skip_lf = False
+        if rest:
+            self._hold(rest)
+        return events
 
     def _hold(self, rest: bytes) -> None:
         if rest:

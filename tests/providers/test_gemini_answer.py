@@ -81,6 +81,12 @@ def test_thoughts_are_thinking_with_their_origin() -> None:
     assert response.text == "a"
 
 
+def test_a_finished_thought_is_one_event() -> None:
+    _, events = streamed([chunk({"text": "hm", "thought": True}, {"text": "a"}, finish="STOP")])
+    kinds = [event.type for event in events]
+    assert kinds == ["message_start", "thinking_delta", "content_part", "text_delta", "message_end"]
+
+
 def test_a_signed_part_stands_for_itself() -> None:
     response = read(
         chunk({"text": "a"}),
