@@ -10,8 +10,8 @@ from typing import Any
 from ... import errors
 from ...models import facts
 from ...schemas import compile_schema
-from ...types import ThinkingLevel, ToolSpec
-from ..encoding import EncodingContext, JsonDict, Row, nested_in, not_sent, sent_as
+from ...types import ThinkingLevel, ToolSpec, thaw
+from ..encoding import EncodingContext, JsonDict, Row, nested_in, not_sent, sent_as, tool_parameters
 from .models import SCHEMA_DIALECT, ModelFeatures
 from .names import function_name
 from .params import FunctionCallingConfig, FunctionDeclaration, ToolConfig
@@ -68,10 +68,10 @@ def encode_function(context: GeminiContext, tool: ToolSpec) -> FunctionDeclarati
     if tool.description:
         function["description"] = tool.description
     if tool.parameters:
-        compiled = compile_schema(tool.parameters, SCHEMA_DIALECT)
+        compiled = compile_schema(tool_parameters(tool), SCHEMA_DIALECT)
         if tool.strict:  # other schemas are not enforced anyway
             context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
-        function["parametersJsonSchema"] = compiled.schema
+        function["parametersJsonSchema"] = thaw(compiled.schema)  # plain dicts are serialized faster
     return {**function, **tool.extra}
 
 

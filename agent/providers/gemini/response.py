@@ -30,6 +30,7 @@ from ...types import (
     Usage,
     VendorContent,
 )
+from ..encoding import tool_parameters
 from .citations import read_citations
 from .contents import METADATA_KIND
 from .models import SCHEMA_DIALECT
@@ -304,7 +305,7 @@ class ResponseReader:
         block.ended = True
         arguments: Mapping[str, Any] = block.arguments
         if block.tool is not None and block.tool.parameters and not incomplete:
-            arguments = compile_schema(block.tool.parameters, SCHEMA_DIALECT).restore(arguments)
+            arguments = compile_schema(tool_parameters(block.tool), SCHEMA_DIALECT).restore(arguments)
         text = to_json(arguments).decode()
         call = ToolCall(
             id=id,
