@@ -10,14 +10,14 @@ from inline_snapshot import snapshot
 
 from agent import errors
 from agent.providers.credentials import Address
-from agent.providers.openai_responses import ResponsesCodec, Traits
-from agent.providers.openai_responses.items import (
+from agent.providers.openai_responses import Dialect, ResponsesCodec
+from agent.providers.openai_responses.messages import (
     FAILED,
     LOST_REASONING,
-    NO_AUTHOR,
-    NO_TITLE,
+    NAME_LEFT_OUT,
     REPEATED_TURN,
-    UNSEALED_REASONING,
+    TITLE_LEFT_OUT,
+    UNENCRYPTED_REASONING,
 )
 from agent.providers.repair import FOREIGN_BLOCK_DROPPED, FOREIGN_THINKING_DROPPED, NO_RESULT
 from agent.types import (
@@ -40,7 +40,6 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
-from agent.types.notes import notes_on
 from agent.wire import Reply, WireRequest
 from tests.providers.test_openai_responses_oracle import judge
 
@@ -159,8 +158,8 @@ def test_an_empty_address_leaves_the_path_that_a_brought_client_completes() -> N
 
 
 def test_key_and_version_are_sent_as_the_vendor_wants_them() -> None:
-    azure = Traits(key_header="api-key", api_version="2025-04-01 preview")
-    codec = ResponsesCodec(Address("https://r.openai.azure.com/openai", Secret("k")), name="azure", traits=azure)
+    azure = Dialect(key_header="api-key", api_version="2025-04-01 preview")
+    codec = ResponsesCodec(Address("https://r.openai.azure.com/openai", Secret("k")), name="azure", dialect=azure)
     wire = codec.encode(AgentRequest(input="hi", model="m"), stream=False)
     assert wire.url == "https://r.openai.azure.com/openai/responses?api-version=2025-04-01%20preview"
     assert dict(wire.headers)[b"api-key"] == b"k"
@@ -239,9 +238,9 @@ def test_sound_in_a_result_raises_too() -> None:
 
 
 def test_an_authors_name_is_left_out_with_a_warning() -> None:
-    assert warnings_of(Message.user("hi", name="Ann")) == (NO_AUTHOR,)
-    assert warnings_of(Message(Role.ASSISTANT, "hi", name="Bob")) == (NO_AUTHOR,)
-    assert warnings_of(Message(Role.SYSTEM, "Be brief.", name="Cy"), Message.user("hi")) == (NO_AUTHOR,)
+    assert warnings_of(Message.user("hi", name="Ann")) == (NAME_LEFT_OUT,)
+    assert warnings_of(Message(Role.ASSISTANT, "hi", name="Bob")) == (NAME_LEFT_OUT,)
+    assert warnings_of(Message(Role.SYSTEM, "Be brief.", name="Cy"), Message.user("hi")) == (NAME_LEFT_OUT,)
 
 
 # What the model has said.
@@ -354,8 +353,8 @@ def test_refusals_and_sources_go_back_to_their_maker() -> None:
     [
         ([thought(), TextContent(text="edited")], LOST_REASONING),
         ([words(), thought()], LOST_REASONING),
-        ([thought(sealed=""), words()], UNSEALED_REASONING),
-        ([thought(), thought("rs_2", ""), words()], UNSEALED_REASONING),
+        ([thought(sealed=""), words()], UNENCRYPTED_REASONING),
+        ([thought(), thought("rs_2", ""), words()], UNENCRYPTED_REASONING),
     ],
     ids=["its answer was edited", "it led to nothing", "it has no sealed form", "one of several has no sealed form"],
 )
@@ -530,7 +529,8 @@ def test_what_the_vendor_will_not_enforce_is_a_warning() -> None:
 
 def test_a_vendor_without_the_settings_is_not_sent_them() -> None:
     plain = ResponsesCodec(
-        Address("", None), traits=Traits(cache_settings=False, metadata=False, seals_reasoning=False, least_output=1)
+        Address("", None),
+        dialect=Dialect(cache_settings=False, metadata=False, encrypted_reasoning=False, min_output_tokens=1),
     )
     request = AgentRequest(input="?", model="m", session_id="s", cache="long", metadata={"a": "b"}, max_tokens=1)
     wire = plain.encode(request, stream=False)
@@ -729,19 +729,15 @@ def test_a_stored_prompt_needs_no_input() -> None:
     assert "input" not in body_of(AgentRequest(model="gpt-5", extra={"prompt": {"id": "pmpt_1"}}))
 
 
-# Bytes that are kept, and counting.
+# Several requests, and counting.
 
 
-def test_a_message_is_written_once_per_model_and_never_kept_with_a_warning() -> None:
+def test_warnings_are_given_for_every_model_and_every_time() -> None:
     told, named = Message.user("hi"), Message.user("hi", name="Ann")
     for model in ("gpt-5", "gpt-5.6", "gpt-5"):
         for _ in range(2):
             wire = sent(AgentRequest(messages=[told, named], model=model))
-            assert wire.warnings == (NO_AUTHOR,)
-    assert [len([key for key in notes_on(one) if key.startswith("openai-responses")]) for one in (told, named)] == [
-        2,
-        0,
-    ]
+            assert wire.warnings == (NAME_LEFT_OUT,)
 
 
 def test_a_turn_that_occurs_twice_is_told_without_its_ids_the_second_time() -> None:
@@ -752,6 +748,15 @@ def test_a_turn_that_occurs_twice_is_told_without_its_ids_the_second_time() -> N
         assert [item.get("id") for item in first] == ["rs_1", "msg_1", "fc_call_1", None]
         assert [item.get("id") for item in second] == [None, None, None]
         assert REPEATED_TURN in warnings_of(*messages)
+
+
+def test_a_users_message_that_occurs_twice_stays_the_users() -> None:
+    approval = {"type": "mcp_approval_response", "id": "a_1", "approval_request_id": "mcpr_1", "approve": True}
+    block = VendorContent(kind="mcp_approval_response", provider_data=approval, origin=HOME)
+    message = Message.user([TextContent(text="yes"), block])
+    said = {"role": "user", "content": "yes"}
+    assert items_of(message, message) == [said, approval, said]
+    assert warnings_of(message, message) == (REPEATED_TURN,)
 
 
 def test_a_results_form_follows_its_call_whatever_was_written_before() -> None:
@@ -781,7 +786,7 @@ def test_a_count_that_is_none_is_an_error() -> None:
         CODEC.decode_count(Reply(200, {}, b"{}"), request)
     with pytest.raises(errors.ModelNotFoundError):
         CODEC.decode_count(Reply(404, {}, b'{"error": {"message": "no such model"}}'), request)
-    codec = ResponsesCodec(Address("", None), traits=Traits(counts_tokens=False))
+    codec = ResponsesCodec(Address("", None), dialect=Dialect(counts_tokens=False))
     with pytest.raises(errors.UnsupportedFeatureError, match="does not count"):
         codec.encode_count(request)
 
@@ -790,4 +795,4 @@ def test_the_title_of_a_document_is_told_where_it_has_a_place() -> None:
     report = DocumentContent(text="words", title="Report")
     assert items_of(Message.user([report]))[0]["content"] == "Report:\nwords"
     linked = Message.user([DocumentContent(url="https://a.example/b.pdf", title="Report")])
-    assert warnings_of(linked) == warnings_of(linked) == (NO_TITLE,), "each time"
+    assert warnings_of(linked) == warnings_of(linked) == (TITLE_LEFT_OUT,), "each time"

@@ -1,6 +1,6 @@
-"""The codec: requests to bytes, answers to responses, failures to errors.
+"""Codec for the Responses API.
 
-Strict where something would be lost: a response that failed or is not finished is never an answer.
+A failed or unfinished response is an error, never a response.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from ... import errors
-from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, RefusalContent, ToolCall
+from ...types import AgentConfig, AgentRequest, AgentResponse, RefusalContent, ToolCall
 from ...wire import Reply, WireRequest, parse_json
 from ..base import StreamDecoder
-from ..codec import SHAPE_ERRORS, CodecBase
+from ..codec import SHAPE_ERRORS, CodecBase, describe_malformed
 from ..credentials import NOWHERE, Address, resolve
+from ..encoding import request_origin
 from ..failures import request_id
-from ..writing import home_of
-from .answer import ItemReader, read_logprobs, read_usage, stop_reason
-from .body import BodyWriter
+from .body import encode_body
+from .dialect import API, OPENAI, SCHEMA_DIALECT, Dialect
+from .response import ItemReader, read_logprobs, stop_reason
 from .stream import ResponsesDecoder
-from .traits import API, DIALECT, OPENAI, Traits
+from .usage import read_usage
 
 BASE_URL = "https://api.openai.com/v1"
 
 
 class ResponsesCodec(CodecBase):
-    """One vendor that speaks the Responses API, at one address."""
+    """Codec for one vendor of the Responses API at one address."""
 
     api = API
     response_kind = "response"
-    schema_dialect = DIALECT
+    schema_dialect = SCHEMA_DIALECT
 
     def __init__(
         self,
@@ -42,17 +43,17 @@ class ResponsesCodec(CodecBase):
         *,
         name: str = API,
         foreign_thinking: Literal["drop", "text"] = "drop",
-        traits: Traits = OPENAI,
+        dialect: Dialect = OPENAI,
     ) -> None:
         key = None if address.key is None else address.key.get_secret_value()
         sent: dict[str, str] = {}
         if key is not None:
-            sent[traits.key_header] = f"Bearer {key}" if traits.key_header == "authorization" else key
-        super().__init__(name, traits.capabilities, {**sent, **(headers or {})}, () if key is None else (key,))
-        self.traits = traits
+            sent[dialect.key_header] = f"Bearer {key}" if dialect.key_header == "authorization" else key
+        super().__init__(name, dialect.capabilities, {**sent, **(headers or {})}, () if key is None else (key,))
+        self.dialect = dialect
         self._foreign_thinking = foreign_thinking
         self._url = f"{address.base_url}/responses"
-        self._query = "" if traits.api_version is None else f"?api-version={quote(traits.api_version)}"
+        self._query = "" if dialect.api_version is None else f"?api-version={quote(dialect.api_version)}"
 
     @classmethod
     def from_config(
@@ -60,7 +61,7 @@ class ResponsesCodec(CodecBase):
         config: AgentConfig,
         *,
         name: str = API,
-        traits: Traits = OPENAI,
+        dialect: Dialect = OPENAI,
         base_url: str | None = BASE_URL,
         key_variables: tuple[str, ...] = ("OPENAI_API_KEY",),
         base_url_variables: tuple[str, ...] = ("OPENAI_BASE_URL",),
@@ -73,23 +74,20 @@ class ResponsesCodec(CodecBase):
             base_url_variables=base_url_variables,
             key_required=key_required,
         )
-        return cls(address, config.headers.reveal(), name=name, foreign_thinking=config.foreign_thinking, traits=traits)
-
-    def _origin(self, request: AgentRequest) -> Origin:
-        return home_of(self.name, API, request.model or "")
-
-    def _writer(self, request: AgentRequest) -> BodyWriter:
-        return BodyWriter(request, self._origin(request), self.traits, self._foreign_thinking)
+        return cls(
+            address, config.headers.reveal(), name=name, foreign_thinking=config.foreign_thinking, dialect=dialect
+        )
 
     @override
     def carried_by(self, client: Any, headers: Mapping[str, str]) -> ResponsesCodec:
-        traits = replace(self.traits, api_version=None)  # which the client adds
-        return ResponsesCodec(NOWHERE, headers, name=self.name, foreign_thinking=self._foreign_thinking, traits=traits)
+        dialect = replace(self.dialect, api_version=None)  # the client adds it
+        return ResponsesCodec(
+            NOWHERE, headers, name=self.name, foreign_thinking=self._foreign_thinking, dialect=dialect
+        )
 
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
-        writer = self._writer(request)
-        body = writer.body(stream=stream)
-        return WireRequest(self._url + self._query, self._headers, body, self.name, writer.warnings)
+        body, warnings = encode_body(request, self.name, self.dialect, self._foreign_thinking, stream=stream)
+        return WireRequest(self._url + self._query, self._headers, body, self.name, warnings)
 
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
@@ -103,15 +101,15 @@ class ResponsesCodec(CodecBase):
                 request_id=request_id(headers),
                 retryable=False,
             )
-        reader = ItemReader(request, self._origin(request))
+        reader = ItemReader(request, request_origin(self.name, API, request.model or ""))
         reader.response_id = body.get("id") or ""
-        content = tuple(part for place, item in enumerate(items) for _, part in reader.parts(item, place))
+        content = tuple(part for position, item in enumerate(items) for _, part in reader.parts(item, position))
         reason, raw_reason = stop_reason(
             body,
             called=any(isinstance(part, ToolCall) for part in content),
             refused=any(isinstance(part, RefusalContent) for part in content),
         )
-        return AgentResponse.of(
+        return AgentResponse(
             provider=self.name,
             model=body.get("model") or request.model or "",
             content=content,
@@ -128,8 +126,8 @@ class ResponsesCodec(CodecBase):
         return ResponsesDecoder(self.name, headers, request, self._secrets)
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
-        """Asks how many tokens the request has."""
-        if not self.traits.counts_tokens:
+        """Encode a request for the number of its input tokens."""
+        if not self.dialect.counts_tokens:
             raise errors.UnsupportedFeatureError(
                 f"{self.name} does not count tokens.",
                 field="provider",
@@ -137,9 +135,9 @@ class ResponsesCodec(CodecBase):
                 provider=self.name,
                 model=request.model,
             )
-        writer = self._writer(request)
+        body, warnings = encode_body(request, self.name, self.dialect, self._foreign_thinking, count_tokens=True)
         url = f"{self._url}/input_tokens{self._query}"
-        return WireRequest(url, self._headers, writer.count_body(), self.name, writer.warnings)
+        return WireRequest(url, self._headers, body, self.name, warnings)
 
     def decode_count(self, reply: Reply, request: AgentRequest) -> int:
         if reply.status >= 400:
@@ -147,4 +145,5 @@ class ResponsesCodec(CodecBase):
         try:
             return int(parse_json(reply.body)["input_tokens"])
         except SHAPE_ERRORS as error:
-            raise self._protocol_error(f"the answer holds no count ({type(error).__name__})", reply, request) from None
+            reason = f"the answer holds no count ({describe_malformed(error)})"
+            raise self._protocol_error(reason, reply, request) from None

@@ -34,8 +34,8 @@ from ..server_dialect import (
     usage_of,
 )
 from ..server_stream import Block, BlockEncoder
+from .dialect import API
 from .server_requests import RequestReader
-from .traits import API
 
 _REASONS: Mapping[str, str] = {
     "stop": "",  # completed, as are answers that call tools or refuse

@@ -31,7 +31,7 @@ from ..server_dialect import (
     invalid,
     objects,
 )
-from .traits import API
+from .dialect import API
 
 _LEVELS: Mapping[str, ThinkingLevel] = {"none": ThinkingLevel.OFF, "max": ThinkingLevel.XHIGH} | {
     level.value: level for level in ThinkingLevel if level is not ThinkingLevel.OFF

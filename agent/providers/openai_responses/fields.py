@@ -1,0 +1,238 @@
+"""Request fields of the Responses API: how each is sent, and what is left out where a vendor or model refuses it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...models import ModelFacts, facts
+from ...schemas import compile_schema
+from ...types import ThinkingLevel, ToolSpec
+from ..encoding import (
+    EncodingContext,
+    JsonDict,
+    Row,
+    left_out,
+    normalize_id,
+    normalize_name,
+    not_sent,
+    schema_name,
+    sent_as,
+    tool_parameters,
+)
+from .dialect import MAX_NAME_LENGTH, SCHEMA_DIALECT, Dialect
+from .models import EFFORTS, Effort, ModelFeatures, features_of
+from .params import FunctionTool, JsonSchemaFormat, ReasoningConfig
+
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
+
+_CACHE_KEY = re.compile(r".{1,64}", re.S)
+_MAX_METADATA_PAIRS = 16
+_MAX_METADATA_KEY_LENGTH = 64
+_MAX_METADATA_VALUE_LENGTH = 512
+_EFFORTS: dict[ThinkingLevel, Effort] = {
+    ThinkingLevel.OFF: "none",
+    ThinkingLevel.MINIMAL: "minimal",
+    ThinkingLevel.LOW: "low",
+    ThinkingLevel.MEDIUM: "medium",
+    ThinkingLevel.HIGH: "high",
+    ThinkingLevel.XHIGH: "xhigh",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class ResponsesContext(EncodingContext):
+    """A request for one vendor of the Responses API."""
+
+    dialect: Dialect
+    stored: bool
+    """Whether the vendor stores the response."""
+    features: ModelFeatures = field(init=False)
+    facts: ModelFacts = field(init=False)
+    include: list[str] = field(init=False)
+    """Additional data to ask for."""
+
+    def __post_init__(self) -> None:
+        self.features = features_of(self.model, self.dialect.models)
+        self.facts = facts(self.dialect.model_provider, self.model)
+        self.include = [ENCRYPTED_REASONING] if self.can_reason and self.dialect.encrypted_reasoning else []
+
+    @property
+    def can_reason(self) -> bool:
+        return bool(self.features.efforts) and self.facts.thinking is not False
+
+
+Tools = Sequence[ToolSpec | Mapping[str, Any]]
+
+
+def encode_tools(context: ResponsesContext, tools: Tools) -> JsonDict:
+    return {"tools": [encode_tool(context, tool) if isinstance(tool, ToolSpec) else tool for tool in tools]}
+
+
+def encode_tool(context: ResponsesContext, tool: ToolSpec) -> JsonDict:
+    """Encode a tool, always with `strict`: the API's default is true."""
+    parameters, strict = tool_parameters(tool), False
+    if tool.strict:
+        compiled = compile_schema(parameters, SCHEMA_DIALECT)
+        parameters, strict = compiled.schema, compiled.strict
+        context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
+    encoded: FunctionTool = {
+        "type": "function",
+        "name": normalize_name(tool.name, MAX_NAME_LENGTH),
+        "description": tool.description,
+        "parameters": parameters,
+        "strict": strict,
+    }
+    if not tool.description:
+        del encoded["description"]
+    return {**encoded, **tool.extra}
+
+
+def encode_tool_choice(context: ResponsesContext, choice: str) -> JsonDict:
+    if choice in ("auto", "none", "required"):
+        return {"tool_choice": choice}
+    return {"tool_choice": _named_choice(choice, context.request.tools)}
+
+
+def _named_choice(name: str, tools: Tools) -> JsonDict:
+    for tool in tools:
+        if isinstance(tool, ToolSpec):
+            continue
+        if tool.get("name") == name:
+            return {"type": tool.get("type"), "name": name}
+        if tool.get("type") == "mcp" and name in ("mcp", tool.get("server_label")):
+            return {"type": "mcp", "server_label": tool.get("server_label")}
+        if tool.get("type") == name:
+            return {"type": name}
+    return {"type": "function", "name": normalize_name(name, MAX_NAME_LENGTH)}
+
+
+def encode_max_tokens(context: ResponsesContext, limit: int) -> JsonDict:
+    lowest = context.dialect.min_output_tokens
+    if limit < lowest:
+        context.warn(f"max_tokens {limit} is less than the API accepts: {lowest} was sent")
+    return {"max_output_tokens": max(limit, lowest)}
+
+
+def encode_thinking(context: ResponsesContext, level: ThinkingLevel) -> JsonDict:
+    effort = _choose_effort(context, level)
+    if effort is None:
+        return {}
+    config: ReasoningConfig = {"effort": effort}
+    if effort != "none":
+        config["summary"] = "auto"
+    return {"reasoning": config}
+
+
+def _choose_effort(context: ResponsesContext, level: ThinkingLevel) -> Effort | None:
+    """The effort for a level; else the next higher one that the model has, or its highest."""
+    effort = _EFFORTS[level]
+    if not context.can_reason:
+        if effort != "none":
+            context.warn(f"thinking was left out: {context.model} does not reason")
+        return None
+    efforts = context.features.efforts
+    if effort in efforts:
+        return effort
+    higher = [other for other in efforts if EFFORTS.index(other) > EFFORTS.index(effort)]
+    chosen = higher[0] if higher else efforts[-1]
+    context.warn(f"thinking {level.value!r} is not offered by {context.model}: {chosen!r} was asked for")
+    return chosen
+
+
+def encode_output_schema(context: ResponsesContext, schema: Any) -> JsonDict:
+    json_schema = context.request.output_json_schema or {}
+    compiled = compile_schema(json_schema, SCHEMA_DIALECT)
+    context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
+    named: JsonSchemaFormat = {
+        "type": "json_schema",
+        "name": schema_name(json_schema),
+        "schema": compiled.schema,
+        "strict": compiled.strict,
+    }
+    return {"text": {"format": named}}
+
+
+def encode_temperature(context: ResponsesContext, temperature: float) -> JsonDict:
+    return {"temperature": temperature} if _takes_sampling(context, "temperature") else {}
+
+
+def encode_top_p(context: ResponsesContext, top_p: float) -> JsonDict:
+    return {"top_p": top_p} if _takes_sampling(context, "top_p") else {}
+
+
+def encode_logprobs(context: ResponsesContext, alternatives: int) -> JsonDict:
+    if not _takes_sampling(context, "logprobs"):
+        return {}
+    context.include.append(LOGPROBS)
+    return {"top_logprobs": alternatives} if alternatives else {}
+
+
+def _takes_sampling(context: ResponsesContext, name: str) -> bool:
+    """Models refuse sampling settings while they reason."""
+    features, effort = context.features, context.body.get("reasoning", {}).get("effort")
+    reasons = effort != "none" and (effort is not None or not features.reasoning_optional)
+    if reasons and (context.facts.sampling is False or features.reasoning_optional):
+        context.warn(f"{name} was left out: {context.model} does not take it")
+        return False
+    return True
+
+
+def encode_session_id(context: ResponsesContext, session_id: str) -> JsonDict:
+    if not context.dialect.cache_settings or not session_id:
+        return {}
+    return {"prompt_cache_key": normalize_id(session_id, _CACHE_KEY, 64)}
+
+
+def encode_cache(context: ResponsesContext, hint: str) -> JsonDict:
+    """Ask for a long cache lifetime. Prompts are cached in any case."""
+    if not context.dialect.cache_settings or hint != "long":
+        return {}
+    match context.features.long_cache:
+        case "retention":
+            return {"prompt_cache_retention": "24h"}
+        case "ttl":
+            return {"prompt_cache_options": {"ttl": "12h"}}
+        case None:
+            context.warn(f"cache 'long' was left out: {context.model} keeps prompts for its usual time")
+            return {}
+
+
+def encode_metadata(context: ResponsesContext, metadata: Mapping[str, Any]) -> JsonDict:
+    if not context.dialect.metadata:
+        return {}
+    accepted = [(key, value) for key, value in metadata.items() if _is_metadata(key, value)]
+    sent = dict(accepted[:_MAX_METADATA_PAIRS])
+    if len(sent) < len(metadata):
+        context.warn("part of metadata was left out: the API takes 16 texts of 512 letters")
+    return {"metadata": sent} if sent else {}
+
+
+def _is_metadata(key: str, value: Any) -> bool:
+    return len(key) <= _MAX_METADATA_KEY_LENGTH and isinstance(value, str) and len(value) <= _MAX_METADATA_VALUE_LENGTH
+
+
+FIELDS: dict[str, Row[ResponsesContext]] = {
+    "model": sent_as("model"),
+    "tools": encode_tools,
+    "tool_choice": encode_tool_choice,
+    "parallel_tool_calls": sent_as("parallel_tool_calls"),
+    "max_tokens": encode_max_tokens,
+    "thinking": encode_thinking,
+    "output_schema": encode_output_schema,
+    "output_mode": not_sent,
+    "temperature": encode_temperature,  # after thinking, which may displace it
+    "top_p": encode_top_p,
+    "logprobs": encode_logprobs,
+    "session_id": encode_session_id,
+    "cache": encode_cache,
+    "metadata": encode_metadata,
+    "stop": left_out("stop was left out: the Responses API has no such setting"),
+    "seed": left_out("seed was left out: the Responses API has no such setting"),
+    "deadline": not_sent,
+}
+ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "extra"))
+"""Fields that `encode_body` and the item encoder read."""
