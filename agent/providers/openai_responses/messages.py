@@ -104,14 +104,19 @@ class ItemEncoder:
             else:
                 encode = self._encode_prompt
             encoded = encode(message)
-            ids = {id for item in encoded if (id := item.get("id"))}
-            if not ids.isdisjoint(self._seen_ids):
+            if not isinstance(message.content, str) and self._has_repeated_id(encoded):
                 self._context.warn(REPEATED_TURN)
                 encoded = encode(message, repeated=True)
-            elif ids:
-                self._seen_ids |= ids
             items += encoded
         return items
+
+    def _has_repeated_id(self, items: Iterable[InputItem]) -> bool:
+        """Whether the id of an item occurred before, in an earlier message."""
+        ids = {id for item in items if (id := item.get("id"))}
+        if not ids.isdisjoint(self._seen_ids):
+            return True
+        self._seen_ids |= ids
+        return False
 
     def _check_name(self, message: Message) -> None:
         if message.name is not None:
