@@ -13,7 +13,17 @@ from .codec import BASE_URL, ResponsesCodec
 from .dialect import API, OPENAI, Dialect
 from .models import MODELS, ModelFeatures
 
-__all__ = ["API", "MODELS", "OPENAI", "WIRE_FORMAT", "Dialect", "ModelFeatures", "ResponsesCodec", "factory", "provider"]
+__all__ = [
+    "API",
+    "MODELS",
+    "OPENAI",
+    "WIRE_FORMAT",
+    "Dialect",
+    "ModelFeatures",
+    "ResponsesCodec",
+    "factory",
+    "provider",
+]
 
 WIRE_FORMAT = WireFormat(API, price_list="openai", facts=("openai",), rules="agent.testing.rules:ResponsesRules")
 
