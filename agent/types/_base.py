@@ -280,6 +280,24 @@ class Value(BaseModel, frozen=True):
         return [(name, value) for name, value in super().__repr_args__() if value is not None]
 
 
+_set_fields = BaseModel.__dict__["__dict__"].__set__
+_set_fields_set = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
+_set_private = BaseModel.__dict__["__pydantic_private__"].__set__
+
+
+def initialize(value: Value, fields: dict[str, Any], given: set[str]) -> None:
+    """Set all fields of a new value without validation. The only place that bypasses pydantic.
+
+    It is used for messages of plain text, of which long conversations consist. Without it, the benchmark of a first
+    request with 200 messages costs 1.4 to 1.6 times raw httpx; the limit is 1.35.
+    """
+    _set_fields(value, fields)
+    _set_fields_set(value, given)
+    _set_extra(value, None)
+    _set_private(value, None)
+
+
 @cache
 def _aliases(cls: type[Value]) -> dict[str, str]:
     return {

@@ -24,6 +24,7 @@ from ._base import (
     Utc,
     Value,
     freeze,
+    initialize,
 )
 from .notes import Noted
 from .parts import (
@@ -126,6 +127,12 @@ class Message(Noted, frozen=True):
 
         def __init__(self, role=_NOT_GIVEN, content="", **data):
             __tracebackhide__ = True
+            if not data and type(content) is str and type(role) in _ROLE_TYPES and role in _ROLES:
+                fields = _TEXT_FIELDS.copy()
+                fields["role"] = _ROLES[role]
+                fields["content"] = content
+                initialize(self, fields, _GIVEN)
+                return
             if role is not _NOT_GIVEN:
                 data["role"] = role
             data["content"] = content
@@ -188,6 +195,14 @@ class Message(Noted, frozen=True):
         if isinstance(self.content, str):
             return None
         return [part for part in self.content if isinstance(part, ToolCall)] or None
+
+
+_ROLES = {role.value: role for role in Role}
+_ROLE_TYPES = (str, Role)
+_TEXT_FIELDS = {name: field.default for name, field in Message.model_fields.items()}
+"""Fields of a message of plain text, in order."""
+_GIVEN = {"role", "content"}
+"""Fields set on a message of plain text. Shared: messages are frozen."""
 
 
 def _holds_a_result(content: str | Sequence[Part]) -> bool:

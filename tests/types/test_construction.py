@@ -1,12 +1,14 @@
-"""Values do not share mutable data with what they were made from."""
+"""How values are constructed: from what, and without sharing mutable data with it."""
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from agent.types import AgentRequest, ToolSpec
+from agent.types import AgentRequest, Message, Role, ToolSpec
 
 
 def called(arguments: Any, **fields: Any) -> dict[str, Any]:
@@ -37,3 +39,23 @@ def test_making_a_tool_takes_nothing_out_of_what_it_is_given() -> None:
     tool = ToolSpec(name="count", parameters={"type": "object", "default": numbers})
     assert tool.parameters["default"] is numbers
     assert list(numbers) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("role", [*Role, *(role.value for role in Role)])
+@pytest.mark.parametrize("content", ["", "Hello", "caf\u00e9 \U0001f600"])
+def test_a_message_of_plain_text_equals_a_validated_one(role: Any, content: str) -> None:
+    made, read = Message(role, content), Message.model_validate({"role": role, "content": content})
+    assert made == read
+    assert list(made.__dict__.items()) == list(read.__dict__.items()), "a field is missing, or out of order"
+    assert made.model_fields_set == read.model_fields_set
+    assert type(made.role) is Role
+    assert made.to_dict() == read.to_dict()
+    assert pickle.loads(pickle.dumps(made)) == made
+    assert made.changed(name="n").model_fields_set == {"role", "content", "name"}
+    assert made.model_fields_set == {"role", "content"}
+
+
+@pytest.mark.parametrize(("role", "content"), [("nobody", "x"), (1, "x"), (None, "x"), ("user", 1), ([], "x")])
+def test_an_invalid_message_is_refused(role: Any, content: Any) -> None:
+    with pytest.raises(ValidationError):
+        Message(role, content)
