@@ -140,16 +140,9 @@ def _in_short(message: Message) -> Message:
 
 
 def _tokens(messages: Sequence[Any]) -> int:
-    """An estimate, kept with each message: a long conversation is not counted again in every turn."""
-    return sum(_tokens_of(message) for message in messages if isinstance(message, Message))
-
-
-def _tokens_of(message: Message) -> int:
-    notes: dict[str, Any] | None = getattr(message, "_encoded", None)
-    if notes is None:
-        notes = {}
-        object.__setattr__(message, "_encoded", notes)
-    count: int | None = notes.get("tokens")
-    if count is None:
-        count = notes["tokens"] = estimate_prompt(AgentRequest(messages=(message,))).tokens
-    return count
+    """Estimate the tokens of messages, each as if it were sent alone."""
+    return sum(
+        estimate_prompt(AgentRequest(messages=(message,))).tokens
+        for message in messages
+        if isinstance(message, Message)
+    )

@@ -52,7 +52,7 @@ def _can(**differences: bool) -> ProviderCapabilities:
         "native_schema_output": True,
         "thinking": True,
     }
-    return ProviderCapabilities.trusted(**{**usual, **differences})
+    return ProviderCapabilities(**{**usual, **differences})
 
 
 _JSON_ONLY = _can(native_schema_output=False)

@@ -42,7 +42,7 @@ of one of these; or to an iterator, plain or async, of text, parts and events.""
 
 API = "function"
 _DONE = b"[DONE]"
-CAPABILITIES = ProviderCapabilities.trusted(
+CAPABILITIES = ProviderCapabilities(
     streaming=True, tools=True, structured_output=True, json_mode=True, vision=True, documents=True, audio=True
 )
 """It is handed everything; what it makes of it is its own affair."""

@@ -24,9 +24,9 @@ from ..types import (
 from ..wire import Reply, WireRequest, parse_json
 from .base import Provider, ProviderFactory
 from .codec import SHAPE_ERRORS
+from .encoding import EncodingContext, request_origin
 from .openai_chat import ChatCodec, Dialect
 from .openai_chat.dialect import Thinking
-from .writing import cannot_take
 
 LONGEST_ANSWER = 1024
 """Tokens, unless the request says how many. A small model that has lost the thread does not stop by itself."""
@@ -40,7 +40,7 @@ DIALECT = Dialect(
     key_required=False,
     most_stops=64,
     thinking=(Thinking({}),),
-    capabilities=ProviderCapabilities.trusted(
+    capabilities=ProviderCapabilities(
         streaming=True,
         tools=True,
         structured_output=True,
@@ -93,7 +93,8 @@ class LocalCodec(ChatCodec):
                 if isinstance(part, ImageContent | AudioContent) or (
                     isinstance(part, DocumentContent) and part.text is None
                 ):
-                    raise cannot_take(part, "in a message", provider=self.name, model=request.model)
+                    context = EncodingContext(request, request_origin(self.name, self.api, request.model or ""))
+                    raise context.unsupported_part(part, "in a message")
         if request.output_schema is not None and request.tools:
             raise errors.UnsupportedFeatureError(
                 "The engine cannot both offer tools and enforce a schema.",

@@ -222,10 +222,6 @@ class Value(BaseModel, frozen=True):
     _carried: ClassVar[tuple[str, ...]] = ()
     """Slots that a changed copy takes along; an update names them without the underscore."""
 
-    @classmethod
-    def trusted(cls, **values: Any) -> Self:
-        return cls(**values)
-
     def changed(self, **values: Any) -> Self:
         """Return a copy with some fields replaced. For values that are valid already: nothing is validated."""
         copy = BaseModel.__copy__(self)

@@ -26,7 +26,6 @@ from ._base import (
     freeze,
     initialize,
 )
-from .notes import Noted
 from .parts import (
     CacheHint,
     ContentPart,
@@ -76,7 +75,7 @@ ThinkingField = Reads[ThinkingLevel | None, ThinkingLevel | ThinkingName | None]
 _NOT_GIVEN: Any = object()
 
 
-class Message(Noted, frozen=True):
+class Message(Value, frozen=True):
     """One turn of a conversation.
 
     `content` stays as it was given, text or parts; calls passed as `tool_calls` move into it. Codecs read `parts`.

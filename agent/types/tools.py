@@ -15,16 +15,16 @@ from typing_extensions import override
 from ._base import (
     NOTHING,
     JsonObject,
+    Value,
     freeze,
     thaw,
 )
-from .notes import Noted
 from .parts import CacheHint, ToolCall, ToolResult
 
 __all__ = ["ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 
 
-class ToolSpec(Noted, frozen=True):
+class ToolSpec(Value, frozen=True):
     """The description of a tool. `function` is for whoever runs it: never dumped, never printed."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")
@@ -85,10 +85,6 @@ class ToolSpec(Noted, frozen=True):
         """A fresh, mutable schema. No parameters still are an object, which every vendor insists on."""
         schema: dict[str, Any] = thaw(self.parameters)
         return schema or {"type": "object", "properties": {}}
-
-
-def plain_schema(tool: ToolSpec) -> bytes | None:
-    return None
 
 
 ToolDefinition = ToolSpec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from typing import Any
 
 import pytest
@@ -128,18 +127,6 @@ def test_unknown_keys_of_a_message_are_passed_over() -> None:
 def test_equal_messages_are_equal_whenever_they_were_made() -> None:
     assert Message.user("a") == Message.user("a")
     assert hash(Message.user("a")) == hash(Message.user("a"))
-
-
-def test_a_codecs_cache_is_outside_everything() -> None:
-    plain, cached = Message.user("a"), Message.user("a")
-    object.__setattr__(cached, "_encoded", {"codec": b"bytes"})
-    assert cached == plain
-    assert hash(cached) == hash(plain)
-    assert cached.model_dump() == plain.model_dump()
-    assert repr(cached) == repr(plain)
-    assert not hasattr(pickle.loads(pickle.dumps(cached)), "_encoded")
-    assert not hasattr(cached.model_copy(update={"content": "b"}), "_encoded")
-    assert cached._encoded == {"codec": b"bytes"}
 
 
 def test_a_time_outside_the_calendar_is_refused() -> None:

@@ -113,7 +113,7 @@ STRICT_IDS = CallIds(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
 
 
 def _capabilities() -> ProviderCapabilities:
-    return ProviderCapabilities.trusted(
+    return ProviderCapabilities(
         streaming=True,
         tools=True,
         structured_output=True,
