@@ -42,7 +42,7 @@ def test_every_line_is_answered_or_reported(files: Files) -> None:
     assert by_line[4]["message"].startswith("Line 4 of the input cannot be asked: it is not JSON")
     assert by_line[5] == {
         "type": "BadRequestError", "message": "refused", "provider": "scripted", "model": "watched",
-        "status_code": 400, "code": "BadRequestError", "retryable": False, "attempts": by_line[5]["attempts"],
+        "status_code": 400, "code": "invalid_request_error", "retryable": False, "attempts": by_line[5]["attempts"],
     }  # fmt: skip
 
 

@@ -292,6 +292,7 @@ RAW: dict[str, tuple[Any, str | None]] = {
 
 @whole_and_streamed
 @pytest.mark.parametrize(("odd", "told"), RAW.values(), ids=RAW)
+@pytest.mark.malformed
 def test_a_call(odd: Any, told: str | None, way: str) -> None:
     good = {"id": "c1", "type": "function", "function": function()}
     agent = scripted_agent(chat_answer([good, odd]), "Done.", tools=[add], max_retries=0)
