@@ -30,7 +30,11 @@ def exhaustive_matches(package: Path) -> dict[str, set[int]]:
         for function in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(function, ast.FunctionDef) or "part: Media" in ast.unparse(function.args):
                 continue
-            at = {node.lineno for node in ast.walk(function) if ast.unparse(node) == "assert_never(part)"}
+            at = {
+                node.lineno
+                for node in ast.walk(function)
+                if isinstance(node, ast.Expr) and ast.unparse(node) == "assert_never(part)"
+            }
             if at:
                 found.setdefault(path.relative_to(package.parent).as_posix(), set()).update(at)
     return found
