@@ -513,7 +513,7 @@ def test_a_choice_among_no_tools_is_left_out() -> None:
 
 def test_the_title_of_a_text_is_told_with_it() -> None:
     body = body_of(AgentRequest(messages=[Message.user([DocumentContent(text="words", title="Report")])]))
-    assert body["messages"][0]["content"] == [{"type": "text", "text": "Report:\nwords"}]
+    assert body["messages"][0]["content"] == "Report:\nwords"
 
 
 def test_a_mark_inside_a_result_is_a_mark_on_the_result() -> None:

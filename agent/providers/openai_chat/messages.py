@@ -152,14 +152,14 @@ class MessageEncoder:
 
     def _encode_content(self, parts: Sequence[Part], *, system: bool) -> Content:
         where = "in a system message" if system else "in a user's message"
-        if len(parts) == 1 and isinstance(parts[0], TextContent) and not self._mark_of(parts[0]):
-            return parts[0].text
         blocks: list[Block] = []
         for part in parts:
             block = self._encode_block(part, where)
             if system and block["type"] != "text":
                 raise self._context.unsupported_part(part, where)
             blocks.append(cast(Block, {**block, **self._mark_of(part)}))
+        if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
+            return str(blocks[0]["text"])  # type: ignore[typeddict-item]
         return blocks
 
     def _encode_block(self, part: Part, where: str) -> Block:
