@@ -5,16 +5,14 @@ It belongs to no event loop until somebody waits, and may be filled from any thr
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..looping.shapes import AgentMessage
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class EventStream:
@@ -70,8 +68,6 @@ class EventStream:
             await self._wait(lambda: bool(self._events) or self._result is not None)
 
     async def _wait(self, is_there: Callable[[], bool]) -> None:
-        import asyncio
-
         loop = asyncio.get_running_loop()
         heard: asyncio.Future[None] = loop.create_future()
         with self._lock:

@@ -145,7 +145,7 @@ class SqliteJournal:
 
     def _ask(self, statement: str, *values: Any) -> tuple[list[Any], int]:
         """The rows that were found, and how many were changed."""
-        import sqlite3
+        import sqlite3  # lazy: only runs with a journal need a database engine
 
         if self._pid != os.getpid():
             # After a fork, neither lock nor connection may be used, and the connection must not even be closed.
@@ -163,7 +163,7 @@ class SqliteJournal:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    import sqlite3
+    import sqlite3  # lazy: only runs with a journal need a database engine
 
     if str(path) != ":memory:":
         create_private_file(path)

@@ -80,7 +80,7 @@ def register_provider(
 def _factory(name: str, found: Any) -> ProviderFactory:
     """A factory from whatever stands for a provider: a dialect, a function that is a model, or a factory."""
     if not callable(found):
-        from .openai_chat import ChatCodec, Dialect
+        from .openai_chat import ChatCodec, Dialect  # lazy: vendors are loaded on first use
 
         if isinstance(found, Dialect):
             dialect = replace(found, name=name)
@@ -95,7 +95,7 @@ def _factory(name: str, found: Any) -> ProviderFactory:
 
 
 def _function(name: str, function: ModelFunction) -> ProviderFactory:
-    from .function import provider_of
+    from .function import provider_of  # lazy: only functions as models need it
 
     return provider_of(function, name)
 
@@ -115,7 +115,7 @@ def load(name: str) -> ProviderFactory:
         return provider(name)
     for point in _entry_points():
         if point.name == name:
-            from .function import takes_a_request
+            from .function import takes_a_request  # lazy: only functions as models need it
 
             found = point.load()
             return _function(name, found) if callable(found) and takes_a_request(found) else _factory(name, found)
@@ -128,7 +128,7 @@ def load(name: str) -> ProviderFactory:
 
 def for_client(client: Any, make: ProviderFactory, config: AgentConfig) -> Provider:
     """The provider that a client of the caller's is to carry requests for."""
-    from .brought import kind_of, provider_for
+    from .brought import kind_of, provider_for  # lazy: only brought SDK clients need it
 
     provider: Provider = provider_for(client, kind_of(client), make, config)
     return provider
@@ -146,6 +146,6 @@ def server_at(url: str) -> ServerDialect | None:
 
 
 def _entry_points() -> list[EntryPoint]:
-    from importlib.metadata import entry_points
+    from importlib.metadata import entry_points  # lazy: slow to import
 
     return list(entry_points(group=ENTRY_POINTS))

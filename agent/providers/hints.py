@@ -142,7 +142,7 @@ def _since_1970(value: float) -> datetime | None:
 def _date(text: str | None) -> datetime | None:
     if not text:
         return None
-    from email.utils import parsedate_to_datetime  # which takes a while to import, and few vendors name a date
+    from email.utils import parsedate_to_datetime  # lazy: slow to import, and few vendors send dates
 
     for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from typing_extensions import override
 
 from .. import errors
 from ..context import Call
 from ..costs import price
+from ..providers.hints import Allowance, allowance_reader
 from ..tokens import estimate_prompt
 from ..types import AgentRequest, AgentResponse, ProviderCapabilities, Usage
 from ..types.policies import BreakerConfig, RateLimit
@@ -21,9 +22,6 @@ from .budgets import Reservation, SpendLedger
 from .health import Cooldown, Health, Permit
 from .limits import Entry, RateLimiter
 from .timings import Timings
-
-if TYPE_CHECKING:
-    from ..providers.hints import Allowance
 
 USUAL_TOKENS = 300
 """Tokens of an answer, if nothing is known about the target's answers."""
@@ -343,6 +341,4 @@ def learn_from_headers(target: Target, headers: Mapping[str, str] | None, now: f
 def _reader_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str], float], Allowance] | None:
     if not any("ratelimit" in name for name in names):
         return None
-    from ..providers.hints import allowance_reader  # lazy: slow to import
-
     return allowance_reader(names)

@@ -36,14 +36,14 @@ def check(name: str) -> None:
 
 def through_sdk(client: Any) -> Transport:
     """A transport through a client of an official SDK."""
-    from .sdk import SdkTransport
+    from .sdk import SdkTransport  # lazy: only brought SDK clients need it
 
     return SdkTransport(client)
 
 
 def through_http_client(http_client: Any) -> Transport:
     """A transport through a user's HTTP clients."""
-    from .http_client import HttpClientTransport
+    from .http_client import HttpClientTransport  # lazy: loads `socket`
 
     return HttpClientTransport(http_client)
 
@@ -51,18 +51,18 @@ def through_http_client(http_client: Any) -> Transport:
 def _make(name: str) -> Transport:
     check(name)
     if name in ("http", "httpx"):
-        from .http import HttpTransport
+        from .http import HttpTransport  # lazy: loads `socket`
 
         return HttpTransport(library="httpx2" if name == "httpx" else None)
     if name == "scripted":
-        from ..providers.scripted import Script
-        from .scripted import ScriptedTransport
+        from ..providers.scripted import Script  # lazy: loads a vendor's codec
+        from .scripted import ScriptedTransport  # lazy: only scripts need it
 
         return ScriptedTransport(Script())
     if name == "function":
-        from .function import FunctionTransport
+        from .function import FunctionTransport  # lazy: only functions as models need it
 
         return FunctionTransport()
-    from .local import LocalTransport
+    from .local import LocalTransport  # lazy: only local models need it
 
     return LocalTransport()

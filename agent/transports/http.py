@@ -23,6 +23,7 @@ from ..providers.codec import secrets_in
 from ..providers.credentials import is_loopback
 from ..types.headers import holds_key
 from ..wire import AsyncBody, Limits, Live, Reply, SyncBody, WireRequest
+from .httpx_clients import AsyncClientCarrier, SyncClientCarrier
 from .proxies import ProxySettings, client_proxy
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import ssl
 
     from ..http.asyncio_connections import AioConnections
-    from .httpx_clients import AsyncClientCarrier, SyncClientCarrier
 
 _MAX_KNOWN_ROUTES = 256
 
@@ -122,8 +122,6 @@ class HttpTransport:
         key = (library or "httpx2", proxy)
         found = self._clients.get(key)
         if found is None:
-            from .httpx_clients import SyncClientCarrier
-
             with self._lock:
                 found = self._clients.get(key)
                 if found is None:
@@ -163,8 +161,6 @@ class HttpTransport:
         key = (library or "httpx2", proxy)
         found = of_loop.clients.get(key)
         if found is None:
-            from .httpx_clients import AsyncClientCarrier
-
             made = import_module(key[0]).AsyncClient(**self._client_options(*key))
             found = of_loop.clients[key] = AsyncClientCarrier(made, brackets=_forwards(proxy))
         return found
@@ -255,7 +251,7 @@ def load_ca_file(ca_file: str | os.PathLike[str], field: str = "ca_file") -> ssl
 
 def default_context() -> ssl.SSLContext:
     """The system's authorities, or those that SSL_CERT_FILE or SSL_CERT_DIR name."""
-    import httpcore2
+    import httpcore2  # lazy: plain HTTP needs no certificates
 
     if given := os.environ.get("SSL_CERT_FILE"):
         return load_ca_file(given, "SSL_CERT_FILE")
@@ -276,7 +272,7 @@ def _forwards(proxy: str | None) -> bool:
 
 
 def _no_cookies() -> Any:
-    from http.cookiejar import CookieJar, DefaultCookiePolicy
+    from http.cookiejar import CookieJar, DefaultCookiePolicy  # lazy: slow to import, and loads `ssl`
 
     return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
@@ -319,7 +315,7 @@ class _Loops:
         return self.by_loop.get(self._running())
 
     async def begin(self) -> _OfLoop:
-        from ..http.asyncio_connections import AioConnections
+        from ..http.asyncio_connections import AioConnections  # lazy: a blocking call needs no event loop
 
         for old in [old for old in list(self.by_loop) if old.is_closed()]:  # other threads add theirs
             self.by_loop.pop(old, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import sys
 from collections.abc import Mapping
@@ -13,7 +14,6 @@ from typing_extensions import override
 from .. import errors
 
 if TYPE_CHECKING:
-    import ipaddress
     import ssl
 
 _SCHEMES = ("http", "https", "socks5", "socks5h")
@@ -53,7 +53,8 @@ class ProxySettings(NamedTuple):
 def _configured() -> Mapping[str, str]:
     """Proxies by scheme, as `urllib.request.getproxies` finds them, but without what that takes to import."""
     if sys.platform in ("darwin", "win32"):
-        from urllib.request import getproxies  # these systems have settings beside the environment
+        # These systems have settings beside the environment.
+        from urllib.request import getproxies  # lazy: slow to import, and loads `ssl`
 
         return getproxies()
     given = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
@@ -114,8 +115,6 @@ def _default_port(scheme: str) -> int:
 
 
 def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    import ipaddress
-
     try:
         return ipaddress.ip_network(entry.strip("[]"), strict=False)
     except ValueError:
@@ -123,8 +122,6 @@ def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    import ipaddress
-
     try:
         return ipaddress.ip_address(host)
     except ValueError:

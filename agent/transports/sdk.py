@@ -8,6 +8,7 @@ behind, and hangs up as soon as the answer comes, or the attempt's timeout.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import threading
 import weakref
@@ -87,8 +88,6 @@ class SdkTransport:
 
         Other loops get the blocking side, in a thread.
         """
-        import asyncio
-
         running = asyncio.get_running_loop()
         with self._lock:
             if self._home is None:

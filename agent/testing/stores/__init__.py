@@ -6,6 +6,7 @@ methods run in threads beside it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from . import many_sessions, nothing_lost, one_session, words  # noqa: F401  # each adds its cases
@@ -30,8 +31,6 @@ def check_store(make: Make, *, reopen: Reopen | None = None, only: Sequence[str]
             such a store can show is not looked at.
         only: Names of cases. Without any, all of `STORE_CASES`.
     """
-    import asyncio
-
     for name in only or STORE_CASES:
         asyncio.run(_tried(name, Trial(make, reopen)))
 

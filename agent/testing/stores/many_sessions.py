@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
+
 from ...errors import ConfigurationError
 from ...stores.base import SessionNotFoundError, SessionRecord
 from .trial import Trial, case, node, refused, same, same_rows
@@ -37,9 +40,6 @@ async def what_was_deleted_is_gone(trial: Trial) -> None:
 
 async def _tick(record: SessionRecord) -> None:
     """Wait until the clock has moved on: times that are equal say nothing about order."""
-    import asyncio
-    from datetime import UTC, datetime
-
     while datetime.now(UTC).timestamp() <= record.updated_at:  # noqa: ASYNC110  # nobody tells when a clock moves
         await asyncio.sleep(0.001)
 

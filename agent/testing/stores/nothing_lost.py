@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from ...errors import ConfigurationError
 from ...stores.base import ConflictError, NodeExistsError, SessionNotFoundError, SessionRecord
 from .trial import Trial, case, node, refused, same, same_record, same_rows
@@ -70,8 +72,6 @@ async def a_node_that_is_there_is_not_added_again(trial: Trial) -> None:
 
 @case
 async def writers_that_meet_lose_nothing(trial: Trial) -> None:
-    import asyncio
-
     store = await trial.store()
     await store.create("a")
     writers, turns = 4, 8
@@ -105,8 +105,6 @@ async def writers_that_meet_lose_nothing(trial: Trial) -> None:
 
 @case
 async def of_many_who_create_one_succeeds(trial: Trial) -> None:
-    import asyncio
-
     store = await trial.store()
     made = await asyncio.gather(*(store.create("a", title=f"T{n}") for n in range(6)), return_exceptions=True)
     for failure in (one for one in made if isinstance(one, BaseException)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -65,8 +66,6 @@ class Asked:
     store: Store
 
     async def _ask(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        import asyncio
-
         if inspect.iscoroutinefunction(method):
             return await method(*args, **options)
         # In a thread, even if it would not block: so that calls meet each other.
