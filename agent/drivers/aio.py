@@ -11,9 +11,8 @@ import contextvars
 import inspect
 import math
 import random
-import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, TypeVar, assert_never
@@ -46,7 +45,7 @@ from ..flow import (
 from ..wire import AsyncBody, AsyncTransport, Limits
 from .limits import GRACE, SLACK, deadline_passed, exchange_end, read_expired, reply_expired, until_reply
 from .news import Gathered, fatal, take_news
-from .user_code import is_async
+from .user_code import call_in_thread, is_async
 
 T = TypeVar("T")
 _detached: set[asyncio.Task[None]] = set()
@@ -358,9 +357,7 @@ class AioRun:
         cancelled_before = task.cancelling()
         try:
             if effect.blocking and not is_async(effect.function):
-                value = await self._within(
-                    self.deadline, self._in_thread(effect.function, effect.args, kwargs, context)
-                )
+                value = await self._within(self.deadline, call_in_thread(effect.function, effect.args, kwargs, context))
             else:
                 value = context.run(effect.function, *effect.args, **kwargs)
             return await self._await(value, context) if inspect.isawaitable(value) else value
@@ -384,36 +381,6 @@ class AioRun:
                 inner.cancel()
                 await asyncio.wait({inner}, timeout=GRACE)
             raise
-
-    async def _in_thread(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        context: contextvars.Context,
-    ) -> Any:
-        """In a daemon thread of its own: one that hangs can be left behind, and does not delay the program's exit."""
-        done: asyncio.Future[tuple[Any, BaseException | None]] = self.loop.create_future()
-
-        def settle(outcome: tuple[Any, BaseException | None]) -> None:
-            if not done.done():
-                done.set_result(outcome)
-
-        def main() -> None:
-            outcome: tuple[Any, BaseException | None]
-            try:
-                outcome = context.run(function, *args, **kwargs), None
-            except BaseException as error:
-                outcome = None, error
-            self._on_loop(lambda: settle(outcome))
-
-        threading.Thread(target=main, daemon=True, name="agent-tool").start()
-        value, error = await done
-        if isinstance(error, StopIteration | StopAsyncIteration):
-            raise RuntimeError(f"user code raised {type(error).__name__}") from error
-        if error is not None:
-            raise error
-        return value
 
     def _tell(self, reports: list[Any]) -> None:
         """What user code has reported. Once the branch has ended this does nothing."""

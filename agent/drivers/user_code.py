@@ -1,6 +1,7 @@
-"""An event loop in a daemon thread, for the async tools and hooks of one blocking run.
+"""Tools and hooks in daemon threads: async ones of a blocking run, and blocking ones of an async run.
 
-It belongs to the run that needs it. A loop shared by the process deadlocks when an async tool calls the blocking API.
+A blocking run has its own event loop for them: one shared by the process deadlocks when an async tool calls the
+blocking API.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +22,35 @@ _BLOCKED = 0.25
 
 def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def call_in_thread(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], context: contextvars.Context
+) -> Any:
+    """Call blocking code in a new daemon thread. A thread that hangs does not delay the program's exit."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def settle(outcome: tuple[Any, BaseException | None]) -> None:
+        if not done.done():
+            done.set_result(outcome)
+
+    def main() -> None:
+        outcome: tuple[Any, BaseException | None]
+        try:
+            outcome = context.run(function, *args, **kwargs), None
+        except BaseException as error:
+            outcome = None, error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=main, daemon=True, name="agent-tool").start()
+    value, error = await done
+    if isinstance(error, StopIteration | StopAsyncIteration):
+        raise RuntimeError(f"user code raised {type(error).__name__}") from error
+    if error is not None:
+        raise error
+    return value
 
 
 class Pending:

@@ -28,7 +28,7 @@ from ..streams import AsyncResponseStream, ResponseStream, StartedResponse
 from ..types import AgentRequest, AgentResponse, Message, Session, ToolSpec, Usage
 from .keeping import Keeper, awaited, waited
 from .streams import async_turn_scope, kept_response, kept_result, turn_scope
-from .turns import Conversation, RunTurn, read_turn
+from .turns import Conversation, RunTurn, read_turn, require_schema, turn_messages
 
 
 class Asked(Protocol):
@@ -197,7 +197,7 @@ class AgentSession:
         asked, rest = read_turn(request, options)
         with self._turn():
             response = self._agent.complete(self._with_conversation(asked), **rest)
-            self._add(_said(asked, response), (response,), response)
+            self._add(turn_messages(asked, response), (response,), response)
             return response
 
     async def acomplete(self, request: RequestLike, **options: Any) -> AgentResponse:
@@ -206,17 +206,17 @@ class AgentSession:
         with self._turn():
             await self._aloaded()
             response = await self._agent.acomplete(self._with_conversation(asked), **rest)
-            await self._aadd(_said(asked, response), (response,), response)
+            await self._aadd(turn_messages(asked, response), (response,), response)
             return response
 
     def json(self, request: RequestLike, **options: Any) -> RunResult:
         """As `run`, with `schema=`. The value is in `output`."""
-        _check_schema(request, options)
+        require_schema(request, options)
         return self.run(request, **options)
 
     async def ajson(self, request: RequestLike, **options: Any) -> RunResult:
         """As `json`, with await."""
-        _check_schema(request, options)
+        require_schema(request, options)
         return await self.arun(request, **options)
 
     def stream(self, request: RequestLike, **options: Any) -> ResponseStream:
@@ -227,7 +227,7 @@ class AgentSession:
             return self._agent.stream(self._with_conversation(asked), **rest).start()
 
         def commit(response: AgentResponse) -> None:
-            self._add(_said(asked, response), (response,), response)
+            self._add(turn_messages(asked, response), (response,), response)
 
         outcome = partial(kept_response, partial=self.keep_partial)
         return ResponseStream(start, turn_scope(self._turn, outcome, commit))
@@ -240,7 +240,7 @@ class AgentSession:
             return self._agent.astream(self._with_conversation(asked), **rest).start()
 
         async def commit(response: AgentResponse) -> None:
-            await self._aadd(_said(asked, response), (response,), response)
+            await self._aadd(turn_messages(asked, response), (response,), response)
 
         outcome = partial(kept_response, partial=self.keep_partial)
         return AsyncResponseStream(start, async_turn_scope(self._turn, self._aloaded, outcome, commit))
@@ -491,16 +491,3 @@ class _Turn:
 
     def __exit__(self, *exc: object) -> None:
         self._session._busy = False
-
-
-def _said(asked: AgentRequest, response: AgentResponse) -> list[Message]:
-    """All that a turn with one answer adds."""
-    question = [Message.user(asked.input)] if asked.input else []
-    return [*asked.messages, *question, response.message]
-
-
-def _check_schema(request: RequestLike, options: Mapping[str, Any]) -> None:
-    if read_turn(request, options)[0].output_schema is None:
-        raise ConfigurationError(
-            "There is no schema for the output.", field="schema", fix="Pass schema=, such as a pydantic model."
-        )

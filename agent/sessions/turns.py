@@ -1,4 +1,4 @@
-"""One run as a turn of a session: a new one, or a paused one that is resumed where it was started.
+"""Turns of a session: one model call, a run, or a paused run that is resumed where it was started.
 
 A paused turn is not complete, so nothing of it is in the session: the paused run holds it until it is resumed.
 """
@@ -13,7 +13,7 @@ from ..errors import ConfigurationError
 from ..looping.paused import PausedRun, SessionPlace
 from ..looping.results import RunResult
 from ..requests import RequestLike, read_request
-from ..types import AgentRequest, Message, ToolSpec
+from ..types import AgentRequest, AgentResponse, Message, ToolSpec
 
 _REQUEST_FIELDS = frozenset(AgentRequest.model_fields) | {"schema"}
 
@@ -23,6 +23,20 @@ def read_turn(request: RequestLike, options: Mapping[str, Any]) -> tuple[AgentRe
     fields = {name: value for name, value in options.items() if name in _REQUEST_FIELDS}
     rest = {name: value for name, value in options.items() if name not in _REQUEST_FIELDS}
     return read_request(request, fields), rest
+
+
+def require_schema(request: RequestLike, options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError unless the turn has an output schema."""
+    if read_turn(request, options)[0].output_schema is None:
+        raise ConfigurationError(
+            "There is no schema for the output.", field="schema", fix="Pass schema=, such as a pydantic model."
+        )
+
+
+def turn_messages(asked: AgentRequest, response: AgentResponse) -> list[Message]:
+    """Return all messages that a turn with one model call adds."""
+    question = [Message.user(asked.input)] if asked.input else []
+    return [*asked.messages, *question, response.message]
 
 
 @dataclass(frozen=True, slots=True)
