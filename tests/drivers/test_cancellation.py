@@ -85,6 +85,8 @@ def test_cancelling_at_every_await_leaves_nothing(
                 hits += 1
                 for _ in range(4):
                     await asyncio.sleep(0)
+                if carrier == "httpx":  # httpx closes its connections in more turns of the loop
+                    await asyncio.sleep(0.01)
                 assert asyncio.all_tasks() == {asyncio.current_task()}, f"a task was left after step {step}"
                 assert await pools_are_idle(transport), f"a connection was left busy after step {step}"
                 seen[step] = sent(step)
