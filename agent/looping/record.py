@@ -93,6 +93,7 @@ class Slot:
     spent_before: int = 0
     """How many of them are on the bill of the run since before it was resumed."""
     _key: str = ""
+    _message: Message | None = None
 
     @property
     def key(self) -> str:
@@ -100,6 +101,15 @@ class Slot:
         if not self._key:
             self._key = _digest(_written([self.call.name, thaw(self.call.arguments)]))
         return self._key
+
+    @property
+    def message(self) -> Message:
+        """The message with the result, built once."""
+        if self._message is None:
+            result = self.result
+            assert result is not None
+            self._message = Message(Role.TOOL, (result,), tool_call_id=result.tool_call_id, name=result.name)
+        return self._message
 
     @property
     def is_undecided(self) -> bool:
@@ -334,16 +344,16 @@ class Record:
         """Results become messages in the order of the calls, each as soon as all before it are there."""
         events: list[AgentEvent] = []
         while self.told_results < len(self.slots):
-            result = self.slots[self.told_results].result
-            if result is None:
+            slot = self.slots[self.told_results]
+            if slot.result is None:
                 break
-            events += self.say(result_message(result))
+            events += self.say(slot.message)
             self.told_results += 1
         return events
 
     def results_told(self) -> list[Message]:
         """The result messages of this turn."""
-        return [result_message(slot.result) for slot in self.slots[: self.told_results] if slot.result is not None]
+        return [slot.message for slot in self.slots[: self.told_results] if slot.result is not None]
 
     def count_calls(self) -> None:
         """Keep in mind what the calls of this turn brought: a run that does not get anywhere is ended."""
@@ -467,10 +477,6 @@ _written = json.JSONEncoder(sort_keys=True, default=str).encode  # made once: `j
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
-
-
-def result_message(result: ToolResult) -> Message:
-    return Message(Role.TOOL, (result,), tool_call_id=result.tool_call_id, name=result.name)
 
 
 def _words(reason: str, error: BaseException | None) -> str:

@@ -126,11 +126,13 @@ class _Repair:
         if message.role is Role.ASSISTANT:
             self._end_turn()
             self._add_assistant(message)
-        elif message.role is Role.TOOL or _has_result(message.parts):
-            self._add_results(message)
+            return
+        parts = message.parts
+        if message.role is Role.TOOL or _has_result(parts):
+            self._add_results(message, parts)
         else:
             self._end_turn()
-            self._append(message, [part for part in message.parts if self._is_sendable(part)])
+            self._append(message, [part for part in parts if self._is_sendable(part)])
 
     def _append(self, message: Message, parts: Sequence[Part]) -> None:
         """Add a message with these parts, which are all or some of its own, or changed ones."""
@@ -218,15 +220,15 @@ class _Repair:
             calls.pop(0)
             self._repaired.append(message)
         else:
-            self._add_results(message)
+            self._add_results(message, message.parts)
 
-    def _add_results(self, message: Message) -> None:
+    def _add_results(self, message: Message, parts: Sequence[Part]) -> None:
         """Add a message with results. Its other parts are sent after the turn's last result."""
         results: list[ToolResult] = []
         changed = message.role is not Role.TOOL
-        if message.role is Role.TOOL and message.parts and not _has_result(message.parts):
+        if message.role is Role.TOOL and parts and not _has_result(parts):
             self._warn(STRAY_RESULT)  # it names no call at all
-        for part in message.parts:
+        for part in parts:
             if isinstance(part, ToolResult) and (calls := self._unanswered.get(part.tool_call_id)):
                 result = _fit_result(part, calls.pop(0))
                 results.append(result)
@@ -280,7 +282,10 @@ class _Repair:
 
 
 def _has_result(parts: Sequence[Part]) -> bool:
-    return any(isinstance(part, ToolResult) for part in parts)
+    for part in parts:  # noqa: SIM110  # twice as fast as `any`, and used for every message
+        if isinstance(part, ToolResult):
+            return True
+    return False
 
 
 def _split_results(message: Message) -> Iterator[Message]:

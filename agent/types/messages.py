@@ -205,7 +205,12 @@ _GIVEN = {"role", "content"}
 
 
 def _holds_a_result(content: str | Sequence[Part]) -> bool:
-    return not isinstance(content, str) and any(isinstance(part, ToolResult) for part in content)
+    if isinstance(content, str):
+        return False
+    for part in content:  # noqa: SIM110  # twice as fast as `any`, and used for every message
+        if isinstance(part, ToolResult):
+            return True
+    return False
 
 
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]

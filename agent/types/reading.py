@@ -40,7 +40,7 @@ def read_message(given: dict[str, Any]) -> dict[str, Any]:
         if (role == "tool_result" or not _ONLY_RESULTS_HAVE.isdisjoint(data)) and not _is_result(content):
             result = {key: data[key] for key in _RESULT_KEYS if key in data}
             content = (ToolResult.model_validate({**result, "content": content}),)
-        if data.get("tool_call_id") is not None:
+        if data.get("tool_call_id") is not None and not _is_result(content):
             _check_result(content)
         content = _name_the_result(data, content)
     data["content"] = content
@@ -51,11 +51,14 @@ def _read_content(content: Any) -> Any:
     """No content, a single part, galleries of images and gaps: all become text or a tuple of parts."""
     if content is None:
         return ""
-    if isinstance(content, Mapping | ContentPart):
-        content = (content,)
-    elif isinstance(content, str | bytes) or not isinstance(content, Iterable):
+    if isinstance(content, str | bytes):
         return content
-    content = tuple(content)
+    if not isinstance(content, tuple):
+        if isinstance(content, Mapping | ContentPart):
+            content = (content,)
+        elif not isinstance(content, Iterable):
+            return content
+        content = tuple(content)
     for part in content:
         if not isinstance(part, ContentPart):
             break
@@ -97,10 +100,10 @@ def _check_result(content: str | tuple[Any, ...]) -> None:
 
 def _is_tagged(part: Any, kind: type[ContentPart]) -> bool:
     """Whether a part, read or still a dict, is of that kind."""
-    if isinstance(part, Mapping):
-        tag = part.get("type")
-        return isinstance(tag, str) and class_of_tag(tag) is kind
-    return isinstance(part, kind)
+    if isinstance(part, kind):
+        return True
+    tag = part.get("type") if isinstance(part, Mapping) else None
+    return isinstance(tag, str) and class_of_tag(tag) is kind
 
 
 def _name_the_result(data: dict[str, Any], content: Any) -> Any:

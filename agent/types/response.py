@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 from pydantic import Field, computed_field, model_validator
 from typing_extensions import override
 
-from ._base import Json, JsonObject, Many, Reads
+from ._base import Json, JsonObject, Many, Reads, get_slot
 from .cost import Priced
 from .messages import Message, Role
 from .parts import ContentPart, Part, RefusalContent, TextContent, ThinkingContent, ToolCall
@@ -94,12 +94,12 @@ class AgentResponse(Priced, frozen=True):
         @property
         def raw(self):
             """The vendor's answer as it came: outside equality, hash, dumps and pickles."""
-            return getattr(self, "_raw", None)
+            return get_slot(self, "_raw")
 
         @property
         def dag(self):
             """The graph that was asked with, grown by this answer: outside equality, hash, dumps and pickles."""
-            return getattr(self, "_dag", None)
+            return get_slot(self, "_dag")
 
         @computed_field
         @property

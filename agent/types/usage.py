@@ -183,6 +183,9 @@ class Usage(Value, frozen=True):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
+        # A field that is None would send all of them through the translation of other vocabularies.
+        billed = _sum_billed(self, other)
+        known: dict[str, Any] = {} if billed is None else {"billed": billed}
         return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
@@ -191,8 +194,8 @@ class Usage(Value, frozen=True):
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             total_tokens=self.total_tokens + other.total_tokens,
             details=_summed(self.details, other.details),
-            billed=self.billed if other.billed is None else (self.billed or 0) + other.billed,
             estimated=self.estimated or other.estimated,
+            **known,
         )
 
 
@@ -201,6 +204,10 @@ TokenUsage = Usage
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _sum_billed(one: Usage, other: Usage) -> float | None:
+    return one.billed if other.billed is None else (one.billed or 0) + other.billed
 
 
 def _summed(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

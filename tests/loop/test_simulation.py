@@ -12,7 +12,7 @@ import pytest
 from agent.flow import Flow
 from agent.looping import calls, flow, journaling
 from agent.looping.journal import JournalError, calls_in
-from agent.looping.record import INTERRUPTED, Record, Slot, result_message
+from agent.looping.record import INTERRUPTED, Record, Slot
 from agent.tools.running import performed
 from agent.types import ToolResult
 from tests.conftest import SEED
@@ -222,7 +222,7 @@ def _share_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _tell_results_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     def ready_results(self: Record) -> list[Any]:
-        ready = [result_message(slot.result) for slot in self.slots if slot.result is not None]
+        ready = [slot.message for slot in self.slots if slot.result is not None]
         fresh = [message for message in ready if message not in self.added]
         self.told_results += len(fresh)
         return self.say(*fresh)
