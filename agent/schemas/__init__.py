@@ -51,6 +51,8 @@ class Compiled:
     Then `schema` is the original, in an object if it is none."""
     sendable: bool = True
     """Whether the vendor takes it at all: some take only what they can enforce."""
+    plain: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """`schema` as plain dicts and lists, which are serialized faster. For codecs, which must not change it."""
     _restorer: Restorer = field(default=Restorer({}, wrapped=False, altered=False), repr=False, compare=False)
 
     def restore(self, value: Any) -> Any:
@@ -82,12 +84,6 @@ def compile_schema(schema: Mapping[str, Any], dialect: str) -> Compiled:
 
 
 @lru_cache(maxsize=256)
-def compiled_json(text: bytes, dialect: str) -> bytes:
-    """What `compile_schema` makes of a schema, JSON from JSON."""
-    return to_json(thaw(_compile(text, dialect).schema))
-
-
-@lru_cache(maxsize=256)
 def _compile(text: bytes, dialect_name: str) -> Compiled:
     from .compiling import Compiler, TooLarge  # lazy: only requests with a schema need it
 
@@ -106,7 +102,7 @@ def _compile(text: bytes, dialect_name: str) -> Compiled:
             continue
         if not compiler.loose:
             restorer = Restorer(original, wrapped=compiler.wrapped, altered=compiler.altered)
-            return Compiled(freeze(compiled), tuple(compiler.lost), _restorer=restorer)
+            return Compiled(freeze(compiled), tuple(compiler.lost), plain=thaw(compiled), _restorer=restorer)
         reasons = tuple(compiler.loose)
         break
     return _not_enforced(original, reasons, dialect)
@@ -114,9 +110,11 @@ def _compile(text: bytes, dialect_name: str) -> Compiled:
 
 def _not_enforced(original: dict[str, Any], reasons: tuple[str, ...], dialect: Dialect) -> Compiled:
     wraps = dialect.object_root and not is_object_schema(original)
+    schema = wrap_schema(original) if wraps else original
     return Compiled(
-        freeze(wrap_schema(original) if wraps else original),
+        freeze(schema),
         reasons,
+        plain=thaw(schema),
         strict=False,
         sendable=dialect.loose,
         # A vendor that was told the original may still answer with null for what is optional.

@@ -111,3 +111,19 @@ def test_compiling_is_deterministic_and_kept(dialect: str, rng: Random) -> None:
         assert compile_schema(freeze(schema), dialect) is first
         with pytest.raises(TypeError, match="read-only"):
             first.schema["type"] = "string"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_plain_schema_says_the_same_in_ordinary_dicts(dialect: str, rng: Random) -> None:
+    for _ in range(20):
+        schema, _ = Generator(rng).document()
+        compiled = compile_schema(schema, dialect)
+        assert compiled.plain == compiled.schema
+        assert list(compiled.plain) == list(compiled.schema)
+        assert _is_plain(compiled.plain)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return type(value) is dict and all(map(_is_plain, value.values()))
+    return not isinstance(value, list) or (type(value) is list and all(map(_is_plain, value)))

@@ -100,7 +100,7 @@ def encode_tool(context: MessagesContext, tool: ToolSpec) -> JsonDict:
         compiled = compile_schema(schema, SCHEMA_DIALECT)
         context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
         if compiled.strict:
-            encoded["input_schema"] = compiled.schema
+            encoded["input_schema"] = compiled.plain
             encoded["strict"] = True
         else:
             context.warn(NOT_STRICT.format(tool.name))
@@ -265,7 +265,7 @@ def encode_output_schema(context: MessagesContext, schema: Any) -> JsonDict:
             fix='Simplify it, or pass output_mode="tool" or "prompted".',
         )
     context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
-    format: JsonOutputFormat = {"type": "json_schema", "schema": compiled.schema}
+    format: JsonOutputFormat = {"type": "json_schema", "schema": compiled.plain}
     return {"format": format}
 
 

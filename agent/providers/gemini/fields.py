@@ -10,7 +10,7 @@ from typing import Any
 from ... import errors
 from ...models import facts
 from ...schemas import compile_schema
-from ...types import ThinkingLevel, ToolSpec, thaw
+from ...types import ThinkingLevel, ToolSpec
 from ..encoding import EncodingContext, JsonDict, Row, nested_in, not_sent, sent_as, tool_parameters
 from .models import SCHEMA_DIALECT, ModelFeatures
 from .names import function_name
@@ -71,7 +71,7 @@ def encode_function(context: GeminiContext, tool: ToolSpec) -> FunctionDeclarati
         compiled = compile_schema(tool_parameters(tool), SCHEMA_DIALECT)
         if tool.strict:  # other schemas are not enforced anyway
             context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
-        function["parametersJsonSchema"] = thaw(compiled.schema)  # plain dicts are serialized faster
+        function["parametersJsonSchema"] = compiled.plain
     return {**function, **tool.extra}
 
 
@@ -156,7 +156,7 @@ def encode_output_schema(context: GeminiContext, schema: Any) -> JsonDict:
     if not compiled.sendable:
         raise _schema_error(context, f"It cannot enforce this schema ({'; '.join(compiled.lost)}).", "leave it out")
     context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
-    return {"responseMimeType": "application/json", "responseJsonSchema": compiled.schema}
+    return {"responseMimeType": "application/json", "responseJsonSchema": compiled.plain}
 
 
 def _schema_error(context: GeminiContext, reason: str, alternative: str) -> errors.UnsupportedFeatureError:

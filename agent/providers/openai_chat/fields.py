@@ -75,7 +75,7 @@ def encode_tool(context: ChatContext, tool: ToolSpec) -> FunctionTool | JsonDict
         context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
         if compiled.strict:
             function["strict"] = True
-            function["parameters"] = compiled.schema
+            function["parameters"] = compiled.plain
     elif tool.strict:
         context.warn(f"tool {tool.name}: {context.provider} cannot be made to keep to a tool's schema")
     elif tool.strict is not None and strict:
@@ -185,7 +185,7 @@ def encode_output_schema(context: ChatContext, schema: Any) -> JsonDict:
         json_schema = request.output_json_schema or {}
         compiled = compile_schema(json_schema, SCHEMA_DIALECT)
         context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
-        named: JsonSchema = {"name": schema_name(json_schema), "schema": compiled.schema}
+        named: JsonSchema = {"name": schema_name(json_schema), "schema": compiled.plain}
         if compiled.strict and dialect.strict:
             named["strict"] = True
         return {"response_format": {"type": "json_schema", "json_schema": named}}

@@ -77,7 +77,7 @@ def encode_tool(context: ResponsesContext, tool: ToolSpec) -> JsonDict:
     parameters, strict = tool_parameters(tool), False
     if tool.strict:
         compiled = compile_schema(parameters, SCHEMA_DIALECT)
-        parameters, strict = compiled.schema, compiled.strict
+        parameters, strict = compiled.plain, compiled.strict
         context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
     encoded: FunctionTool = {
         "type": "function",
@@ -150,7 +150,7 @@ def encode_output_schema(context: ResponsesContext, schema: Any) -> JsonDict:
     named: JsonSchemaFormat = {
         "type": "json_schema",
         "name": schema_name(json_schema),
-        "schema": compiled.schema,
+        "schema": compiled.plain,
         "strict": compiled.strict,
     }
     return {"text": {"format": named}}
