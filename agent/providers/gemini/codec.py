@@ -117,7 +117,7 @@ class GeminiCodec(CodecBase):
 
     @override
     def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
-        reader = ResponseReader(self._origin(request), tools_by_name(request))
+        reader = ResponseReader(self._origin(request), tools_by_name(request), streaming=False)
         for chunk in body if isinstance(body, list) else (body,):
             complaint = read_complaint(chunk) if chunk.get("error") else None
             if complaint is not None:

@@ -92,7 +92,8 @@ class ContentsEncoder:
     def encode_instructions(self, messages: Sequence[Message]) -> list[PartParam]:
         """Encode system messages. Instructions are text only."""
         for message in messages:
-            self._check_name(message)
+            if message.name is not None:
+                self._context.warn(NO_AUTHOR)
         texts = (self._instruction_text(part) for message in messages for part in message.parts)
         return [{"text": text} for text in texts if text]
 
@@ -110,9 +111,10 @@ class ContentsEncoder:
             if results:
                 self._add_turn(contents, "user", self._encode_results(results, calls))
                 results = []
-            self._check_name(message)
+            if message.name is not None:
+                self._context.warn(NO_AUTHOR)
             if role is assistant:
-                calls = message.tool_calls or []
+                calls = [] if isinstance(content, str) else message.tool_calls or []
             elif role is system:
                 self._context.warn(LATE_SYSTEM)
             if isinstance(content, str):
@@ -127,10 +129,6 @@ class ContentsEncoder:
         if results:
             self._add_turn(contents, "user", self._encode_results(results, calls))
         return contents
-
-    def _check_name(self, message: Message) -> None:
-        if message.name is not None:
-            self._context.warn(NO_AUTHOR)
 
     def _add_turn(self, contents: list[Content], role: Literal["user", "model"], parts: list[PartParam]) -> None:
         """Add a turn. Consecutive turns of one role are merged, and the first one must be the user's."""

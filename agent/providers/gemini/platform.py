@@ -26,6 +26,8 @@ _TOKEN = "ya29."  # noqa: S105  # how tokens begin
 _VERSION = re.compile(r"/v\d+(?:alpha|beta)?\d*(?:/|$)")
 _IN_VERTEX_URL = re.compile(r"/projects/[^/]+/locations/[^/]+")
 _RESOURCE = re.compile(r"(projects/[^/]+/locations/[^/]+)/(.+)")
+_MODEL = re.compile(r"(?:publishers/google/)?models/([^/]+)")
+_OTHER_MODEL = re.compile(r"(tunedModels|endpoints)/([^/]+)")
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9:._-]+")
 _MULTI_REGIONS = ("us", "eu")
 
@@ -55,9 +57,9 @@ class Platform:
     def path(self, model: str, method: str) -> str:
         """Return a method's path below the root. Whatever the model's name contains, it is one segment."""
         kind, name = self.models, model
-        if found := re.fullmatch(r"(?:publishers/google/)?models/([^/]+)", model):
+        if found := _MODEL.fullmatch(model):
             name = found[1]
-        elif found := re.fullmatch(r"(tunedModels|endpoints)/([^/]+)", model):
+        elif found := _OTHER_MODEL.fullmatch(model):
             kind, name = found[1], found[2]
         return f"{kind}/{quote(name, safe='@')}:{method}"
 

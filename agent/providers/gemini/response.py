@@ -100,11 +100,15 @@ class _CallBlock(_Block):
 
 
 class ResponseReader:
-    """Reads the chunks of one response: returns their events, and keeps the content."""
+    """Reads the chunks of one response: returns their events, and keeps the content.
 
-    def __init__(self, origin: Origin, tools: Mapping[str, ToolSpec]) -> None:
+    A reader of whole responses, whose events nobody needs, builds none for text and calls.
+    """
+
+    def __init__(self, origin: Origin, tools: Mapping[str, ToolSpec], *, streaming: bool) -> None:
         self._origin = origin
         self._tools = tools
+        self._streaming = streaming
         self._blocks: list[_Block] = []
         self._last: _Block | None = None
         self.model = ""
@@ -244,7 +248,7 @@ class ResponseReader:
             self._end_last(chunk, events)
             block = self._open(_Block(kind, len(self._blocks), signature=signature))
         block.pieces.append(text)
-        if text:
+        if text and self._streaming:
             delta = StreamEvent.text_delta if kind == "text" else StreamEvent.thinking_delta
             events.append(delta(text, index=block.index, raw=chunk))
         if signature:
@@ -290,7 +294,8 @@ class ResponseReader:
         self, block: _CallBlock, id: str, chunk: Mapping[str, Any] | None, events: list[StreamEvent]
     ) -> None:
         block.started = True
-        events.append(StreamEvent.tool_call_start(ToolCall(id=id, name=block.name), index=block.index, raw=chunk))
+        if self._streaming:
+            events.append(StreamEvent.tool_call_start(ToolCall(id=id, name=block.name), index=block.index, raw=chunk))
 
     def _end_call(
         self,
@@ -306,20 +311,21 @@ class ResponseReader:
         arguments: Mapping[str, Any] = block.arguments
         if block.tool is not None and block.tool.parameters and not incomplete:
             arguments = compile_schema(tool_parameters(block.tool), SCHEMA_DIALECT).restore(arguments)
-        text = to_json(arguments).decode()
         call = ToolCall(
             id=id,
             name=block.name,
             arguments={} if incomplete else arguments,
-            invalid_arguments=text if incomplete else None,
+            invalid_arguments=to_json(arguments).decode() if incomplete else None,
             signature=block.signature,
             origin=self._origin if block.signature or block.id else None,
         )
         block.part = call
         if not block.started:
             self._start_call(block, id, chunk, events)
-        events.append(StreamEvent.tool_call_delta_event(text, id=id, name=call.name, index=block.index))
-        events.append(StreamEvent.tool_call_end(call, index=block.index, raw=chunk))
+        if self._streaming:
+            text = to_json(arguments).decode()
+            events.append(StreamEvent.tool_call_delta_event(text, id=id, name=call.name, index=block.index))
+            events.append(StreamEvent.tool_call_end(call, index=block.index, raw=chunk))
 
     # Blocks.
 

@@ -33,7 +33,7 @@ class GeminiDecoder(DecoderBase):
     ) -> None:
         super().__init__(name, headers, request, secrets)
         self._sse = SseDecoder(MAX_CHUNK_BYTES)
-        self._reader = ResponseReader(origin, tools_by_name(request))
+        self._reader = ResponseReader(origin, tools_by_name(request), streaming=True)
         self._started = False
 
     @override
