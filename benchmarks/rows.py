@@ -51,7 +51,7 @@ ROWS = (
         quick_apis=("openai-chat",),
         quick_rounds=2,
     ),
-    Row("failover", "503, then the next target", "failover", limits={"http": 1.15}, floor_task="pair"),
+    Row("failover", "503, then the next target", "failover", limits={"http": 1.30}, floor_task="pair"),
 )
 BY_KEY = {row.key: row for row in ROWS}
 
