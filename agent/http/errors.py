@@ -70,7 +70,7 @@ _CERTIFICATE_ALERTS = (
 
 def is_untrusted(error: BaseException) -> bool:
     """Whether a certificate was refused, the server's or ours. It will not be accepted next time either."""
-    ssl = sys.modules.get("ssl")  # where nobody has loaded it, nothing was verified
+    ssl = sys.modules.get("ssl")  # not loaded: no certificate was verified
     cause: BaseException | None = error if ssl is not None else None
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):  # type: ignore[union-attr]

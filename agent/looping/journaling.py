@@ -51,7 +51,7 @@ def recall(record: Record, slot: Slot) -> None:
 
 
 def note_waiting(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
-    """Write down that a call waits, before anybody is told: a run that is started again must not make it."""
+    """Record that a call waits, before the pause is reported: a restarted run must not execute it."""
     if plan.hooks.journal is None:
         return
     assert slot.waiting is not None

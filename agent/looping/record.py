@@ -113,7 +113,7 @@ class Slot:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the call waits, and nobody has decided anything about it."""
+        """Whether the call waits for a decision."""
         if self.result is not None or self.waiting is None:
             return False
         if self.waiting.run is not None:
@@ -125,7 +125,7 @@ class Slot:
         return len(self.spent) > self.spent_before
 
     def wait(self, waiting: WaitingCall) -> None:
-        """Leave the call without a result until somebody decides."""
+        """Leave the call without a result until it is decided."""
         self.waiting, self.verdict, self.running = waiting, None, None
 
     def start(self) -> ToolExecutionStartEvent:

@@ -156,7 +156,7 @@ _BANNED_NAMES = frozenset(map(_plain_name, BANNED))
 
 
 class Fields:
-    """The fields of one JSON object of a request. What nobody takes is carried, unless it is banned."""
+    """The fields of one JSON object of a request. Fields that are not taken are carried, unless they are banned."""
 
     def __init__(self, body: bytes | Mapping[str, Any]) -> None:
         if isinstance(body, bytes):

@@ -20,7 +20,7 @@ class Exclusion:
     seconds: float | None = None
     """Seconds until it can be asked; None if waiting does not help."""
     health: bool = False
-    """Whether only its open breaker excludes it. If that holds for all targets, one is asked anyway."""
+    """Whether only its open breaker excludes it. If that holds for all targets, the request is sent to one of them."""
     money: bool = False
     """Whether a spend limit excludes it."""
 

@@ -125,7 +125,7 @@ def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[R
             continue
         waits = state.list_waits(excluded, now, random)
         if not waits:
-            raise state.exhausted("nobody is left to ask", excluded)
+            raise state.exhausted("no target is left", excluded)
         seconds, target = waits[0]
         if seconds == math.inf:
             seconds = _POLL_SECONDS

@@ -1,6 +1,6 @@
 """Health of a target: its circuit breaker, and the cooldowns of the target and its key.
 
-All methods take the time of the driver's clock. A permit is taken when a target is asked and always settled, as unknown
+All methods take the time of the driver's clock. A permit is taken for each request and always settled, as unknown
 if the call was given up, so that the probe of an open breaker cannot get lost.
 """
 
@@ -35,7 +35,7 @@ class Breaker(Locked):
     """Circuit breaker of a target: closed, degraded, open or half-open.
 
     It opens when most of the recent outcomes are failures, and admits one probe after a pause. A closed breaker is
-    degraded when many of them are: its target is asked after healthy ones, and one trial per pause may restore it.
+    degraded when many of them are: its target is ranked after healthy ones, and one trial per pause may restore it.
     """
 
     __slots__ = ("_config", "_failures", "_outcomes", "_probe", "asked_at", "degraded_at", "failing_since", "opened_at")

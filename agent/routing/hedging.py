@@ -189,7 +189,7 @@ def _record_timeout(state: RoutingState, legs: dict[Branch, _Leg], error: errors
 
 
 def _hedge_delay(state: RoutingState, admission: Admission) -> float | None:
-    """Seconds after which a second target is asked; None for no hedge."""
+    """Seconds until a hedged request is sent; None without hedging."""
     hedge = state.settings.hedge
     if hedge is None:
         return None

@@ -81,7 +81,7 @@ class Router(Caller):
 
     Args:
         targets: Agents, routers, `provider:model`, or `Target`s with weights and limits. A list among them is a
-            level: it is asked when the levels before it cannot answer.
+            level: it is used when the levels before it cannot answer.
         strategy: `fallback`, `round_robin`, `fastest`, `cheapest`, `capability`, `least_busy`, `sticky`, a `Strategy`,
             or a function of the request and the targets that returns targets.
         retry: Number and timing of attempts; by default four attempts in all. The agents' own retries are not used.

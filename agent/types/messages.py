@@ -205,12 +205,7 @@ _GIVEN = {"role", "content"}
 
 
 def _holds_a_result(content: str | Sequence[Part]) -> bool:
-    if isinstance(content, str):
-        return False
-    for part in content:  # noqa: SIM110  # twice as fast as `any`, and used for every message
-        if isinstance(part, ToolResult):
-            return True
-    return False
+    return not isinstance(content, str) and any(isinstance(part, ToolResult) for part in content)
 
 
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]

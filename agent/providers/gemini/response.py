@@ -102,7 +102,7 @@ class _CallBlock(_Block):
 class ResponseReader:
     """Reads the chunks of one response: returns their events, and keeps the content.
 
-    A reader of whole responses, whose events nobody needs, builds none for text and calls.
+    For whole responses, it builds no events for text and calls.
     """
 
     def __init__(self, origin: Origin, tools: Mapping[str, ToolSpec], *, streaming: bool) -> None:

@@ -158,8 +158,8 @@ class MessageEncoder:
             if system and block["type"] != "text":
                 raise self._context.unsupported_part(part, where)
             blocks.append(cast(Block, {**block, **self._mark_of(part)}))
-        if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
-            return str(blocks[0]["text"])  # type: ignore[typeddict-item]
+        if len(blocks) == 1 and (block := blocks[0])["type"] == "text" and len(block) == 2:
+            return block["text"]
         return blocks
 
     def _encode_block(self, part: Part, where: str) -> Block:
