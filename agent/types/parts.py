@@ -14,7 +14,6 @@ from typing import (
     ClassVar,
     Literal,
     Required,
-    Self,
     TypeAlias,
     TypedDict,
     Unpack,
@@ -163,11 +162,6 @@ class TextContent(ContentPart, frozen=True):
     signature: str | None = Field(default=None, validation_alias=AliasChoices("signature", "text_signature"))
     citations: Many[Citation] = Field(default=(), exclude_if=lambda citations: not citations)
 
-    @classmethod
-    def of(cls, text: Any) -> Self:
-        """For codecs: words without anything else."""
-        return cls(text=text)
-
 
 Text = Annotated[str, BeforeValidator(_none_to_empty)]
 """Text where None means none was given."""
@@ -258,11 +252,6 @@ class ToolCall(ContentPart, frozen=True):
     signature: str | None = Field(default=None, validation_alias=AliasChoices("signature", "thought_signature"))
     invalid_arguments: str | None = None
     """What the model wrote in place of arguments, where that is no JSON object; `arguments` is empty then."""
-
-    @classmethod
-    def of(cls, id: Any, name: Any, arguments: Any, *, origin: Origin | None = None, **told: Any) -> Self:
-        """For codecs: a call as a vendor wrote it, with what else it told. Pydantic is asked only if it must be."""
-        return cls(id=id, name=name, arguments=arguments, origin=origin, **told)
 
     @property
     def input(self) -> dict[str, Any]:

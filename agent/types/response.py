@@ -125,11 +125,6 @@ class AgentResponse(Priced, frozen=True):
         def tool_calls(self) -> list[ToolCall]:
             return [part for part in self.content if type(part) is ToolCall]
 
-    @classmethod
-    def of(cls, *, content: Sequence[Part], raw: Any = None, **facts: Any) -> Self:
-        """For codecs: an answer of parts that are made already, and what a vendor says about it."""
-        return cls(content=content, raw=raw, **facts)
-
     @override
     def __hash__(self) -> int:
         # `output` may be anything, hashable or not; equal responses have equal hashes without it.

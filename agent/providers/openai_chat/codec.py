@@ -77,7 +77,7 @@ class ChatCodec(CodecBase):
         if message is None and "finish_reason" not in choice:
             raise TypeError("a choice without a message")
         content = MessageReader(self.dialect, request, model).message(message or {}, body)
-        return AgentResponse.of(
+        return AgentResponse(
             provider=self.name,
             model=model,
             content=content,

@@ -109,8 +109,10 @@ class MessageReader:
         if values:
             values = self._restored(name, values)
         if opaque:
-            return ToolCall.of(id, name, values, invalid_arguments=invalid, provider_data=opaque, origin=self._origin)
-        return ToolCall.of(id, name, values, invalid_arguments=invalid)
+            return ToolCall(
+                id=id, name=name, arguments=values, invalid_arguments=invalid, provider_data=opaque, origin=self._origin
+            )
+        return ToolCall(id=id, name=name, arguments=values, invalid_arguments=invalid)
 
     def _restored(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments in the form of the tool's own schema. Strict tools are sent with a compiled one."""
@@ -159,7 +161,7 @@ class MessageReader:
 
 
 def text_part(text: str, citations: Sequence[Citation]) -> TextContent:
-    return TextContent(text=text, citations=citations) if citations else TextContent.of(text)
+    return TextContent(text=text, citations=citations) if citations else TextContent(text=text)
 
 
 def _calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:
