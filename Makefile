@@ -37,7 +37,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.core
 
 # Fetched once. Where it cannot be had, the demo says so and plays a script, and the tests that need it are skipped.
-$(VENV)/.local: agent/local/installing.py agent/local/machine.py | $(VENV)/.core
+$(VENV)/.local: agent/local/installer.py agent/local/weights.py | $(VENV)/.core
 	@$(BIN)/python -m agent local install && touch $@ || echo "There is no embedded model here; everything else works."
 
 demo: $(VENV)/.core $(VENV)/.local  ## the first minute: a model on this machine, a stream, a typed answer, a route; no key

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from . import errors
     from .agent import Agent
     from .errors import AgentError
-    from .looping.plan import Hooks
-    from .looping.results import RunResult
+    from .loop.plan import Hooks
+    from .loop.results import RunResult
     from .providers import register_provider
     from .routing.router import Router
     from .routing.targets import Target
@@ -75,8 +75,8 @@ __all__ = [
 _HOMES = {
     "agent": ("Agent",),
     "errors": ("AgentError",),
-    "looping.plan": ("Hooks",),
-    "looping.results": ("RunResult",),
+    "loop.plan": ("Hooks",),
+    "loop.results": ("RunResult",),
     "providers": ("register_provider",),
     "routing.router": ("Router",),
     "routing.targets": ("Target",),
@@ -103,7 +103,7 @@ _HOMES = {
     ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = frozenset(("errors", "providers", "requests", "streams", "transports", "types"))
+_MODULES = frozenset(("errors", "providers", "transports", "types"))
 """Modules that programs may use as attributes after nothing but `import agent`."""
 
 

@@ -12,26 +12,22 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from . import transports
-from .caller import Caller
-from .checking import check
-from .context import Call
+from .calls.call import Endpoint, attempt, complete, recorded, retry, settled, stream
+from .calls.credentials import Keys, by_reference, keyed
+from .calls.output_modes import as_sent, plan_output
+from .calls.preflight import check, counted, counter_of, token_count
+from .calls.requests import RequestLike, prepare, read_config, read_request
+from .calls.streams import Partials, Settle
+from .calls.structured_output import structured
+from .client import Caller
+from .engine.context import Call
+from .engine.wire import Limits, Transport
 from .errors import ConfigurationError
-from .execution.accounting import settled
-from .execution.call import Endpoint, attempt, complete, stream
-from .execution.counting import counted, counter_of, token_count
-from .execution.credentials import Keys, by_reference, keyed
-from .execution.outermost import recorded
-from .execution.output_modes import as_sent, plan_output
-from .execution.retry import retry
-from .execution.structured import structured
-from .json_streams import Partials
 from .models import facts
-from .models.values import narrowed
+from .models.lookup import narrowed
+from .models.token_estimates import TokenCount, estimate_prompt
 from .providers import Provider, for_client, load
-from .requests import RequestLike, prepare, read_config, read_request
 from .routing.budgets import retry_budget
-from .streams import Settle
-from .tokens import TokenCount, estimate_prompt
 from .types import (
     AgentConfig,
     AgentRequest,
@@ -42,14 +38,13 @@ from .types import (
     ToolLoopConfig,
     ToolSpec,
 )
-from .validation import validated
-from .wire import Limits, Transport
+from .types._base import validated
 
 if TYPE_CHECKING:
-    from .checking import Report
-    from .execution.credentials import GetKey
-    from .execution.output_modes import Plan
-    from .looping.plan import Hooks
+    from .calls.credentials import GetKey
+    from .calls.output_modes import Plan
+    from .calls.preflight import Report
+    from .loop.plan import Hooks
     from .middleware import Middleware
 
 
@@ -308,7 +303,7 @@ class Agent(Caller):
         return wrapped(call, self.middleware, streaming=streaming, target=name, fingerprint=self._fingerprint)
 
     def _fingerprint(self, request: AgentRequest) -> str:
-        from .middleware.fingerprints import of_schema, of_wire  # lazy: only agents with middleware need it
+        from .middleware.base import of_schema, of_wire  # lazy: only agents with middleware need it
 
         provider = self.provider
         wire = provider.encode(as_sent(provider, request), stream=False)
@@ -337,7 +332,7 @@ class Agent(Caller):
 
     def adds(self) -> str:
         """What it adds to every request, in a form that is the same for equal agents; its key is no part of it."""
-        from .middleware.fingerprints import of_agent  # lazy: only agents with middleware need it
+        from .middleware.base import of_agent  # lazy: only agents with middleware need it
 
         return of_agent(self.config, self.tools)
 

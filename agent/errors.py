@@ -24,7 +24,7 @@
     └── BudgetExceededError       a limit on tokens, cost or turns was reached
 
 Others live where they are raised: `agent.loop.JournalError`, `agent.stores.StoreError` with its own family, and
-`BatchInputError` and `BatchFileError` of `agent.batching`.
+`BatchInputError` and `BatchFileError` of `agent.batch`.
 
 `retryable` says whether sending the same request again can help. It is decided once, where the error is made.
 `ConnectionError` and `TimeoutError` shadow builtins: write `errors.TimeoutError`.

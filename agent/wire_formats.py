@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .schemas.dialects import Dialect
+    from .schemas.dialect import SchemaDialect
 
 WIRE_FORMATS = {
     "openai-chat": "agent.providers.openai_chat",
@@ -36,7 +36,7 @@ class WireFormat:
     """The vendor's name in the price list of genai-prices; None without list prices."""
     facts: tuple[str, ...] = ()
     """Tables of `agent.models` with the vendor's models; without any, the one of its own name."""
-    schema_dialect: Dialect | None = None
+    schema_dialect: SchemaDialect | None = None
     """The subset of JSON schema that the vendor enforces; None if another format declares it, or there is none."""
     rules: str | None = None
     """The class that judges requests for strict scripts, as `module:class`."""
@@ -52,7 +52,7 @@ def wire_format(name: str) -> WireFormat | None:
     return declared
 
 
-def schema_dialect(name: str) -> Dialect | None:
+def schema_dialect(name: str) -> SchemaDialect | None:
     """The schema dialect of that name."""
     for format in (name, *WIRE_FORMATS):
         declared = wire_format(format)

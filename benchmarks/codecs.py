@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agent.engine.wire import Reply
 from agent.providers import Provider, load
 from agent.types import AgentConfig, AgentRequest, Message, Role, TextContent, ToolCall, ToolResult
-from agent.wire import Reply
 
 TURNS = 200
 CHUNKS = 1000

@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 from agent import Agent, Router
-from agent.types.router import StrategyName
-from agent.wire import Reply
+from agent.engine.wire import Reply
+from agent.types.routing import StrategyName
 from benchmarks.rows import OTHER_LIMITS, ROUTER
 
 LIMIT = OTHER_LIMITS[ROUTER]

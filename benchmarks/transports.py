@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Mapping
 import httpx
 
 from agent import Agent
+from agent.engine.wire import Answer, Limits, WireRequest
 from agent.testing import LoopbackServer, Script
 from agent.transports.http import HttpTransport
-from agent.wire import Answer, Limits, WireRequest
 
 CHUNKS = 1000
 HEADERS = {"authorization": "Bearer sk-bench", "content-type": "application/json", "accept": "*/*"}

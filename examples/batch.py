@@ -9,7 +9,7 @@ import os
 import sys
 
 from agent import Agent
-from agent.batching import BatchProgress
+from agent.batch import BatchProgress
 from agent.testing import Chaos, ScriptedTransport, VendorScript
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from agent import Agent, RetryConfig, Router, Target, errors, local
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer, VendorScript, scripted_agent
-from agent.wire import WireRequest
 
 
 class City(BaseModel):

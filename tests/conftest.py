@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pytest_socket import socket_allow_hosts
 
-from agent.context import ambient_deadline
+from agent.engine.context import ambient_deadline
 from agent.models.lookup import _facts, _registered
 from agent.providers import codec
 from tests.corpus import HAS_RECORDINGS, WIRE

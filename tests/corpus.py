@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
+from agent.engine.wire import Reply
 from agent.providers import Provider
+from agent.providers.base import Address
 from agent.providers.compatible import dialect_named
-from agent.providers.credentials import Address
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.types import AgentRequest
-from agent.wire import Reply
 
 CORPUS = Path(os.environ.get("AGENT_WIRE_CORPUS") or Path(__file__).parents[2] / "shared" / "wire")
 FIXTURES = Path(__file__).parent / "fixtures" / "wire"

@@ -16,15 +16,15 @@ from typing import Any, Self, TypeAlias, TypeVar
 from typing_extensions import override
 
 from agent import Agent, Router
-from agent.drivers.aio import AioRun
-from agent.drivers.sync import SyncRun
+from agent.engine.drivers.asyncio import AioRun
+from agent.engine.drivers.sync import SyncRun
+from agent.engine.flow import Flow, Send
+from agent.engine.wire import Limits, Reply, Transport, WireRequest
 from agent.errors import AgentError
-from agent.flow import Flow, Send
-from agent.looping.results import RunResult
+from agent.loop.results import RunResult
 from agent.testing import LoopbackServer, Network, SimulatedLoop, Simulation, simulate
 from agent.transports.http import HttpTransport
 from agent.types import AgentResponse, StreamEvent
-from agent.wire import Limits, Reply, Transport, WireRequest
 
 T = TypeVar("T")
 AnyHttp: TypeAlias = HttpTransport

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from agent import errors
-from agent.context import Context
-from agent.drivers.simulated import Simulation
-from agent.execution.call import Endpoint, stream
+from agent.calls.call import Endpoint, stream
+from agent.engine.context import Context
+from agent.engine.drivers.simulated import Simulation
+from agent.engine.wire import Answer, Limits
 from agent.providers import Provider
 from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, StreamEvent, ToolResult, Usage, fold
-from agent.wire import Answer, Limits
 from tests.corpus import Exchange, codec_for
 
 

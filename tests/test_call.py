@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent import ToolSpec, errors
+from agent.engine.wire import Answer, Piece
 from agent.testing import Script
 from agent.types import (
     AgentRequest,
@@ -22,7 +23,6 @@ from agent.types import (
     Usage,
     fold,
 )
-from agent.wire import Answer, Piece
 from tests.drive import Driver
 
 RICH = AgentResponse(

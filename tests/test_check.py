@@ -10,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from agent import Agent, ToolSpec
-from agent.checking import Problem, Report, check
+from agent.calls.preflight import Problem, Report, check
 from agent.models import ModelFacts, lookup, register_model
 from agent.testing import scripted_agent
 from agent.types import AgentRequest, DocumentContent, ImageContent, Message, TextContent, ToolCall

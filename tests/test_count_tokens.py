@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors
+from agent.engine.wire import Answer, Piece
+from agent.models.token_estimates import TokenCount, estimate_prompt, text_tokens
 from agent.testing import LoopbackServer, scripted_agent
-from agent.tokens import TokenCount, estimate_prompt, text_tokens
 from agent.types import (
     AgentRequest,
     AgentResponse,
@@ -28,7 +29,6 @@ from agent.types import (
     ToolSpec,
     Usage,
 )
-from agent.wire import Answer, Piece
 from tests.corpus import needs_recordings
 from tests.drive import Driver, run_and_leave_nothing
 from tests.recorded_requests import text_requests
@@ -379,7 +379,7 @@ def test_a_stream_that_never_began_has_cost_nothing_that_is_known(face: str) -> 
 
 
 def test_known_counts_are_never_lost() -> None:
-    from agent.tokens import Received, completed
+    from agent.models.token_estimates import Received, completed
 
     opening = Usage(prompt_tokens=900, completion_tokens=1, cache_read_tokens=400, details={"cache_write_1h_tokens": 5})
     received = Received()

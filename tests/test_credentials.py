@@ -14,10 +14,10 @@ import pytest
 from pydantic import SecretStr
 
 from agent import Agent, RetryConfig, Router, errors
-from agent.context import ambient_deadline
+from agent.engine.context import ambient_deadline
+from agent.engine.wire import Answer, WireRequest
 from agent.middleware import Cache, Middleware
 from agent.testing import LoopbackServer, Script, ScriptedTransport, Simulation, VendorScript, scripted_agent, simulate
-from agent.wire import Answer, WireRequest
 from tests.drive import Driver
 from tests.middleware.spies import Spy
 from tests.test_secrets import KEY, assert_hidden, sinks_of, traceback_with_locals

@@ -26,7 +26,7 @@ import pytest
 import trustme
 
 import agent
-import agent.batching
+import agent.batch
 import agent.errors
 import agent.graph
 import agent.local
@@ -40,11 +40,11 @@ import agent.testing
 import agent.toolkit
 import agent.tools
 import agent.types
+from agent.engine.wire import WireRequest
 from agent.providers import compatible, server_at
 from agent.providers.scripted import Line
 from agent.testing import Answer, LoopbackServer, VendorScript
 from agent.types import ToolCall
-from agent.wire import WireRequest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -62,7 +62,7 @@ MODULES_OF_NAMES = (
     agent.graph,
     agent.sessions,
     agent.stores,
-    agent.batching,
+    agent.batch,
     agent.local,
 )
 

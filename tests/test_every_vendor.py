@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from agent import Agent, Message, ToolSpec, errors
+from agent.engine.wire import Answer
 from agent.testing import LoopbackServer, VendorScript
 from agent.types import AgentResponse, Part, Role, TextContent, ThinkingContent, ToolCall, ToolResult, Usage
-from agent.wire import Answer
 from tests.drive import Driver
 
 TARGETS = (

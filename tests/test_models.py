@@ -14,7 +14,7 @@ import pytest
 
 from agent import Agent
 from agent.models import ModelFacts, Prices, facts, known_models, lookup, register_model
-from agent.models.values import narrowed
+from agent.models.lookup import narrowed
 from agent.types import ProviderCapabilities
 
 ROOT = Path(__file__).parent.parent

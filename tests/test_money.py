@@ -18,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import Agent, Router, errors
-from agent.costs import PROVIDERS, Cost, ServiceTier, load_prices, price, price_list_name, service_tier
-from agent.execution.accounting import priced
-from agent.looping import bill as run_bill
+from agent.calls.call import priced
+from agent.engine.wire import Answer
+from agent.loop import plan
 from agent.middleware import CostTracker
 from agent.models import ModelFacts, Prices, lookup, register_model
+from agent.models.prices import PROVIDERS, Cost, ServiceTier, load_prices, price, price_list_name, service_tier
 from agent.routing.budgets import Refusal, Reservation, SpendLedger
 from agent.testing import Script, scripted_agent
 from agent.types import AgentRequest, AgentResponse, SpendLimit, Usage
-from agent.wire import Answer
 from agent.wire_formats import WIRE_FORMATS, wire_format
 from tests.corpus import APIS, exchanges, needs_recordings
 from tests.drive import Driver
@@ -421,7 +421,7 @@ def test_the_list_is_imported_when_it_is_needed_and_fetches_nothing() -> None:
 import sys
 from agent import Agent
 from agent.wire_formats import WIRE_FORMATS, wire_format
-from agent.costs import price
+from agent.models.prices import price
 from agent.types import Usage
 assert "genai_prices" not in sys.modules
 events = []
@@ -528,7 +528,7 @@ def test_many_threads_may_need_the_list_first() -> None:
     code = """
 import threading
 from agent.wire_formats import WIRE_FORMATS, wire_format
-from agent.costs import price
+from agent.models.prices import price
 from agent.types import Usage
 costs, ready = [], threading.Barrier(16)
 def work():
@@ -581,7 +581,7 @@ def test_a_cost_tracker_with_a_budget_of_one_cent_pays_for_ten_answers_of_a_tent
 
 
 def test_the_cost_of_a_run_is_added_up_exactly() -> None:
-    bill = run_bill.Bill()
+    bill = plan.Bill()
     for _ in range(10):
         bill.add(AgentResponse(usage=Usage(prompt_tokens=1), cost_estimate=0.1))
     assert bill.cost == 1.0

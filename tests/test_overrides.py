@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from agent.calls.requests import read_request
 from agent.errors import ConfigurationError
-from agent.requests import read_request
 from agent.types import AgentRequest, Message, ToolSpec
-from agent.validation import validated
+from agent.types._base import validated
 
 
 def look(name: str = "look") -> ToolSpec:

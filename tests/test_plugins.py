@@ -32,12 +32,12 @@ from agent import (
     errors,
     providers,
 )
+from agent.engine.wire import Reply, WireRequest
 from agent.providers import register_provider
 from agent.providers.function import takes_a_request, written
 from agent.providers.openai_chat import Dialect
 from agent.testing import Answer, LoopbackServer, Script
 from agent.types import ImageContent, RefusalContent, TextContent, ThinkingContent
-from agent.wire import Reply, WireRequest
 
 PLUGIN = {
     "acme_plugin/__init__.py": '''
@@ -56,10 +56,10 @@ PLUGIN = {
 
         import json
 
-        from agent.providers.credentials import resolve
+        from agent.providers.base import resolve
         from agent.providers.codec import CodecBase, DecoderBase
         from agent.types import AgentResponse, ProviderCapabilities, StreamEvent, TextContent, Usage
-        from agent.wire import WireRequest, parse_json
+        from agent.engine.wire import WireRequest, parse_json
 
 
         class TelegraphCodec(CodecBase):

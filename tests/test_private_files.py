@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from agent import tool
-from agent.batching import run_file
-from agent.cli.chatting.transcripts import write_transcript
+from agent.batch import run_file
+from agent.cli.chat.transcripts import write_transcript
 from agent.graph import DAG
 from agent.loop import SqliteJournal
-from agent.middleware.stores import SqliteStore as SqliteCache
+from agent.middleware.cache import SqliteStore as SqliteCache
 from agent.stores import SqliteStore
 from agent.testing import scripted_agent
 from agent.types import ToolCall

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent import RetryConfig, errors
+from agent.engine.wire import Answer
 from agent.testing import Script, scripted_agent
-from agent.wire import Answer
 from tests.drive import Driver
 
 QUICK = RetryConfig(max_retries=2, initial_delay=0.01, max_delay=0.02)

@@ -17,12 +17,12 @@ from urllib.parse import quote
 import pytest
 
 from agent import Agent, AgentConfig, Router, errors
+from agent.engine.wire import Answer, WireRequest
 from agent.middleware import Logging
 from agent.providers.codec import secrets_in
 from agent.testing import LoopbackServer, RawAnswer, Script
 from agent.transports.http import HttpTransport
 from agent.types import AgentResponse
-from agent.wire import Answer, WireRequest
 
 KEY = "sk-canary/Zm9vYmFy+0123456789=abcdefghij"
 RUN = 8
@@ -337,8 +337,8 @@ def test_the_password_of_a_proxy_is_not_shown() -> None:
 
 def test_addresses_and_commands_of_mcp_servers_hide_credentials() -> None:
     pytest.importorskip("mcp")
-    from agent.mcp.child import Command
-    from agent.mcp.web import Address
+    from agent.mcp.http import Address
+    from agent.mcp.stdio import Command
 
     address = Address(f"https://user:{quote(KEY, safe='')}@example.com/mcp", {"X-Gateway": KEY})
     command = Command("npx", ("some-server", f"--token={KEY}"), {"TOKEN": KEY})

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from agent.sse import EventTooLong, SseDecoder
+from agent.http.sse import EventTooLong, SseDecoder
 from tests.corpus import HAS_RECORDINGS, exchanges
 from tests.support.cases import examples
 

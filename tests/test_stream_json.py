@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from agent import Agent, errors
-from agent.json_streams import Partials
+from agent.calls.streams import Partials
 from agent.testing import Answer, Piece, Script, ScriptedTransport, scripted_agent
 from agent.types import StreamEvent, ToolCall
 from tests.drive import run_and_leave_nothing

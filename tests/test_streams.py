@@ -11,9 +11,9 @@ import pytest
 from typing_extensions import override
 
 from agent import Agent, errors
+from agent.engine.wire import AsyncBody, Limits, Live, SyncBody, WireRequest
 from agent.testing import scripted_agent
 from agent.types import AgentResponse, StreamEvent, TextContent, ThinkingContent, ToolCall, Usage
-from agent.wire import AsyncBody, Limits, Live, SyncBody, WireRequest
 
 ANSWER = AgentResponse(
     content=(

@@ -13,8 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from agent import Agent, errors
-from agent.execution.output_values import Misfit, read_value
-from agent.execution.structured import _summed
+from agent.calls.structured_output import Misfit, _summed, read_value
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import AgentRequest, AgentResponse, RefusalContent, ToolCall, Usage
 from tests.drive import Driver

@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel
 
 from agent import Agent, errors
-from agent.execution import output_modes
-from agent.execution.output_modes import plan_output
-from agent.flow import Emit, Flow
+from agent.calls import output_modes
+from agent.calls.output_modes import plan_output
+from agent.engine.flow import Emit, Flow
 from agent.models import ModelFacts
 from agent.testing import Answer, LoopbackServer, Piece, Script, ScriptedTransport, VendorScript
 from agent.types import (

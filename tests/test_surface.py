@@ -17,7 +17,7 @@ from inline_snapshot import snapshot
 
 import agent
 import agent.types
-from agent.providers import brought
+from agent.providers import sdk_clients
 from tests.support.cases import for_each
 
 PACKAGE = Path(agent.__file__).parent
@@ -102,7 +102,7 @@ def test_every_extra_is_used_by_the_package() -> None:
     nodes = [node for path in modules() for node in ast.walk(ast.parse(path.read_text("utf-8")))]
     used = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     used |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
-    used |= {package for package, _ in brought._KINDS}
+    used |= {package for package, _ in sdk_clients._KINDS}
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     for extra, requirements in extras.items():
         for requirement in () if extra == "dev" else requirements:

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from agent import Agent, AgentConfig, Router, errors
+from agent.engine.wire import Limits, WireRequest
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
-from agent.wire import Limits, WireRequest
 from tests.drive import Driver
 from tests.drivers.play import JSON, whole
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from . import exits
+from . import exit_codes
 
 INSTALL = 'pip install "agent-llm-router[cli]"'
 _NEEDED = ("typer", "rich", "platformdirs")
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _main(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
-        return exits.INTERRUPTED
+        return exit_codes.INTERRUPTED
 
 
 def _main(given: list[str]) -> int:
@@ -37,13 +37,13 @@ def _main(given: list[str]) -> int:
 
         return run_app(given)
     if given[:1] == ["local"]:
-        from agent.local.command import run  # lazy: without the extra only
+        from agent.local.installer import run  # lazy: without the extra only
 
         return run(given[1:])
     sys.stderr.write(
         f"error: The command line needs {' and '.join(missing)}, which this Python does not have.\nfix: {INSTALL}\n"
     )
-    return exits.SETUP
+    return exit_codes.SETUP
 
 
 def _tell_version() -> int:
@@ -53,10 +53,10 @@ def _tell_version() -> int:
         sys.stdout.write(f"agent {__version__}\n")
         sys.stdout.flush()
     except OSError as error:
-        from .telling import unwritten  # lazy: for failures only
+        from .error_messages import unwritten  # lazy: for failures only
 
         return unwritten(error)
-    return exits.OK
+    return exit_codes.OK
 
 
 def _missing() -> list[str]:

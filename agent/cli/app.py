@@ -19,11 +19,11 @@ from typing_extensions import override
 
 from agent.errors import AgentError
 
-from . import completing, exits, telling, terminal
+from . import completion, error_messages, exit_codes, terminal
 
 COMMANDS = {
     "run": "run",
-    "chat": "chat",
+    "chat": "chat.command",
     "sessions": "sessions",
     "models": "models",
     "explain": "explain",
@@ -111,7 +111,7 @@ def _version(wanted: bool) -> None:
         from agent import __version__  # lazy: reads the distribution's metadata
 
         terminal.say(f"agent {__version__}")
-        raise typer.Exit(exits.OK)
+        raise typer.Exit(exit_codes.OK)
 
 
 @app.callback()
@@ -134,38 +134,38 @@ def run_app(arguments: Sequence[str]) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a letter that the terminal does not have is no reason to fail
     try:
-        with completing.in_bash():
+        with completion.in_bash():
             code = command().main(args=list(arguments) or ["--help"], prog_name="agent", standalone_mode=False)
         sys.stdout.flush()
     except SystemExit as end:  # completion scripts end this way
-        return end.code if isinstance(end.code, int) else exits.OK
+        return end.code if isinstance(end.code, int) else exit_codes.OK
     except BaseException as error:
         return _ended_by(error, arguments)
-    return code if isinstance(code, int) else exits.OK
+    return code if isinstance(code, int) else exit_codes.OK
 
 
 def _ended_by(error: BaseException, arguments: Sequence[str]) -> int:
     if isinstance(error, _CLICK_ERRORS):
         _show_usage(error, arguments)
-        return exits.USAGE
+        return exit_codes.USAGE
     if isinstance(error, (_Interrupted, KeyboardInterrupt, typer.Abort)):
         seen = next((stream for stream in (sys.stderr, sys.stdout) if stream.isatty()), None)
         if seen is not None:  # there is a ^C in the line
             seen.write("\n")
-        return exits.INTERRUPTED
+        return exit_codes.INTERRUPTED
     if isinstance(error, (_CutOff, BrokenPipeError)):
-        return telling.unwritten(BrokenPipeError())
-    if isinstance(error, (AgentError, exits.Problem)):
-        telling.tell_failure(error)
-        return telling.exit_code(error)
+        return error_messages.unwritten(BrokenPipeError())
+    if isinstance(error, (AgentError, exit_codes.Problem)):
+        error_messages.tell_failure(error)
+        return error_messages.exit_code(error)
     if os.environ.get("AGENT_TRACEBACK"):
         raise error
     if isinstance(error, OSError):
-        return telling.unwritten(error)
+        return error_messages.unwritten(error)
     terminal.complain(
         f"{type(error).__name__}: {error}", "This is a mistake in this program; AGENT_TRACEBACK=1 shows where it is."
     )
-    return exits.FAILED
+    return exit_codes.FAILED
 
 
 def _show_usage(error: Any, arguments: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from agent.types import AgentRequest, AudioContent, DocumentContent, ImageContent, Message, TextContent
 
-from .exits import Problem
+from .exit_codes import Problem
 
 MOST_TEXT = 4_000_000
 MOST_MEDIA = 20_000_000

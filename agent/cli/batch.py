@@ -1,6 +1,6 @@
 """`agent batch`: a file of requests in, a file of answers out, to be interrupted at will.
 
-The work is that of `agent.batching`; here are its options, what is said meanwhile, and the exit code.
+The work is that of `agent.batch`; here are its options, what is said meanwhile, and the exit code.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
-from agent.batching import BatchFileError, BatchInterrupted, run_file
-from agent.batching.files import failures_beside
-from agent.batching.values import clock
+from agent.batch import BatchFileError, BatchInterrupted, run_file
+from agent.batch.files import failures_beside
+from agent.batch.values import clock
 
-from . import asking, exits, options, references, terminal
+from . import exit_codes, options, references, targets, terminal
 
 if TYPE_CHECKING:
-    from agent.batching import BatchProgress, FileReport
+    from agent.batch import BatchProgress, FileReport
 
 _EVERY = 10.0
 """Seconds between two lines about the progress, where there is no terminal."""
@@ -88,7 +88,7 @@ def batch(
     """
     if target == "/dev/stdout":
         target = "-"  # under this name too, it may be anything; and what failed has no place beside it
-    caller = asking.caller(
+    caller = targets.caller(
         models or (),
         strategy,
         base_url=base_url,
@@ -118,9 +118,9 @@ def batch(
         )
     except BatchInterrupted as stop:
         terminal.note(f"interrupted: {stop.result}. {_GO_ON if target != '-' else ''}".rstrip())
-        raise typer.Exit(exits.INTERRUPTED) from None
+        raise typer.Exit(exit_codes.INTERRUPTED) from None
     except BatchFileError as error:
-        raise exits.Problem(error.message, fix=error.fix, code=exits.FAILED) from None
+        raise exit_codes.Problem(error.message, fix=error.fix, code=exit_codes.FAILED) from None
     raise typer.Exit(_said(report, quiet=quiet, failures=_failures(target, failures)))
 
 
@@ -134,12 +134,12 @@ def _said(report: FileReport, *, quiet: bool, failures: str | None) -> int:
         terminal.note(f"{report}; {now.done} now, in {clock(now.elapsed)}, for ${now.cost:.4f}{unpriced}")
     if report.stopped is not None:
         terminal.complain(f"stopped by {report.stopped}", _GO_ON if failures is not None else None)
-        return exits.FAILED
+        return exit_codes.FAILED
     if not report.failed:
-        return exits.OK
+        return exit_codes.OK
     if not quiet and failures is not None:
         terminal.note(f"The failures are in {failures}; to ask these again, add --retry-failed.")
-    return exits.PARTLY
+    return exit_codes.PARTLY
 
 
 def _failures(target: str, failures: str | None) -> str | None:
@@ -180,7 +180,7 @@ def _allow_connections(count: int) -> None:
 
 def _stdin() -> BinaryIO:
     if sys.stdin is None:
-        raise exits.Problem("Standard input is closed.", fix="Name a file.")
+        raise exit_codes.Problem("Standard input is closed.", fix="Name a file.")
     return sys.stdin.buffer
 
 

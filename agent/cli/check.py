@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from . import asking, attachments, exits, options, references, telling, terminal
+from . import attachments, error_messages, exit_codes, options, references, targets, terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def check(
     That is: what it would cost, whether it fits, and what would be lost. Several models are checked one by one. Ends
     with exit code 1 if one of them could not take the request.
     """
-    request = asking.request(
+    request = targets.request(
         attachments.request(words, attach),
         system=system,
         tools=references.tools(tool) if tool else None,
@@ -41,12 +41,12 @@ def check(
         thinking=thinking,
     )
     reports: list[Any] = [
-        asking.agent(name, base_url=base_url).check(request) for name in models or [asking.default_model()]
+        targets.agent(name, base_url=base_url).check(request) for name in models or [targets.default_model()]
     ]
     if as_json:
         plain = [{"ok": report.ok, **report.model_dump(mode="json")} for report in reports]
         terminal.write(terminal.as_json(plain) + "\n")
     else:
-        terminal.say(telling.without_library_advice("\n\n".join(str(report) for report in reports)))
+        terminal.say(error_messages.without_library_advice("\n\n".join(str(report) for report in reports)))
     if not all(report.ok for report in reports):
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(exit_codes.FAILED)

@@ -22,11 +22,11 @@ from agent.local import status
 from agent.providers import known_providers, load
 from agent.types import AgentConfig, AgentRequest
 
-from . import asking, options, tables, telling, terminal
-from .exits import Problem
+from . import error_messages, options, tables, targets, terminal
+from .exit_codes import Problem
 
 if TYPE_CHECKING:
-    from agent.wire import WireRequest
+    from agent.engine.wire import WireRequest
 
 _DISTRIBUTION = "agent-llm-router"
 _NOT_FOR_USERS = ("dev", "all")
@@ -71,7 +71,7 @@ def doctor(
 
     terminal.say("This program", "bold")
     lines = [("agent", __version__), ("python", f"{platform.python_version()} ({sys.platform})")]
-    lines += [("default model", _default()), ("embedded model", _embedded()), ("sessions", str(asking.home()))]
+    lines += [("default model", _default()), ("embedded model", _embedded()), ("sessions", str(targets.home()))]
     _pairs(lines)
     terminal.say("\nProviders with a key, or without the need of one", "bold")
     ready = [one for one in accesses if one.key in ("found", "not needed")]
@@ -137,7 +137,7 @@ def _access(name: str) -> Access:
 def _advice(message: str) -> str:
     """Which variables to set; if the message names none, the message."""
     variables = list(dict.fromkeys(_VARIABLE.findall(message)))
-    return f"set {' or '.join(variables)}" if variables else telling.without_library_advice(message)
+    return f"set {' or '.join(variables)}" if variables else error_messages.without_library_advice(message)
 
 
 def _has_key(wire: WireRequest) -> bool:
@@ -192,7 +192,7 @@ def _pairs(lines: Sequence[tuple[str, str]]) -> None:
 
 def _default() -> str:
     try:
-        return asking.whole(asking.default_model())
+        return targets.whole(targets.default_model())
     except Problem as problem:
         # Whatever stands in the variable instead of a model's name is not shown: it may be a key.
         return f"{'AGENT_MODEL names none' if os.environ.get('AGENT_MODEL') else 'none'}. {problem.fix}"
@@ -209,8 +209,8 @@ def _plain(accesses: Sequence[Access]) -> dict[str, object]:
         "python": platform.python_version(),
         "platform": sys.platform,
         "default_model": _default(),
-        "embedded_model": asking.embedded_is_installed(),
-        "sessions": str(asking.home()),
+        "embedded_model": targets.embedded_is_installed(),
+        "sessions": str(targets.home()),
         "providers": [
             {"provider": one.provider, "key": one.key, "address": one.address, "reached": one.reached}
             for one in accesses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import asking, attachments, exits, options, references, telling, terminal
+from . import attachments, error_messages, exit_codes, options, references, targets, terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -26,9 +26,9 @@ def explain(
 
     Ends with exit code 1 if no model could take it.
     """
-    names = models or [asking.default_model()]
-    router = asking.router([asking.agent(name) for name in names], strategy)
-    request = asking.request(
+    names = models or [targets.default_model()]
+    router = targets.router([targets.agent(name) for name in names], strategy)
+    request = targets.request(
         attachments.request(words, attach),
         system=system,
         tools=references.tools(tool) if tool else None,
@@ -39,6 +39,6 @@ def explain(
     if as_json:
         terminal.write(terminal.as_json(explanation.model_dump(mode="json")) + "\n")
     else:
-        terminal.say(telling.without_library_advice(str(explanation)))
+        terminal.say(error_messages.without_library_advice(str(explanation)))
     if not explanation.order:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(exit_codes.FAILED)

@@ -10,8 +10,8 @@ import typer
 
 from agent.graph import DAG
 
-from . import asking, terminal
-from .exits import Problem
+from . import targets, terminal
+from .exit_codes import Problem
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +50,7 @@ def graph(
     if mermaid or text:
         terminal.say(dag.mermaid() if mermaid else str(dag))
         return
-    page = asking.temporary_page(path.stem) if out is None else out
+    page = targets.temporary_page(path.stem) if out is None else out
     dag.save_html(page, title=path.stem)
     terminal.say(str(page))
     if not no_open:

@@ -1,4 +1,4 @@
-"""`agent local`: the model in this process. What it does is in `agent.local.command`, which needs no extra."""
+"""`agent local`: the model in this process. What it does is in `agent.local.installer`, which needs no extra."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agent.local import command
+from agent.local import installer
 
 
 def register(app: typer.Typer) -> None:
@@ -36,4 +36,4 @@ def path() -> None:
 
 
 def _run(*arguments: str) -> None:
-    raise typer.Exit(command.run(list(arguments)))
+    raise typer.Exit(installer.run(list(arguments)))

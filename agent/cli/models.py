@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from agent.costs import price
 from agent.models import facts, known_models
+from agent.models.prices import price
 from agent.providers import known_providers
 from agent.types import Usage
 
-from . import options, tables, telling, terminal
-from .exits import FAILED, Problem
+from . import error_messages, options, tables, terminal
+from .exit_codes import FAILED, Problem
 
 if TYPE_CHECKING:
     from agent.models import ModelFacts
@@ -92,7 +92,7 @@ def models(
 def _known(provider: str | None, pattern: str | None) -> list[Known]:
     providers = known_providers()
     if provider is not None and provider not in providers:
-        raise Problem(f"There is no provider named {provider!r}.", fix=telling.known_provider_fix(provider))
+        raise Problem(f"There is no provider named {provider!r}.", fix=error_messages.known_provider_fix(provider))
     if provider is None:
         names = [name for name in known_models() if name.partition(":")[0] in providers]
     else:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .exits import Problem
+from .exit_codes import Problem
 
 
 def load(reference: str, option: str) -> Any:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import answering, asking, attachments, options, references, terminal
-from .exits import Problem
+from . import attachments, options, output, references, targets, terminal
+from .exit_codes import Problem
 
 
 def register(app: typer.Typer) -> None:
@@ -50,8 +50,8 @@ def run(
     """
     if allow_exec and not tool:
         raise Problem("--allow-exec is for tools.", fix="Name one with --tool.")
-    caller: Any = asking.caller(models or (), strategy, base_url=base_url, timeout=timeout)
-    request = asking.request(
+    caller: Any = targets.caller(models or (), strategy, base_url=base_url, timeout=timeout)
+    request = targets.request(
         attachments.request(words, attach),
         system=system,
         tools=references.tools(tool) if tool else None,
@@ -65,18 +65,18 @@ def run(
     silent = as_json or schema is not None
     with ExitStack() as opened:
         if session is not None:
-            caller = caller.session(session, store=opened.enter_context(asking.session_store()))
+            caller = caller.session(session, store=opened.enter_context(targets.session_store()))
         if request.tools:
-            begin = partial(caller.run_stream, request, loop=asking.loop(allow_exec=allow_exec))
-            response = answering.run_stream(begin, quiet=silent or no_stream)
+            begin = partial(caller.run_stream, request, loop=targets.loop(allow_exec=allow_exec))
+            response = output.run_stream(begin, quiet=silent or no_stream)
         elif silent or no_stream:
             response = caller.complete(request)
         else:
-            response = answering.stream(partial(caller.stream, request))
+            response = output.stream(partial(caller.stream, request))
     if as_json:
         terminal.write(terminal.as_json(response.model_dump(mode="json", exclude_none=True)) + "\n")
     elif schema is not None:
-        terminal.write(terminal.as_json(answering.value_of(response)) + "\n")
+        terminal.write(terminal.as_json(output.value_of(response)) + "\n")
     elif no_stream:
-        answering.show(response)
-    raise typer.Exit(answering.remarks(response, verbose=verbose))
+        output.show(response)
+    raise typer.Exit(output.remarks(response, verbose=verbose))

@@ -9,15 +9,14 @@ from typing import Annotated, TypeAlias
 import typer
 
 from agent.stores import ConflictError
-from agent.stores.rows import check_session_id
+from agent.stores.base import check_session_id
 
-from . import asking, exits, options
-from .chat import complete_session
-from .chatting.commands import table_of
-from .chatting.conversation import chosen_models
-from .chatting.pictures import picture_of, write_graph
-from .chatting.records import copied, dag_of, family_of, found, summaries, summary_of
-from .chatting.transcripts import data_of, lines_of, write_transcript
+from . import exit_codes, options, targets
+from .chat.command import complete_session
+from .chat.commands import table_of
+from .chat.conversation import chosen_models
+from .chat.records import copied, dag_of, family_of, found, summaries, summary_of
+from .chat.transcripts import data_of, lines_of, picture_of, write_graph, write_transcript
 from .tables import room
 from .terminal import as_json, note, one_line, say, write
 
@@ -49,7 +48,7 @@ def sessions(context: typer.Context, limit: Limit = 20, json: options.AsJson = F
 
 def list_(limit: Limit = 20, json: options.AsJson = False) -> None:
     """List the sessions, the latest first."""
-    with asking.session_store() as store:
+    with targets.session_store() as store:
         found = summaries(store, limit)
     if json:
         write(as_json([one.to_dict() for one in found]) + "\n")
@@ -62,7 +61,7 @@ def list_(limit: Limit = 20, json: options.AsJson = False) -> None:
 
 def show(id: Id, json: options.AsJson = False) -> None:
     """Show what was said."""
-    with asking.session_store() as store:
+    with targets.session_store() as store:
         record = found(store, id)
     dag = dag_of(record)
     if json:
@@ -79,7 +78,7 @@ def export(
 ) -> None:
     """Write what was said to a file."""
     _check_free(file, force=force)
-    with asking.session_store() as store:
+    with targets.session_store() as store:
         record = found(store, id)
     write_transcript(file, dag_of(record), id=record.id, title=record.title, record=record, replace=force)
     note(f"wrote {file}")
@@ -89,7 +88,7 @@ def delete(
     id: Id, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether it is meant.")] = False
 ) -> None:
     """Delete a session with everything that was said in it. Its forks stay."""
-    with asking.session_store() as store:
+    with targets.session_store() as store:
         record = found(store, id)
         summary = summary_of(record)
         if not yes:
@@ -100,18 +99,18 @@ def delete(
 
 def _ask(question: str) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise exits.Problem("Nobody is there to say whether it is meant.", fix="Add --yes.")
+        raise exit_codes.Problem("Nobody is there to say whether it is meant.", fix="Add --yes.")
     sys.stderr.write(question)
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         note("nothing was deleted")
-        raise typer.Exit(exits.OK)
+        raise typer.Exit(exit_codes.OK)
 
 
 def fork(id: Id, new: Annotated[str, typer.Argument(metavar="NEW", help="The name of the new session.")]) -> None:
     """Begin a new session where another one is now. The other one stays as it is."""
     check_session_id(new)
-    with asking.session_store() as store:
+    with targets.session_store() as store:
         record = found(store, id)
         try:
             copied(
@@ -123,7 +122,7 @@ def fork(id: Id, new: Annotated[str, typer.Argument(metavar="NEW", help="The nam
                 models=chosen_models(record),
             )
         except ConflictError:
-            raise exits.Problem(f"There is a session {new!r} already.", fix="Use another name.") from None
+            raise exit_codes.Problem(f"There is a session {new!r} already.", fix="Use another name.") from None
     note(f"{new} goes on from {record.id}; talk there with: agent chat {new}")
 
 
@@ -138,7 +137,7 @@ def graph(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace a file that is there.")] = False,
 ) -> None:
     """Draw a session with its forks and what was undone."""
-    with asking.session_store() as store:
+    with targets.session_store() as store:
         record = found(store, id)
         family = family_of(store, record)
     if file is None:
@@ -151,4 +150,4 @@ def graph(
 
 def _check_free(file: Path, *, force: bool) -> None:
     if file.is_file() and not force:
-        raise exits.Problem(f"There is {file} already.", fix="Name another file, or add --force.")
+        raise exit_codes.Problem(f"There is {file} already.", fix="Name another file, or add --force.")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 from typing_extensions import override
 
 from .. import errors
-from ..wire import Cancelled
+from .wire import Cancelled
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

@@ -27,8 +27,7 @@ from ..types import (
     ToolResultContent,
     ToolUseContent,
 )
-from .algebra import Difference
-from .dag import DAG
+from .dag import DAG, Difference
 from .node import Node
 
 __all__ = [

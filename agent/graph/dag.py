@@ -31,12 +31,62 @@ from ..types import (
     ToolSpec,
     Usage,
 )
-from .algebra import Difference, common_ancestor, difference, rebased
-from .drawing import drawn
+from .drawing import drawn, mermaid
 from .files import as_document, from_document, load, save
-from .mermaid import mermaid
 from .node import Node, causal_order, messages_of, prompt_of, tools_of
 from .viewer import html_page
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What two conversations have in common and what not, each in causal order."""
+
+    only_first: Sequence[Node]
+    only_second: Sequence[Node]
+    common: Sequence[Node]
+
+
+def difference(first: Sequence[Node], second: Sequence[Node]) -> Difference:
+    """By id: nodes that were loaded twice, or made from the same content, are the same."""
+    mine, theirs = causal_order(first), causal_order(second)
+    known_to_me, known_to_them = {node.id for node in mine}, {node.id for node in theirs}
+    return Difference(
+        only_first=tuple(node for node in mine if node.id not in known_to_them),
+        only_second=tuple(node for node in theirs if node.id not in known_to_me),
+        common=tuple(node for node in mine if node.id in known_to_them),
+    )
+
+
+def common_ancestor(first: Sequence[Node], second: Sequence[Node]) -> Node | None:
+    """The latest node that both have seen: the one with the longest way to a beginning.
+
+    Where branches joined before, there may be several that are no ancestors of each other; the deepest is taken, and of
+    those that are equally deep the one that the first conversation saw last.
+    """
+    theirs = {node.id for node in causal_order(second)}
+    depth: dict[str, int] = {}
+    best: Node | None = None
+    for node in causal_order(first):
+        depth[node.id] = 1 + max((depth[parent.id] for parent in node.parents), default=0)
+        if node.id in theirs and (best is None or depth[node.id] >= depth[best.id]):
+            best = node
+    return best
+
+
+def rebased(heads: Sequence[Node], onto: Sequence[Node], *, addressed: bool) -> tuple[Node, ...]:
+    """Copies of what `onto` has not seen, behind it."""
+    moved = difference(heads, onto).only_first
+    if not moved:
+        return tuple(onto)
+    copies: dict[str, Node] = {}
+    make = Node.addressed if addressed else Node.with_parents
+    for node in moved:
+        kept = [copies[parent.id] for parent in node.parents if parent.id in copies]
+        foreign = len(kept) < len(node.parents) or not node.parents
+        parents = tuple(dict.fromkeys((*(onto if foreign else ()), *kept)))
+        copies[node.id] = make(parents, node.data, **dict(node.metadata))
+    return tuple(dict.fromkeys(copies[head.id] for head in heads if head.id in copies))
+
 
 Content = str | ContentPart | Sequence[ContentPart | Mapping[str, Any]]
 
@@ -287,3 +337,65 @@ def facts_of(response: AgentResponse) -> dict[str, Any]:
         "usage": None if response.usage is None else response.usage.to_dict(),
     }
     return {name: value for name, value in facts.items() if value not in (None, "")}
+
+
+def grown(dag: DAG, said: Sequence[Message], responses: Sequence[AgentResponse] = ()) -> DAG:
+    """The graph with these messages behind it. Each assistant's message gets the facts of its response.
+
+    Tools that ran are drawn beside each other, between the calls and their results.
+    """
+    answers = iter(responses)
+    place = 0
+    while place < len(said):
+        message = said[place]
+        if message.role is Role.ASSISTANT:
+            response = next(answers, None)
+            dag = dag.add(message, **({} if response is None else facts_of(response)))
+            place += 1
+            results = _results(said, place)
+            if results:
+                dag = dag.tool_execution(*(_execution(result) for result in results))
+        else:
+            dag = dag.add(message)
+            place += 1
+    return dag
+
+
+def _results(said: Sequence[Message], place: int) -> list[ToolResult]:
+    found: list[ToolResult] = []
+    while place < len(said) and said[place].role is Role.TOOL:
+        found += [part for part in said[place].parts if isinstance(part, ToolResult)]
+        place += 1
+    return found
+
+
+def _execution(result: ToolResult) -> ToolExecution:
+    shown: Any = result.content if result.content else ""
+    return ToolExecution(
+        tool_name=result.name or "", tool_use_id=result.tool_call_id, result=shown, is_error=result.is_error
+    )
+
+
+def without_messages(dag: DAG) -> DAG:
+    """The same instructions and tools, and nothing said."""
+    kept = DAG(addressed=dag.addressed, extra=dag.extra)
+    for node in dag.nodes():
+        if not isinstance(node.data, Message | ToolExecution) and node.data.type != "stop_reason":
+            kept = kept.add(node.data)
+    return kept
+
+
+def before_last_turn(dag: DAG) -> DAG | None:
+    """The graph as it was before somebody last said something; None if nobody has."""
+    at = dag
+    while at.heads:
+        said = any(isinstance(head.data, Message) and _is_said(head.data) for head in at.heads)
+        at = at.back()
+        if said:
+            return replace(at, extra=dag.extra)
+    return None
+
+
+def _is_said(message: Message) -> bool:
+    """A person's words, not a tool's."""
+    return message.role is Role.USER and not any(isinstance(part, ToolResult) for part in message.parts)

@@ -11,11 +11,10 @@ from weakref import WeakSet
 from typing_extensions import override
 
 from .. import errors
-from ..wire import AsyncBody, Limits, Reply, WireRequest
+from ..engine.wire import AsyncBody, Limits, Reply, WireRequest
 from .asyncio_sockets import AioSocket, connect
 from .connections import KEEPALIVE_SECONDS, Origin, most_idle
-from .errors import cause_of, map_error
-from .exchange import RECEIVE, Exchange, ResponseExchange, StaleConnection, T
+from .exchange import RECEIVE, Exchange, ResponseExchange, StaleConnection, T, cause_of, map_error
 from .parser import Address
 from .sockets import RECEIVE_BYTES
 

@@ -9,6 +9,7 @@ import asyncio
 import math
 import os
 import socket
+import ssl
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,12 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from . import addresses
-from .addresses import ATTEMPT_DELAY, SocketAddress
+from . import sockets
+from .sockets import ATTEMPT_DELAY, SocketAddress
 
 if TYPE_CHECKING:
     import ssl
+
 
 _BUFFER_BYTES = 16 * 1024
 """Received at a time: a loop serves all readable connections before any task runs."""
@@ -184,7 +186,7 @@ async def dial(host: str, port: int, *, context: ssl.SSLContext | None = None) -
     loop = asyncio.get_running_loop()
     try:
         if context is not None:
-            from .asyncio_tls import connect_tls  # lazy: it loads `ssl`, which plain connections do without
+            # lazy: it loads `ssl`, which plain connections do without
 
             return await connect_tls(connected, context, host)
         _, connection = await loop.create_connection(AioSocket, sock=connected)
@@ -252,7 +254,7 @@ async def resolve(host: str, port: int) -> list[SocketAddress]:
     threads, and `asyncio.run` and the interpreter's exit would wait for it.
     """
     if ":" in host or host.replace(".", "").isdigit():  # an address, which needs no lookup
-        return addresses.resolve(host, port)
+        return sockets.resolve(host, port)
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[SocketAddress]] = loop.create_future()
 
@@ -268,7 +270,7 @@ async def resolve(host: str, port: int) -> list[SocketAddress]:
         resolved: list[SocketAddress] = []
         failure: Exception | None = None
         try:
-            resolved = addresses.resolve(host, port)
+            resolved = sockets.resolve(host, port)
         except Exception as error:
             failure = error
         with suppress(RuntimeError):  # the loop has ended
@@ -276,3 +278,119 @@ async def resolve(host: str, port: int) -> list[SocketAddress]:
 
     threading.Thread(target=main, daemon=True, name="agent-lookup").start()
     return await found
+
+
+_AT_A_TIME = 64 * 1024
+"""Encrypted before the system must take it: a long request is not in memory twice."""
+
+
+class TlsSocket(AioSocket):
+    """A TLS connection. Nothing may be sent or received before `shake`."""
+
+    __slots__ = ("_incoming", "_outgoing", "_shaken", "_tls")
+
+    def __init__(self, context: ssl.SSLContext, name: str) -> None:
+        super().__init__()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
+        self._shaken = False
+
+    async def shake(self) -> None:
+        """Perform the handshake. Raises what is wrong with the other side."""
+        self._go_on_shaking()
+        while not self._shaken:
+            if self.error is not None:
+                try:
+                    raise self.error
+                finally:
+                    self.error = None  # or the error's frames and this connection keep each other alive
+            if self.ended:
+                raise OSError("the server closed the connection during the TLS handshake")
+            await self._news()
+
+    def _go_on_shaking(self) -> None:
+        try:
+            self._tls.do_handshake()
+            self._shaken = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self._broken(error)
+        self._flush()
+
+    async def _news(self) -> None:
+        self.reader = self.loop.create_future()
+        try:
+            await self.reader
+        finally:
+            self.reader = None
+
+    # For the loop
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        self._incoming.write(self.buffer[:nbytes])
+        if not self._shaken:
+            self._go_on_shaking()
+        if self._shaken:  # what followed the handshake may have come with it
+            self._decrypt()
+        wake(self.reader)
+
+    def _decrypt(self) -> None:
+        try:
+            while data := self._tls.read(len(self.buffer)):
+                self._keep(data)
+            self.ended = True  # the other side has said that there is no more
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.ended = True
+        except ssl.SSLError as error:
+            self._broken(error)
+        if self._outgoing.pending:
+            self._flush()
+
+    def _broken(self, error: ssl.SSLError) -> None:
+        self.error = error.with_traceback(None)  # whose frames would hold this connection, in a cycle
+        self.ended = True
+
+    def _flush(self) -> None:
+        data = self._outgoing.read()
+        if data and not self.transport.is_closing():
+            self.transport.write(data)
+
+    # For the pool
+
+    @override
+    async def send(self, data: memoryview) -> None:
+        for start in range(0, len(data), _AT_A_TIME):
+            await self._send_piece(data[start : start + _AT_A_TIME])
+
+    async def _send_piece(self, data: memoryview) -> None:
+        while data:
+            if self.error is not None or self.transport.is_closing():
+                raise OSError("the connection is lost")
+            try:
+                data = data[self._tls.write(data) :]
+            except ssl.SSLWantReadError:  # the other side wants new keys before it reads on
+                self._flush()
+                if self.ended:
+                    raise OSError("the connection is lost") from None
+                await self._news()
+            except ssl.SSLError as error:
+                raise OSError(str(error)) from None
+        self._flush()
+        if self.writer is not None:
+            await self.writer
+
+
+async def connect_tls(connected: socket.socket, context: ssl.SSLContext, name: str) -> TlsSocket:
+    """Speak TLS over a connected socket."""
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(lambda: TlsSocket(context, name), sock=connected)
+    try:
+        await connection.shake()
+    except BaseException:
+        connection.close()
+        raise
+    return connection

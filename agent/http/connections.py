@@ -14,9 +14,8 @@ from weakref import WeakSet
 from typing_extensions import override
 
 from .. import errors
-from ..wire import BlockingRun, Limits, Live, Reply, SyncBody, WireRequest
-from .errors import cause_of, map_error
-from .exchange import RECEIVE, Exchange, ResponseExchange, StaleConnection, T
+from ..engine.wire import BlockingRun, Limits, Live, Reply, SyncBody, WireRequest
+from .exchange import RECEIVE, Exchange, ResponseExchange, StaleConnection, T, cause_of, map_error
 from .parser import Address
 from .sockets import Connection, connect
 

@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from ..engine.wire import Headers
 from ..types.headers import RESERVED_HEADERS
-from ..wire import Headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

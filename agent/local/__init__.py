@@ -7,7 +7,7 @@ asks it. A GGUF file of your own is asked by its path, or by a name that `regist
 from __future__ import annotations
 
 from .engine import unload
-from .installing import Progress, Status, install, status
+from .installer import Progress, Status, install, status
 from .weights import register_model
 
 __all__ = ["Progress", "Status", "install", "register_model", "status", "unload"]

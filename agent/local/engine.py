@@ -17,18 +17,43 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 from .. import errors
-from . import machine
-from .signals import kept_signals
+from . import weights
 from .weights import Model, checked
+
+_ROOM = 512
+"""More bytes than any system's `struct sigaction` has."""
+
+
+@contextmanager
+def kept_signals() -> Iterator[None]:
+    """Afterwards SIGINT and SIGTERM are handled as before. Where there is no such call, nothing is done."""
+    try:
+        import ctypes
+
+        sigaction = ctypes.CDLL(None).sigaction
+    except (ImportError, AttributeError, OSError, TypeError):
+        yield
+        return
+    kept = {number: ctypes.create_string_buffer(_ROOM) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, action in kept.items():
+        sigaction(int(number), None, action)
+    try:
+        yield
+    finally:
+        for number, action in kept.items():
+            sigaction(int(number), action, None)
+
 
 _PORTION = 32
 """Tokens of a prompt that are read in one go; between two, an answer can be stopped. More would hardly be faster."""
@@ -76,7 +101,7 @@ class Engine:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        module = machine.load_engine()
+        module = weights.load_engine()
         self._server: Any = _loaded(module, model, checked(model))
         self._waiting: SimpleQueue[Generation | None] = SimpleQueue()
         self._current: Generation | None = None
@@ -235,3 +260,60 @@ def _after_fork_in_child() -> None:
 atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def is_progress(piece: bytes) -> bool:
+    """Whether a piece tells how far the prompt has been read. Within a text, the quotes would be escaped."""
+    return b'"prompt_progress":' in piece
+
+
+def is_failure(piece: bytes) -> bool:
+    return piece.startswith(b'{"error":')
+
+
+def failure_status(piece: bytes) -> int:
+    code = json.loads(piece)["error"].get("code")
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
+
+
+def count_in(piece: bytes) -> int | None:
+    """The prompt's tokens, as the first piece of an answer tells them; also of a prompt that is too long."""
+    told = json.loads(piece)
+    if is_failure(piece):
+        count = told["error"].get("n_prompt_tokens")
+    else:
+        count = (told.get("prompt_progress") or {}).get("total")
+    return count if isinstance(count, int) else None
+
+
+def with_costs(piece: bytes) -> bytes:
+    """The last piece with what the engine tells of its cache, where others tell it; and that it was free."""
+    told: dict[str, Any] = json.loads(piece)
+    usage: dict[str, Any] = told.get("usage") or {}
+    cached = (told.get("timings") or {}).get("cache_n") or 0
+    usage["prompt_tokens_details"] = {"cached_tokens": cached}
+    usage["cost"] = 0
+    told["usage"] = usage
+    return json.dumps(told).encode()
+
+
+_NO_END = b"now finding less tool calls"
+
+
+def is_cut_off(piece: bytes) -> bool:
+    """Whether a piece says, in the engine's words, that the limit came before the end of a call."""
+    return is_failure(piece) and _NO_END in piece
+
+
+def cut_off(last: bytes, prompt_tokens: int, limit: int) -> bytes:
+    """The end of an answer that is cut off, as the engine tells it of all but calls.
+
+    Args:
+        last: The piece before, which knows whose answer it is.
+        prompt_tokens: What was read.
+        limit: What could be written, and so was.
+    """
+    told: dict[str, Any] = json.loads(last)
+    told["choices"] = [{"finish_reason": "length", "index": 0, "delta": {}}]
+    usage = {"completion_tokens": limit, "prompt_tokens": prompt_tokens, "total_tokens": limit + prompt_tokens}
+    return json.dumps({**told, "usage": usage}, separators=(",", ":")).encode()

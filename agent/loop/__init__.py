@@ -6,50 +6,10 @@ a conversation, and `agent_loop` for those who bring their own stream function.
 
 from __future__ import annotations
 
-from ..looping.control import Allow, Ask, Change, Decision, Deny, Rules
-from ..looping.events import (
-    AgentEndEvent,
-    AgentEvent,
-    AgentStartEvent,
-    AssistantMessageEvent,
-    MessageEndEvent,
-    MessageStartEvent,
-    MessageUpdateEvent,
-    ToolExecutionEndEvent,
-    ToolExecutionStartEvent,
-    ToolExecutionUpdateEvent,
-    TurnEndEvent,
-    TurnStartEvent,
-)
-from ..looping.journal import CallRecord, Entry, Journal, JournalError, MemoryJournal, Outcome, SqliteJournal, calls_in
-from ..looping.paused import PausedRun, PendingCall
-from ..looping.plan import Hooks
-from ..looping.results import RunResult
-from ..looping.shapes import (
-    AgentMessage,
-    AssistantContent,
-    AssistantMessage,
-    CustomAgentMessage,
-    JsonPrimitive,
-    JsonValue,
-    StopReason,
-    ToolResultMessage,
-    UserMessage,
-    for_the_model,
-)
-from ..looping.streams import AsyncRunStream, RunStream
-from ..tools.base import AgentTool, AgentToolResult, Tool
-from ..tools.signal import Signal
-from ..types import (
-    ImageContent,
-    JsonObject,
-    Message,
-    TextContent,
-    ThinkingContent,
-    ThinkingLevel,
-    ToolCallContent,
-)
+from ..tools.base import AgentTool, AgentToolResult, Signal, Tool
+from ..types import ImageContent, JsonObject, Message, TextContent, ThinkingContent, ThinkingLevel, ToolCallContent
 from .agent_loop import AgentLoop
+from .approval import Allow, Ask, Change, Decision, Deny, Rules
 from .compaction import Compaction
 from .config import (
     AgentContext,
@@ -65,9 +25,37 @@ from .config import (
     StreamResponse,
     TransformContextFn,
 )
-from .event_stream import EventStream
-from .functions import agent_loop, agent_loop_continue
-from .stream_functions import stream_function
+from .events import (
+    AgentEndEvent,
+    AgentEvent,
+    AgentStartEvent,
+    AssistantMessageEvent,
+    MessageEndEvent,
+    MessageStartEvent,
+    MessageUpdateEvent,
+    ToolExecutionEndEvent,
+    ToolExecutionStartEvent,
+    ToolExecutionUpdateEvent,
+    TurnEndEvent,
+    TurnStartEvent,
+)
+from .functions import EventStream, agent_loop, agent_loop_continue, stream_function
+from .journal import CallRecord, Entry, Journal, JournalError, MemoryJournal, Outcome, SqliteJournal, calls_in
+from .message_dicts import (
+    AgentMessage,
+    AssistantContent,
+    AssistantMessage,
+    CustomAgentMessage,
+    JsonPrimitive,
+    JsonValue,
+    StopReason,
+    ToolResultMessage,
+    UserMessage,
+    for_the_model,
+)
+from .plan import Hooks
+from .results import PausedRun, PendingCall, RunResult
+from .streams import AsyncRunStream, RunStream
 
 __all__ = [
     "AgentContext",

@@ -13,18 +13,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Literal
 
-from ..caller import Caller
+from ..client import Caller
 from ..errors import ConfigurationError
-from ..looping.events import AgentEvent
-from ..looping.plan import Hooks
-from ..looping.results import RunResult
-from ..looping.shapes import AgentMessage, MessageLike, read_message
-from ..looping.streams import AsyncRunStream, RunStream, RunView, StartedRun
 from ..tools.base import Tool
 from ..tools.functions import as_tool
 from ..types import Message, ThinkingLevel, ToolLoopConfig
 from .config import AgentState, Model
+from .events import AgentEvent
 from .functions import check_continuable
+from .message_dicts import AgentMessage, MessageLike, read_message
+from .plan import Hooks
+from .results import RunResult
+from .streams import AsyncRunStream, RunStream, RunView, StartedRun
 
 QueueMode = Literal["all", "one_at_a_time"]
 

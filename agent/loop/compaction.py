@@ -10,11 +10,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from ..caller import Caller
+from ..client import Caller
 from ..errors import AgentError, ConfigurationError
-from ..looping.shapes import AgentMessage
-from ..tokens import estimate_prompt
+from ..models.token_estimates import estimate_prompt
 from ..types import AgentRequest, Message, Role, ToolCall, ToolResult
+from .message_dicts import AgentMessage
 
 _ASK = (
     "Sum up the conversation above for somebody who has to go on with it and has not seen it. Keep every fact, "

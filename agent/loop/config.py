@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol, TypeAlias, TypedDict
 
-from ..looping.control import AfterToolCall, BeforeToolCall
-from ..looping.events import AssistantMessageEvent
-from ..looping.journal import Journal
-from ..looping.shapes import AgentMessage
-from ..tools.base import AgentTool, Tool
-from ..tools.signal import Signal
+from ..tools.base import AgentTool, Signal, Tool
 from ..types import AgentResponse, Message, ThinkingLevel, ToolLoopConfig
+from .approval import AfterToolCall, BeforeToolCall
+from .events import AssistantMessageEvent
+from .journal import Journal
+from .message_dicts import AgentMessage
 
 
 @dataclass

@@ -3,24 +3,220 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Self
 
 from ..agent import Agent
-from ..context import Context as RunContext
-from ..drivers.aio import AioRun
-from ..errors import ConfigurationError
-from ..looping.flow import looped
-from ..looping.plan import Hooks, Plan
-from ..looping.record import Record
-from ..looping.shapes import AgentMessage, MessageLike, read_message
+from ..calls.streams import AsyncResponseStream
+from ..client import Caller
+from ..engine.context import Context as RunContext
+from ..engine.drivers.asyncio import AioRun
+from ..engine.flow import Emit, Flow, Invoke
+from ..errors import AgentError, ConfigurationError, ProviderError
+from ..tools.base import Signal, Tool
 from ..tools.functions import as_tool
-from ..tools.signal import Signal
 from ..transports import load
-from ..types import AgentRequest, Message, Role
-from .config import AgentContext, AgentLoopConfig, Model, StreamFn
-from .event_stream import EventStream
-from .stream_functions import asked_through, stream_function
+from ..types import AgentRequest, AgentResponse, Message, Role, StreamEvent, ThinkingLevel
+from .config import AgentContext, AgentLoopConfig, Context, Model, SimpleStreamOptions, StreamFn
+from .flow import looped
+from .message_dicts import AgentMessage, MessageLike, read_message
+from .plan import Ask, Hooks, Plan, heard
+from .run_state import Record
+
+
+class AgentStreamResponse:
+    """An agent's answer behind the protocol: iterate over its events, and await its message."""
+
+    def __init__(self, stream: AsyncResponseStream) -> None:
+        self._stream = stream
+        self._events: Any = None
+        self._message: Message | None = None
+
+    def __aiter__(self) -> AsyncIterator[StreamEvent]:
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        if self._events is None:
+            self._events = self._stream.__aiter__()
+        try:
+            event: StreamEvent = await self._events.__anext__()
+            return event
+        except StopAsyncIteration:
+            response = self._stream.response
+            facts = {"stop_reason": response.stop_reason, "provider": response.provider, "model": response.model}
+            self._message = response.message.model_copy(update=facts)
+        except AgentError as error:
+            partial = [part for part in self._stream.content if part.type != "tool_call"]
+            self._message = Message(Role.ASSISTANT, partial, stop_reason="error", error_message=str(error))
+        raise StopAsyncIteration
+
+    async def result(self) -> Message:
+        async for _ in self:
+            pass
+        assert self._message is not None
+        return self._message
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+def stream_function(caller: Caller | Callable[[Model], Caller]) -> StreamFn:
+    """An agent or router as a stream function; or a function that finds one for a model."""
+
+    async def stream(model: Model, context: Context, options: SimpleStreamOptions) -> AgentStreamResponse:
+        chosen = caller if isinstance(caller, Caller) else caller(model)
+        settings: dict[str, Any] = {
+            name: value for name in ("temperature", "max_tokens") if (value := options.get(name)) is not None
+        }
+        if context.system_prompt:
+            settings["system"] = context.system_prompt
+        if context.tools:
+            settings["tools"] = context.tools
+        if model.thinking_level is not ThinkingLevel.OFF:
+            settings["thinking"] = model.thinking_level
+        if options.get("api_key"):
+            chosen = chosen.with_config(api_key=options["api_key"])
+        return AgentStreamResponse(chosen.astream(context.messages, **settings))
+
+    return stream
+
+
+def asked_through(
+    stream_fn: StreamFn, config: AgentLoopConfig, system_prompt: str, tools: Sequence[Tool] | None, signal: Signal
+) -> Ask:
+    """How a run asks through a stream function."""
+
+    def ask(messages: Sequence[Message], turn: int, context: RunContext) -> Flow[AgentResponse]:
+        key = config.api_key
+        if config.get_api_key is not None:
+            key = (yield from heard("get_api_key", config.get_api_key, config.model.provider)) or key
+        options: SimpleStreamOptions = {
+            "api_key": key,
+            "temperature": config.temperature,
+            "max_tokens": config.max_tokens,
+            "signal": signal,
+        }
+        given = Context(system_prompt, list(messages), None if tools is None else list(tools))
+        answer = yield from Invoke(stream_fn, (config.model, given, options))
+        while (event := (yield from Invoke(_next, (answer,)))) is not None:
+            if event.type != "error":
+                yield Emit([event])
+        return _read((yield from Invoke(answer.result)), config.model)
+
+    return ask
+
+
+async def _next(answer: Any) -> StreamEvent | None:
+    try:
+        event: StreamEvent = await answer.__anext__()
+        return event
+    except StopAsyncIteration:
+        return None
+
+
+def _read(said: Any, model: Model) -> AgentResponse:
+    """What a stream function's message comes to; one that says it failed is raised, for the run to end with."""
+    if isinstance(said, AgentResponse):
+        return said
+    message = said if isinstance(said, Message) else Message.from_dict(said)
+    if message.stop_reason in ("error", "aborted"):
+        raise ProviderError(
+            message.error_message or "the model failed", provider=model.provider or None, model=model.id or None
+        )
+    return AgentResponse(
+        content=message.parts,
+        usage=message.usage,
+        stop_reason=message.stop_reason or ("tool_calls" if message.tool_calls else "stop"),  # type: ignore[arg-type]
+        provider=message.provider or model.provider,
+        model=message.model or model.id,
+    )
+
+
+class EventStream:
+    """Push events in, iterate over them with `async for`, and `await result()`.
+
+    Args:
+        is_end_event: Whether an event is the last one.
+        get_result: The result, from that event.
+    """
+
+    def __init__(
+        self, is_end_event: Callable[[Any], bool], get_result: Callable[[Any], Sequence[AgentMessage]]
+    ) -> None:
+        self._is_end_event = is_end_event
+        self._get_result = get_result
+        self._events: deque[Any] = deque()
+        self._result: Sequence[AgentMessage] | None = None
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._lock = threading.Lock()
+
+    def push(self, event: Any) -> None:
+        """Add an event. What comes after the end is dropped."""
+        with self._lock:
+            if self._result is not None:
+                return
+            self._events.append(event)
+            if self._is_end_event(event):
+                self._result = self._get_result(event)
+        self._wake()
+
+    def end(self, result: Sequence[AgentMessage]) -> None:
+        """Say that no more will come. A second end changes nothing."""
+        with self._lock:
+            if self._result is None:
+                self._result = result
+        self._wake()
+
+    async def result(self) -> Sequence[AgentMessage]:
+        """What the end brought; waits for it. Events need not be read for that."""
+        while self._result is None:
+            await self._wait(lambda: self._result is not None)
+        return self._result
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        while True:
+            with suppress(IndexError):
+                return self._events.popleft()
+            if self._result is not None and not self._events:
+                raise StopAsyncIteration
+            await self._wait(lambda: bool(self._events) or self._result is not None)
+
+    async def _wait(self, is_there: Callable[[], bool]) -> None:
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            if is_there():
+                return
+            self._waiting.append((loop, woken))
+        try:
+            await woken
+        finally:
+            with self._lock, suppress(ValueError):
+                self._waiting.remove((loop, woken))
+
+    def _wake(self) -> None:
+        with self._lock:
+            waiting = list(self._waiting)
+        for loop, woken in waiting:
+            with suppress(RuntimeError):  # that loop has ended
+                loop.call_soon_threadsafe(_settle, woken)
+
+
+def _settle(heard: asyncio.Future[None]) -> None:
+    if not heard.done():
+        heard.set_result(None)
 
 
 def agent_loop(

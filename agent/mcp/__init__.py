@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .client import MCPServer, ServerSettings
 from .content import MCPResult
-from .serving import ServingSettings, ToolServer, as_mcp_server, serve, serve_http, serve_stdio
+from .server import ServingSettings, ToolServer, as_mcp_server, serve, serve_http, serve_stdio
 from .tools import MCPTool
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import AgentError, ConfigurationError
 from ..tools.base import Tool
-from .serving import ToolServer, read_tool
+from .server import ToolServer, read_tool
 
 
 def found(reference: str) -> list[Tool]:

@@ -22,13 +22,9 @@ from .. import errors
 from ..tools.base import Tool, ToolContext
 from ..types import ContentPart, Message
 from ..types.config import Risk
-from .calling import called
-from .content import MCPResult
-from .failures import SessionLost, lost, timed_out
-from .notes import Notes
-from .reading import all_prompts, all_resources, prompting, reading
-from .sdk import require_sdk
-from .tools import MCPTool, chosen_tools
+from .content import MCPResult, all_prompts, all_resources, prompting, reading
+from .errors import Notes, SessionLost, lost, require_sdk, timed_out
+from .tools import MCPTool, called, chosen_tools
 
 if TYPE_CHECKING:
     import httpx2
@@ -37,9 +33,9 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer as HighLevelServer
     from mcp.server import Server as LowLevelServer
 
-    from .child import Command
-    from .serving import ToolServer
+    from .server import ToolServer
     from .session import Connect, Session
+    from .stdio import Command
 
 T = TypeVar("T")
 _USUAL_TIMEOUT = 60.0
@@ -115,7 +111,7 @@ class MCPServer:
             env: Variables for it. Of ours it sees only a few harmless ones such as PATH, and no keys.
         """
         require_sdk()
-        from .child import Command, child  # lazy: needs the extra
+        from .stdio import Command, child  # lazy: needs the extra
 
         if isinstance(args, str):
             raise errors.ConfigurationError(
@@ -146,7 +142,7 @@ class MCPServer:
             allow_insecure: Send these over plain http to another machine.
         """
         require_sdk()
-        from .web import Address, web  # lazy: needs the extra
+        from .http import Address, web  # lazy: needs the extra
 
         address = Address(url, dict(headers or {}), auth, allow_insecure)
 

@@ -20,9 +20,7 @@ from mcp_types import ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from .. import errors
-from .failures import explained, is_closed, lost, timed_out
-from .notes import Notes
-from .sdk import client_for
+from .errors import Notes, client_for, explained, is_closed, lost, timed_out
 
 if TYPE_CHECKING:
     import mcp_types

@@ -18,15 +18,12 @@ assert agent.complete("Help me").text == agent.complete("Help me").text
 from __future__ import annotations
 
 from .base import CallInfo, Hook, Middleware
-from .cache import Cache, CacheStats
-from .flow import listened, wrapped
-from .logs import Logging
+from .cache import Cache, CacheStats, MemoryStore, SqliteStore, Store
+from .flow import listened, replayed, wrapped
+from .limits import CostTracker, Spending, Throttle
+from .logging import Logging
 from .metrics import CallRecord, Histogram, Metrics, TargetMetrics
 from .redaction import Redaction
-from .replay import replayed
-from .spending import CostTracker, Spending
-from .stores import MemoryStore, SqliteStore, Store
-from .throttle import Throttle
 
 __all__ = [
     "Cache",

@@ -14,13 +14,71 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from pydantic_core import to_json
+
 from .. import errors
-from ..attempts import total
-from ..context import Call, Context
-from ..flow import Effect, Emit, Flow, Invoke, Now, intercept
-from ..types import AgentRequest, AgentResponse, Attempt
+from ..engine.context import Call, Context, total
+from ..engine.flow import Effect, Emit, Flow, Invoke, Now, intercept
+from ..types import (
+    AgentRequest,
+    AgentResponse,
+    Attempt,
+    Part,
+    RefusalContent,
+    StreamEvent,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+)
+from ..types.usage import Cost
 from .base import ANSWERED_BY, CallInfo, Facts, Middleware
-from .replay import replayed
+
+_OPENING = ("provider", "model", "id", "request_id")
+_NOT_FACTS = frozenset((*_OPENING, "content", "usage"))
+
+
+def replayed(response: AgentResponse) -> list[StreamEvent]:
+    """Events that add up to the response: `fold(replayed(response)) == response`."""
+    opening = AgentResponse(**{name: getattr(response, name) for name in _OPENING})
+    events: list[StreamEvent] = [StreamEvent.message_start(response=opening)]
+    for index, part in enumerate(response.content):
+        events += _events_of(part, index)
+    rest = {
+        name: getattr(response, name)
+        for name in AgentResponse.model_fields
+        if name not in _NOT_FACTS and name in response.model_fields_set
+    }
+    ending = AgentResponse(**rest, raw=response.raw).with_cost(Cost(response.cost_estimate, response.cost_source))
+    events.append(StreamEvent.message_end(usage=response.usage, response=ending))
+    return events
+
+
+def _events_of(part: Part, index: int) -> list[StreamEvent]:
+    spoken: StreamEvent
+    plain: Part
+    match part:
+        case ToolCall():
+            return _call(part, index)
+        case TextContent(text) if text:
+            spoken, plain = StreamEvent.text_delta(text, index=index), TextContent(text=text)
+        case ThinkingContent(text) if text:
+            spoken, plain = StreamEvent.thinking_delta(text, index=index), ThinkingContent(thinking=text)
+        case RefusalContent(text) if text:
+            spoken, plain = StreamEvent.refusal_delta(text, index=index), RefusalContent(refusal=text)
+        case _:
+            return [StreamEvent.content_part_event(part, index=index)]
+    # What a part holds besides its words, such as sources and signatures, comes with the finished part.
+    return [spoken] if part == plain else [spoken, StreamEvent.content_part_event(part, index=index)]
+
+
+def _call(call: ToolCall, index: int) -> list[StreamEvent]:
+    text = to_json(call.arguments).decode() if call.invalid_arguments is None else call.invalid_arguments
+    return [
+        StreamEvent.tool_call_start(ToolCall(id=call.id, name=call.name), index=index),
+        StreamEvent.tool_call_delta_event(text, id=call.id, index=index),
+        StreamEvent.tool_call_end(call, index=index),
+    ]
+
 
 T = TypeVar("T")
 _METHODS = ("before", "after", "on_event", "on_error")
@@ -199,7 +257,7 @@ def _only_effects(flow: Flow[T], hook: _Hook) -> Flow[T]:
                 raise errors.ConfigurationError(
                     f"{hook.name} yielded a {type(effect).__name__}.",
                     field="middleware",
-                    fix="Yield effects of agent.flow only, and return what shall be used; several events as a list.",
+                    fix="Yield only effects of agent.engine.flow, and return the value: several events as a list.",
                 )
             try:
                 reply = yield effect

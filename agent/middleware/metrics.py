@@ -14,8 +14,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..flow import Flow, Now
-from ..locks import Locked
+from ..engine.flow import Flow, Now
+from ..engine.locks import Locked
 from ..types import AgentResponse, Usage
 from .base import CallInfo, Middleware
 

@@ -6,7 +6,6 @@ known, and nobody should refuse anything for that. What you know better, `regist
 
 from __future__ import annotations
 
-from .lookup import facts, known_models, register_model
-from .values import ModelFacts, Prices
+from .lookup import ModelFacts, Prices, facts, known_models, register_model
 
 __all__ = ["ModelFacts", "Prices", "facts", "known_models", "register_model"]

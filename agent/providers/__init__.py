@@ -128,7 +128,7 @@ def load(name: str) -> ProviderFactory:
 
 def for_client(client: Any, make: ProviderFactory, config: AgentConfig) -> Provider:
     """The provider that a client of the caller's is to carry requests for."""
-    from .brought import kind_of, provider_for  # lazy: only brought SDK clients need it
+    from .sdk_clients import kind_of, provider_for  # lazy: only brought SDK clients need it
 
     provider: Provider = provider_for(client, kind_of(client), make, config)
     return provider

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from .. import errors
-from ..sse import EventTooLong, SseDecoder
+from ..engine.wire import Reply, parse_json
+from ..http.sse import EventTooLong, SseDecoder
 from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
 from ..types.headers import holds_key
-from ..wire import Reply, parse_json
 from .failures import failure, read_complaint, reply_failure, request_id, shown
 
 USER_AGENT = "agent-llm-router"

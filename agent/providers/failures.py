@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .. import errors
+from ..engine.wire import Reply, parse_json
 from ..types import redact
-from ..wire import Reply, parse_json
-from .hints import retry_after
+from .rate_limit_hints import retry_after
 
 BODY_KEPT = 2048
 """How much of a failed answer an error keeps."""

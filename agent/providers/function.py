@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from .. import errors
-from ..sse import SseDecoder
+from ..engine.wire import MAX_REPLY_BYTES, Reply, WireRequest
+from ..http.sse import SseDecoder
 from ..types import (
     AgentConfig,
     AgentRequest,
@@ -31,7 +32,6 @@ from ..types import (
     ThinkingContent,
     ToolCall,
 )
-from ..wire import MAX_REPLY_BYTES, Reply, WireRequest
 from .base import ProviderFactory
 from .codec import CodecBase, DecoderBase
 from .encoding import dump_json

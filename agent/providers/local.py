@@ -11,6 +11,7 @@ from typing import Any
 from typing_extensions import override
 
 from .. import errors
+from ..engine.wire import Reply, WireRequest, parse_json
 from ..types import (
     AgentConfig,
     AgentRequest,
@@ -21,7 +22,6 @@ from ..types import (
     ProviderCapabilities,
     ToolSpec,
 )
-from ..wire import Reply, WireRequest, parse_json
 from .base import Provider, ProviderFactory
 from .codec import SHAPE_ERRORS
 from .encoding import EncodingContext, request_origin

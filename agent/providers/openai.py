@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from ..types import AgentConfig
 from .base import Provider, ProviderFactory
 from .openai_chat import provider as chat_provider
-from .openai_chat.address import settled
+from .openai_chat.codec import settled
 from .openai_responses import ResponsesCodec
 
 _HOSTS_WITH_RESPONSES = re.compile(r"(?:[a-z0-9-]+\.)?api\.openai\.com|[a-z0-9-]+\.openai\.azure\.com", re.I)

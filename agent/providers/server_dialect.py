@@ -23,6 +23,7 @@ from uuid import uuid4
 from pydantic_core import to_json
 
 from .. import errors
+from ..engine.wire import parse_json
 from ..types import (
     AgentRequest,
     AgentResponse,
@@ -34,8 +35,7 @@ from ..types import (
     ToolSpec,
     Usage,
 )
-from ..validation import validated
-from ..wire import parse_json
+from ..types._base import validated
 
 Endpoint: TypeAlias = Literal["generate", "count"]
 

@@ -7,17 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from .. import errors
-from ..types import (
-    AgentResponse,
-    Part,
-    RefusalContent,
-    StreamEvent,
-    TextContent,
-    ThinkingContent,
-    ToolCall,
-    Usage,
-)
-from ..wire import parse_json
+from ..engine.wire import parse_json
+from ..types import AgentResponse, Part, RefusalContent, StreamEvent, TextContent, ThinkingContent, ToolCall, Usage
 from .server_dialect import Inbound, ServerDialect, arguments_text
 
 BlockKind: TypeAlias = Literal["text", "thinking", "refusal", "call"]

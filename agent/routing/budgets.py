@@ -9,9 +9,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..costs import to_dollars, to_units
-from ..locks import Locked
-from ..types.policies import SpendLimit
+from ..engine.locks import Locked
+from ..models.prices import to_dollars, to_units
+from ..types.routing import SpendLimit
 
 _ROUNDING = 1e-9
 """Shares are added up as floats: twenty times 0.05 counts as one."""

@@ -6,14 +6,18 @@ It is a `Call` like an agent's, so the same middleware can wrap both.
 from __future__ import annotations
 
 import math
+from time import monotonic
+
+from typing_extensions import override
 
 from .. import errors
-from ..context import Call, Context
-from ..flow import Detach, Emit, Flow, Now, Random, Sleep
-from ..types import AgentRequest, AgentResponse, Message, StreamEvent, TextContent
+from ..engine.context import Call, Context
+from ..engine.flow import Detach, Emit, Flow, Now, Random, Sleep
+from ..types import AgentRequest, AgentResponse, Candidate, Message, StreamEvent, TextContent, Value
+from ..types.routing import candidates_table
 from .hedging import ask_one, race, send_to
 from .request_profile import NO_RANDOM, RequestProfile
-from .state import RouterSettings, RoutingState, Shadow
+from .state import RouterSettings, RoutingState, Shadow, list_candidates
 from .strategies import RankedTarget
 from .targets import Admission, Target
 
@@ -178,3 +182,35 @@ def _send_to_shadow(shadow: Shadow, request: AgentRequest) -> Flow[None]:
         outcome = error
     if shadow.on_result is not None:
         shadow.on_result(outcome)
+
+
+class Explanation(Value, frozen=True):
+    """Targets of a router, ranked or excluded for one request. Prints as a table."""
+
+    candidates: tuple[Candidate, ...]
+    """Targets in the order in which they would be asked, then the excluded ones."""
+    needs: tuple[str, ...] = ()
+    """Capabilities that the request requires."""
+
+    @property
+    def order(self) -> list[str]:
+        """Names of the targets that would be asked, best first."""
+        return [one.target for one in self.candidates if one.place is not None]
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Names of the excluded targets, with the reason."""
+        return {one.target: one.reason or "" for one in self.candidates if one.place is None}
+
+    @override
+    def __str__(self) -> str:
+        needs = f"needs: {', '.join(self.needs)}\n\n" if self.needs else ""
+        return needs + candidates_table(self.candidates)
+
+
+def explain_routing(settings: RouterSettings, request: AgentRequest, *, streaming: bool) -> Explanation:
+    """Rank the targets for a request."""
+    now = monotonic()
+    profile = RequestProfile(request, streaming, now, NO_RANDOM)
+    ranked, excluded = RoutingState(settings, request, Context(), profile).order(now)
+    return Explanation(candidates=list_candidates(ranked, excluded, now), needs=tuple(sorted(profile.needs)))

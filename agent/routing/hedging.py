@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from .. import errors
-from ..attempts import OpenAttempt, total
-from ..context import Context
-from ..flow import Branch, Cancel, Emitted, Failed, Finished, Flow, Now, Paused, Spawn, Wait
+from ..engine.context import Context, OpenAttempt, total
+from ..engine.flow import Branch, Cancel, Emitted, Failed, Finished, Flow, Now, Paused, Spawn, Wait
 from ..types import AgentRequest, AgentResponse, Attempt
 from .failure_policy import NextStep
 from .state import RoutingState

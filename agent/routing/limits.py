@@ -11,11 +11,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..locks import Locked
-from ..types.policies import RateLimit
+from ..engine.locks import Locked
+from ..types.routing import RateLimit
 
 if TYPE_CHECKING:
-    from ..providers.hints import Left
+    from ..providers.rate_limit_hints import Left
 
 WINDOW = 60.0
 _PLENTY = 20

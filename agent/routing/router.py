@@ -12,31 +12,26 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from typing_extensions import override
 
 from ..agent import Agent, read_middleware
-from ..caller import Caller
-from ..context import Call, Context
+from ..calls.call import recorded, settled
+from ..calls.requests import RequestLike, check_not_empty, read_request
+from ..calls.streams import Partials, Settle
+from ..client import Caller
+from ..engine.context import Call, Context
+from ..engine.flow import Flow
+from ..engine.wire import Transport
 from ..errors import ConfigurationError
-from ..execution.accounting import settled
-from ..execution.outermost import recorded
-from ..flow import Flow
-from ..json_streams import Partials
-from ..requests import RequestLike, check_not_empty, read_request
-from ..streams import Settle
-from ..tokens import Received, TokenCount
+from ..models.token_estimates import Received, TokenCount
 from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolLoopConfig
-from ..types.policies import BreakerConfig, HedgeConfig, OnPartial, SpendLimit
-from ..types.router import RoutingStrategy, StrategyName
-from ..wire import Transport
+from ..types.routing import BreakerConfig, HedgeConfig, OnPartial, RoutingStrategy, SpendLimit, StrategyName
 from .budgets import SpendLedger, hedge_budget, retry_budget
-from .explanation import Explanation, explain_routing
-from .flow import route_call
-from .memory import Memory
+from .flow import Explanation, explain_routing, route_call
 from .state import RouterSettings, Shadow
-from .strategies import Strategy, StrategyFunction, read_strategy
+from .strategies import Memory, Strategy, StrategyFunction, read_strategy
 from .targets import Target, merge_tools, name_targets, share_health
 
 if TYPE_CHECKING:
-    from ..checking import Report
-    from ..looping.plan import Hooks
+    from ..calls.preflight import Report
+    from ..loop.plan import Hooks
     from ..middleware import Middleware
 
 TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"
@@ -324,7 +319,7 @@ class Router(Caller):
         )
 
     def _fingerprint(self, request: AgentRequest) -> str:
-        from ..middleware.fingerprints import of_request  # lazy: few routers have middleware
+        from ..middleware.base import of_request  # lazy: few routers have middleware
 
         return of_request(request, [f"{target.name} {target.agent.adds()}" for target in self.targets])
 

@@ -12,15 +12,13 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from .. import errors
-from ..context import Context
+from ..engine.context import Context
 from ..types import AgentRequest, AgentResponse, Candidate, RetryConfig
-from ..types.policies import HedgeConfig, OnPartial
+from ..types.routing import HedgeConfig, OnPartial
 from .budgets import RequestBudget, Reservation, SpendLedger, hedge_budget
 from .failure_policy import NextStep, blames_target, has_larger_window, next_step, start_cooldown
-from .filters import Exclusion, exclude_incapable, exclude_too_expensive, exclude_unavailable
-from .memory import Memory
-from .request_profile import RequestProfile
-from .strategies import RankedTarget, Strategy
+from .request_profile import Exclusion, RequestProfile, exclude_incapable, exclude_too_expensive, exclude_unavailable
+from .strategies import Memory, RankedTarget, Strategy
 from .targets import Admission, Target, learn_from_headers
 
 FRESH_OUTAGE = 15.0

@@ -12,16 +12,15 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from .. import errors
-from ..context import Call
-from ..costs import price
-from ..providers.hints import Allowance, allowance_reader
-from ..tokens import estimate_prompt
+from ..engine.context import Call
+from ..models.prices import price
+from ..models.token_estimates import estimate_prompt
+from ..providers.rate_limit_hints import Allowance, allowance_reader
 from ..types import AgentRequest, AgentResponse, ProviderCapabilities, Usage
-from ..types.policies import BreakerConfig, RateLimit
+from ..types.routing import BreakerConfig, RateLimit
 from .budgets import Reservation, SpendLedger
-from .health import Cooldown, Health, Permit
+from .health import Cooldown, Health, Permit, Timings
 from .limits import Entry, RateLimiter
-from .timings import Timings
 
 USUAL_TOKENS = 300
 """Tokens of an answer, if nothing is known about the target's answers."""

@@ -27,11 +27,10 @@ from ..errors import ConfigurationError
 from ..types import freeze, thaw
 from ..wire_formats import schema_dialect
 from .nodes import WRAPPER, wrapped
-from .reading import Unresolvable, dangling_reference, misshapen, resolve, types_of
-from .restoring import Restorer
+from .reader import Restorer, Unresolvable, dangling_reference, misshapen, resolve, types_of
 
 if TYPE_CHECKING:
-    from .dialects import Dialect
+    from .dialect import SchemaDialect
 
 __all__ = [
     "Compiled",
@@ -85,7 +84,7 @@ def compile_schema(schema: Mapping[str, Any], dialect: str) -> Compiled:
 
 @lru_cache(maxsize=256)
 def _compile(text: bytes, dialect_name: str) -> Compiled:
-    from .compiling import Compiler, TooLarge  # lazy: only requests with a schema need it
+    from .compiler import Compiler, TooLarge  # lazy: only requests with a schema need it
 
     dialect = schema_dialect(dialect_name)
     if dialect is None:
@@ -108,7 +107,7 @@ def _compile(text: bytes, dialect_name: str) -> Compiled:
     return _not_enforced(original, reasons, dialect)
 
 
-def _not_enforced(original: dict[str, Any], reasons: tuple[str, ...], dialect: Dialect) -> Compiled:
+def _not_enforced(original: dict[str, Any], reasons: tuple[str, ...], dialect: SchemaDialect) -> Compiled:
     wraps = dialect.object_root and not is_object_schema(original)
     schema = wrap_schema(original) if wraps else original
     return Compiled(

@@ -94,3 +94,22 @@ def told(node: Node, unsaid: Mapping[str, Any]) -> Node:
 def path(reference: str) -> str:
     """Where a reference points, as reports name places."""
     return reference.removeprefix("#").rstrip("/")
+
+
+def validator_of(schema: Any) -> Any:
+    """A validator of jsonschema, by the draft that the schema names. Its own would open addresses it refers to."""
+    import jsonschema
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+
+    kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+    return kind(schema, registry=REGISTRY)
+
+
+def fits(value: Any, validator: Any) -> bool:
+    """Whether it does; also if that cannot be told, as with a pattern in another dialect of regular expressions."""
+    from referencing.exceptions import Unresolvable
+
+    try:
+        return bool(validator.is_valid(value))
+    except (Unresolvable, re.error):
+        return True

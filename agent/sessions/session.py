@@ -14,21 +14,29 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
+from ..calls.requests import RequestLike, read_request
+from ..calls.streams import AsyncResponseStream, ResponseStream, StartedResponse
 from ..errors import ConfigurationError
 from ..graph import DAG
-from ..graph.growing import before_last_turn, grown, without_messages
+from ..graph.dag import before_last_turn, grown, without_messages
 from ..graph.node import prompt_of, tools_of
-from ..looping.paused import PausedRun, SessionPlace
-from ..looping.results import RunResult
-from ..looping.shapes import MessageLike, read_message
-from ..looping.streams import AsyncRunStream, RunStream, StartedRun
-from ..requests import RequestLike, read_request
+from ..loop.message_dicts import MessageLike, read_message
+from ..loop.results import PausedRun, RunResult, SessionPlace
+from ..loop.streams import AsyncRunStream, RunStream, StartedRun
 from ..stores.base import SessionNotFoundError, SessionRecord, Store, StoreError
-from ..streams import AsyncResponseStream, ResponseStream, StartedResponse
 from ..types import AgentRequest, AgentResponse, Message, Session, ToolSpec, Usage
-from .keeping import Keeper, awaited, waited
-from .streams import async_turn_scope, kept_response, kept_result, turn_scope
-from .turns import Conversation, RunTurn, read_turn, require_schema, turn_messages
+from .persistence import Keeper, awaited, waited
+from .turns import (
+    Conversation,
+    RunTurn,
+    async_turn_scope,
+    kept_response,
+    kept_result,
+    read_turn,
+    require_schema,
+    turn_messages,
+    turn_scope,
+)
 
 
 class Asked(Protocol):

@@ -5,15 +5,22 @@ A paused turn is not complete, so nothing of it is in the session: the paused ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from ..errors import ConfigurationError
-from ..looping.paused import PausedRun, SessionPlace
-from ..looping.results import RunResult
-from ..requests import RequestLike, read_request
-from ..types import AgentRequest, AgentResponse, Message, ToolSpec
+from ..calls.requests import RequestLike, read_request
+from ..calls.streams import ResponseView
+from ..errors import ConfigurationError, StreamInterrupted
+from ..loop.results import PausedRun, RunResult, SessionPlace
+from ..loop.streams import RunView
+from ..types import AgentRequest, AgentResponse, Message, ToolCall, ToolSpec
 
 _REQUEST_FIELDS = frozenset(AgentRequest.model_fields) | {"schema"}
 
@@ -112,3 +119,66 @@ def _with_functions(
     """The tools of a request that was read from JSON, with the functions that the session has for them."""
     named = {tool.name: tool for tool in own if isinstance(tool, ToolSpec)}
     return [named.get(tool.name, tool) if isinstance(tool, ToolSpec) else tool for tool in requested]
+
+
+T = TypeVar("T")
+
+
+def turn_scope(
+    turn: Callable[[], AbstractContextManager[None]],
+    outcome: Callable[[Any], T | None],
+    commit: Callable[[T], None],
+) -> Callable[[Any], AbstractContextManager[None]]:
+    """The scope of a stream that is a turn: `commit` gets the stream's outcome, if there is one."""
+
+    @contextmanager
+    def scope(stream: Any) -> Iterator[None]:
+        with turn():
+            yield
+            found = outcome(stream)
+            if found is not None:
+                commit(found)
+
+    return scope
+
+
+def async_turn_scope(
+    turn: Callable[[], AbstractContextManager[None]],
+    load: Callable[[], Awaitable[object]],
+    outcome: Callable[[Any], T | None],
+    commit: Callable[[T], Awaitable[None]],
+) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """Async version of `turn_scope`; `load` is awaited before the stream starts."""
+
+    @asynccontextmanager
+    async def scope(stream: Any) -> AsyncIterator[None]:
+        with turn():
+            await load()
+            yield
+            found = outcome(stream)
+            if found is not None:
+                await commit(found)
+
+    return scope
+
+
+def kept_response(stream: ResponseView[Any], *, partial: bool) -> AgentResponse | None:
+    """What a session keeps of an answer: all of it, or if `partial`, what had arrived; None for nothing."""
+    if stream.ended:
+        return stream.response
+    if not partial:
+        return None
+    error = stream.error
+    arrived = error.partial if isinstance(error, StreamInterrupted) else stream.partial
+    if arrived is None:
+        return None
+    content = tuple(part for part in arrived.content if not isinstance(part, ToolCall))
+    return arrived.model_copy(update={"content": content, "stop_reason": "error"}) if content else None
+
+
+def kept_result(stream: RunView, *, partial: bool) -> RunResult | None:
+    """What a session keeps of a run: all of it, or if `partial`, what was done before it failed; None for nothing."""
+    if stream.ended:
+        return stream.result if stream.result.paused is None else None
+    found: RunResult | None = getattr(stream.error, "result", None)
+    return found if partial else None

@@ -19,6 +19,7 @@ from .base import (
     ConflictError,
     CorruptStoreError,
     NodeExistsError,
+    Row,
     SearchHit,
     SessionNotFoundError,
     SessionRecord,
@@ -27,11 +28,14 @@ from .base import (
     StoreError,
     StoreFullError,
     UnknownFormatError,
+    check_session_id,
+    new_rows,
+    read_rows,
+    same_row,
 )
 from .files import replace_file
 from .memory import MemoryStore
-from .rows import Row, check_session_id, new_rows, read_rows, same_row
-from .texts import Words, text_of
+from .search import Words, text_of
 
 if TYPE_CHECKING:
     from .sqlite import SqliteStore

@@ -14,9 +14,21 @@ from weakref import WeakSet
 from typing_extensions import override
 
 from ..types import freeze
-from .base import ConflictError, NodeRow, SearchHit, SessionNotFoundError, SessionRecord
-from .rows import Row, as_json, check_encodable, check_limit, check_session_id, new_rows, read_rows
-from .texts import Words, text_of
+from .base import (
+    ConflictError,
+    NodeRow,
+    Row,
+    SearchHit,
+    SessionNotFoundError,
+    SessionRecord,
+    as_json,
+    check_encodable,
+    check_limit,
+    check_session_id,
+    new_rows,
+    read_rows,
+)
+from .search import Words, text_of
 
 
 @dataclass

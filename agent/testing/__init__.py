@@ -14,21 +14,18 @@ from __future__ import annotations
 from typing import Any
 
 from ..agent import Agent
-from ..drivers.simulated import SimulatedRun, Simulation, Stopped
-from ..drivers.simulated_things import SimulatedTool
+from ..engine.drivers.simulated import SimulatedRun, SimulatedTool, Simulation, Stopped
+from ..engine.wire import Answer, Network, Piece
 from ..providers.scripted import Line, Script
 from ..transports.scripted import ScriptedTransport
-from ..wire import Answer, Network, Piece
 from .chaos import Chaos, FaultyTransport, Injected
 from .conformance import WIRE_FORMAT_CASES, check_wire_format
 from .faults import FAULTS, Exchange, Fault
 from .httpx_mode import use_httpx
-from .loops import SimulatedLoop, TimedTool
 from .rules import Violation, broken_rules
-from .server import LoopbackServer, RawAnswer
-from .simulation import simulate, start
+from .server import LoopbackServer, RawAnswer, VendorScript
+from .simulation import SimulatedLoop, TimedTool, simulate, start
 from .stores import STORE_CASES, check_store
-from .vendor_script import VendorScript
 
 __all__ = [
     "FAULTS",

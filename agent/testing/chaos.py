@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from .. import errors
+from ..engine.wire import Answer, AsyncBody, Limits, Live, Network, Reply, SyncBody, Transport, WireRequest
 from ..transports.scripted import ScriptedTransport
-from ..wire import Answer, AsyncBody, Limits, Live, Network, Reply, SyncBody, Transport, WireRequest
 from .faults import Fault, FaultLike, chosen, in_process
 
 

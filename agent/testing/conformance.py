@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from .. import errors
+from ..engine.wire import Reply
 from ..providers import Provider, load, server_dialects
 from ..providers.server_dialect import Inbound, ServerDialect
 from ..providers.server_stream import response_events
@@ -32,7 +33,6 @@ from ..types import (
     ToolSpec,
     Usage,
 )
-from ..wire import Reply
 from ..wire_formats import wire_format
 
 _URL = "http://127.0.0.1:9"

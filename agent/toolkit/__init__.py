@@ -5,13 +5,12 @@ All of them are confined to a root folder. A `Toolkit` makes them and holds what
 
 from __future__ import annotations
 
-from .edits import EditConfirmTool, EditTool
-from .files import ReadTool, StatTool, WriteTool
-from .kit import Toolkit
-from .scripts import PythonTool
+from .files import EditConfirmTool, EditTool, ReadTool, StatTool, WriteTool
+from .kit import TodoWriteTool, Toolkit
 from .search import GlobTool, GrepTool
-from .shell import BashTool
-from .state import (
+from .shell import BashTool, PythonTool
+from .web import WebFetchTool
+from .workspace import (
     PendingEdit,
     PythonScript,
     TaskStatus,
@@ -21,8 +20,6 @@ from .state import (
     TruncatedOutput,
     TruncationConfig,
 )
-from .todos import TodoWriteTool
-from .web import WebFetchTool
 
 __all__ = [
     "BashTool",

@@ -4,24 +4,74 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
 from typing_extensions import override
 
 from ..errors import ConfigurationError
-from ..tools.base import Tool
-from .confinement import Folder
-from .edits import EditConfirmTool, EditTool
-from .files import ReadTool, StatTool, WriteTool
-from .programs import Programs
-from .scripts import PythonTool
+from ..tools.base import AgentToolResult, Tool, ToolContext
+from ..types import JsonObject
+from ..types.config import Risk
+from .files import EditConfirmTool, EditTool, ReadTool, StatTool, WriteTool
+from .processes import Programs
+from .sandbox import Folder
 from .search import GlobTool, GrepTool
-from .shell import BashTool
-from .state import PendingEdit, PythonScript, TodoItem, TruncatedOutput, TruncationConfig
-from .todos import TodoWriteTool
+from .shell import BashTool, PythonTool
 from .web import WebFetchTool
-from .workspace import Shortened, Workspace
+from .workspace import (
+    PendingEdit,
+    PythonScript,
+    Shortened,
+    TaskStatus,
+    TodoItem,
+    TruncatedOutput,
+    TruncationConfig,
+    Workspace,
+    WorkspaceTool,
+    schema,
+    text,
+)
+
+_MARKS = {TaskStatus.PENDING: "[ ]", TaskStatus.IN_PROGRESS: "[>]", TaskStatus.COMPLETED: "[x]"}
+
+
+@dataclass(eq=False)
+class TodoWriteTool(WorkspaceTool):
+    """Replaces the list of tasks."""
+
+    name: str = "TodoWrite"
+    description: str = "Keeps your list of tasks. Each call gives the whole list, which replaces the one before."
+    parameters: JsonObject = field(
+        default_factory=lambda: schema(
+            ["todos"],
+            todos={
+                "type": "array",
+                "maxItems": 200,
+                "items": schema(
+                    ["content", "status"],
+                    content=text("What is to be done: Run the tests.", minLength=1),
+                    status={"type": "string", "enum": [status.value for status in TaskStatus]},
+                    active_form=text("The same, as it is being done: Running the tests."),
+                ),
+            },
+        )
+    )
+    risk: Risk = field(default="read", kw_only=True)
+    idempotent: bool = field(default=True, kw_only=True)
+    sequential: bool = field(default=True, kw_only=True)
+
+    @override
+    def act(self, arguments: dict[str, Any], context: ToolContext[Any]) -> AgentToolResult:
+        items = [TodoItem.from_dict({"active_form": todo["content"], **todo}) for todo in arguments["todos"]]
+        with self.workspace.lock:
+            self.workspace.todos[:] = items
+        done = sum(item.status is TaskStatus.COMPLETED for item in items)
+        lines = [f"{_MARKS[item.status]} {item.content}" for item in items]
+        shown = "\n".join([f"{done} of {len(items)} tasks are done.", *lines])
+        return AgentToolResult(shown, {"todos": [item.to_dict() for item in items]})
+
 
 _Kind = TypeVar("_Kind", bound=Tool)
 

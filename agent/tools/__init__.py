@@ -15,10 +15,9 @@ print(add.spec.parameters["required"])
 
 from __future__ import annotations
 
-from .base import AgentTool, AgentToolResult, ArgumentsError, Tool, ToolContext, ToolError
+from .base import AgentTool, AgentToolResult, ArgumentsError, Signal, Tool, ToolContext, ToolError
 from .functions import FunctionTool, as_tool, tool
 from .registry import ToolRegistry
-from .signal import Signal
 
 __all__ = [
     "AgentTool",

@@ -6,7 +6,9 @@ the loop that calls tools, or a vendor.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from inspect import Parameter, iscoroutinefunction, signature
 from time import monotonic
@@ -14,12 +16,58 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from typing_extensions import override
 
+from ..engine.flow import Flow
 from ..errors import ConfigurationError
-from ..schemas.fitting import validator_of
+from ..schemas.nodes import validator_of
 from ..types import ContentPart, JsonObject, Message, ToolSpec, thaw
+from ..types._base import validated
 from ..types.config import Risk
-from ..validation import validated
-from .signal import Signal
+
+
+class Signal:
+    """As much of an event as tools need: `is_set`, `set`, and `await wait()`."""
+
+    __slots__ = ("_event", "_listeners")
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def set(self) -> None:
+        self._event.set()
+        while self._listeners:
+            with suppress(IndexError, RuntimeError):  # another thread took it, or its loop has ended
+                self._listeners.pop()()
+
+    def block(self, timeout: float | None = None) -> bool:
+        """Wait in a thread. False when the time is up."""
+        return self._event.wait(timeout)
+
+    async def wait(self) -> bool:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Future[bool] = loop.create_future()
+
+        def hear() -> None:
+            if not heard.done():
+                heard.set_result(True)
+
+        def listener() -> None:
+            loop.call_soon_threadsafe(hear)
+
+        self._listeners.append(listener)
+        try:
+            if self._event.is_set():  # asked after listening, or it could be set in between
+                return True
+            return await heard
+        finally:
+            with suppress(ValueError):
+                self._listeners.remove(listener)
+
 
 Deps = TypeVar("Deps")
 Isolation: TypeAlias = Literal["thread", "process"]
@@ -250,3 +298,40 @@ def check_against(spec: ToolSpec, arguments: Mapping[str, Any]) -> dict[str, Any
         if problems:
             raise ArgumentsError("; ".join(problems[:10]))
     return given
+
+
+@dataclass
+class FlowTool(Tool):
+    """A tool that is a flow."""
+
+    def steps(self, arguments: Any, context: ToolContext[Any]) -> Flow[Any]:
+        """Like `run`, as a flow."""
+        raise NotImplementedError
+
+
+@dataclass
+class NestedTool(FlowTool):
+    """A tool that is a run, such as a sub-agent. It can be resumed where it stopped, and `steps` may return Suspended.
+
+    A run that calls it passes a `Nesting` in the context.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The outcome of a nested run that waits for a decision."""
+
+    run: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """What a run passes to a nested one."""
+
+    context: Any
+    """The context of the flow: deadline and place."""
+    journal: Any = None
+    paused: Any = None
+    """The nested run to resume; None to start it."""
+    is_retried: Callable[[], bool] = bool
+    """Whether this call has been paid for before, by a try that failed."""

@@ -19,8 +19,8 @@ from typing_extensions import Unpack, override
 
 from ..errors import ConfigurationError
 from ..types import AgentRequest, ToolSpec
+from ..types._base import validated
 from ..types.config import Risk
-from ..validation import validated
 from .base import Isolation, Tool, ToolContext, check_settings
 from .signatures import BoundCall, Signature, read_signature
 

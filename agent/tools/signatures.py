@@ -24,9 +24,9 @@ from typing_extensions import Doc, get_type_hints, is_typeddict, override
 from typing_extensions import Unpack as UnpackOfExtensions
 
 from ..errors import ConfigurationError
+from .argument_errors import explained
 from .base import ArgumentsError, ToolContext
 from .docstrings import read_docstring
-from .misfits import explained
 
 _UNPACKED: tuple[Any, ...] = (Unpack, UnpackOfExtensions)
 _CONFIG = ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64", hide_input_in_errors=True)

@@ -16,11 +16,10 @@ import threading
 from time import monotonic
 from typing import Any, BinaryIO, TextIO
 
-from . import isolated
+from . import isolation
 from .base import AgentToolResult, Tool, ToolContext, ToolError
-from .results import error_text, rendered
-from .running import Reports
-from .sampling import Sample
+from .execution import Reports
+from .results import Sample, error_text, rendered
 
 
 def main() -> None:
@@ -109,7 +108,7 @@ class Channel:
 
 def find(reference: str, main_file: str | None) -> Tool:
     """The tool that is called so. One that is defined in the program itself needs its file to be run, not as main."""
-    isolated.is_loading = True
+    isolation.is_loading = True
     try:
         module_name, _, qualname = reference.partition(":")
         found: Any
@@ -123,7 +122,7 @@ def find(reference: str, main_file: str | None) -> Tool:
         for name in qualname.split(".") if qualname else ():
             found = getattr(found, name)
     finally:
-        isolated.is_loading = False
+        isolation.is_loading = False
     assert isinstance(found, Tool)
     return found
 

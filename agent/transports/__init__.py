@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from .. import errors
-from ..wire import Transport
+from ..engine.wire import Transport
 
 _lock = threading.RLock()
 _shared: dict[str, Transport] = {}
@@ -36,14 +36,14 @@ def check(name: str) -> None:
 
 def through_sdk(client: Any) -> Transport:
     """A transport through a client of an official SDK."""
-    from .sdk import SdkTransport  # lazy: only brought SDK clients need it
+    from .sdk_clients import SdkTransport  # lazy: only brought SDK clients need it
 
     return SdkTransport(client)
 
 
 def through_http_client(http_client: Any) -> Transport:
     """A transport through a user's HTTP clients."""
-    from .http_client import HttpClientTransport  # lazy: loads `socket`
+    from .http import HttpClientTransport  # lazy: loads `socket`
 
     return HttpClientTransport(http_client)
 

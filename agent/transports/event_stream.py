@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 
 from .. import errors
-from ..wire import MAX_EVENT_BYTES, parse_json
+from ..engine.wire import MAX_EVENT_BYTES, parse_json
 
 CONTENT_TYPE = "application/vnd.amazon.eventstream"
 _PRELUDE = 12

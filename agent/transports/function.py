@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from .. import errors
-from ..context import ambient_deadline
+from ..engine.context import ambient_deadline
+from ..engine.wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
 from ..providers.function import ENDED, FunctionCall, failure_of, is_async, write_answer, write_piece
-from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
 from .threaded import GRACE, Head, Stepper, Steps, acollect, aopen_body, collect, open_body
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from typing import Any
 from typing_extensions import override
 
 from .. import errors
-from ..http.errors import check_status, describe, is_untrusted, map_error
-from ..http.inflate import inflater_for
-from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
+from ..engine.wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
+from ..http.exchange import check_status, describe, inflater_for, is_untrusted, map_error
 from .threaded import Head, Stepper, Steps, acollect, collect, open_body
 
 _SET_BY_CLIENT = frozenset((b"accept-encoding", b"content-length", b"host"))

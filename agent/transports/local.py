@@ -6,12 +6,11 @@ import contextvars
 import json
 from collections.abc import Iterator
 
-from ..local.engine import begin
-from ..local.pieces import count_in, cut_off, failure_status, is_cut_off, is_failure, is_progress, with_costs
-from ..local.preparing import prepared, prepared_to_count
+from ..engine.wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
+from ..local.engine import begin, count_in, cut_off, failure_status, is_cut_off, is_failure, is_progress, with_costs
+from ..local.prompts import prepared, prepared_to_count
 from ..local.weights import model_named
 from ..providers.local import COUNTED
-from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
 from .threaded import Head, Stepper, Steps, acollect, aopen_body, collect, open_body
 
 _STREAM = Headers({"content-type": "text/event-stream"})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing_extensions import override
 
 from .. import errors
-from ..wire import Answer, AsyncBody, Limits, Live, Network, Piece, Reply, SyncBody, WireRequest
+from ..engine.wire import Answer, AsyncBody, Limits, Live, Network, Piece, Reply, SyncBody, WireRequest
 
 
 class ScriptedTransport:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from typing_extensions import override
 
 from .. import errors
-from ..http.response_body import Collector
-from ..wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody
+from ..engine.wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody
+from ..http.exchange import Collector
 
 if TYPE_CHECKING:
     import asyncio

@@ -6,7 +6,6 @@ They know no vendor and do no I/O. One thing has one class; other vocabularies' 
 from __future__ import annotations
 
 from ._base import FrozenDict, FrozenList, JsonObject, Value, freeze, thaw
-from .citation import Citation
 from .config import AgentConfig, ProviderCapabilities, RetryConfig, ToolLoopConfig
 from .fold import Fold, fold
 from .guards import (
@@ -23,9 +22,9 @@ from .guards import (
     is_vendor_content,
 )
 from .messages import AgentRequest, Message, MessageRole, Role, ThinkingLevel
-from .nodes import NodeData, StopReason, SystemPrompt, ToolDefinitions, ToolExecution, read_node_data
 from .parts import (
     AudioContent,
+    Citation,
     CodeContent,
     ContentBlock,
     ContentPart,
@@ -46,11 +45,30 @@ from .parts import (
     ToolUseContent,
     VendorContent,
 )
-from .policies import BreakerConfig, HedgeConfig, RateLimit, SpendLimit
 from .response import AgentResponse, FinishReason, Response
-from .router import Attempt, Candidate, Route, RouteResult, RoutingStrategy
-from .secret import Secret, redact
-from .session import Session, SessionStats, compute_session_stats
+from .routing import (
+    Attempt,
+    BreakerConfig,
+    Candidate,
+    HedgeConfig,
+    RateLimit,
+    Route,
+    RouteResult,
+    RoutingStrategy,
+    SpendLimit,
+)
+from .secrets import Secret, redact
+from .session import (
+    NodeData,
+    Session,
+    SessionStats,
+    StopReason,
+    SystemPrompt,
+    ToolDefinitions,
+    ToolExecution,
+    compute_session_stats,
+    read_node_data,
+)
 from .stream import (
     AnyStreamEvent,
     ContentPartEvent,

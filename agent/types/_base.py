@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NoReturn, Self, TypeVar
@@ -20,10 +20,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     PlainSerializer,
+    ValidationError,
     WrapValidator,
 )
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 from typing_extensions import override
+
+from ..errors import ConfigurationError
 
 Got = TypeVar("Got")
 Given = TypeVar("Given")
@@ -315,3 +318,37 @@ def _aliases(cls: type[Value]) -> dict[str, str]:
         for alias in field.validation_alias.choices
         if isinstance(alias, str)
     }
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as they must be; a column in which nothing stands is left out."""
+    lines = [tuple(head), *(tuple(" ".join(cell.split()) for cell in row) for row in rows)]
+    used = [index for index in range(len(head)) if len(lines) == 1 or any(line[index] for line in lines[1:])]
+    widths = {index: max(len(line[index]) for line in lines) for index in used}
+    return "\n".join("  ".join(line[index].ljust(widths[index]) for index in used).rstrip() for line in lines)
+
+
+T = TypeVar("T")
+
+
+def validated(make: Callable[[], T]) -> T:
+    """Run a validation; what it finds becomes an error that names the fields and shows no values."""
+    try:
+        return make()
+    except ValidationError as error:
+        raise _explained(error) from None
+
+
+def _explained(error: ValidationError) -> ConfigurationError:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    fields = [".".join(map(str, problem["loc"])) for problem in problems]
+    described = "; ".join(
+        f"{field}: {problem['msg']}" if field else problem["msg"]
+        for field, problem in zip(fields, problems, strict=True)
+    )
+    unknown = [field for field, problem in zip(fields, problems, strict=True) if problem["type"] == "extra_forbidden"]
+    return ConfigurationError(
+        f"{error.title} cannot be made: {described}.",
+        field=next((field for field in fields if field), None),
+        fix=f"Remove or correct {', '.join(unknown)}." if unknown else None,
+    )

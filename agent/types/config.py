@@ -31,7 +31,7 @@ from ._base import NOTHING, JsonObject, Many, Reads, Value
 from .headers import check_header
 from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
 from .parts import CacheHint
-from .secret import REDACTED, Secret, SecretField, SecretHeaders, unmask_headers
+from .secrets import REDACTED, Secret, SecretField, SecretHeaders, unmask_headers
 
 _NOT_IN_A_KEY = re.compile(r"[\s\x00-\x20\x7f-\xa0]")
 _UNSET: Any = None

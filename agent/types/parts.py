@@ -27,7 +27,51 @@ from typing_extensions import override
 
 from ._base import NOTHING, Base64, FrozenDict, Json, JsonObject, Many, Value, read_json
 from ._media import read_document, read_image
-from .citation import Citation
+
+if TYPE_CHECKING:
+
+    class _AnyFields(TypedDict, total=False):
+        provider_data: Mapping[str, Any] | None
+        origin: Origin | None
+        cache: Literal["short", "long"] | None
+
+    class _ThinkingFields(_AnyFields, total=False):
+        type: Literal["thinking", "reasoning"]
+        signature: str | None
+        id: str | None
+        encrypted_content: str | None
+        summary: Sequence[Mapping[str, Any]]
+        redacted: bool
+
+    class _CallFields(_AnyFields, total=False):
+        type: Literal["tool_call", "tool_use", "tool-call", "function"]
+        id: Required[str]
+        name: Required[str]
+        item_id: str | None
+        signature: str | None
+        invalid_arguments: str | None
+
+    class _ResultFields(_AnyFields, total=False):
+        type: Literal["tool_result", "tool-result"]
+        name: str | None
+        content: str | ContentPart | Sequence[ContentPart] | None
+        result: Any
+        is_error: bool
+        details: Any
+
+
+class Citation(Value, frozen=True):
+    """A source of a piece of text. What a vendor does not say is None."""
+
+    url: str | None = None
+    title: str | None = None
+    quote: str | None = None
+    """The words of the source."""
+    start: int | None = None
+    end: int | None = None
+    """Which characters of the text rest on it."""
+    provider_data: JsonObject | None = None
+    """The vendor's own form, kept verbatim."""
 
 
 class Origin(Value, frozen=True):
@@ -110,38 +154,6 @@ class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
     @staticmethod
     def image_data_part(data: bytes, media_type: str = "image/png") -> ImageContent:
         return ImageContent(image_data=data, media_type=media_type)
-
-
-if TYPE_CHECKING:
-    # Arguments of constructors that take one thing under two names.
-    class _AnyFields(TypedDict, total=False):
-        provider_data: Mapping[str, Any] | None
-        origin: Origin | None
-        cache: Literal["short", "long"] | None
-
-    class _ThinkingFields(_AnyFields, total=False):
-        type: Literal["thinking", "reasoning"]
-        signature: str | None
-        id: str | None
-        encrypted_content: str | None
-        summary: Sequence[Mapping[str, Any]]
-        redacted: bool
-
-    class _CallFields(_AnyFields, total=False):
-        type: Literal["tool_call", "tool_use", "tool-call", "function"]
-        id: Required[str]
-        name: Required[str]
-        item_id: str | None
-        signature: str | None
-        invalid_arguments: str | None
-
-    class _ResultFields(_AnyFields, total=False):
-        type: Literal["tool_result", "tool-result"]
-        name: str | None
-        content: str | ContentPart | Sequence[ContentPart] | None
-        result: Any
-        is_error: bool
-        details: Any
 
 
 def _canonical(tag: str) -> AfterValidator:

@@ -12,11 +12,10 @@ from pydantic import Field, computed_field, model_validator
 from typing_extensions import override
 
 from ._base import Json, JsonObject, Many, Reads, get_slot
-from .cost import Priced
 from .messages import Message, Role
 from .parts import ContentPart, Part, RefusalContent, TextContent, ThinkingContent, ToolCall
-from .router import Attempt, Route
-from .usage import TokenUsage, Usage
+from .routing import Attempt, Route
+from .usage import Priced, TokenUsage, Usage
 
 __all__ = ["AgentResponse", "FinishReason", "Response", "TokenUsage", "Usage"]
 

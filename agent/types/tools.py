@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from pydantic import AliasChoices, Field, WrapValidator, model_validator
 from typing_extensions import override
 
-from ._base import (
-    NOTHING,
-    JsonObject,
-    Value,
-    freeze,
-    thaw,
-)
+from ._base import NOTHING, JsonObject, Value, freeze, thaw
 from .parts import CacheHint, ToolCall, ToolResult
 
 __all__ = ["ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]

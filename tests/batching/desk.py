@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agent import Agent, errors
-from agent.batching import (
-    FileReport,
-    run_file,
-)
+from agent.batch import FileReport, run_file
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, Script
-from agent.wire import WireRequest
 from tests.batching.ways import asked, watched
 
 

@@ -19,14 +19,11 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from agent import Agent, Router, errors
-from agent.batching import (
-    BatchInputError,
-    BatchProgress,
-)
+from agent.batch import BatchInputError, BatchProgress
+from agent.engine.wire import WireRequest
 from agent.middleware import Middleware
 from agent.testing import Answer, LoopbackServer, Script, scripted_agent
 from agent.types import AgentRequest, Message
-from agent.wire import WireRequest
 from tests.batching.ways import Awaiting, Way, asked, echoes, said, slowly, waiting, watched
 
 # Order, and what a request may be

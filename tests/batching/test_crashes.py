@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.batching import (
-    BatchFileError,
-    run_file,
-)
+from agent.batch import BatchFileError, run_file
 from agent.testing import scripted_agent
 from tests.batching.desk import Files, echo, written
 from tests.batching.ways import watched
@@ -33,8 +30,8 @@ class Dying:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, share: float) -> None:
         self.left, self.share, self.dead = at, share, False
         self._write, self._truncate = os.write, os.ftruncate
-        monkeypatch.setattr("agent.batching.ledger.os.write", self.write)
-        monkeypatch.setattr("agent.batching.ledger.os.ftruncate", self.truncate)
+        monkeypatch.setattr("agent.batch.ledger.os.write", self.write)
+        monkeypatch.setattr("agent.batch.ledger.os.ftruncate", self.truncate)
 
     def write(self, descriptor: int, data: Any) -> int:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -178,7 +175,7 @@ def test_a_full_disk_is_said_and_nothing_is_torn(files: Files, monkeypatch: pyte
         return write(descriptor, data[:taken])
 
     with monkeypatch.context() as patched:
-        patched.setattr("agent.batching.ledger.os.write", full)
+        patched.setattr("agent.batch.ledger.os.write", full)
         with pytest.raises(BatchFileError, match="No space left on device") as caught:
             files.run()
     assert caught.value.code == "ENOSPC"
@@ -192,7 +189,7 @@ def test_a_disk_that_does_not_keep_what_it_took_is_said(files: Files, monkeypatc
     def broken(descriptor: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("agent.batching.ledger.sync", broken)
+    monkeypatch.setattr("agent.batch.ledger.sync", broken)
     with pytest.raises(BatchFileError, match="Input/output error") as caught:
         files.run()
     assert caught.value.code == "EIO"

@@ -15,15 +15,9 @@ import pytest
 from typing_extensions import override
 
 from agent import errors
-from agent.batching import (
-    BatchCancelled,
-    BatchInputError,
-    BatchInterrupted,
-    BatchItem,
-    BatchProgress,
-)
+from agent.batch import BatchCancelled, BatchInputError, BatchInterrupted, BatchItem, BatchProgress
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, Script, scripted_agent
-from agent.wire import WireRequest
 from tests.batching.ways import Blocking, Way, asked, echoes, priced, said, waiting, watched
 
 

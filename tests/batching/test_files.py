@@ -15,19 +15,14 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import override
 
-import agent.batching.files as files
-import agent.batching.ledger as ledger
+import agent.batch.files as files
+import agent.batch.ledger as ledger
 from agent import Router, errors
-from agent.batching import (
-    BatchInterrupted,
-    BatchProgress,
-    read_answers,
-    run_file,
-)
+from agent.batch import BatchInterrupted, BatchProgress, read_answers, run_file
+from agent.engine.wire import WireRequest
 from agent.middleware import Middleware
 from agent.testing import Answer, Script, scripted_agent
 from agent.types import AgentRequest, AgentResponse, ToolCall
-from agent.wire import WireRequest
 from tests.batching.desk import Files, answering, echo, written
 from tests.batching.ways import asked, waiting, watched
 

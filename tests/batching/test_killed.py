@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from agent import errors
-from agent.cli import exits
+from agent.cli import exit_codes
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, Chaos, LoopbackServer, Script
-from agent.wire import WireRequest
 from tests.conftest import SEED
 
 LINES = 2000
@@ -117,7 +117,7 @@ def test_every_line_is_answered_or_reported_exactly_once_however_often_it_is_kil
         last = begin(tmp_path, server.url)
         _, said = last.communicate(timeout=100)
         sent = len(server.requests)
-    assert last.returncode == exits.PARTLY, said
+    assert last.returncode == exit_codes.PARTLY, said
 
     records = settled(tmp_path)
     assert sorted(record["line"] for record in records) == list(range(1, LINES + 1))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.batching.lines import Line, lines_of
+from agent.batch.records import Line, lines_of
 from agent.errors import ConfigurationError
 from agent.types import AgentRequest, Message, Role
 
@@ -107,7 +107,7 @@ def test_empty_lines_are_left_out_but_counted() -> None:
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    import agent.batching.lines as lines
+    import agent.batch.records as lines
 
     monkeypatch.setattr(lines, "LONGEST", 100)
     file = io.BytesIO(b'"' + b"x" * 5000 + b'"\n"b"\n' + b'"' + b"y" * 97 + b'"\n')

@@ -12,13 +12,10 @@ import pytest
 from typing_extensions import override
 
 from agent import errors
-from agent.batching import (
-    BatchItem,
-    BatchProgress,
-)
+from agent.batch import BatchItem, BatchProgress
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, Script, scripted_agent
 from agent.types import AgentResponse
-from agent.wire import WireRequest
 from tests.batching.ways import Blocking, Way, asked, echoes, priced, said, watched
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from typing_extensions import override
 
 from agent import Agent
-from agent.batching import BatchItem, BatchResult
-from agent.caller import Caller
+from agent.batch import BatchItem, BatchResult
+from agent.client import Caller
+from agent.engine.wire import Limits, Reply, WireRequest
 from agent.testing import Answer, Script, ScriptedTransport
-from agent.wire import Limits, Reply, WireRequest
 from tests.drive import run_and_leave_nothing
 
 

@@ -23,9 +23,9 @@ from typing import Any
 import pyte
 
 from agent import errors
+from agent.engine.wire import Answer, Piece, WireRequest
 from agent.testing import LoopbackServer, VendorScript
 from agent.types import ToolCall
-from agent.wire import Answer, Piece, WireRequest
 
 from .payloads import all_at_once
 from .playing import chunked

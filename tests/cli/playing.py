@@ -19,7 +19,7 @@ import pexpect
 import pyte
 
 from agent.cli import main
-from agent.wire import Answer, Piece, WireRequest
+from agent.engine.wire import Answer, Piece, WireRequest
 
 ROOT = Path(__file__).parent.parent.parent
 MODEL = "openai-chat:gpt-test"

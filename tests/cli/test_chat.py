@@ -16,12 +16,12 @@ import pytest
 from typing_extensions import override
 
 from agent.cli import main
-from agent.cli.asking import session_store
-from agent.cli.chatting import reading, talking
-from agent.cli.chatting.commands import COMMANDS
-from agent.cli.chatting.conversation import Asking, Conversation
-from agent.cli.chatting.reading import Keyboard, Piped, read_text
-from agent.cli.chatting.showing import Screen
+from agent.cli.chat import input, repl
+from agent.cli.chat.commands import COMMANDS
+from agent.cli.chat.conversation import Asking, Conversation
+from agent.cli.chat.input import Keyboard, Piped, read_text
+from agent.cli.chat.repl import Screen
+from agent.cli.targets import session_store
 from agent.graph import DAG
 from agent.stores import SqliteStore
 from agent.testing import scripted_agent
@@ -313,7 +313,7 @@ def test_a_command_that_somebody_else_overtook_changes_nothing(desk: Desk) -> No
         chat.talk()
         with session_store() as store:
             scripted_agent("B.").session("mine", store=store).run("b")
-        talking.Chat(chat.conversation, Typed("/undo", "/history"), str).talk()  # type: ignore[arg-type]
+        repl.Chat(chat.conversation, Typed("/undo", "/history"), str).talk()  # type: ignore[arg-type]
     shown = desk.capsys.readouterr()
     assert "it was changed elsewhere" in shown.err
     assert "> b\nB.\n" in shown.out
@@ -326,7 +326,7 @@ def test_a_name_that_is_taken_meanwhile_leads_to_another(desk: Desk) -> None:
         for taken in ("mine", nameless.id):
             store.create(taken)
         for conversation, words in ((named, "one"), (nameless, "two")):
-            talking.Chat(conversation, Piped([words]), str).talk()  # type: ignore[arg-type]
+            repl.Chat(conversation, Piped([words]), str).talk()  # type: ignore[arg-type]
             assert conversation.turns == 1
         assert named.id == "mine-2"
         assert store.load(nameless.id).title == "two"
@@ -373,7 +373,7 @@ class Typed(Keyboard):
 
 
 @contextlib.contextmanager
-def at_a_keyboard(*keys: str | type[BaseException], tools: Any = (), lines: Any = None) -> Iterator[talking.Chat]:
+def at_a_keyboard(*keys: str | type[BaseException], tools: Any = (), lines: Any = None) -> Iterator[repl.Chat]:
     """A chat whose model answers these lines, or echoes."""
     with session_store() as store:
         agent = scripted_agent(*lines) if lines else scripted_agent()
@@ -382,7 +382,7 @@ def at_a_keyboard(*keys: str | type[BaseException], tools: Any = (), lines: Any 
         )
         record = None if not store.list() else store.load("mine")
         conversation = Conversation(store, asking, record, name=None if record else "mine")
-        chat = talking.Chat(conversation, Typed(*keys), lambda path: TextContent(text=path))
+        chat = repl.Chat(conversation, Typed(*keys), lambda path: TextContent(text=path))
         yield chat
 
 
@@ -512,7 +512,7 @@ def test_a_pipe_cannot_be_asked_so_code_is_not_run_unless_it_was_allowed(desk: D
 
 
 def test_the_tab_key_completes_commands_sessions_and_files(desk: Desk) -> None:
-    from agent.cli.chatting.commands import completions
+    from agent.cli.chat.commands import completions
 
     (desk.home / "folder").mkdir()
     (desk.home / "folder" / "file.txt").write_text("x")
@@ -538,9 +538,9 @@ def test_a_keyboard_keeps_its_lines_for_the_next_chat_and_its_answers_to_itself(
         return key
 
     shown: list[str] = []
-    desk.monkeypatch.setattr(reading, "_readline", lambda: readline)
+    desk.monkeypatch.setattr(input, "_readline", lambda: readline)
     desk.monkeypatch.setattr("builtins.input", given)
-    desk.monkeypatch.setattr(reading, "discard_input", lambda: True)
+    desk.monkeypatch.setattr(input, "discard_input", lambda: True)
     desk.monkeypatch.setenv("TERM", "xterm")
     keyboard = Keyboard(desk.home / "deep" / "history", lambda line: [f"{line}!"])
     assert readline.settings == ["set enable-bracketed-paste on", "tab: complete"]
@@ -589,8 +589,8 @@ class FakeReadline:
 
 def test_with_its_output_elsewhere_a_chat_asks_on_standard_error(desk: Desk) -> None:
     desk.monkeypatch.setattr("builtins.input", lambda prompt: f"[{prompt}]")
-    desk.monkeypatch.setattr(reading, "discard_input", lambda: True)
-    keyboard = reading.Prompted()
+    desk.monkeypatch.setattr(input, "discard_input", lambda: True)
+    keyboard = input.Prompted()
     assert [keyboard.line("> "), keyboard.answer("Sure? "), keyboard.has_begun] == ["[]", "[]", False]
     shown = desk.capsys.readouterr()
     assert (shown.out, shown.err) == ("", "> Sure? ")
@@ -601,7 +601,7 @@ def test_an_answer_that_may_have_been_typed_before_the_question_is_none(desk: De
     with open("/dev/null") as nothing:
         for source in (nothing, io.StringIO("y\n")):
             desk.monkeypatch.setattr("sys.stdin", source)
-            for keyboard in (Keyboard(), reading.Prompted()):
+            for keyboard in (Keyboard(), input.Prompted()):
                 with pytest.raises(EOFError):
                     keyboard.answer("Sure? ")
 
@@ -629,7 +629,7 @@ def test_the_guide_shows_what_a_chat_prints(desk: Desk) -> None:
             printed.write(f"{prompt}{text}\n")
             return text
 
-    desk.monkeypatch.setattr("agent.cli.chat.Piped", Echoed)
+    desk.monkeypatch.setattr("agent.cli.chat.command.Piped", Echoed)
     desk.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(line[2:] for line in typed).encode())))
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         assert main(["chat", *arguments]) == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import agent
-from agent.cli import exits, main
+from agent.cli import exit_codes, main
 from agent.cli.app import COMMANDS
 from agent.graph import DAG
 
@@ -60,10 +60,10 @@ def test_what_costs_nothing_has_a_price_of_nothing() -> None:
 
 def test_no_model_is_like_that() -> None:
     done = run("models", "no-such-model-anywhere")
-    assert (done.code, done.out) == (exits.FAILED, "")
+    assert (done.code, done.out) == (exit_codes.FAILED, "")
     assert "No model" in done.err
     done = run("models", "--provider", "nobody")
-    assert done.code == exits.USAGE
+    assert done.code == exit_codes.USAGE
     assert "nobody" in done.err
 
 
@@ -92,7 +92,7 @@ def test_a_route_is_explained_and_nobody_is_asked() -> None:
 
 def test_a_route_without_anybody_fails() -> None:
     done = run("explain", "-m", "openai:gpt-5", "hi")
-    assert done.code == exits.FAILED
+    assert done.code == exit_codes.FAILED
     assert "api_key=" not in done.out
 
 
@@ -107,7 +107,7 @@ def test_a_request_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_request_that_would_fail_ends_with_one() -> None:
     done = run("check", "-m", "scripted:a", "-m", "openai:gpt-5", "hi")
-    assert done.code == exits.FAILED
+    assert done.code == exit_codes.FAILED
     assert "key      missing" in done.out
 
 
@@ -201,8 +201,8 @@ def graph(tmp_path: Path) -> Path:
 def test_a_graph_is_printed(graph: Path) -> None:
     assert run("graph", str(graph), "--text").out == "● user: Hello?\n● assistant: Yes.\n"
     assert run("graph", str(graph), "--mermaid").out.startswith("graph TD\n")
-    assert run("graph", str(graph), "--mermaid", "--text").code == exits.USAGE
-    assert run("graph", str(graph), "--text", "--no-open").code == exits.USAGE
+    assert run("graph", str(graph), "--mermaid", "--text").code == exit_codes.USAGE
+    assert run("graph", str(graph), "--text", "--no-open").code == exit_codes.USAGE
 
 
 def test_a_graph_is_opened_in_the_browser(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,11 +235,11 @@ def test_a_file_that_is_no_graph(graph: Path, tmp_path: Path) -> None:
     (tmp_path / "half.json").write_bytes(graph.read_bytes()[:-20])
     for name in ("nowhere.json", "other.json", "bytes.json", "half.json", "."):
         done = run("graph", str(tmp_path / name))
-        assert done.code == exits.USAGE
+        assert done.code == exit_codes.USAGE
         assert done.err.startswith("error: ")
         assert "\nfix: " in done.err
     done = run("graph", str(graph), "--no-open", "--out", str(tmp_path / "no" / "where.html"))
-    assert done.code == exits.FAILED
+    assert done.code == exit_codes.FAILED
     assert "where.html cannot be written" in done.err
 
 
@@ -271,7 +271,7 @@ def test_every_command_explains_itself(name: str) -> None:
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "typer", None)
     done = run("run", "hi")
-    assert (done.code, done.out) == (exits.SETUP, "")
+    assert (done.code, done.out) == (exit_codes.SETUP, "")
     assert 'fix: pip install "agent-llm-router[cli]"' in done.err
     assert run("--version").code == 0
 
@@ -281,7 +281,7 @@ def test_ctrl_c_before_anything_has_begun(monkeypatch: pytest.MonkeyPatch) -> No
         raise KeyboardInterrupt
 
     monkeypatch.setattr("agent.cli._missing", interrupted)
-    assert main(["run", "hi"]) == exits.INTERRUPTED
+    assert main(["run", "hi"]) == exit_codes.INTERRUPTED
 
 
 @pytest.mark.parametrize(

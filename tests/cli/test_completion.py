@@ -10,7 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from agent.cli.completing import put_together
+from agent.cli.completion import put_together
 from agent.cli.options import STRATEGIES, THINKING, complete_model
 from agent.models import known_models
 from agent.routing import strategies
@@ -81,7 +81,7 @@ def test_a_shell_completes_commands_options_models_and_files(
     if shutil.which(name) is None:
         pytest.skip(f"there is no {name}")
     monkeypatch.setenv("AGENT_HOME", str(tmp_path / "data"))
-    from agent.cli.asking import session_store
+    from agent.cli.targets import session_store
 
     with session_store() as store:
         scripted_agent("Yes.").session("holidays", store=store).run("Shall we?")
@@ -141,7 +141,7 @@ def test_a_provider_that_is_the_only_one_is_completed_to_its_models() -> None:
 
 
 def test_the_tab_key_makes_no_files_and_no_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.cli.chat import complete_session
+    from agent.cli.chat.command import complete_session
 
     monkeypatch.setenv("AGENT_HOME", str(tmp_path / "none"))
     assert complete_session("") == []

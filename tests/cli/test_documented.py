@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agent.cli import exits
+from agent.cli import exit_codes
 from agent.cli.app import COMMANDS, command
+from agent.engine.wire import Answer, WireRequest
 from agent.graph import DAG
 from agent.testing import LoopbackServer, VendorScript
-from agent.wire import Answer, WireRequest
 from scripts.command_line import PAGE, page
 from tests.test_docs import PAGES, short, vendor
 
@@ -133,7 +133,7 @@ def test_every_command_of_the_documentation_is_right(one: Line) -> None:
             assert parsed(one.arguments).name in (*COMMANDS, *one.arguments)
         return
     done = run(*one.arguments, stdin=one.stdin)
-    assert done.code == exits.OK, done.err
+    assert done.code == exit_codes.OK, done.err
     if one.promised:
         if "--session" in one.arguments:  # the lines before it have not been said here
             return
@@ -154,5 +154,5 @@ def test_the_help_pages_are_those_of_the_program() -> None:
 def test_every_exit_code_is_documented() -> None:
     guide = (ROOT / "docs" / "guides" / "command-line.md").read_text("utf-8")
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", guide, re.M)}
-    defined = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    defined = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
     assert documented == defined

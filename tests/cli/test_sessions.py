@@ -11,9 +11,9 @@ import pytest
 from typing_extensions import override
 
 from agent.cli import main
-from agent.cli.asking import session_store
-from agent.cli.chatting.records import Spent, family, found
-from agent.cli.chatting.records import copied as fork_of
+from agent.cli.chat.records import Spent, family, found
+from agent.cli.chat.records import copied as fork_of
+from agent.cli.targets import session_store
 from agent.errors import ConfigurationError
 from agent.sessions import AgentSession
 from agent.testing import scripted_agent

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.asking import session_store
-from agent.cli.chatting.commands import help_lines
+from agent.cli.chat.commands import help_lines
 from agent.cli.tables import cells, cut, hanging, table
+from agent.cli.targets import session_store
 from agent.cli.terminal import dollars
 from agent.testing import scripted_agent
 

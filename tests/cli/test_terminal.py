@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from agent.cli import terminal
 from agent.cli.terminal import Cleaner, clean
+from agent.engine.wire import Answer, WireRequest
 from agent.models import ModelFacts, register_model
 from agent.models.lookup import _facts, _registered
 from agent.testing import LoopbackServer
 from agent.types import ToolCall
-from agent.wire import Answer, WireRequest
 from tests.support.cases import for_each
 
 from .payloads import all_at_once, payloads

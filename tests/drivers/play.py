@@ -18,14 +18,14 @@ from typing import Any, Self, TypeAlias
 from typing_extensions import override
 
 from agent import Agent
-from agent.drivers.aio import AioRun
-from agent.drivers.simulated import Simulation
-from agent.drivers.sync import SyncRun
-from agent.flow import Emit, Flow, Open, Read, Sleep
+from agent.engine.drivers.asyncio import AioRun
+from agent.engine.drivers.simulated import Simulation
+from agent.engine.drivers.sync import SyncRun
+from agent.engine.flow import Emit, Flow, Open, Read, Sleep
+from agent.engine.wire import Limits, WireRequest
 from agent.testing import Answer, LoopbackServer, Piece, RawAnswer
 from agent.transports.http import HttpTransport
 from agent.types import StreamEvent
-from agent.wire import Limits, WireRequest
 from tests.drive import AnyHttp, make_transport, run_and_leave_nothing
 
 FOREVER = 30.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from agent import Agent, errors
-from agent.streams import AsyncResponseStream
+from agent.calls.streams import AsyncResponseStream
 from agent.testing import LoopbackServer
 from tests.drive import run_and_leave_nothing
 from tests.drivers.play import agent_at, endless, hung_up, stall, tokens, without_gc
@@ -252,8 +252,8 @@ def test_there_is_no_response_before_the_end(server: LoopbackServer) -> None:
 
 def test_a_half_made_stream_can_be_finalized() -> None:
     """An interrupt may come while the object is being made."""
+    from agent.calls.streams import ResponseStream
     from agent.engine.stream import _EventIterator
-    from agent.streams import ResponseStream
 
     for kind in (ResponseStream, AsyncResponseStream, _EventIterator):
         half = kind.__new__(kind)

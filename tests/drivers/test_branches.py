@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.drivers.aio import AioRun
-from agent.drivers.simulated_things import SimulatedTool
-from agent.drivers.sync import SyncRun
-from agent.flow import (
+from agent.engine.drivers.asyncio import AioRun
+from agent.engine.drivers.simulated import SimulatedTool
+from agent.engine.drivers.sync import SyncRun
+from agent.engine.flow import (
     Branch,
     Cancel,
     Emit,
@@ -32,8 +32,8 @@ from agent.flow import (
     Spawn,
     Wait,
 )
+from agent.engine.wire import Cancelled, Limits
 from agent.types import StreamEvent
-from agent.wire import Cancelled, Limits
 from tests.drivers.play import (
     Stage,
     SyncStage,

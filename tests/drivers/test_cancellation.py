@@ -14,12 +14,12 @@ import pytest
 from typing_extensions import override
 
 from agent import Agent, errors
-from agent.drivers.aio import AioRun
-from agent.flow import Flow, Open, Read, Send, Sleep
+from agent.engine.drivers.asyncio import AioRun
+from agent.engine.flow import Flow, Open, Read, Send, Sleep
+from agent.engine.wire import AsyncBody, Limits, Reply, WireRequest
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
-from agent.wire import AsyncBody, Limits, Reply, WireRequest
 from tests.drive import make_transport
 from tests.drivers.play import agent_at, failing, hung_up, never, pools_are_idle, stall, streamed_or_whole
 
@@ -358,8 +358,8 @@ def test_aborting_a_finished_stream_is_harmless() -> None:
 
 def test_cancelling_at_the_worst_moment_is_never_missed() -> None:
     """The wish to stop may come between looking for it and beginning to wait."""
-    from agent.drivers.sync import SyncRun
-    from agent.wire import Cancelled
+    from agent.engine.drivers.sync import SyncRun
+    from agent.engine.wire import Cancelled
 
     def flow() -> Flow[None]:
         while True:

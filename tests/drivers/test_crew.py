@@ -9,8 +9,8 @@ import time
 import pytest
 
 from agent import Agent, tool
-from agent.drivers import crew
-from agent.drivers.crew import Crew
+from agent.engine.drivers import threads as crew
+from agent.engine.drivers.threads import Crew
 from agent.testing import scripted_agent
 from agent.types import ToolCall
 

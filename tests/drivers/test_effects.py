@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.context import ambient_deadline
-from agent.drivers.sync import SyncRun
-from agent.flow import Emit, Flow, Invoke, Now, Open, Random, Read, Send, Sleep, intercept, rest_of
+from agent.engine.context import ambient_deadline
+from agent.engine.drivers.sync import SyncRun
+from agent.engine.flow import Emit, Flow, Invoke, Now, Open, Random, Read, Send, Sleep, intercept, rest_of
+from agent.engine.wire import Cancelled, Limits
 from agent.types import StreamEvent
-from agent.wire import Cancelled, Limits
 from tests.drivers.play import Stage, SyncStage, cut, endless, listen, never, stall, tokens, whole
 
 COLOUR: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
@@ -338,7 +338,7 @@ def test_a_flow_that_acts_while_being_closed_is_an_error_but_its_socket_is_close
 
 
 async def _advance_and_close(stage: Stage, flow: Flow[Any]) -> None:
-    from agent.drivers.aio import AioRun
+    from agent.engine.drivers.asyncio import AioRun
 
     run = AioRun(stage.transport, flow)
     await run.advance()

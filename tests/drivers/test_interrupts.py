@@ -19,10 +19,10 @@ import pytest
 
 import agent as package
 from agent import Agent
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
-from agent.wire import WireRequest
 from tests.drivers.play import agent_at, busy_connections, failing, hung_up, stall, tokens, whole
 
 OURS = str(Path(package.__file__).parent)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors
-from agent.drivers.sync import SyncRun, drain
-from agent.flow import Failed, Finished, Flow, Invoke, Spawn, Wait
+from agent.engine.drivers.sync import SyncRun, drain
+from agent.engine.flow import Failed, Finished, Flow, Invoke, Spawn, Wait
 from agent.testing import LoopbackServer
 from agent.transports.http import HttpTransport
 from tests.drivers.play import Stage, agent_at, never, streamed_or_whole

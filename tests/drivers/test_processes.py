@@ -20,10 +20,10 @@ import httpx2
 import pytest
 
 from agent import Agent, errors
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
-from agent.wire import WireRequest
 from tests.drive import Driver, make_transport, run_and_leave_nothing
 from tests.drivers.play import agent_at, completion, cut, failing, stall, without_gc
 
@@ -241,9 +241,9 @@ def test_a_program_ends_quickly_and_quietly_with(name: str, carrier: str) -> Non
         prelude = f"""
 import asyncio, threading, time
 from agent import Agent
-from agent.drivers.aio import AioRun, drain as adrain
-from agent.drivers.sync import SyncRun, drain
-from agent.flow import Cancel, Invoke, Spawn, Wait
+from agent.engine.drivers.asyncio import AioRun, drain as adrain
+from agent.engine.drivers.sync import SyncRun, drain
+from agent.engine.flow import Cancel, Invoke, Spawn, Wait
 from agent.transports.http import HttpTransport
 agent = Agent("openai-chat:m", api_key="k", base_url="{server.url}/v1", max_retries=0, transport="{carrier}")
 started = time.monotonic()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from agent.drivers.news import Gathered
+from agent.engine.drivers.branch_events import Gathered
 
 
 def test_what_is_reported_before_the_loop_comes_to_it_is_told_at_once() -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.drivers.simulated import Simulation, Stopped
-from agent.drivers.simulated_things import SimulatedTool
-from agent.flow import AnyEffect, Emit, Flow, Invoke, Open, Read, Send, Sleep, Spawn, Wait
+from agent.engine.drivers.simulated import SimulatedTool, Simulation, Stopped
+from agent.engine.flow import AnyEffect, Emit, Flow, Invoke, Open, Read, Send, Sleep, Spawn, Wait
+from agent.engine.wire import Limits, WireRequest
 from agent.testing import Answer, Piece, simulate
 from agent.types import RetryConfig, StreamEvent
-from agent.wire import Limits, WireRequest
 from tests.drive import make_agent
 from tests.drivers.play import END, failing, never, sse, stall, token, tokens, whole
 

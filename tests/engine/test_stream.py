@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from agent import errors, tool
 from agent.engine.stream import AsyncStream, Stream
+from agent.engine.wire import Cancelled
 from agent.testing import Answer, scripted_agent
 from agent.types import ToolCall
-from agent.wire import Cancelled
 from tests.drive import run_and_leave_nothing
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent import Agent
+from agent.engine.wire import Transport, WireRequest
 from agent.errors import AgentError
 from agent.testing import FAULTS, Answer, LoopbackServer, VendorScript
 from agent.types import AgentResponse, TextContent
-from agent.wire import Transport, WireRequest
 from tests.drive import make_transport
 from tests.drivers.play import NO_TLS
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agent import Agent
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer, Piece
 from agent.types import RetryConfig
-from agent.wire import WireRequest
 from tests.drive import AnyHttp, make_transport
 from tests.drivers.play import NO_TLS
 from tests.faults.playing import CODECS, MODELS, good

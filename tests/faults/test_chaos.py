@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors
+from agent.engine.wire import WireRequest
 from agent.testing import (
     FAULTS,
     Answer,
@@ -24,7 +25,6 @@ from agent.testing import (
 )
 from agent.testing.faults import chosen, is_usual
 from agent.types import RetryConfig
-from agent.wire import WireRequest
 from tests.drive import Driver
 from tests.faults.playing import CODECS, MODELS, WORDS, good
 

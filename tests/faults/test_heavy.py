@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.engine.wire import parse_json
 from agent.testing import LoopbackServer
-from agent.wire import parse_json
 from tests.faults.expected import Failure, expected
 from tests.faults.heavy import HEAVY
 from tests.faults.playing import CODECS, faulty

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, Chaos, LoopbackServer, Piece, VendorScript
 from agent.transports.http import HttpTransport
-from agent.wire import WireRequest
 from tests.drive import AnyHttp, make_transport
 from tests.drivers.play import NO_TLS
 from tests.faults.playing import CODECS, MODELS

@@ -17,7 +17,7 @@ from inline_snapshot import snapshot
 
 from agent import errors, tool
 from agent.graph import DAG, Node
-from agent.graph.linear import NO_RESULT, linearised
+from agent.graph.node import NO_RESULT, linearised
 from agent.types import (
     AgentResponse,
     Message,

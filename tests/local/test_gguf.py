@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors, local
-from agent.local import engine, gguf, machine, weights
+from agent.local import engine, gguf, weights
+from agent.local import weights as machine
 from agent.local.gguf import described, look_at, memory_for
 from tests.local.conftest import STATUS
 

@@ -13,7 +13,7 @@ import pytest
 
 from agent import Agent, ContentPart, Message, errors, local, tool
 from agent.local import engine as engines
-from agent.local.pieces import failure_status
+from agent.local.engine import failure_status
 from agent.local.weights import SMOLLM2, Model
 from agent.types import AudioContent, DocumentContent
 from tests.local.conftest import Face

@@ -24,10 +24,10 @@ pytestmark = pytest.mark.skipif(not STATUS.ready, reason=f"{STATUS.problem}")
 KEY = "sk-only-we-know"
 SERVER = """
 import sys
-from agent.local import engine, machine
+from agent.local import engine, weights
 from agent.local.weights import SMOLLM2, checked
 
-module = machine.load_engine()
+module = weights.load_engine()
 params = engine.parameters(module, SMOLLM2, checked(SMOLLM2))
 params.api_keys = [sys.argv[1]]
 params.cache_prompt = False  # as the model in process does whenever its answer must not vary

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.local.pieces import cut_off, failure_status, is_cut_off, is_failure
-from agent.local.preparing import prepared, prepared_to_count
+from agent.local.engine import cut_off, failure_status, is_cut_off, is_failure
+from agent.local.prompts import prepared, prepared_to_count
 
 MOST = 2**53 - 1
 

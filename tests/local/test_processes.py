@@ -102,11 +102,11 @@ def test_an_engine_that_was_never_asked_can_be_freed() -> None:
     """The engine itself waits for a thread then that has not begun, and takes the whole process with it."""
     run(
         """
-        from agent.local import engine, machine
+        from agent.local import engine, weights
         from agent.local.weights import SMOLLM2, checked
 
         for _ in range(3):
-            engine._loaded(machine.load_engine(), SMOLLM2, checked(SMOLLM2))
+            engine._loaded(weights.load_engine(), SMOLLM2, checked(SMOLLM2))
         """
     )
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from agent import Agent, Message, errors, local
-from agent.local import engine, machine, weights
+from agent.engine.wire import Headers, Reply
+from agent.local import engine, weights
+from agent.local import weights as machine
 from agent.local.weights import SMOLLM2, located
 from agent.providers.local import LocalCodec, provider
 from agent.types import AgentConfig, AgentRequest
-from agent.wire import Headers, Reply
 from tests.local.conftest import STATUS, Face
 
 needs_engine = pytest.mark.skipif(machine.engine_version() is None, reason="the engine is not installed")

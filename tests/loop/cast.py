@@ -12,13 +12,12 @@ from urllib.parse import urlsplit
 from typing_extensions import override
 
 from agent import Agent
-from agent.flow import Emit, Flow, Sleep
+from agent.engine.flow import Emit, Flow, Sleep
+from agent.engine.wire import Answer, WireRequest
 from agent.loop import MemoryJournal
 from agent.testing import Simulation, VendorScript
-from agent.tools.base import ToolContext
-from agent.tools.flows import FlowTool
+from agent.tools.base import FlowTool, ToolContext
 from agent.types import AgentResponse, TextContent, ToolCall, ToolSpec
-from agent.wire import Answer, WireRequest
 from tests.loop.scenarios import Wish
 
 _TURN = re.compile(rb"\[turn (\d+)\]")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from agent.looping.results import RunResult
+from agent.loop.results import RunResult
 from agent.testing import scripted_agent
 from agent.tools import tool
 from agent.types import ToolCall

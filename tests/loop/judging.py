@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent import Agent
-from agent.looping.results import RunResult
+from agent.loop.results import RunResult
 from agent.types import AgentRequest, Message, Role, ToolCall, ToolResult
 from tests.loop.tables import MOST
 from tests.loop.telling import check_history

@@ -17,18 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 from typing_extensions import override
 
 from agent import Agent, Hooks, Router, ToolContext, errors, tool
-from agent.loop import (
-    Change,
-    Deny,
-    Entry,
-    Journal,
-    JournalError,
-    MemoryJournal,
-    RunResult,
-    SqliteJournal,
-    calls_in,
-)
-from agent.looping.record import INTERRUPTED
+from agent.loop import Change, Deny, Entry, Journal, JournalError, MemoryJournal, RunResult, SqliteJournal, calls_in
+from agent.loop.run_state import INTERRUPTED
 from agent.testing import Script, ScriptedTransport, SimulatedLoop, Simulation, TimedTool, scripted_agent
 from agent.types import Message, ToolCall
 from tests.loop.telling import check_history

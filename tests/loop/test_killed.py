@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent.loop import SqliteJournal, calls_in
-from agent.looping.record import INTERRUPTED
+from agent.loop.run_state import INTERRUPTED
 from agent.types import Message
 from tests.loop.nursery import CALLS, TURNS, Nursery
 from tests.loop.telling import check_history

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from agent import Agent, Hooks, Router, ToolContext, ToolError, errors, tool
 from agent.loop import Allow, Change, Deny
-from agent.looping.results import RunResult
+from agent.loop.results import RunResult
 from agent.testing import Answer, Script, ScriptedTransport, TimedTool, VendorScript, scripted_agent
 from agent.tools import AgentTool, AgentToolResult
 from agent.types import (

@@ -13,7 +13,8 @@ import pytest
 
 from agent import errors, tool
 from agent.testing import scripted_agent
-from agent.tools import ToolContext, leaving, running
+from agent.tools import ToolContext, execution
+from agent.tools import execution as running
 from agent.types import DocumentContent, ImageContent, ToolResult
 from tests.loop import hanging, misbehaving, odd_results
 from tests.loop.judging import OF_PROGRAMMERS, WAYS, call, check_conversation, ran, results_of
@@ -241,7 +242,7 @@ def test_an_agent_that_a_tool_asks_does_not_go_on_when_the_tool_is_given_up(way:
 
 
 def test_a_coroutine_that_swallows_every_cancellation_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaving, "PATIENCE", 0.05)
+    monkeypatch.setattr(execution, "PATIENCE", 0.05)
     closed: list[bool] = []
 
     @tool(timeout=0.05)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors, tool
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, Piece, ScriptedTransport, VendorScript, scripted_agent
 from agent.tools import ToolContext
 from agent.types import AgentResponse, Message, ToolCall
-from agent.wire import WireRequest
 from tests.loop.judging import call, check_conversation, ran, results_of
 from tests.loop.telling import check_history
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from agent.flow import Flow
-from agent.looping import calls, flow, journaling
-from agent.looping.journal import JournalError, calls_in
-from agent.looping.record import INTERRUPTED, Record, Slot
-from agent.tools.running import performed
+from agent.engine.flow import Flow
+from agent.loop import flow, recovery, tool_calls
+from agent.loop.journal import JournalError, calls_in
+from agent.loop.run_state import INTERRUPTED, Record, Slot
+from agent.tools.execution import performed
 from agent.types import ToolResult
 from tests.conftest import SEED
 from tests.loop.scenarios import BREAKS, SAID, TOOLS, VENDORS, Scenario, Wish, shrunk
@@ -171,11 +171,11 @@ def _nothing(*args: Any) -> Flow[None]:
 
 
 def _begin_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "begin", _nothing)
+    monkeypatch.setattr(tool_calls, "begin", _nothing)
 
 
 def _end_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "finish", _nothing)
+    monkeypatch.setattr(tool_calls, "finish", _nothing)
 
 
 def _forget_what_the_model_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,41 +183,41 @@ def _forget_what_the_model_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "recall", lambda record, slot: None)
-    monkeypatch.setattr(journaling, "recall", lambda record, slot: None)
+    monkeypatch.setattr(tool_calls, "recall", lambda record, slot: None)
+    monkeypatch.setattr(recovery, "recall", lambda record, slot: None)
 
 
 def _forget_results_of_paused_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = journaling._recall_results
-    monkeypatch.setattr(journaling, "_recall_results", lambda record: real(record) if record.latest.id else None)
+    real = recovery._recall_results
+    monkeypatch.setattr(recovery, "_recall_results", lambda record: real(record) if record.latest.id else None)
 
 
 def _run_interrupted_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "begun_before", lambda record, slot: None)
+    monkeypatch.setattr(tool_calls, "begun_before", lambda record, slot: None)
 
 
 def _give_up_on_safe_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     def resume(plan: Any, record: Any, slot: Slot, tool: Any, arguments: Any) -> None:
         slot.fail(INTERRUPTED, "interrupted")
 
-    monkeypatch.setattr(calls, "_resume", resume)
+    monkeypatch.setattr(tool_calls, "_resume", resume)
 
 
 def _deny_what_had_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     def resume(plan: Any, record: Any, slot: Slot, tool: Any, arguments: Any) -> None:
         slot.fail("The call was denied.", "rejected")
 
-    monkeypatch.setattr(calls, "_resume", resume)
+    monkeypatch.setattr(tool_calls, "_resume", resume)
 
 
 def _share_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = journaling._written
+    real = recovery._written
 
     def written(*args: Any) -> Flow[bool]:
         yield from real(*args)
         return True
 
-    monkeypatch.setattr(journaling, "_written", written)
+    monkeypatch.setattr(recovery, "_written", written)
 
 
 def _tell_results_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,22 +252,22 @@ def _retry_tools(monkeypatch: pytest.MonkeyPatch) -> None:
         except Exception:
             return (yield from performed(running, tool, arguments, context, timeout, limit))
 
-    monkeypatch.setattr(calls, "tried", tried)
+    monkeypatch.setattr(tool_calls, "tried", tried)
 
 
 def _let_tools_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = calls._spawned
+    real = tool_calls._spawned
 
     def spawned(plan: Any, slot: Slot, around: Any) -> Flow[Any]:
         branch = yield from real(plan, slot, around)
         slot.until = float("inf")
         return branch
 
-    monkeypatch.setattr(calls, "_spawned", spawned)
+    monkeypatch.setattr(tool_calls, "_spawned", spawned)
 
 
 def _never_mind_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = calls.run_calls
+    real = tool_calls.run_calls
 
     def run_calls(plan: Any, record: Any, around: Any) -> Flow[None]:
         config = plan.config.model_copy(update={"parallel_tool_execution": True})
@@ -288,7 +288,7 @@ def _begin_anew_with_every_life(monkeypatch: pytest.MonkeyPatch) -> None:
     def replay(plan: Any, record: Record, data: Mapping[str, Any]) -> None:
         record.known = {}
 
-    monkeypatch.setattr(journaling, "_replay", replay)
+    monkeypatch.setattr(recovery, "_replay", replay)
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ from math import inf
 from typing import Any
 
 from agent import Router, errors
-from agent.caller import Caller
-from agent.drivers.simulated import Stopped
-from agent.flow import AnyEffect, Invoke, Open, Read, Send
+from agent.client import Caller
+from agent.engine.drivers.simulated import Stopped
+from agent.engine.flow import AnyEffect, Invoke, Open, Read, Send
+from agent.engine.wire import Answer, WireRequest
 from agent.loop import Allow, Ask, CallRecord, Change, Deny, PausedRun, RunResult, calls_in
-from agent.looping.record import INTERRUPTED
+from agent.loop.run_state import INTERRUPTED
 from agent.testing import SimulatedLoop, Simulation
 from agent.tools.base import ToolContext
 from agent.types import Message, TextContent, ToolCall, ToolResult, Usage
-from agent.wire import Answer, WireRequest
 from tests.loop.cast import Model, MortalSimulation, TriedTool, WatchedJournal, agent_at, is_sub, toolbox
 from tests.loop.scenarios import Scenario, Wish
 from tests.loop.telling import check_history

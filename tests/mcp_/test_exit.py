@@ -20,7 +20,7 @@ from mcp.server import Server
 
 from agent import errors
 from agent.mcp import MCPServer
-from agent.mcp.notes import Notes
+from agent.mcp.errors import Notes
 from agent.mcp.session import Session
 from tests.mcp_.conftest import HERE, until
 from tests.mcp_.test_stdio import PLAIN, act, alive, plain
@@ -30,7 +30,7 @@ import os, sys, threading
 sys.path.insert(0, {str(HERE)!r})
 import official_server
 from agent.mcp import MCPServer
-from agent.mcp.notes import Notes
+from agent.mcp.errors import Notes
 from agent.mcp.session import Session
 
 def pid():

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from agent import errors
+from agent.engine.wire import WireRequest
 from agent.mcp import MCPServer
 from agent.testing import Answer, LoopbackServer
 from agent.tools import ToolError
-from agent.wire import WireRequest
 
 JSON = {"content-type": "application/json"}
 TOOL = {"name": "act", "inputSchema": {"type": "object"}}

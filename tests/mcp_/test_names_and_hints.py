@@ -13,10 +13,8 @@ import pytest
 
 from agent import errors
 from agent.mcp import MCPServer
-from agent.mcp.hints import RISK, judged
-from agent.mcp.names import names_for
-from agent.mcp.notes import Notes
-from agent.mcp.tools import MCPTool
+from agent.mcp.errors import Notes
+from agent.mcp.tools import RISK, MCPTool, judged, names_for
 from agent.testing import Answer, LoopbackServer
 from agent.tools import ArgumentsError
 from tests.mcp_.conftest import HERE

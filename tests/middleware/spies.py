@@ -7,7 +7,7 @@ from typing import Any
 
 import agent
 from agent import Agent, RetryConfig, Router
-from agent.flow import Now
+from agent.engine.flow import Now
 from agent.middleware import Middleware
 
 KINDS = ("plain", "async", "flow", "awaitable")

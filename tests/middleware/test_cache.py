@@ -11,10 +11,10 @@ import pytest
 from pydantic import AliasChoices, BaseModel, Field, field_serializer
 
 from agent import Agent, AgentRequest, AgentResponse, Router, ToolCall, Usage, errors
+from agent.engine.wire import Answer
 from agent.middleware import Cache, CallInfo, MemoryStore, Redaction, SqliteStore, Store
 from agent.testing import LoopbackServer, Script, ScriptedTransport, Simulation, scripted_agent
 from agent.types import AudioContent, Message, TextContent, ThinkingContent, fold
-from agent.wire import Answer
 from tests.drive import Driver
 from tests.middleware.spies import EVERY_PLACE, Place
 

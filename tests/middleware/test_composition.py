@@ -16,14 +16,14 @@ from pydantic import BaseModel, TypeAdapter
 from typing_extensions import override
 
 from agent import Agent, AgentRequest, AgentResponse, Message, RetryConfig, Router, StreamEvent, Target, Usage, errors
-from agent.context import Context, RunPlace
-from agent.flow import Emit, Flow, Now, Sleep
+from agent.engine.context import Context, RunPlace
+from agent.engine.flow import Emit, Flow, Now, Sleep
+from agent.engine.wire import Answer, WireRequest
 from agent.middleware import Cache, CallInfo, CostTracker, Logging, Metrics, Middleware, Redaction, Throttle, listened
-from agent.middleware.fingerprints import of_wire
+from agent.middleware.base import of_wire
 from agent.models import ModelFacts, Prices, register_model
 from agent.testing import Script, ScriptedTransport, Simulation, VendorScript, scripted_agent, simulate
 from agent.types import ToolSpec
-from agent.wire import Answer, WireRequest
 from tests.middleware.spies import Spy, in_a_router, plain_agent, raising, router
 
 

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from agent import Agent, AgentResponse, Message, RetryConfig, Usage, errors
-from agent.context import Context, RunPlace
+from agent.engine.context import Context, RunPlace
 from agent.middleware import Logging
 from agent.testing import Script, Simulation, scripted_agent
 from tests.drive import Driver

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from agent import AgentResponse, RetryConfig, Router, Usage, errors
-from agent.context import Context, RunPlace
+from agent.engine.context import Context, RunPlace
+from agent.engine.wire import Answer, Piece
 from agent.middleware import Cache, CallRecord, Histogram, Metrics
 from agent.testing import Script, Simulation, scripted_agent, simulate
-from agent.wire import Answer, Piece
 from tests.drive import Driver
 from tests.middleware.spies import Spy, plain_agent
 

@@ -13,11 +13,11 @@ import pytest
 from typing_extensions import override
 
 from agent import Agent, AgentRequest, AgentResponse, Router, StreamEvent, errors
-from agent.flow import Flow, Sleep
+from agent.engine.flow import Flow, Sleep
+from agent.engine.wire import Answer
 from agent.middleware import CallInfo, Middleware
 from agent.testing import Script, Simulation, Stopped, scripted_agent, simulate
 from agent.types import fold
-from agent.wire import Answer
 from tests.drive import Driver
 from tests.middleware.spies import EVERY_PLACE, KINDS, PLACES, Place, Spy, innermost, plain_agent, raising, spy_with
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from agent import Agent, AgentRequest, AgentResponse, Message, Router, StreamEvent, ToolCall, errors
+from agent.engine.wire import Answer, WireRequest
 from agent.middleware import CallInfo, Redaction
-from agent.middleware.placeholders import Pieces, Table, placeholders_in
-from agent.middleware.texts import in_value
+from agent.middleware.patterns import Pieces, Table, placeholders_in
+from agent.middleware.redaction import in_value
 from agent.testing import Script, ScriptedTransport, Simulation, scripted_agent, simulate
 from agent.types import (
     Citation,
@@ -30,7 +31,6 @@ from agent.types import (
     ToolResult,
     fold,
 )
-from agent.wire import Answer, WireRequest
 from tests.drive import Driver
 from tests.middleware.spies import plain_agent
 

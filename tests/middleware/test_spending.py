@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from agent import AgentResponse, RetryConfig, Router, Target, Usage, errors
+from agent.engine.wire import Answer
 from agent.middleware import Cache, CostTracker
 from agent.models import ModelFacts, Prices, lookup, register_model
 from agent.testing import Script, scripted_agent
 from agent.types import ToolCall
 from agent.types._base import FrozenList
-from agent.wire import Answer
 from tests.drive import Driver
 from tests.middleware.spies import plain_agent
 

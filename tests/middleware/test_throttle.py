@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from agent import Agent, AgentRequest, AgentResponse, Router, Usage, errors
-from agent.middleware import Cache, Throttle
-from agent.middleware import throttle as module
+from agent.middleware import Cache, Throttle, limits
+from agent.models.token_estimates import estimate_prompt
 from agent.testing import Script, Simulation, Stopped, scripted_agent, simulate, start
-from agent.tokens import estimate_prompt
 from tests.drive import Driver
 from tests.middleware.spies import Spy, plain_agent, raising
 
@@ -245,7 +244,7 @@ def test_a_stream_is_held_back_before_it_begins() -> None:
 
 @pytest.mark.timing
 def test_waiting_is_real_where_time_is(drive_real: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WINDOW", 0.2)
+    monkeypatch.setattr(limits, "WINDOW", 0.2)
     throttle = Throttle(rpm=1)
     started = time.monotonic()
     for _ in range(3):
@@ -256,7 +255,7 @@ def test_waiting_is_real_where_time_is(drive_real: Driver, monkeypatch: pytest.M
 
 @pytest.mark.timing
 def test_threads_and_tasks_share_a_limit_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WINDOW", 0.6)
+    monkeypatch.setattr(limits, "WINDOW", 0.6)
     sent: list[float] = []
 
     def network(body: Any) -> str:

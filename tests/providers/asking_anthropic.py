@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from agent.engine.wire import WireRequest
 from agent.providers.anthropic import AnthropicCodec
-from agent.providers.credentials import Address
+from agent.providers.base import Address
 from agent.types import (
     AgentRequest,
     ContentPart,
@@ -19,7 +20,6 @@ from agent.types import (
     ToolResult,
     ToolSpec,
 )
-from agent.wire import WireRequest
 
 SONNET = "claude-sonnet-4-5"
 HOME = Origin(provider="anthropic", api="anthropic", model=SONNET)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic_core import SchemaValidator
 
-from agent.wire import Answer
+from agent.engine.wire import Answer
 from tests.corpus import Exchange
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agent.providers.credentials import Address
+from agent.engine.wire import Reply
+from agent.providers.base import Address
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
-from agent.providers.openai_chat.body import encode_body
+from agent.providers.openai_chat.messages import encode_body
 from agent.types import AgentRequest, AgentResponse
-from agent.wire import Reply
 
 
 def codec_of(dialect: Dialect = OPENAI) -> ChatCodec:

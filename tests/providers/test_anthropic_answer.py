@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent import errors
+from agent.engine.wire import Reply
 from agent.types import (
     AgentRequest,
     AgentResponse,
@@ -21,7 +22,6 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
-from agent.wire import Reply
 from tests.corpus import Exchange, codec_for, exchanges
 from tests.providers.asking_anthropic import CODEC, HOME, SONNET, body_of
 from tests.support.cases import for_each

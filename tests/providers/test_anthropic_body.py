@@ -21,7 +21,7 @@ from agent.providers.anthropic.conversation import (
     PLACEHOLDER_SENT,
 )
 from agent.providers.anthropic.messages import DETAIL_LEFT_OUT, ERROR_WITH_MEDIA
-from agent.providers.credentials import Address
+from agent.providers.base import Address
 from agent.providers.repair import FOREIGN_BLOCK_DROPPED, FOREIGN_THINKING_DROPPED, FOREIGN_THINKING_TOLD
 from agent.types import (
     AgentConfig,

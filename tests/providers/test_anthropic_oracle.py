@@ -15,13 +15,13 @@ from pydantic import BaseModel, TypeAdapter
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
 from agent import Agent
+from agent.engine.wire import Answer
 from agent.providers.anthropic import AnthropicCodec
 from agent.providers.anthropic.models import features_of
-from agent.providers.credentials import Address
+from agent.providers.base import Address
 from agent.testing import LoopbackServer
 from agent.testing.rules import AnthropicRules, Known
 from agent.types import AgentRequest, AgentResponse, Origin
-from agent.wire import Answer
 from tests.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
 from tests.judging import decoded, own_seals
 from tests.providers.sdk_judges import Replay

@@ -8,23 +8,15 @@ from typing import Any
 import pytest
 
 from agent import errors
+from agent.engine.wire import Reply
 from agent.models import ModelFacts
 from agent.providers.anthropic import AnthropicCodec
 from agent.providers.anthropic import fields as wording
-from agent.providers.anthropic.betas import merge_betas
-from agent.providers.anthropic.cache import NO_BREAKPOINT, SHORTENED, TOO_MANY_BREAKPOINTS
+from agent.providers.anthropic.codec import merge_betas
+from agent.providers.anthropic.messages import NO_BREAKPOINT, SHORTENED, TOO_MANY_BREAKPOINTS
 from agent.providers.anthropic.models import features_of
-from agent.providers.credentials import Address
-from agent.types import (
-    AgentRequest,
-    Message,
-    Role,
-    TextContent,
-    ToolResult,
-    ToolSpec,
-    VendorContent,
-)
-from agent.wire import Reply
+from agent.providers.base import Address
+from agent.types import AgentRequest, Message, Role, TextContent, ToolResult, ToolSpec, VendorContent
 from tests.providers.asking_anthropic import (
     CALL,
     CODEC,

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.sse import SseDecoder
+from agent.engine.wire import MAX_REPLY_BYTES, Reply
+from agent.http.sse import SseDecoder
 from agent.types import AgentRequest, ToolSpec
-from agent.wire import MAX_REPLY_BYTES, Reply
 from tests.corpus import APIS, Exchange, codec_for, exchanges
 
 TIMES = 300

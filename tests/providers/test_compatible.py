@@ -14,7 +14,7 @@ import pytest
 from agent import AgentConfig, errors, providers
 from agent.providers.compatible import ROWS, dialect_named
 from agent.providers.openai_chat import Dialect
-from agent.providers.openai_chat.usage import read_usage
+from agent.providers.openai_chat.response import read_usage
 from agent.types import (
     AgentRequest,
     DocumentContent,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from agent.engine.wire import parse_json
 from agent.errors import ProtocolError
 from agent.providers.codec import DecoderBase
 from agent.types import AgentRequest, StreamEvent
-from agent.wire import parse_json
 
 
 class Buggy(DecoderBase):

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.providers.credentials import Address
+from agent.engine.wire import Reply
+from agent.providers.base import Address
 from agent.providers.failures import read_complaint, reply_failure
-from agent.providers.hints import retry_after
 from agent.providers.openai_chat import OPENAI, ChatCodec
+from agent.providers.rate_limit_hints import retry_after
 from agent.types import AgentRequest
-from agent.wire import Reply
 
 
 def failed(status: int, body: Any = None, headers: dict[str, str] | None = None) -> errors.AgentError:

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from agent import AgentConfig, errors
+from agent.engine.wire import Reply, WireRequest
 from agent.providers import load
-from agent.providers.credentials import Address
+from agent.providers.base import Address
 from agent.providers.gemini import VERTEX, GeminiCodec
 from agent.types import AgentRequest, ToolSpec
-from agent.wire import Reply, WireRequest
 
 MODEL = "gemini-2.5-flash"
 TOKEN = "ya29.token"

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.providers.credentials import Address
+from agent.engine.wire import Reply
+from agent.providers.base import Address
 from agent.providers.gemini import GeminiCodec
-from agent.providers.gemini.usage import read_usage
+from agent.providers.gemini.response import read_usage
 from agent.types import (
     AgentRequest,
     AgentResponse,
@@ -28,7 +29,6 @@ from agent.types import (
     VendorContent,
     fold,
 )
-from agent.wire import Reply
 
 CODEC = GeminiCodec(Address("http://127.0.0.1", None))
 MODEL = "gemini-3-flash-preview"

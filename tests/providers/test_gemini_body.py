@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.providers.credentials import Address
+from agent.engine.wire import Reply
+from agent.providers.base import Address
 from agent.providers.gemini import VERTEX, GeminiCodec
 from agent.providers.gemini.models import SKIP_SIGNATURE
 from agent.providers.gemini.names import generate_id
@@ -30,7 +31,6 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
-from agent.wire import Reply
 
 CODEC = GeminiCodec(Address("http://127.0.0.1", None))
 ON_VERTEX = GeminiCodec(Address("http://127.0.0.1", None), name="vertex", platform=VERTEX)

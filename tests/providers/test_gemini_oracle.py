@@ -15,14 +15,14 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from agent import Agent, errors
-from agent.providers.credentials import Address
+from agent.engine.wire import Answer, Reply
+from agent.providers.base import Address
 from agent.providers.gemini import VERTEX, GeminiCodec
 from agent.providers.gemini.models import SKIP_SIGNATURE, features_of
 from agent.testing import LoopbackServer
 from agent.testing.rules import GeminiRules, Known
 from agent.testing.rules.gemini import camel
 from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, ToolCall, ToolResult
-from agent.wire import Answer, Reply
 from tests.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
 from tests.judging import decoded, own_seals
 from tests.providers.sdk_judges import Replay, replayed

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.providers import Provider
-from agent.providers import repair as repair_module
+from agent.providers import Provider, repair
 from agent.providers.anthropic import AnthropicCodec
-from agent.providers.credentials import Address
+from agent.providers.base import Address
 from agent.providers.gemini import GeminiCodec
 from agent.providers.openai_chat import OPENAI
 from agent.providers.openai_responses import ResponsesCodec
@@ -63,11 +62,11 @@ CODECS: dict[str, Provider] = {
 DEAF = ("openai.responses", "anthropic.messages")
 """APIs that take no sound: a conversation with some in it cannot go there, and that is said before it is tried."""
 REPAIRS = {
-    repair_module.UNANSWERED,
-    repair_module.STRAY_RESULT,
-    repair_module.MOVED_RESULT,
-    repair_module.REPEATED_RESULT,
-    repair_module.REPEATED_CALL,
+    repair.UNANSWERED,
+    repair.STRAY_RESULT,
+    repair.MOVED_RESULT,
+    repair.REPEATED_RESULT,
+    repair.REPEATED_CALL,
 }
 
 
@@ -122,8 +121,8 @@ def test_a_recorded_conversation_goes_on_through_another_api(exchange: Exchange,
     parts = [part for message in messages for part in message.parts]
     thought = any(isinstance(part, ThinkingContent) for part in parts)
     ran = any(isinstance(part, VendorContent) for part in parts)
-    assert (repair_module.FOREIGN_THINKING_DROPPED in warnings) == thought, "what is lost is said"
-    assert (repair_module.FOREIGN_BLOCK_DROPPED in warnings) == ran
+    assert (repair.FOREIGN_THINKING_DROPPED in warnings) == thought, "what is lost is said"
+    assert (repair.FOREIGN_BLOCK_DROPPED in warnings) == ran
 
     everything = json.dumps(body, ensure_ascii=False)
     for part in parts:
@@ -147,7 +146,7 @@ def test_reasoning_can_be_carried_over_as_text() -> None:
     for api, codec in CODECS.items():
         dropped = codec.encode(AgentRequest(model=MODELS[api], messages=messages), stream=False)
         assert b"Rain" not in dropped.body
-        assert dropped.warnings == (repair_module.FOREIGN_THINKING_DROPPED,)
+        assert dropped.warnings == (repair.FOREIGN_THINKING_DROPPED,)
     here = Address("http://127.0.0.1", None)
     for told in (
         AnthropicCodec(here, foreign_thinking="text").encode(
@@ -161,4 +160,4 @@ def test_reasoning_can_be_carried_over_as_text() -> None:
         ),
     ):
         assert b"Rain" in told.body
-        assert told.warnings == (repair_module.FOREIGN_THINKING_TOLD,)
+        assert told.warnings == (repair.FOREIGN_THINKING_TOLD,)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from agent import errors
+from agent.engine.wire import Reply
 from agent.types import AgentResponse, Message
-from agent.wire import Reply
 from tests.corpus import HAS_RECORDINGS, Exchange, codec_for, exchanges
 
 APIS = ("anthropic.messages", "gemini.generate")

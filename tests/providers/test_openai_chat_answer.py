@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import json
 
+from agent.engine.wire import Reply
 from agent.providers.compatible import dialect_named
 from agent.providers.openai_chat import Dialect
 from agent.providers.repair import FOREIGN_BLOCK_DROPPED, MOVED_MEDIA
 from agent.types import AgentRequest, AudioContent, Origin, TextContent, ThinkingContent, VendorContent
-from agent.wire import Reply
 from tests.providers.speaking_chat import answers, codec_of, encoded
 
 HOME = Origin(provider="openai-chat", api="openai-chat", model="m")

@@ -23,8 +23,8 @@ from openai.types.chat.completion_create_params import (
 )
 
 from agent import Agent, errors
+from agent.providers.base import Address
 from agent.providers.compatible import ROWS
-from agent.providers.credentials import Address
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.testing import LoopbackServer, Script
 from agent.testing.rules import ChatRules, Known

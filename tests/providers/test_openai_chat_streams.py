@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agent import errors
+from agent.engine.wire import Reply
 from agent.providers.openai_chat.stream import ChatDecoder
 from agent.types import AgentRequest, AgentResponse, AudioContent, StreamEvent, fold
-from agent.wire import Reply
 from tests.providers.speaking_chat import answers, codec_of
 
 REQUEST = AgentRequest(input="?", model="m")

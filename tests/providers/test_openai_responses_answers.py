@@ -8,20 +8,11 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.providers.credentials import Address
+from agent.engine.wire import Reply
+from agent.providers.base import Address
 from agent.providers.openai_responses import ResponsesCodec
 from agent.providers.openai_responses.stream import ResponsesDecoder
-from agent.types import (
-    AgentRequest,
-    AgentResponse,
-    Origin,
-    Part,
-    TextContent,
-    ThinkingContent,
-    ToolSpec,
-    VendorContent,
-)
-from agent.wire import Reply
+from agent.types import AgentRequest, AgentResponse, Origin, Part, TextContent, ThinkingContent, ToolSpec, VendorContent
 from tests.corpus import Exchange, codec_for, exchanges, vendor
 from tests.judging import decoded
 from tests.support.cases import for_each

@@ -9,7 +9,8 @@ import pytest
 from inline_snapshot import snapshot
 
 from agent import errors
-from agent.providers.credentials import Address
+from agent.engine.wire import Reply, WireRequest
+from agent.providers.base import Address
 from agent.providers.openai_responses import Dialect, ResponsesCodec
 from agent.providers.openai_responses.messages import (
     FAILED,
@@ -40,7 +41,6 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
-from agent.wire import Reply, WireRequest
 from tests.providers.test_openai_responses_oracle import judge
 
 HOME = Origin(provider="openai", api="openai-responses", model="gpt-5")

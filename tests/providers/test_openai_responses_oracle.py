@@ -21,7 +21,7 @@ from openai.types.responses.response_create_params import (
 )
 
 from agent import Agent
-from agent.providers.credentials import Address
+from agent.providers.base import Address
 from agent.providers.openai_responses import ResponsesCodec
 from agent.testing import LoopbackServer
 from agent.testing.rules import Known, ResponsesRules

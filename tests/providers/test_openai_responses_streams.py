@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agent import errors
+from agent.engine.wire import Reply
 from agent.types import RefusalContent, TextContent, ToolCall
-from agent.wire import Reply
 from tests.providers.test_openai_responses_answers import (
     CALL,
     CODEC,

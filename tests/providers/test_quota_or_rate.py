@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from agent import errors
+from agent.engine.wire import Reply
 from agent.providers.failures import reply_failure
-from agent.wire import Reply
 
 Kind = Literal["quota", "rate", "overloaded"]
 KINDS: dict[Kind, type[errors.AgentError]] = {

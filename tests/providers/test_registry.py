@@ -9,7 +9,7 @@ import pytest
 
 from agent import Agent, AgentConfig, errors, providers, register_provider, transports
 from agent.providers import Provider
-from agent.providers.credentials import resolve
+from agent.providers.base import resolve
 from agent.providers.scripted import provider as scripted
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.providers.hints import MAX_HINT, duration, retry_after
+from agent.providers.rate_limit_hints import MAX_HINT, duration, retry_after
 
 DATE = "Wed, 21 Oct 2026 07:28:00 GMT"
 EPOCH = 1792567680

@@ -9,10 +9,10 @@ import pytest
 from pydantic import BaseModel
 
 from agent import Agent, ToolSpec, errors
-from agent.providers.schema_example import example_of
+from agent.engine.wire import Answer
+from agent.providers.scripted import example_of
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import ContentPart, Message, RefusalContent, TextContent, ThinkingContent, ToolCall
-from agent.wire import Answer
 
 
 class Point(BaseModel):

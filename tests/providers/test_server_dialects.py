@@ -24,10 +24,11 @@ from pydantic import TypeAdapter
 from typing_extensions import override
 
 from agent import errors
+from agent.engine.wire import MAX_REPLY_BYTES, Reply
+from agent.http.sse import SseDecoder
 from agent.providers import Provider, load, server_dialects
 from agent.providers.server_dialect import Inbound, ServerDialect
 from agent.providers.server_stream import response_events
-from agent.sse import SseDecoder
 from agent.testing import Answer, LoopbackServer
 from agent.types import (
     AgentConfig,
@@ -48,7 +49,6 @@ from agent.types import (
     Usage,
     VendorContent,
 )
-from agent.wire import MAX_REPLY_BYTES, Reply
 from tests import judging, strategies
 from tests.corpus import Exchange, exchanges
 from tests.judging import events_of

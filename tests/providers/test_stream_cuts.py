@@ -8,7 +8,7 @@ import re
 import pytest
 
 from agent import errors
-from agent.wire import Answer
+from agent.engine.wire import Answer
 from tests.corpus import APIS, Exchange, codec_for, dialect_of, exchanges, vendor
 from tests.judging import event_boundaries, events_of, outcome, pieces
 from tests.support.cases import FULL, examples, for_each, sample

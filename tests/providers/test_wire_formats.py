@@ -31,7 +31,7 @@ def test_a_wire_format_keeps_its_promises(name: str, case: str) -> None:
 
 PROGRAM = """
 from agent import Agent, errors
-from agent.costs import price
+from agent.models.prices import price
 from agent.models import facts, known_models
 from agent.providers import known_providers
 from agent.schemas import compile_schema

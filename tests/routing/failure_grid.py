@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent import Agent, Router, Target
+from agent.engine.wire import Answer, WireRequest
 from agent.testing import Script, Simulation, start
-from agent.wire import Answer, WireRequest
 from tests.routing.world import said
 
 FAILURE_SECONDS = 0.1

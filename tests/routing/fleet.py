@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent import Agent, Router, Target, errors
+from agent.engine.wire import Answer, Network, WireRequest
 from agent.testing import Script
-from agent.wire import Answer, Network, WireRequest
 
 _OF_TARGETS = ("weight", "level", "rpm", "tpm", "concurrency")
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agent import RetryConfig, Router, errors
-from agent.routing.timings import KEPT, Timings
+from agent.engine.wire import Answer, WireRequest
+from agent.routing.health import KEPT, Timings
 from agent.testing import Script, Simulation, scripted_agent, simulate
 from agent.types import AgentRequest, BreakerConfig
-from agent.wire import Answer, WireRequest
 from tests.drive import Driver
 from tests.routing.fleet import Fleet, broken, busy
 from tests.routing.test_strategies import paced, tally
@@ -112,7 +112,7 @@ def test_the_winner_of_a_race_is_the_first_to_say_something_and_not_the_first_to
 
     def picks_up_and_thinks(request: WireRequest) -> Answer:
         good = Script("slow thinker", delay=0.0)(request)
-        from agent.wire import Piece
+        from agent.engine.wire import Piece
 
         return Answer([*quick_headers.pieces, Piece(b": ping\n\n", 5.0), *good.pieces], headers=good.headers)
 

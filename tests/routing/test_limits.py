@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from agent import RetryConfig, Router, errors
+from agent.engine.wire import Answer, WireRequest
 from agent.models import ModelFacts, Prices, register_model
 from agent.testing import Script, Simulation, scripted_agent, simulate, start
 from agent.types import AgentRequest, AgentResponse, SpendLimit, Usage
-from agent.wire import Answer, WireRequest
 from tests.drive import Driver
 from tests.routing.fleet import Fleet, broken, busy
 from tests.routing.test_strategies import paced

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
-from agent.locks import Locked
-from agent.providers.hints import Left
+from agent.engine.locks import Locked
+from agent.providers.rate_limit_hints import Left
 from agent.routing.budgets import Refusal, RequestBudget, Reservation, SpendLedger
 from agent.routing.health import Breaker, Cooldown, Permit
 from agent.routing.limits import WINDOW, RateLimiter

@@ -27,7 +27,7 @@ def test_when_one_fails_the_next_is_asked_at_once(drive: Driver) -> None:
 
 
 def test_a_stream_that_fails_before_its_first_event_goes_on_elsewhere(drive: Driver) -> None:
-    from agent.wire import Answer
+    from agent.engine.wire import Answer
 
     fleet = Fleet(a=[Answer([])], b="from b")
     outcome = drive.stream(fleet, make=fleet.make())
@@ -502,7 +502,7 @@ def test_a_broken_stream_may_be_continued_by_another(drive: Driver) -> None:
 
 
 def test_a_call_of_a_broken_attempt_is_never_taken(drive: Driver) -> None:
-    from agent.wire import Answer
+    from agent.engine.wire import Answer
 
     call = (
         'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","type":"function",'

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from agent import Agent, Router, Target
+from agent.engine.wire import Answer, WireRequest
 from agent.testing import Script, Simulation, start
-from agent.wire import Answer, WireRequest
 from tests.routing.world import said
 from tests.support.cases import FULL
 

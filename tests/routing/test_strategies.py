@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from agent import Agent, Router, Target
+from agent.engine.wire import Answer, Network, WireRequest
 from agent.models import ModelFacts, Prices, register_model
 from agent.testing import Script, Simulation, scripted_agent, simulate, start
 from agent.types import AgentRequest, AgentResponse, Message, ThinkingLevel, ToolSpec, Usage
-from agent.wire import Answer, Network, WireRequest
 from tests.routing.fleet import Fleet, busy
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from agent import Router, RoutingStrategy, errors
-from agent.routing.memory import Memory
 from agent.routing.request_profile import NO_RANDOM, RequestProfile
-from agent.routing.strategies import STRATEGIES, RankedTarget, Strategy, read_strategy
+from agent.routing.strategies import STRATEGIES, Memory, RankedTarget, Strategy, read_strategy
 from agent.routing.targets import Target
 from agent.testing import Simulation, scripted_agent, simulate
-from agent.types.router import StrategyName
+from agent.types.routing import StrategyName
 from tests.routing.fleet import Fleet
 from tests.routing.test_strategies import paced
 

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from agent import Agent, Router, Target, errors
-from agent.drivers.simulated import SimulatedRun
+from agent.engine.drivers.simulated import SimulatedRun
+from agent.engine.wire import Answer, Piece, WireRequest
 from agent.testing import Script, Simulation, start
 from agent.types import AgentResponse, BreakerConfig, HedgeConfig, StreamEvent
-from agent.wire import Answer, Piece, WireRequest
 
 JSON = {"content-type": "application/json"}
 SSE = {"content-type": "text/event-stream"}

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 import pytest
 from hypothesis import given, settings
 
+from agent.engine.wire import WireRequest
 from agent.providers import Provider
 from agent.providers.anthropic import AnthropicCodec
-from agent.providers.credentials import Address
+from agent.providers.base import Address
 from agent.providers.gemini import GeminiCodec
 from agent.providers.openai_chat import OPENAI, ChatCodec
 from agent.providers.openai_responses import ResponsesCodec
@@ -30,7 +31,6 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
-from agent.wire import WireRequest
 from tests.corpus import APIS, HAS_RECORDINGS, Exchange, exchanges
 from tests.drive import Driver
 from tests.judging import Anything, own_seals

@@ -25,13 +25,12 @@ from openai.types.responses import input_token_count_params, response_create_par
 from typing_extensions import get_type_hints
 
 from agent import Agent, errors
+from agent.engine.wire import Answer
 from agent.testing import LoopbackServer, VendorScript, Violation, broken_rules
 from agent.testing.rules import anthropic as anthropic_rules
-from agent.testing.rules import gemini as gemini_rules
-from agent.testing.rules import openai_chat, openai_responses
+from agent.testing.rules import gemini, openai_chat, openai_responses
 from agent.testing.rules.gemini_schemas import FIELDS
 from agent.types import Message, Role, ThinkingContent, ToolCall, ToolResult, ToolSpec
-from agent.wire import Answer
 from tests.drive import Driver
 from tests.rules import chat_cases, gemini_cases, messages_cases, responses_cases
 from tests.rules.cases import CHAT, GEMINI_2, MESSAGES, RESPONSES, USER, Bad, valid
@@ -406,7 +405,7 @@ def test_the_known_keys_of_messages_are_those_of_the_sdk() -> None:
 
 def test_the_known_settings_of_gemini_are_those_of_the_sdk() -> None:
     config = {field.alias or name for name, field in genai_types.GenerationConfig.model_fields.items()}
-    check_against("google-genai", config | {"imageConfig"}, gemini_rules.CONFIG_KEYS)
+    check_against("google-genai", config | {"imageConfig"}, gemini.CONFIG_KEYS)
 
 
 def test_the_known_fields_of_a_schema_are_those_of_the_sdk() -> None:

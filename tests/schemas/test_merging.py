@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.schemas import compile_schema
-from agent.schemas.merging import CannotMerge, conjoin
+from agent.schemas.merge import CannotMerge, conjoin
 from tests.schemas.generating import answer
 from tests.support.cases import examples
 

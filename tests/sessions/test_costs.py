@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from agent import Agent, Router, tool
-from agent.caller import Caller
+from agent.client import Caller
 from agent.sessions import AgentSession
 from agent.stores import SqliteStore
 from agent.testing import Answer, ScriptedTransport
-from agent.types.router import StrategyName
+from agent.types.routing import StrategyName
 from benchmarks.conversations import session_costs
 from tests.steps import steps_of
 

@@ -19,8 +19,7 @@ from agent.stores import (
     read_rows,
     text_of,
 )
-from agent.stores.base import NodeRow
-from agent.stores.rows import as_json, check_limit
+from agent.stores.base import NodeRow, as_json, check_limit
 
 
 class Server:

@@ -15,14 +15,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from agent.stores import (
-    SessionRecord,
-    SqliteStore,
-    StoreBusyError,
-    StoreError,
-    StoreFullError,
-    failures,
-)
+from agent.stores import SessionRecord, SqliteStore, StoreBusyError, StoreError, StoreFullError, sqlite_schema
 from tests.stores.nursery import ROOT, nursery
 from tests.stores.turns import turn, turns_in
 
@@ -278,14 +271,14 @@ def test_a_failure_to_write_on_a_full_disk_means_that_it_is_full(monkeypatch: py
     error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_IOERR | (19 << 8), "SQLITE_IOERR_SHMSIZE"
     for free, kind in ((0, StoreFullError), (10**9, StoreError)):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: shutil._ntuple_diskusage(1, 1, free))
-        explained = failures.explained(error, Path("s.db"))
+        explained = sqlite_schema.explained(error, Path("s.db"))
         assert (type(explained), explained.code) == (kind, "SQLITE_IOERR_SHMSIZE")
 
     def unknown(path: Path) -> Any:
         raise OSError
 
     monkeypatch.setattr(shutil, "disk_usage", unknown)
-    assert type(failures.explained(error, Path("s.db"))) is StoreError
+    assert type(sqlite_schema.explained(error, Path("s.db"))) is StoreError
 
 
 # Not allowed

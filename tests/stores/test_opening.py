@@ -23,7 +23,7 @@ from agent.stores import (
     StoreBusyError,
     StoreError,
     UnknownFormatError,
-    opening,
+    sqlite_schema,
 )
 from tests.conftest import SEED
 from tests.stores.nursery import Nursery, nursery
@@ -69,7 +69,7 @@ def assert_all_is_there(path: Path) -> None:
 def test_an_older_file_is_brought_up_to_date_and_copied_before(ram: Path) -> None:
     path = older_file(ram / "s.db")
     assert_all_is_there(path)
-    assert format_of(path) == opening.SCHEMA == 2
+    assert format_of(path) == sqlite_schema.SCHEMA == 2
     (backup,) = ram.glob("s.db.backup-v1-*")
     assert format_of(backup) == 1
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
@@ -242,7 +242,7 @@ def test_a_file_that_somebody_else_brings_up_to_date_meanwhile_is_not_taken_for_
     def fail(folder: Path) -> Any:
         raise AssertionError("it was taken for damaged")
 
-    monkeypatch.setattr(opening, "_alone_in", fail)
+    monkeypatch.setattr(sqlite_schema, "_alone_in", fail)
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: real(*args, **{**options, "factory": Slow}))
     with SqliteStore(path) as store:
         assert store.load("first").version == 5

@@ -198,18 +198,18 @@ def test_what_was_refused_keeps_nobody_waiting(ram: Path) -> None:
 
 
 def test_an_interrupt_in_the_middle_changes_nothing(ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.stores import tables
+    from agent.stores import sqlite
 
     with SqliteStore(ram / "s.db") as store:
         store.create("s")
-        real = tables.change
+        real = sqlite.change
 
         def interrupted(*args: object) -> object:
             real(*args)  # type: ignore[arg-type]
             raise KeyboardInterrupt
 
         with monkeypatch.context() as context:
-            context.setattr(tables, "change", interrupted)
+            context.setattr(sqlite, "change", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 store.append("s", turn("t"), heads=["t.2"], expected_version=1)
         assert store.load("s").node_count == 0
@@ -224,11 +224,11 @@ def test_a_store_that_nobody_holds_lets_go_of_its_file(ram: Path) -> None:
 
 
 def test_what_was_read_belongs_to_one_moment(ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.stores import tables
+    from agent.stores import sqlite
 
     with SqliteStore(ram / "s.db") as store, SqliteStore(ram / "s.db") as other:
         store.create("s")
-        real = tables.get
+        real = sqlite.get
 
         def slow(*args: object) -> object:
             found = real(*args)  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ def test_what_was_read_belongs_to_one_moment(ram: Path, monkeypatch: pytest.Monk
             other.append("s", turn("t"), heads=["t.2"], expected_version=1)
             return found
 
-        monkeypatch.setattr(tables, "get", slow)
+        monkeypatch.setattr(sqlite, "get", slow)
         record = store.load("s")
         assert (record.version, record.nodes) == (1, ())
         assert store.load("s").version == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import ConfigurationError
-from agent.toolkit.programs import Programs
+from agent.toolkit.processes import Programs
 from agent.tools import Tool, ToolContext, ToolError
 
 CANARY = "the-canary-sings-7c1f"

@@ -17,7 +17,7 @@ import pytest
 
 from agent.errors import ConfigurationError
 from agent.toolkit import Toolkit
-from agent.toolkit.confinement import Folder
+from agent.toolkit.sandbox import Folder
 from agent.tools import ToolError
 from tests.toolkit.places import CANARY, Places, refused, use
 

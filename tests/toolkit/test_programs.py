@@ -21,9 +21,8 @@ from typing import Any
 import pytest
 
 from agent.errors import ConfigurationError
-from agent.toolkit import Toolkit, TruncationConfig, matching, programs
-from agent.toolkit import confined as launcher
-from agent.toolkit.interpreter import base_interpreter
+from agent.toolkit import Toolkit, TruncationConfig, processes, sandbox_process, search_process
+from agent.toolkit.processes import base_interpreter
 from agent.tools import AgentToolResult, ToolContext
 from tests.toolkit.places import Places, refused, use, why_not_confined
 
@@ -209,7 +208,7 @@ def test_what_is_left_running_ends_with_the_command(confined: Toolkit) -> None:
 
 @pytest.mark.timing
 def test_a_program_ends_before_the_deadline_of_its_call(kit: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "MARGIN", 0.4)
+    monkeypatch.setattr(processes, "MARGIN", 0.4)
     deadline = monotonic() + 0.6
     result = kit.bash.run({"command": "sleep 60"}, ToolContext(deadline=deadline))
     assert monotonic() < deadline
@@ -239,7 +238,7 @@ bash.run({{"command": "echo > begun; setsid sleep {mark}"}}, ToolContext())
 
 
 def test_endless_output_is_counted_and_not_kept(kit: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "MOST_OUTPUT", 1_000_000)
+    monkeypatch.setattr(processes, "MOST_OUTPUT", 1_000_000)
     answer = use(kit.bash, command="head -c 5000000 /dev/zero | tr '\\0' x")
     assert answer.endswith("\n[4,000,000 more bytes were written, and not kept.]")
     [stored] = kit.truncated_outputs
@@ -345,7 +344,7 @@ def test_folders_of_programs_can_be_added(places: Places) -> None:
 def test_where_the_kernel_cannot_confine_programs_are_refused_unless_that_is_said(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "landlock_version", lambda: 0)
+    monkeypatch.setattr(sandbox_process, "landlock_version", lambda: 0)
     with pytest.raises(ConfigurationError, match="no Landlock") as raised:
         Toolkit(places.root, allow_exec=True)
     assert raised.value.field == "allow_exec"
@@ -370,7 +369,7 @@ def test_a_root_that_holds_the_interpreter_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_what_cannot_be_confined_is_not_run(confined: Toolkit, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.toolkit import interpreter
+    from agent.toolkit import processes as interpreter
 
     broken = {
         "no Landlock": (
@@ -382,10 +381,10 @@ def test_what_cannot_be_confined_is_not_run(confined: Toolkit, places: Places, m
         "no privileges": ("NO_NEW_PRIVILEGES = 1, 22, 24, 36, 38", "NO_NEW_PRIVILEGES = 1, 22, 24, 36, 9999"),
         "no program": ('"folder"', '"nothing"'),
     }
-    source = interpreter._SOURCES["confined.py"]
+    source = interpreter._SOURCES["sandbox_process.py"]
     for name, (old, new) in broken.items():
         assert old in source, name
-        monkeypatch.setitem(interpreter._SOURCES, "confined.py", source.replace(old, new))
+        monkeypatch.setitem(interpreter._SOURCES, "sandbox_process.py", source.replace(old, new))
         answer = refused(confined.bash, command="touch ran")
         assert "was not run, because it could not be confined" in answer, name
     assert not (places.root / "ran").exists()
@@ -396,32 +395,32 @@ def test_what_cannot_be_confined_is_not_run(confined: Toolkit, places: Places, m
 
 def verdict(program: bytes, machine: str, number: int, *arguments: int) -> int:
     """What a filter says to a call: 0, or the error it makes of it."""
-    data = struct.pack("<iIQ6Q", number, launcher.ARCHITECTURES[machine], 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
+    data = struct.pack("<iIQ6Q", number, sandbox_process.ARCHITECTURES[machine], 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
     steps = [struct.unpack("=HBBI", program[at : at + 8]) for at in range(0, len(program), 8)]
     at, held = 0, 0
     while True:
         code, yes, no, value = steps[at]
         at += 1
-        if code == launcher.LOAD:
+        if code == sandbox_process.LOAD:
             held = struct.unpack("<I", data[value : value + 4])[0]
-        elif code == launcher.RETURN:
-            return 0 if value == launcher.ALLOW else value & 0xFFFF
+        elif code == sandbox_process.RETURN:
+            return 0 if value == sandbox_process.ALLOW else value & 0xFFFF
         else:
-            assert code in (launcher.EQUAL, launcher.AT_LEAST)
-            at += yes if (held == value if code == launcher.EQUAL else held >= value) else no
+            assert code in (sandbox_process.EQUAL, sandbox_process.AT_LEAST)
+            at += yes if (held == value if code == sandbox_process.EQUAL else held >= value) else no
 
 
-@pytest.mark.parametrize("machine", launcher.ARCHITECTURES)
+@pytest.mark.parametrize("machine", sandbox_process.ARCHITECTURES)
 def test_the_filter_refuses_what_it_should_and_nothing_else(machine: str) -> None:
-    strict = launcher.filter_program(machine, metadata=False, signals=False, truncation=False)
-    loose = launcher.filter_program(machine, metadata=True, signals=True, truncation=True)
+    strict = sandbox_process.filter_program(machine, metadata=False, signals=False, truncation=False)
+    loose = sandbox_process.filter_program(machine, metadata=True, signals=True, truncation=True)
     assert len(strict) // 8 < 4096
-    refused_always = {number for numbers in launcher.REFUSED[machine].values() for number in numbers}
-    refused_always |= set(launcher.ATTRIBUTES[machine])
+    refused_always = {number for numbers in sandbox_process.REFUSED[machine].values() for number in numbers}
+    refused_always |= set(sandbox_process.ATTRIBUTES[machine])
     assert {number for number in range(600) if verdict(loose, machine, number)} == refused_always
-    also = {*launcher.METADATA[machine], launcher.TRUNCATE_CALL[machine]}
+    also = {*sandbox_process.METADATA[machine], sandbox_process.TRUNCATE_CALL[machine]}
     assert {number for number in range(600) if verdict(strict, machine, number)} == refused_always | also
-    utimensat, kill = launcher.UTIMENSAT[machine], launcher.KILL[machine]
+    utimensat, kill = sandbox_process.UTIMENSAT[machine], sandbox_process.KILL[machine]
     assert verdict(strict, machine, utimensat, 3, 0) == 0  # of an open file
     assert verdict(strict, machine, utimensat, 3, 0x1000) == 1
     assert verdict(strict, machine, utimensat, 3, 0x1_0000_0000) == 1
@@ -432,7 +431,7 @@ def test_the_filter_refuses_what_it_should_and_nothing_else(machine: str) -> Non
 
 
 def test_calls_under_other_numbers_are_refused() -> None:
-    program = launcher.filter_program("x86_64", metadata=True, signals=True, truncation=True)
+    program = sandbox_process.filter_program("x86_64", metadata=True, signals=True, truncation=True)
     assert verdict(program, "x86_64", 0x40000000 + 41) == 38
     assert verdict(program, "aarch64", 1) == 38
 
@@ -442,11 +441,11 @@ def test_calls_under_other_numbers_are_refused() -> None:
 
 def test_matches_and_excerpts() -> None:
     pattern = re.compile("b+")
-    assert matching.matches(pattern, "abc\nx\r\nbb\r\n\x0bb", 10) == [(1, "abc"), (3, "bb"), (4, "\x0bb")]
-    assert matching.matches(pattern, "b\nb\nb", 2) == [(1, "b"), (2, "b")]
-    assert matching.excerpt("x" * 500, 499) == "x" * 500
-    assert matching.excerpt("x" * 2000, 0) == "x" * 500 + "…"
-    assert matching.excerpt("x" * 2000, 1000) == "…" + "x" * 500 + "…"
+    assert search_process.matches(pattern, "abc\nx\r\nbb\r\n\x0bb", 10) == [(1, "abc"), (3, "bb"), (4, "\x0bb")]
+    assert search_process.matches(pattern, "b\nb\nb", 2) == [(1, "b"), (2, "b")]
+    assert search_process.excerpt("x" * 500, 499) == "x" * 500
+    assert search_process.excerpt("x" * 2000, 0) == "x" * 500 + "…"
+    assert search_process.excerpt("x" * 2000, 1000) == "…" + "x" * 500 + "…"
 
 
 def test_orders_hold_no_secret_and_no_folder_that_was_not_named(
@@ -459,7 +458,7 @@ def test_orders_hold_no_secret_and_no_folder_that_was_not_named(
         raise OSError(2, "No such file")
 
     monkeypatch.setenv("SOME_API_KEY", "sk-secret")
-    monkeypatch.setattr(programs.Programs, "check", lambda self: None)
+    monkeypatch.setattr(processes.Programs, "check", lambda self: None)
     monkeypatch.setattr(subprocess, "Popen", record)
     with Toolkit(places.root, allow_exec=True) as kit:
         assert "could not be started: No such file" in refused(kit.bash, command="true")

@@ -175,7 +175,7 @@ def test_a_pattern_that_never_ends_is_stopped_and_holds_up_nobody(tree: Path, pa
 def test_a_pattern_that_eats_memory_or_is_huge_is_refused(
     kit: Toolkit, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.toolkit.matcher.MEMORY", 80 << 20)
+    monkeypatch.setattr("agent.toolkit.search.MEMORY", 80 << 20)
     (tree / "b.txt").write_text("a" * 2_000_000)
     assert "needs more memory" in refused(kit.grep, pattern="^(?:(a)|b)*c", path="b.txt")
     assert "too long" in refused(kit.grep, pattern="a" * 20_000)

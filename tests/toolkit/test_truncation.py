@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from agent.errors import ConfigurationError
 from agent.toolkit import Toolkit, TruncationConfig
-from agent.toolkit.truncation import count_lines, cut
+from agent.toolkit.workspace import count_lines, cut
 from agent.tools import AgentToolResult, Tool, ToolContext
 from tests.toolkit.places import Places, use
 

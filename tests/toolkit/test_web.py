@@ -18,9 +18,8 @@ import trustme
 from typing_extensions import override
 
 from agent.toolkit import Toolkit
-from agent.toolkit.addresses import is_public
-from agent.toolkit.fetching import Policy, fetch
-from agent.toolkit.pages import read_body
+from agent.toolkit.html_text import read_body
+from agent.toolkit.web import Policy, fetch, is_public
 from agent.tools import AgentToolResult, ToolContext, ToolError
 from tests.toolkit.places import refused
 

@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from agent.tools import AgentToolResult, ArgumentsError, ToolError
-from agent.tools.results import ToolFailed, as_json, error_text, failed, for_a_model, rendered, without_paths
-from agent.tools.sampling import Sample, is_finite, text_of
+from agent.tools.results import (
+    Sample,
+    ToolFailed,
+    as_json,
+    error_text,
+    failed,
+    for_a_model,
+    is_finite,
+    rendered,
+    text_of,
+    without_paths,
+)
 from agent.types import ImageContent, Message, Role, TextContent, ToolResult
 
 LIMIT = 300

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from agent.errors import ConfigurationError
-from agent.tools import Signal, ToolContext, ToolError, isolated, leaving, tool
-from agent.tools.isolated import ChildProcess
-from agent.tools.leaving import Leavable
-from agent.tools.running import Running, performed
+from agent.tools import Signal, ToolContext, ToolError, execution, isolation, tool
+from agent.tools.execution import Leavable, Running, performed
+from agent.tools.isolation import ChildProcess
 from tests.loop import isolated_tools
 
 
@@ -73,7 +72,7 @@ def test_a_process_that_is_given_up_before_it_begins_is_not_started() -> None:
 
 
 def test_a_process_that_is_looking_for_its_tool_starts_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated, "is_loading", True)
+    monkeypatch.setattr(isolation, "is_loading", True)
     with pytest.raises(ConfigurationError, match="runs itself") as caught:
         child()
     assert "__main__" in str(caught.value)
@@ -132,7 +131,7 @@ def test_a_coroutine_is_closed_with_whoever_awaits_it() -> None:
 
 def test_a_coroutine_that_was_given_up_is_not_run_again_when_its_loop_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
-    monkeypatch.setattr(leaving, "_keep_for_ever", kept.append)
+    monkeypatch.setattr(execution, "_keep_for_ever", kept.append)
     closed: list[str] = []
     awaitable = Leavable(_stays(closed), lambda: True)
     begun(awaitable, cancelled=True).close()

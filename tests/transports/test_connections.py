@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors
-from agent.http import addresses
-from agent.http.addresses import ATTEMPT_DELAY, SocketAddress, interleave
+from agent.engine.wire import Limits, WireRequest
+from agent.http import sockets
+from agent.http.sockets import ATTEMPT_DELAY, SocketAddress, interleave
 from agent.testing import LoopbackServer
 from agent.transports.http import HttpTransport
-from agent.wire import Limits, WireRequest
 from tests.drive import run_and_leave_nothing
 from tests.drivers.play import agent_at, completion, streamed_or_whole
 
@@ -225,7 +225,7 @@ def free_port() -> int:
 def resolves_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
     """Every host has these addresses, which differ in their ports, since the machine may have one address only."""
     found = [SocketAddress(socket.AF_INET, ("127.0.0.1", port)) for port in ports]
-    monkeypatch.setattr(addresses, "resolve", lambda host, port: found)
+    monkeypatch.setattr(sockets, "resolve", lambda host, port: found)
     monkeypatch.setattr("agent.http.sockets.resolve", lambda host, port: found)
 
 

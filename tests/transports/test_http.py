@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors
+from agent.engine.wire import Limits, Reply, WireRequest
 from agent.http.connections import most_idle
 from agent.testing import Answer, LoopbackServer, RawAnswer
 from agent.transports.http import HttpTransport
-from agent.wire import Limits, Reply, WireRequest
 from tests.drive import AnyHttp, Driver, run_and_leave_nothing
 from tests.drivers.play import END, JSON, SSE, agent_at, completion, sse, streamed_or_whole, token, tokens, whole
 

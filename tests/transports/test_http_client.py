@@ -17,7 +17,7 @@ import trustme
 
 from agent import Agent, Router, errors
 from agent.testing import Answer, LoopbackServer
-from agent.transports.http_client import HttpClientTransport
+from agent.transports.http import HttpClientTransport
 from tests.drive import run_and_leave_nothing
 from tests.drivers.play import SSE, completion, hung_up, stall, streamed_or_whole, token, whole
 
@@ -246,7 +246,7 @@ def test_the_deadline_holds_and_the_connection_is_closed(play: Played, streaming
 
 
 def test_an_answer_larger_than_allowed_is_refused(play: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.wire import Limits
+    from agent.engine.wire import Limits
 
     monkeypatch.setattr(Limits.__init__, "__defaults__", (10.0, None, None, 1000, False))
     with LoopbackServer(lambda request: whole("x" * 2000)) as server:

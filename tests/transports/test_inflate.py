@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from agent import errors
-from agent.http.inflate import MAX_RATIO, inflater_for
+from agent.http.exchange import MAX_RATIO, inflater_for
 
 
 def gzipped(data: bytes, level: int = 9) -> bytes:

@@ -73,7 +73,7 @@ def test_an_abort_reaches_a_script_that_waits() -> None:
 
 
 def test_an_answer_larger_than_allowed_is_refused_without_a_socket() -> None:
-    from agent.wire import MAX_REPLY_BYTES
+    from agent.engine.wire import MAX_REPLY_BYTES
 
     huge = Answer([b"x" * (MAX_REPLY_BYTES + 1)])
     agent = make_agent({"transport": ScriptedTransport(lambda request: huge)}, base_url="http://127.0.0.1")

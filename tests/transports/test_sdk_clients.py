@@ -28,7 +28,7 @@ from google.oauth2.credentials import Credentials
 
 from agent import Agent, AgentResponse, RetryConfig, errors
 from agent.testing import Answer, LoopbackServer, Network, Piece
-from agent.transports import sdk_shared
+from agent.transports import sdk_clients
 from agent.transports.event_stream import EventStreamDecoder
 from agent.transports.threaded import Head
 from tests.support.cases import FULL
@@ -645,7 +645,7 @@ _REQUEST = httpx2.Request("POST", "https://x.example")
     ids=lambda value: type(value).__name__,
 )
 def test_what_sdks_raise_has_a_name_of_ours(error: Exception, kind: type[errors.AgentError], retryable: bool) -> None:
-    told = sdk_shared.ours(error, "acme")
+    told = sdk_clients.ours(error, "acme")
     assert type(told) is kind
     assert told.retryable is retryable
 
@@ -687,7 +687,7 @@ class _Aiohttp:
 
 def test_responses_of_other_libraries_are_read_too() -> None:
     plain, awaited = _Requests(), _Aiohttp()
-    opened = sdk_shared.Opened(plain, Head(200, sdk_shared.headers_of(plain.headers)))
+    opened = sdk_clients.Opened(plain, Head(200, sdk_clients.headers_of(plain.headers)))
     assert opened.head.headers == {"x-some": "1"}
     assert list(opened.chunks()) == [b"a"]
     assert opened.hang_up() is None
@@ -695,7 +695,7 @@ def test_responses_of_other_libraries_are_read_too() -> None:
     assert plain.closed
 
     async def main() -> None:
-        opened = sdk_shared.Opened(awaited, Head(200, sdk_shared.headers_of(awaited.headers)))
+        opened = sdk_clients.Opened(awaited, Head(200, sdk_clients.headers_of(awaited.headers)))
         assert opened.head.headers == {"x-some": "1"}
         assert [chunk async for chunk in opened.achunks()] == [b"a"]
         await opened.aclose()

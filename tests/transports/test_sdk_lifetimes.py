@@ -21,10 +21,10 @@ import pytest
 from google import genai
 
 from agent import Agent, errors
+from agent.engine.wire import Limits, WireRequest
 from agent.testing import Answer, LoopbackServer, VendorScript
-from agent.transports import sdk_shared
-from agent.transports.sdk_post import PostPath
-from agent.wire import Limits, WireRequest
+from agent.transports import sdk_clients
+from agent.transports.sdk_clients import PostPath
 
 KEY = "sk-brought-0123456789"
 AWS: dict[str, Any] = {"aws_access_key": "AKIA0", "aws_secret_key": KEY, "aws_region": "us-east-1"}
@@ -179,7 +179,7 @@ def test_a_client_with_two_sides_serves_any_number_of_loops() -> None:
 def test_a_connection_from_an_ended_loop_is_tried_again_on_this_one(error: Exception) -> None:
     if not isinstance(error, RuntimeError):
         error.__cause__ = RuntimeError("Event loop is closed")
-    found = sdk_shared.ours(error, "x")
+    found = sdk_clients.ours(error, "x")
     assert isinstance(found, errors.ConnectionError)
     assert found.retryable
     assert "one event loop" in str(found)

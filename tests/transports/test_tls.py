@@ -16,9 +16,9 @@ import pytest
 import trustme
 
 from agent import Agent, errors
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer, RawAnswer
 from agent.transports.http import HttpTransport
-from agent.wire import WireRequest
 from tests.drive import Driver, run_and_leave_nothing
 from tests.drivers.play import agent_at, completion, endless, hung_up, pings, streamed_or_whole, whole
 

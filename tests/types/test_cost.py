@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from agent.testing import scripted_agent
 from agent.types import AgentRequest, AgentResponse, Attempt, Message, Route, Usage
-from agent.types.cost import Cost
+from agent.types.usage import Cost
 
 ROOT = Path(__file__).parents[2]
 USAGE = Usage(prompt_tokens=3, completion_tokens=4)

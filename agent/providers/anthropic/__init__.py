@@ -5,8 +5,7 @@ from __future__ import annotations
 from ...wire_formats import WireFormat
 from ..base import ProviderFactory
 from .codec import AnthropicCodec
-from .models import API
-from .schema_dialect import SCHEMA_DIALECT
+from .models import API, SCHEMA_DIALECT
 
 __all__ = ["API", "WIRE_FORMAT", "AnthropicCodec", "provider"]
 

@@ -2,24 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
 
 from typing_extensions import override
 
-from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities
-from ...wire import Reply, WireRequest, parse_json
-from ..base import StreamDecoder
+from ... import errors
+from ...engine.wire import Reply, WireRequest, parse_json
+from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, TextContent, ToolSpec
+from ..base import NOWHERE, Address, StreamDecoder, resolve
 from ..codec import CodecBase
-from ..credentials import NOWHERE, Address, resolve
+from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
-from .betas import merge_betas
-from .body import EncodedBody, encode_body
-from .fields import SCHEMA_DIALECT
+from ..repair import ForeignThinking, repair
+from .conversation import ends_with_prefill, split_system
+from .fields import (
+    COUNTED_FIELDS,
+    FIELDS,
+    SCHEMA_DIALECT,
+    MessagesContext,
+    choose_thinking,
+    default_max_tokens,
+    encode_thinking,
+)
+from .messages import CacheSlot, MessageEncoder, add_breakpoints, encode_text, fixed_slot
 from .models import API, VERSION
-from .response import BlockReader, read_refusal, stop_reason
+from .response import BlockReader, read_refusal, read_usage, stop_reason
 from .stream import MessagesDecoder
-from .usage import read_usage
+
+TOOL_BETAS = {
+    "computer_20241022": "computer-use-2024-10-22",
+    "bash_20241022": "computer-use-2024-10-22",
+    "text_editor_20241022": "computer-use-2024-10-22",
+    "computer_20250124": "computer-use-2025-01-24",
+    "computer_20251124": "computer-use-2025-11-24",
+    "code_execution_20250522": "code-execution-2025-05-22",
+    "advisor_": "advisor-tool-2026-03-01",
+    "mcp_toolset": "mcp-client-2025-11-20",
+}
+"""Betas by the prefix of a server tool's type."""
+
+BLOCK_BETAS = {
+    "advisor_tool_result": "advisor-tool-2026-03-01",
+    "compaction": "compact-2026-01-12",
+    "mcp_tool_use": "mcp-client-2025-04-04",
+    "mcp_tool_result": "mcp-client-2025-04-04",
+}
+"""Betas by the type of a block in the conversation."""
+
+KEY_BETAS = {"context_management": "context-management-2025-06-27", "mcp_servers": "mcp-client-2025-04-04"}
+"""Betas by a key of the body, which comes from `extra`."""
+
+
+def find_betas(request: AgentRequest, block_types: Iterable[str]) -> tuple[str, ...]:
+    """Return the betas that a request needs. For one feature, the version that a tool needs comes first."""
+    betas: list[str] = []
+    for tool in request.tools:
+        if not isinstance(tool, ToolSpec):
+            tool_type = str(tool.get("type", ""))
+            betas += [beta for prefix, beta in TOOL_BETAS.items() if tool_type.startswith(prefix)]
+    betas += [beta for key, beta in KEY_BETAS.items() if key in request.extra]
+    betas += [BLOCK_BETAS[block_type] for block_type in block_types if block_type in BLOCK_BETAS]
+    return tuple(betas)
+
+
+def merge_betas(given: str, betas: Iterable[str]) -> str:
+    """Add betas to the caller's header value, except for features that it has already, under any date."""
+    merged = [beta.strip() for beta in given.split(",") if beta.strip()]
+    features = {_feature_of(beta) for beta in merged}
+    for beta in betas:
+        if _feature_of(beta) not in features:
+            features.add(_feature_of(beta))
+            merged.append(beta)
+    return ",".join(merged)
+
+
+def _feature_of(beta: str) -> str:
+    return re.sub(r"-\d{4}-\d\d-\d\d$", "", beta)
+
+
+_RESERVED_KEYS = ("messages", "model", "stream")
+_COUNTED_KEYS = frozenset(
+    (
+        "cache_control",
+        "compaction",
+        "context_management",
+        "mcp_servers",
+        "output_config",
+        "speed",
+        "system",
+        "thinking",
+        "tool_choice",
+        "tools",
+    )
+)
+"""Keys of `extra` that the endpoint for counting tokens accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBody:
+    data: bytes
+    warnings: tuple[str, ...]
+    """Warnings about everything left out of the body."""
+    betas: tuple[str, ...]
+    """Beta features that the body may use."""
+
+
+def encode_body(
+    request: AgentRequest,
+    provider: str,
+    foreign_thinking: ForeignThinking = "drop",
+    *,
+    stream: bool = False,
+    count_tokens: bool = False,
+) -> EncodedBody:
+    """Encode a request.
+
+    Content that the API cannot take raises an error before anything is sent.
+
+    Args:
+        request: The request.
+        provider: Name of the provider.
+        foreign_thinking: Whether reasoning of other models is dropped, or sent as text.
+        stream: Ask for a stream of events.
+        count_tokens: Encode the body for the endpoint that counts tokens, which accepts only the prompt.
+    """
+    check_extra(request, _RESERVED_KEYS)
+    context = MessagesContext(request, request_origin(provider, API, request.model or ""))
+    repaired, warnings = repair(request.to_messages(), context.origin, foreign_thinking)
+    context.warn(*warnings)
+    system, messages = split_system(repaired, context)
+    if not messages:
+        raise errors.ConfigurationError(
+            "There is nothing to send: the conversation is empty.", field="messages", fix="Pass input= or messages."
+        )
+    if not context.features.prefill and ends_with_prefill(messages):
+        raise context.unsupported(
+            f"{context.model} does not go on from an assistant's message that stands last.",
+            field="messages",
+            fix="End the conversation with a user's message.",
+        )
+    encoder = MessageEncoder(context)
+    encoded = encoder.encode(messages)
+    context.thinking = choose_thinking(context, messages)
+    context.body.update(encode_thinking(context.thinking))
+    body = encode_fields(context, COUNTED_FIELDS if count_tokens else FIELDS)
+    if not count_tokens:
+        body.setdefault("max_tokens", default_max_tokens(context, stream=stream))
+    if stream:
+        body["stream"] = True
+    system_slots = [CacheSlot(cast(JsonDict, encode_text(text.text)), text.cache) for text in system]
+    add_breakpoints(context, (_tool_slots(context), system_slots, encoder.cache_slots))
+    if system:
+        check_extra(request, ("system",))
+        body["system"] = _join_system(system, [slot.block for slot in system_slots])
+    _add_extra(body, request, count_tokens=count_tokens)
+    body["messages"] = encoded
+    return EncodedBody(dump_json(body), tuple(context.warnings), find_betas(request, context.vendor_blocks))
+
+
+def _tool_slots(context: MessagesContext) -> list[CacheSlot]:
+    slots: list[CacheSlot] = []
+    for tool, block in zip(context.request.tools, context.body.get("tools", ()), strict=True):
+        if isinstance(tool, ToolSpec):
+            slots.append(CacheSlot(block, tool.cache))
+        elif control := tool.get("cache_control"):
+            slots.append(fixed_slot(block, control))
+    return slots
+
+
+def _join_system(texts: Sequence[TextContent], blocks: list[JsonDict]) -> str | list[JsonDict]:
+    if len(blocks) == 1 and "cache_control" not in blocks[0]:
+        return texts[0].text
+    return blocks
+
+
+def _add_extra(body: JsonDict, request: AgentRequest, *, count_tokens: bool) -> None:
+    """Add the keys of `extra`, which replace others. `output_config` is merged, because several fields share it."""
+    extra = {key: value for key, value in request.extra.items() if not count_tokens or key in _COUNTED_KEYS}
+    if isinstance(given := extra.get("output_config"), Mapping):
+        extra["output_config"] = {**body.get("output_config", {}), **given}
+    body.update(extra)
+
 
 BASE_URL = "https://api.anthropic.com"
 _BETA_HEADER = b"anthropic-beta"

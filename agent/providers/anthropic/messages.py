@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, assert_never, cast
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, assert_never, cast
 
 from ...types import (
     AudioContent,
@@ -22,18 +23,18 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
-from ..encoding import JsonDict, encode_base64, normalize_id, normalize_name, to_markdown
+from ..encoding import EncodingContext, JsonDict, encode_base64, normalize_id, normalize_name, to_markdown
 from ..repair import is_own
-from .cache import NO_BREAKPOINT, CacheSlot, fixed_slot
 from .conversation import NAME_LEFT_OUT, NO_SIGNATURE, is_blank
-from .fields import MAX_NAME_LENGTH, MessagesContext
-from .models import API
-from .params import (
+from .fields import (
+    MAX_NAME_LENGTH,
     Base64Source,
     Block,
+    CacheControl,
     DocumentBlock,
     ImageBlock,
     MessageParam,
+    MessagesContext,
     RedactedThinkingBlock,
     TextBlock,
     TextSource,
@@ -42,6 +43,79 @@ from .params import (
     ToolUseBlock,
     UrlSource,
 )
+from .models import API, MAX_BREAKPOINTS
+
+TOO_MANY_BREAKPOINTS = f"anthropic takes {MAX_BREAKPOINTS} cache marks; the first of them were left out"
+NO_BREAKPOINT = "a cache mark on a part that cannot hold one was left out"
+SHORTENED = "a cache mark for an hour cannot follow one for minutes; it was shortened"
+
+CacheHint: TypeAlias = Literal["short", "long"]
+
+
+@dataclass(slots=True)
+class CacheSlot:
+    """A block that has a cache breakpoint, or may get one."""
+
+    block: JsonDict
+    hint: CacheHint | None = None
+    fixed: bool = False
+    """The caller wrote the breakpoint in the vendor's form. It is sent unchanged, and counts."""
+
+
+def fixed_slot(block: JsonDict, control: Any) -> CacheSlot:
+    is_long = isinstance(control, Mapping) and control.get("ttl") == "1h"
+    return CacheSlot(block, "long" if is_long else "short", fixed=True)
+
+
+def add_breakpoints(context: EncodingContext, sections: Sequence[Sequence[CacheSlot]]) -> None:
+    """Add `cache_control` to the blocks with hints, and with `request.cache` to the last block of each section.
+
+    Args:
+        context: The request.
+        sections: The slots of tools, system prompt and messages, in the order in which the API reads them.
+    """
+    request = context.request
+    for section in sections if request.cache is not None else ():
+        if last := next((slot for slot in reversed(section) if not slot.fixed), None):
+            last.hint = last.hint or request.cache
+    slots = [slot for section in sections for slot in section if slot.hint is not None]
+    if control := request.extra.get("cache_control"):
+        slots.append(fixed_slot({}, control))
+    slots = _limit(slots, context)
+    _order(slots, context)
+    for slot in slots:
+        if not slot.fixed and slot.hint is not None:
+            slot.block.setdefault("cache_control", _encode_cache_control(slot.hint))
+
+
+def _limit(slots: list[CacheSlot], context: EncodingContext) -> list[CacheSlot]:
+    """Drop the first hints if there are too many."""
+    excess = len(slots) - MAX_BREAKPOINTS
+    if excess <= 0:
+        return slots
+    dropped = [id(slot) for slot in slots if not slot.fixed][:excess]
+    if dropped:
+        context.warn(TOO_MANY_BREAKPOINTS)
+    return [slot for slot in slots if id(slot) not in dropped]
+
+
+def _order(slots: Sequence[CacheSlot], context: EncodingContext) -> None:
+    """Change hints so that no long breakpoint follows a short one: those before a long one become long, too."""
+    first_short = next((number for number, slot in enumerate(slots) if slot.fixed and slot.hint == "short"), len(slots))
+    long_follows = False
+    for number, slot in reversed([*enumerate(slots)]):
+        if not slot.fixed:
+            if long_follows:
+                slot.hint = "long"
+            if slot.hint == "long" and number > first_short:
+                context.warn(SHORTENED)
+                slot.hint = "short"
+        long_follows = long_follows or (slot.hint == "long" and number < first_short)
+
+
+def _encode_cache_control(hint: CacheHint) -> CacheControl:
+    return {"type": "ephemeral", "ttl": "1h"} if hint == "long" else {"type": "ephemeral"}
+
 
 DETAIL_LEFT_OUT = "anthropic has no setting for an image's detail; it was left out"
 ERROR_WITH_MEDIA = "a tool's error that holds more than text was sent as a result that says so"

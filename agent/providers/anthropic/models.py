@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from ...schemas.dialect import FORMATS, SchemaDialect
 from ...types import ThinkingLevel
 
 API = "anthropic"
@@ -97,3 +98,14 @@ EFFORTS: dict[ThinkingLevel, tuple[Effort, ...]] = {
     ThinkingLevel.XHIGH: ("xhigh", "max"),
 }
 """Efforts by level, the preferred one first."""
+
+
+SCHEMA_DIALECT = SchemaDialect(
+    name="anthropic",
+    enforced={"string": frozenset(("format",)), "array": frozenset(("minItems",))},
+    formats=FORMATS | {"uri"},
+    recursion=4,
+    min_items=1,
+    most_optional=24,
+    most_unions=16,
+)

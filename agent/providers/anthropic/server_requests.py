@@ -21,15 +21,7 @@ from ...types import (
     ToolSpec,
     VendorContent,
 )
-from ..server_dialect import (
-    Fields,
-    Inbound,
-    build_request,
-    decode_base64,
-    function_tool,
-    invalid,
-    objects,
-)
+from ..server_dialect import Fields, Inbound, build_request, decode_base64, function_tool, invalid, objects
 from .models import API, EFFORTS, THINKING_BUDGETS, features_of
 
 _TOOL_KEYS = ("type", "name", "input_schema", "cache_control")

@@ -14,13 +14,12 @@ from typing import Any
 from pydantic_core import to_json
 from typing_extensions import override
 
-from ...sse import SseDecoder
+from ...engine.wire import parse_json
+from ...http.sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, StreamEvent, TextContent, ToolCall
-from ...wire import parse_json
 from ..codec import DecoderBase
 from ..failures import request_id
-from .response import BlockReader, read_refusal, stop_reason
-from .usage import read_usage
+from .response import BlockReader, read_refusal, read_usage, stop_reason
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """Results of server tools, such as a fetched PDF, come in one event."""

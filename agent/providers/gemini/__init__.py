@@ -9,9 +9,8 @@ from __future__ import annotations
 from ...wire_formats import WireFormat
 from ..base import ProviderFactory
 from .codec import GeminiCodec
-from .models import API
+from .models import API, SCHEMA_DIALECT
 from .platform import GEMINI_API, VERTEX, Platform
-from .schema_dialect import SCHEMA_DIALECT
 
 __all__ = ["API", "GEMINI_API", "VERTEX", "WIRE_FORMAT", "GeminiCodec", "Platform", "provider"]
 

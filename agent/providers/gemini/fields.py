@@ -12,7 +12,7 @@ from ...models import facts
 from ...schemas import compile_schema
 from ...types import ThinkingLevel, ToolSpec
 from ..encoding import EncodingContext, JsonDict, Row, nested_in, not_sent, sent_as, tool_parameters
-from .models import SCHEMA_DIALECT, ModelFeatures
+from .models import SCHEMA_DIALECT_NAME, ModelFeatures
 from .names import function_name
 from .params import FunctionCallingConfig, FunctionDeclaration, ToolConfig
 from .platform import Platform
@@ -68,7 +68,7 @@ def encode_function(context: GeminiContext, tool: ToolSpec) -> FunctionDeclarati
     if tool.description:
         function["description"] = tool.description
     if tool.parameters:
-        compiled = compile_schema(tool_parameters(tool), SCHEMA_DIALECT)
+        compiled = compile_schema(tool_parameters(tool), SCHEMA_DIALECT_NAME)
         if tool.strict:  # other schemas are not enforced anyway
             context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
         function["parametersJsonSchema"] = compiled.plain
@@ -152,7 +152,7 @@ def encode_output_schema(context: GeminiContext, schema: Any) -> JsonDict:
         return {}
     if request.tools and not context.features.schema_with_tools:
         raise _schema_error(context, "It takes none beside tools.", "leave out the tools, or use Gemini 3 or later")
-    compiled = compile_schema(json_schema, SCHEMA_DIALECT)
+    compiled = compile_schema(json_schema, SCHEMA_DIALECT_NAME)
     if not compiled.sendable:
         raise _schema_error(context, f"It cannot enforce this schema ({'; '.join(compiled.lost)}).", "leave it out")
     context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))

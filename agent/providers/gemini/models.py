@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ...schemas.dialect import SchemaDialect
 from ...types import ThinkingLevel
 from .params import ThinkingConfig
 
 API = "gemini"
-SCHEMA_DIALECT = "gemini"
+SCHEMA_DIALECT_NAME = "gemini"
 
 SKIP_SIGNATURE = "skip_thought_signature_validator"
 """Documented by Google: stands for the signature of a call that the model did not make itself."""
@@ -110,3 +111,27 @@ NEWEST = ModelFeatures("", levels=_LEVELS)
 def features_of(model: str) -> ModelFeatures:
     name = model.rsplit("/", 1)[-1]
     return next((features for features in MODELS if re.match(features.pattern, name)), NEWEST)
+
+
+# Of `responseJsonSchema` and `parametersJsonSchema`: without what their older siblings refuse, such as references and
+# constants.
+SCHEMA_DIALECT = SchemaDialect(
+    name=SCHEMA_DIALECT_NAME,
+    enforced={
+        "string": frozenset(("format",)),
+        "integer": frozenset(("minimum", "maximum", "format")),
+        "number": frozenset(("minimum", "maximum", "format")),
+        "array": frozenset(("minItems", "maxItems")),
+    },
+    formats=frozenset(("date-time", "date", "time", "int32", "int64", "float", "double")),
+    literals=frozenset(("string",)),
+    const=False,
+    closed=False,
+    references=False,
+    recursion=4,
+    tuples=True,
+    anything=True,
+    object_root=False,
+    ordering=True,
+    most_nodes=1_500,
+)

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from ... import errors
 from ...types import AgentConfig
-from ..credentials import Address, resolve
+from ..base import Address, resolve
 
 TOKEN_VARIABLE = "GOOGLE_CLOUD_ACCESS_TOKEN"  # noqa: S105  # the name of a variable
 _TOKEN = "ya29."  # noqa: S105  # how tokens begin

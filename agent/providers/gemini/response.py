@@ -6,6 +6,7 @@ separate, because a signature is valid only on the part that it came with.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,9 +34,46 @@ from ...types import (
 from ..encoding import tool_parameters
 from .citations import read_citations
 from .contents import METADATA_KIND
-from .models import SCHEMA_DIALECT
+from .models import SCHEMA_DIALECT_NAME
 from .names import generate_id
-from .usage import read_usage
+
+
+def read_usage(usage: Mapping[str, Any]) -> Usage:
+    """Read `usageMetadata`. Thoughts are not part of the candidates' count, nor server-side tools of the prompt's."""
+    thoughts, tools = _count(usage, "thoughtsTokenCount"), _count(usage, "toolUsePromptTokenCount")
+    total = _count(usage, "totalTokenCount")
+    counted = Usage.from_counts(
+        _count(usage, "promptTokenCount"),
+        _count(usage, "candidatesTokenCount") + thoughts,
+        cache_read=_count(usage, "cachedContentTokenCount"),
+        reasoning=thoughts,
+        total=None if tools else total,
+        details={
+            "input_tool_tokens": tools,
+            "input_audio_tokens": _modality_count(usage.get("promptTokensDetails"), "AUDIO"),
+            "cache_audio_read_tokens": _modality_count(usage.get("cacheTokensDetails"), "AUDIO"),
+            "output_audio_tokens": _modality_count(usage.get("candidatesTokensDetails"), "AUDIO"),
+            "output_image_tokens": _modality_count(usage.get("candidatesTokensDetails"), "IMAGE"),
+        },
+    )
+    return counted.model_copy(update={"total_tokens": max(total, counted.total_tokens)}) if tools else counted
+
+
+def _count(usage: Mapping[str, Any], key: str) -> int:
+    """A count, or 0 for anything else: a malformed count must not fail a response that was paid for."""
+    value = usage.get(key)
+    return int(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0
+
+
+def _modality_count(entries: Any, modality: str) -> int:
+    if not isinstance(entries, list):
+        return 0
+    return sum(
+        _count(entry, "tokenCount")
+        for entry in entries
+        if isinstance(entry, dict) and entry.get("modality") == modality
+    )
+
 
 _CHUNK_KEYS = frozenset(("promptFeedback", "usageMetadata", "modelVersion", "responseId"))
 """Keys of a chunk without candidates, of which it has at least one."""
@@ -310,7 +348,7 @@ class ResponseReader:
         block.ended = True
         arguments: Mapping[str, Any] = block.arguments
         if block.tool is not None and block.tool.parameters and not incomplete:
-            arguments = compile_schema(tool_parameters(block.tool), SCHEMA_DIALECT).restore(arguments)
+            arguments = compile_schema(tool_parameters(block.tool), SCHEMA_DIALECT_NAME).restore(arguments)
         call = ToolCall(
             id=id,
             name=block.name,

@@ -25,15 +25,7 @@ from ...types import (
     ToolSpec,
     VendorContent,
 )
-from ..server_dialect import (
-    Fields,
-    Inbound,
-    build_request,
-    decode_base64,
-    function_tool,
-    invalid,
-    objects,
-)
+from ..server_dialect import Fields, Inbound, build_request, decode_base64, function_tool, invalid, objects
 from .models import SKIP_SIGNATURE, features_of
 from .names import generate_id
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from ...sse import SseDecoder
+from ...engine.wire import parse_json
+from ...http.sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, Origin, StreamEvent
-from ...wire import parse_json
 from ..codec import DecoderBase
 from ..failures import request_id
 from .names import tools_by_name

@@ -10,10 +10,8 @@ from dataclasses import replace
 from ...types import AgentConfig
 from ...wire_formats import WireFormat
 from ..base import ProviderFactory
-from .address import path_at_openai, settled
-from .codec import ChatCodec
-from .dialect import API, OPENAI, UNKNOWN, Dialect
-from .schema_dialect import SCHEMA_DIALECT
+from .codec import ChatCodec, path_at_openai, settled
+from .dialect import API, OPENAI, SCHEMA_DIALECT, UNKNOWN, Dialect
 
 __all__ = ["API", "OPENAI", "WIRE_FORMAT", "ChatCodec", "Dialect", "provider"]
 

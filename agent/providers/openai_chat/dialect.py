@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
+from ...schemas.dialect import FORMATS, NUMBERS, SchemaDialect
 from ...types import ProviderCapabilities, ThinkingLevel
 
 API = "openai-chat"
@@ -264,3 +265,20 @@ UNKNOWN = Dialect(
 
 Servers for open models silently ignore `max_completion_tokens`, and then generate without a limit.
 """
+
+
+SCHEMA_DIALECT = SchemaDialect(
+    name="openai",
+    enforced={
+        "string": frozenset(("pattern", "format")),
+        "integer": NUMBERS,
+        "number": NUMBERS,
+        "array": frozenset(("minItems", "maxItems")),
+    },
+    formats=FORMATS,
+    all_required=True,
+    loose=True,
+    most_properties=5_000,
+    most_listed=1_000,
+    deepest=10,
+)

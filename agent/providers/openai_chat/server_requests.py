@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from ...engine.wire import parse_json
 from ...types import (
     AudioContent,
     Message,
@@ -22,7 +23,6 @@ from ...types import (
     ToolSpec,
     VendorContent,
 )
-from ...wire import parse_json
 from ..server_dialect import (
     Fields,
     Inbound,

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic_core import to_json
 from typing_extensions import override
 
+from ...engine.wire import parse_json
 from ...types import AgentRequest, AgentResponse, StreamEvent, ToolCall
-from ...wire import parse_json
 from ..codec import DecoderBase
 from ..failures import read_complaint, request_id
 from .dialect import OPAQUE_KEYS, Dialect
@@ -25,13 +25,13 @@ from .response import (
     is_custom,
     read_citations,
     read_logprobs,
+    read_usage,
     reasoning_text,
     signed,
     split_content,
     stop_reason,
     text_part,
 )
-from .usage import read_usage
 
 _GROQ = "x_groq"
 """Key under which Groq reports errors and usage in chunks."""

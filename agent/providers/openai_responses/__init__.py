@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from ...wire_formats import WireFormat
 from ..base import ProviderFactory
-from ..openai_chat.address import settled
+from ..openai_chat.codec import settled
 from .codec import BASE_URL, ResponsesCodec
-from .dialect import API, OPENAI, Dialect
-from .models import MODELS, ModelFeatures
+from .dialect import API, MODELS, OPENAI, Dialect, ModelFeatures
 
 __all__ = [
     "API",

@@ -2,10 +2,69 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
 
 from ...types import ProviderCapabilities
-from .models import MODELS, ModelFeatures
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+EFFORTS: tuple[Effort, ...] = ("none", "minimal", "low", "medium", "high", "xhigh")
+"""In ascending order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelFeatures:
+    """Features that some models have in common."""
+
+    models: str
+    """A regular expression for the start of the model's name, without the vendor's prefix."""
+    efforts: tuple[Effort, ...] = EFFORTS
+    """Reasoning efforts, in ascending order. Empty for models without reasoning."""
+    reasoning_optional: bool = False
+    """Whether the model reasons only if the request sets an effort. It accepts sampling settings while it does not."""
+    long_cache: Literal["retention", "ttl"] | None = None
+    """The setting that keeps prompts in the cache for hours."""
+    cache_breakpoints: bool = False
+    """Whether content parts can be marked as the end of a cached prefix."""
+
+
+_LOW_TO_HIGH: tuple[Effort, ...] = ("low", "medium", "high")
+_LOW_TO_XHIGH: tuple[Effort, ...] = ("low", "medium", "high", "xhigh")
+_NONE_TO_XHIGH: tuple[Effort, ...] = ("none", "low", "medium", "high", "xhigh")
+
+MODELS: tuple[ModelFeatures, ...] = (
+    ModelFeatures(r"gpt-5-chat", ()),
+    ModelFeatures(r"gpt-5\.\d+-chat", ("medium",), long_cache="retention"),
+    ModelFeatures(r"gpt-5-pro", ("high",)),
+    ModelFeatures(r"gpt-5-codex", _LOW_TO_HIGH, long_cache="retention"),
+    ModelFeatures(r"gpt-5-(?:mini|nano)", ("minimal", "low", "medium", "high")),
+    ModelFeatures(r"gpt-5(?![.\d])", ("minimal", "low", "medium", "high"), long_cache="retention"),
+    ModelFeatures(r"gpt-5\.1-codex-max", _LOW_TO_XHIGH, long_cache="retention"),
+    ModelFeatures(r"gpt-5\.1-codex", _LOW_TO_HIGH, long_cache="retention"),
+    ModelFeatures(r"gpt-5\.1", ("none", "low", "medium", "high"), reasoning_optional=True, long_cache="retention"),
+    ModelFeatures(r"gpt-5\.[2-5]-pro", ("medium", "high", "xhigh"), long_cache="retention"),
+    ModelFeatures(r"gpt-5\.[2-5]-codex", _LOW_TO_XHIGH, long_cache="retention"),
+    ModelFeatures(r"gpt-5\.[2-4]", _NONE_TO_XHIGH, reasoning_optional=True, long_cache="retention"),
+    ModelFeatures(r"gpt-5\.5", _NONE_TO_XHIGH, long_cache="retention"),
+    ModelFeatures(r"gpt-(?:5\.[6-9]|[6-9])", _NONE_TO_XHIGH, long_cache="ttl", cache_breakpoints=True),
+    ModelFeatures(r"(?:ft:)?(?:gpt-[34]|chatgpt-4)", ()),
+    ModelFeatures(r"o[1-9]", _LOW_TO_HIGH),
+    ModelFeatures(r"gpt-oss|codex-mini", _LOW_TO_HIGH),
+    ModelFeatures(r"grok-3-mini", ("low", "high")),
+)
+"""Features of known models; the first match is used."""
+
+UNKNOWN_MODEL = ModelFeatures("")
+
+
+@lru_cache(512)
+def features_of(model: str, models: tuple[ModelFeatures, ...] = MODELS) -> ModelFeatures:
+    """The features of a model, with or without a gateway's prefix (`openai/gpt-5`, `openai.gpt-oss-20b`)."""
+    name = model.lower().rpartition("/")[2].removeprefix("openai.")
+    return next((features for features in models if re.match(features.models, name)), UNKNOWN_MODEL)
+
 
 API = "openai-responses"
 SCHEMA_DIALECT = "openai"

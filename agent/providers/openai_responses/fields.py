@@ -22,8 +22,7 @@ from ..encoding import (
     sent_as,
     tool_parameters,
 )
-from .dialect import MAX_NAME_LENGTH, SCHEMA_DIALECT, Dialect
-from .models import EFFORTS, Effort, ModelFeatures, features_of
+from .dialect import EFFORTS, MAX_NAME_LENGTH, SCHEMA_DIALECT, Dialect, Effort, ModelFeatures, features_of
 from .params import FunctionTool, JsonSchemaFormat, ReasoningConfig
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"

@@ -26,15 +26,7 @@ from ...types import (
     ToolResult,
     VendorContent,
 )
-from ..encoding import (
-    JsonDict,
-    data_url,
-    document_text,
-    dump_arguments,
-    normalize_id,
-    normalize_name,
-    to_markdown,
-)
+from ..encoding import JsonDict, data_url, document_text, dump_arguments, normalize_id, normalize_name, to_markdown
 from ..repair import FOREIGN_BLOCK_DROPPED, is_own
 from .dialect import CUSTOM, MAX_NAME_LENGTH
 from .fields import ResponsesContext

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Required, TypeAlias, TypedDict
 
-from .models import Effort
+from .dialect import Effort
 
 
 class CacheBreakpoint(TypedDict, total=False):

@@ -22,17 +22,7 @@ from ...types import (
 )
 from ..openai_chat.server import describe_error, model_entry
 from ..openai_chat.server_requests import read_call
-from ..server_dialect import (
-    Endpoint,
-    Fields,
-    Inbound,
-    arguments_text,
-    finish_word,
-    is_foreign,
-    reading,
-    sse,
-    usage_of,
-)
+from ..server_dialect import Endpoint, Fields, Inbound, arguments_text, finish_word, is_foreign, reading, sse, usage_of
 from ..server_stream import Block, BlockEncoder
 from .dialect import API
 from .server_requests import RequestReader

@@ -13,15 +13,14 @@ from typing import Any
 
 from typing_extensions import override
 
-from ...sse import SseDecoder
+from ...engine.wire import MAX_REPLY_BYTES, parse_json
+from ...http.sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, RefusalContent, StreamEvent, ToolCall
-from ...wire import MAX_REPLY_BYTES, parse_json
 from ..codec import DecoderBase
 from ..encoding import request_origin
 from ..failures import request_id
 from .dialect import API
-from .response import ItemReader, content_of, read_logprobs, stop_reason
-from .usage import read_usage
+from .response import ItemReader, content_of, read_logprobs, read_usage, stop_reason
 
 _BLOCKS_PER_ITEM = 1000
 """Distance between the indexes of items."""

@@ -11,7 +11,7 @@ from types import MappingProxyType, ModuleType
 from typing import TypeAlias
 
 from ... import errors
-from . import bodies, connections, events, framing, limits, statuses
+from . import connections, events, framing, responses
 from .fault import BrokenWire, Exchange, Fault, form_of, in_process
 
 __all__ = ["FAULTS", "BrokenWire", "Exchange", "Fault", "FaultLike", "chosen", "form_of", "in_process", "is_usual"]
@@ -34,7 +34,7 @@ def _catalog(*modules: ModuleType) -> Mapping[str, Fault]:
     return MappingProxyType(named)
 
 
-FAULTS: Mapping[str, Fault] = _catalog(connections, framing, statuses, bodies, events, limits)
+FAULTS: Mapping[str, Fault] = _catalog(connections, framing, responses, events)
 """Every fault, by its name."""
 
 

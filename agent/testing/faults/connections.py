@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ... import errors
-from ...wire import Answer
+from ...engine.wire import Answer
 from .fault import STREAM, WHOLE, BrokenWire, Exchange, chunks, fault, lost, reset
 
 # Where only the client can fail. In front of a server these look like a reset; around a transport they are themselves.

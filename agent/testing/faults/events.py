@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ...wire import Answer
-from .bodies import HTML
-from .error_bodies import Reason, error_event
+from ...engine.wire import Answer
 from .fault import STREAM, Exchange, Fault, fault
+from .responses import HTML, Reason, error_event
 
 # Ends that are none.
 

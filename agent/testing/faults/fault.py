@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from ... import errors
+from ...engine.wire import MAX_REPLY_BYTES, Answer, Piece, WireRequest
+from ...http.sse import SseDecoder
 from ...providers import server_at, server_dialects
-from ...sse import SseDecoder
-from ...wire import MAX_REPLY_BYTES, Answer, Piece, WireRequest
 from ..server import RawAnswer
 
 Form: TypeAlias = Literal["whole", "stream"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from .anthropic import AnthropicRules
 from .base import Issued, Known, Rules, Violation
 from .gemini import GeminiRules
-from .judging import Judge, broken_rules, rules_at
 from .openai_chat import ChatRules
 from .openai_responses import ResponsesRules
+from .validator import Judge, broken_rules, rules_at
 
 __all__ = [
     "AnthropicRules",

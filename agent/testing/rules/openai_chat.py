@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from ...models import facts
 from ...providers.openai_chat.dialect import OPENAI_REFUSALS
-from . import openai_words as words
+from . import openai
 from .base import Known, Rules, Violation, a_text, an_object, is_among, objects_in
 
 KEYS = frozenset(
@@ -61,13 +61,13 @@ KEYS = frozenset(
     )
 )
 _ROLES = ("system", "assistant", "user", "function", "tool", "developer")
-_DECIMALS: Mapping[str, words.Range] = {
+_DECIMALS: Mapping[str, openai.Range] = {
     "temperature": (0, 2),
     "top_p": (0, 1),
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
 }
-_INTEGERS: Mapping[str, words.Range] = {
+_INTEGERS: Mapping[str, openai.Range] = {
     "n": (1, 128),
     "top_logprobs": (0, 20),
     "max_tokens": (1, None),
@@ -105,27 +105,27 @@ class ChatRules(Rules):
 
     @override
     def complaint(self, violation: Violation) -> dict[str, Any]:
-        return words.complaint(violation)
+        return openai.complaint(violation)
 
     @override
     def unreadable(self) -> Violation:
-        return words.unreadable()
+        return openai.unreadable()
 
     def _messages(self, messages: Any) -> Iterator[Violation]:
         if messages is None:
-            yield words.missing("messages")
+            yield openai.missing("messages")
         elif not isinstance(messages, list):
-            yield words.wrong_type("messages", "an array of objects", messages)
+            yield openai.wrong_type("messages", "an array of objects", messages)
         elif not messages:
-            yield words.empty_array("messages")
+            yield openai.empty_array("messages")
         else:
             calls = _Calls(self.longest_call_id)
             for n, message in enumerate(messages):
                 if not isinstance(message, dict):
-                    yield words.wrong_type(f"messages[{n}]", "an object", message)
+                    yield openai.wrong_type(f"messages[{n}]", "an object", message)
                     continue
                 if message.get("role") not in _ROLES:
-                    yield words.wrong_value(f"messages[{n}].role", message.get("role"), _ROLES)
+                    yield openai.wrong_value(f"messages[{n}].role", message.get("role"), _ROLES)
                 yield from calls.take(n, message)
                 yield from _content(n, message)
             yield from calls.left_open(len(messages))
@@ -154,7 +154,7 @@ class _Calls:
             said = f"'tool_calls' is not allowed in messages with role '{message.get('role')}'."
             yield Violation(f"Invalid parameter: {said}", f"messages.[{n}].tool_calls")
         if calls == []:
-            yield words.empty_array(f"messages[{n}].tool_calls")
+            yield openai.empty_array(f"messages[{n}].tool_calls")
         for position, call in objects_in(calls):
             yield from self._call(call, n, f"messages[{n}].tool_calls[{position}]")
 
@@ -163,21 +163,21 @@ class _Calls:
         kind = "custom" if call.get("type") == "custom" else "function"
         function = an_object(call.get(kind))
         if id is None:
-            yield words.missing(f"{at}.id")
+            yield openai.missing(f"{at}.id")
         elif not isinstance(id, str):
-            yield words.wrong_type(f"{at}.id", "a string", id)
+            yield openai.wrong_type(f"{at}.id", "a string", id)
         else:
-            yield from words.too_long(f"{at}.id", id, self.longest_id)
+            yield from openai.too_long(f"{at}.id", id, self.longest_id)
             if id in self.seen:
                 yield Violation(f"Invalid parameter: Duplicate value for 'id' of '{id}' in 'tool_calls'.", f"{at}.id")
             self.seen.add(id)
             self.waiting[id] = n
-        yield from words.broken_name(f"{at}.{kind}.name", function.get("name"))
+        yield from openai.broken_name(f"{at}.{kind}.name", function.get("name"))
         text = "input" if kind == "custom" else "arguments"
         if function.get(text) is None:
-            yield words.missing(f"{at}.{kind}.{text}")
+            yield openai.missing(f"{at}.{kind}.{text}")
         elif not isinstance(function[text], str):
-            yield words.wrong_type(f"{at}.{kind}.{text}", "a string", function[text])
+            yield openai.wrong_type(f"{at}.{kind}.{text}", "a string", function[text])
 
     def _result(self, n: int, message: Mapping[str, Any]) -> Iterator[Violation]:
         id = message.get("tool_call_id")
@@ -215,7 +215,7 @@ def _content(n: int, message: Mapping[str, Any]) -> Iterator[Violation]:
             yield Violation(said, f"messages.[{n}].content")
         return
     if not isinstance(content, str | list):
-        yield words.wrong_type(at, "one of a string or array of objects", content)
+        yield openai.wrong_type(at, "one of a string or array of objects", content)
         return
     if role == "tool":
         # A tool may have nothing to say; but what it says is text, or a picture at most.
@@ -224,19 +224,19 @@ def _content(n: int, message: Mapping[str, Any]) -> Iterator[Violation]:
             yield Violation(f"Invalid 'messages[{n}]'. {said}", f"messages[{n}]", "invalid_value")
         return
     if content == "" and not says_more:
-        yield words.empty_string(at)
+        yield openai.empty_string(at)
     if content == [] and not says_more:
-        yield words.empty_array(at)
+        yield openai.empty_array(at)
     for position, block in objects_in(content):
         if "type" not in block:
-            yield words.missing(f"{at}[{position}].type")
+            yield openai.missing(f"{at}[{position}].type")
         if block.get("type") == "text" and block.get("text") == "":
-            yield words.empty_string(f"{at}[{position}].text")
+            yield openai.empty_string(f"{at}[{position}].text")
 
 
 def _settings(body: Mapping[str, Any]) -> Iterator[Violation]:
     model = a_text(body.get("model"))
-    yield from words.out_of_range(body, _DECIMALS, _INTEGERS)
+    yield from openai.out_of_range(body, _DECIMALS, _INTEGERS)
     if body.get("max_tokens") is not None:
         if body.get("max_completion_tokens") is not None:
             said = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported."
@@ -255,7 +255,7 @@ def _settings(body: Mapping[str, Any]) -> Iterator[Violation]:
             said = f"Unsupported value: '{key}' does not support {body[key]} with this model."
             yield Violation(f"{said} Only the default (1) value is supported.", key, "unsupported_value")
     if isinstance(body.get("stop"), list):
-        yield from words.too_long("stop", body["stop"], _MOST_STOPS)
+        yield from openai.too_long("stop", body["stop"], _MOST_STOPS)
     if body.get("stream_options") is not None and not body.get("stream"):
         said = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         yield Violation(said, "stream_options")
@@ -267,18 +267,18 @@ def _settings(body: Mapping[str, Any]) -> Iterator[Violation]:
 def _tools(body: Mapping[str, Any]) -> Iterator[Violation]:
     tools, choice = body.get("tools"), body.get("tool_choice")
     if tools == []:
-        yield words.empty_array("tools")
+        yield openai.empty_array("tools")
     names: set[str] = set()
     for n, tool in objects_in(tools):
         kind = tool.get("type")
         if kind is None:
-            yield words.missing(f"tools[{n}].type")
+            yield openai.missing(f"tools[{n}].type")
         elif kind == "function":
             function = tool.get("function")
             if isinstance(function, dict):
-                yield from words.broken_function(function, f"tools[{n}].function")
+                yield from openai.broken_function(function, f"tools[{n}].function")
             else:
-                yield words.missing(f"tools[{n}].function")
+                yield openai.missing(f"tools[{n}].function")
         if isinstance(kind, str):
             names.add(a_text(an_object(tool.get(kind)).get("name")))
     for key in ("tool_choice", "parallel_tool_calls"):
@@ -286,11 +286,11 @@ def _tools(body: Mapping[str, Any]) -> Iterator[Violation]:
             yield Violation(f"Invalid value for '{key}': '{key}' is only allowed when 'tools' are specified.", key)
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
-            yield words.wrong_value("tool_choice", choice, ("none", "auto", "required"))
+            yield openai.wrong_value("tool_choice", choice, ("none", "auto", "required"))
     elif isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
         wanted = an_object(choice.get(choice["type"])).get("name")
         if wanted is None:
-            yield words.missing(f"tool_choice.{choice['type']}.name")
+            yield openai.missing(f"tool_choice.{choice['type']}.name")
         elif not is_among(wanted, names):
             said = f"Invalid value for 'tool_choice': no {choice['type']} named '{wanted}' was specified in 'tools'."
             yield Violation(said, f"tool_choice.{choice['type']}.name")
@@ -302,14 +302,14 @@ def _response_format(body: Mapping[str, Any]) -> Iterator[Violation]:
         case "json_schema":
             schema = form.get("json_schema")
             if isinstance(schema, dict):
-                yield from words.broken_format(schema, "response_format", "response_format.json_schema")
+                yield from openai.broken_format(schema, "response_format", "response_format.json_schema")
             else:
-                yield words.missing("response_format.json_schema")
+                yield openai.missing("response_format.json_schema")
         case "json_object":
-            if not words.says_json(body.get("messages")):
+            if not openai.says_json(body.get("messages")):
                 said = "'messages' must contain the word 'json' in some form"
                 yield Violation(f"{said}, to use 'response_format' of type 'json_object'.", "messages")
         case "text" | None:
             pass
         case other:
-            yield words.wrong_value("response_format.type", other, ("json_object", "json_schema", "text"))
+            yield openai.wrong_value("response_format.type", other, ("json_object", "json_schema", "text"))

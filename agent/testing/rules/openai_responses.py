@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from ...models import facts
-from . import openai_words as words
+from . import openai
 from .base import Issued, Known, Rules, Violation, a_text, an_object, everything_in, objects_in
 
 KEYS = frozenset(
@@ -51,8 +51,8 @@ KEYS = frozenset(
     )
 )
 _ROLES = ("assistant", "system", "developer", "user")
-_DECIMALS: Mapping[str, words.Range] = {"temperature": (0, 2), "top_p": (0, 1)}
-_INTEGERS: Mapping[str, words.Range] = {
+_DECIMALS: Mapping[str, openai.Range] = {"temperature": (0, 2), "top_p": (0, 1)}
+_INTEGERS: Mapping[str, openai.Range] = {
     "max_output_tokens": (16, None),
     "max_tool_calls": (1, None),
     "top_logprobs": (0, 20),
@@ -77,7 +77,7 @@ class ResponsesRules(Rules):
         self, body: Mapping[str, Any], known: Known, *, model: str = "", counting: bool = False
     ) -> Iterator[Violation]:
         if not a_text(body.get("model")) and not body.get("prompt"):
-            yield words.missing("model")
+            yield openai.missing("model")
         for key in body:
             if key not in KEYS and key not in known.keys:
                 yield Violation(f"Unknown parameter: '{key}'.", key, "unknown_parameter")
@@ -94,10 +94,10 @@ class ResponsesRules(Rules):
                     "missing_required_parameter",
                 )
         elif not isinstance(given, str | list):
-            yield words.wrong_type("input", "one of a string or array of objects", given)
+            yield openai.wrong_type("input", "one of a string or array of objects", given)
         elif isinstance(given, list):
             yield from _items(given, known, stored=any(body.get(key) for key in _STORED))
-        yield from words.out_of_range(body, _DECIMALS, _INTEGERS)
+        yield from openai.out_of_range(body, _DECIMALS, _INTEGERS)
         thinks = an_object(body.get("reasoning")).get("effort") != "none"
         for key in ("temperature", "top_p"):
             if body.get(key) is not None and thinks and facts("openai", a_text(body.get("model"))).sampling is False:
@@ -108,11 +108,11 @@ class ResponsesRules(Rules):
 
     @override
     def complaint(self, violation: Violation) -> dict[str, Any]:
-        return words.complaint(violation)
+        return openai.complaint(violation)
 
     @override
     def unreadable(self) -> Violation:
-        return words.unreadable()
+        return openai.unreadable()
 
     @override
     def issued(self, answer: Iterable[Any]) -> Iterator[Issued]:
@@ -132,7 +132,7 @@ def _items(items: list[Any], known: Known, *, stored: bool) -> Iterator[Violatio
     ids: set[str] = set()
     for n, item in enumerate(items):
         if not isinstance(item, dict):
-            yield words.wrong_type(f"input[{n}]", "an object", item)
+            yield openai.wrong_type(f"input[{n}]", "an object", item)
             continue
         id, kind = item.get("id"), _kind(item)
         if isinstance(id, str):
@@ -164,19 +164,19 @@ def _kind(item: Mapping[str, Any]) -> str:
 def _message(item: Mapping[str, Any], at: str) -> Iterator[Violation]:
     role, content = item.get("role"), item.get("content")
     if role not in _ROLES:
-        yield words.wrong_value(f"{at}.role" if role is not None else at, role, _ROLES)
+        yield openai.wrong_value(f"{at}.role" if role is not None else at, role, _ROLES)
     if content is None:
-        yield words.missing(f"{at}.content")
+        yield openai.missing(f"{at}.content")
     elif content == "" and role != "assistant":
-        yield words.empty_string(f"{at}.content")
+        yield openai.empty_string(f"{at}.content")
     elif content == []:
-        yield words.empty_array(f"{at}.content")
+        yield openai.empty_array(f"{at}.content")
     allowed = _SAID_BY_ASSISTANT if role == "assistant" else _SAID_TO_MODEL
     for n, block in objects_in(content):
         if block.get("type") not in allowed:
-            yield words.wrong_value(f"{at}.content[{n}]", block.get("type"), allowed)
+            yield openai.wrong_value(f"{at}.content[{n}]", block.get("type"), allowed)
         if block.get("text") == "" and role != "assistant":  # a model may have had nothing to say
-            yield words.empty_string(f"{at}.content[{n}].text")
+            yield openai.empty_string(f"{at}.content[{n}].text")
 
 
 def _calls(items: list[Any]) -> Iterator[Violation]:
@@ -189,11 +189,11 @@ def _calls(items: list[Any]) -> Iterator[Violation]:
             continue
         id = item.get("call_id")
         if not isinstance(id, str):
-            yield words.missing(f"input[{n}].call_id")
+            yield openai.missing(f"input[{n}].call_id")
             continue
         if not id:
-            yield words.empty_string(f"input[{n}].call_id")
-        yield from words.too_long(f"input[{n}].call_id", id, _LONGEST_ID)
+            yield openai.empty_string(f"input[{n}].call_id")
+        yield from openai.too_long(f"input[{n}].call_id", id, _LONGEST_ID)
         if (kind, id) in seen:
             said = f"Duplicate {_CALLS[called]}{' output' if kind != called else ''} for call_id {id}."
             yield Violation(said, "input")
@@ -203,12 +203,12 @@ def _calls(items: list[Any]) -> Iterator[Violation]:
             yield Violation(f"No tool call found for {_CALLS[called]} output with call_id {id}.", "input")
         seen.add((kind, id))
         if kind == called:
-            yield from words.broken_name(f"input[{n}].name", item.get("name"))
+            yield from openai.broken_name(f"input[{n}].name", item.get("name"))
             text = "arguments" if kind == "function_call" else "input"
             if not isinstance(item.get(text), str):
-                yield words.missing(f"input[{n}].{text}")
+                yield openai.missing(f"input[{n}].{text}")
         elif item.get("output") is None:
-            yield words.missing(f"input[{n}].output")
+            yield openai.missing(f"input[{n}].output")
     for id, called in waiting.items():
         yield Violation(f"No tool output found for {_CALLS[called]} {id}.", "input")
 
@@ -222,7 +222,7 @@ def _reasoning(n: int, item: Mapping[str, Any], items: list[Any], known: Known) 
             reason = "Reason: Encrypted content could not be decrypted or parsed."
             yield Violation(f"{said} {reason}", None, "invalid_encrypted_content")
     elif not id:
-        yield words.missing(f"input[{n}].id")
+        yield openai.missing(f"input[{n}].id")
     elif not known.knows(id):
         said = f"Item with id '{id}' not found. Items are not persisted when `store` is set to false."
         yield Violation(f"{said} Try again with `store` set to true, or remove this item from your input.", "input")
@@ -247,22 +247,22 @@ def _tools(body: Mapping[str, Any]) -> Iterator[Violation]:
     for n, tool in objects_in(tools):
         kind = tool.get("type")
         if not isinstance(kind, str):
-            yield words.missing(f"tools[{n}].type")
+            yield openai.missing(f"tools[{n}].type")
             continue
         kinds.add(kind)
         names.add((kind, a_text(tool.get("name"))))
         if kind == "function":
-            yield from words.broken_function(tool, f"tools[{n}]")
+            yield from openai.broken_function(tool, f"tools[{n}]")
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
-            yield words.wrong_value("tool_choice", choice, ("none", "auto", "required"))
+            yield openai.wrong_value("tool_choice", choice, ("none", "auto", "required"))
         elif choice == "required" and not tools:
             yield Violation("Tool choice 'required' must be specified with 'tools' parameter.", "tool_choice")
     elif isinstance(choice, dict):
         kind, wanted = a_text(choice.get("type")), choice.get("name")
         named = kind in ("function", "custom")
         if named and wanted is None:
-            yield words.missing("tool_choice.name")
+            yield openai.missing("tool_choice.name")
         elif (named and (kind, a_text(wanted)) not in names) or (
             not named and kind != "allowed_tools" and kind not in kinds
         ):
@@ -274,12 +274,12 @@ def _format(body: Mapping[str, Any]) -> Iterator[Violation]:
     form = an_object(an_object(body.get("text")).get("format"))
     match form.get("type"):
         case "json_schema":
-            yield from words.broken_format(form, "text.format", "text.format")
+            yield from openai.broken_format(form, "text.format", "text.format")
         case "json_object":
-            if not words.says_json(body.get("input")) and not words.says_json(body.get("instructions")):
+            if not openai.says_json(body.get("input")) and not openai.says_json(body.get("instructions")):
                 said = "Response input messages must contain the word 'json' in some form"
                 yield Violation(f"{said} to use 'text.format' of type 'json_object'.", "input")
         case "text" | None:
             pass
         case other:
-            yield words.wrong_value("text.format.type", other, ("json_object", "json_schema", "text"))
+            yield openai.wrong_value("text.format.type", other, ("json_object", "json_schema", "text"))

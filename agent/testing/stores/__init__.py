@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from . import many_sessions, nothing_lost, one_session, words  # noqa: F401  # each adds its cases
-from .trial import STORE_CASES, Make, Reopen, Trial
+from . import durability, sessions  # noqa: F401  # each adds its cases
+from .base import STORE_CASES, Make, Reopen, Trial
 
 __all__ = ["STORE_CASES", "check_store"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.providers.base import ProviderFactory
-from agent.schemas.dialects import Dialect
+from agent.schemas.dialect import SchemaDialect
 from agent.wire_formats import WireFormat
 
 from .codec import API, PostcardCodec
@@ -12,7 +12,7 @@ WIRE_FORMAT = WireFormat(
     API,
     price_list="mistral",
     facts=("mistral",),
-    schema_dialect=Dialect(name=API, enforced={"string": frozenset(("pattern",))}, formats=frozenset()),
+    schema_dialect=SchemaDialect(name=API, enforced={"string": frozenset(("pattern",))}, formats=frozenset()),
 )
 
 

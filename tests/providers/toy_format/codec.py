@@ -8,6 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from agent.engine.wire import WireRequest, parse_json
 from agent.providers.base import StreamDecoder
 from agent.providers.codec import CodecBase, DecoderBase
 from agent.types import (
@@ -25,7 +26,6 @@ from agent.types import (
     ToolSpec,
     Usage,
 )
-from agent.wire import WireRequest, parse_json
 
 API = "postcard"
 CAPABILITIES = ProviderCapabilities(streaming=True, tools=True)

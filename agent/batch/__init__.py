@@ -1,0 +1,33 @@
+"""Many requests at a time: what `batch` and its twins give back, and the runner for files that survives a crash.
+
+```python
+from agent.testing import scripted_agent
+
+result = scripted_agent().batch(["one", "two", "three"], concurrency=2)
+assert [response.text for response in result.unwrap()] == ["You said: one", "You said: two", "You said: three"]
+```
+"""
+
+from __future__ import annotations
+
+from .files import FileReport, run_file
+from .ledger import BatchFileError
+from .records import BatchAnswer, read_answers
+from .streams import AsyncBatchStream, BatchCancelled, BatchStream
+from .values import BatchInputError, BatchInterrupted, BatchItem, BatchProgress, BatchResult
+
+__all__ = [
+    "AsyncBatchStream",
+    "BatchAnswer",
+    "BatchCancelled",
+    "BatchFileError",
+    "BatchInputError",
+    "BatchInterrupted",
+    "BatchItem",
+    "BatchProgress",
+    "BatchResult",
+    "BatchStream",
+    "FileReport",
+    "read_answers",
+    "run_file",
+]

@@ -1,0 +1,312 @@
+"""What would become of a request, found out before anything is spent: no network, and nothing is raised.
+
+Everything that can be known on this side is asked: whether the request is valid, what the codec refuses or leaves out,
+what the model's facts say against it, whether it fits the window, what it would cost, and whether there is a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, date, datetime
+from typing import Literal, TypeVar, cast
+
+from typing_extensions import override
+
+from .. import errors
+from ..engine.context import Call, Context
+from ..engine.flow import Flow, Send
+from ..models import ModelFacts, facts
+from ..models.prices import price
+from ..models.token_estimates import TokenCount, estimate_prompt
+from ..providers import Provider, load
+from ..providers.base import CountsTokens
+from ..types import (
+    AgentConfig,
+    AgentRequest,
+    AgentResponse,
+    AudioContent,
+    DocumentContent,
+    ImageContent,
+    Part,
+    ThinkingLevel,
+    ToolResult,
+    Usage,
+    Value,
+)
+from .call import Endpoint
+from .output_modes import as_sent
+
+T = TypeVar("T")
+Fit = Literal["fits", "may not fit", "does not fit", "unknown"]
+
+_SOON = 90
+"""Days before a model's retirement from which on it is worth a warning."""
+_NO_KEY = "-"
+"""Stands in for a key that is missing, so that the rest can be checked. It is never sent."""
+
+
+class Problem(Value, frozen=True):
+    """One reason why the request cannot work here."""
+
+    message: str
+    field: str | None = None
+    fix: str | None = None
+    kind: str = "ConfigurationError"
+    """The error that the call would raise."""
+
+    @override
+    def __str__(self) -> str:
+        where = f"{self.field}: " if self.field else ""
+        return f"{where}{self.message}{f' {self.fix}' if self.fix else ''}"
+
+
+class Report(Value, frozen=True):
+    """What would become of a request. Printed, it is a table."""
+
+    target: str
+    problems: tuple[Problem, ...] = ()
+    """Why it would fail."""
+    warnings: tuple[str, ...] = ()
+    """What would be lost or may go wrong."""
+    key: bool | None = None
+    """Whether there is a key, or none is needed; None if that could not be found out."""
+    tokens: TokenCount | None = None
+    max_tokens: int | None = None
+    """The longest answer asked for, or the longest there can be."""
+    context_window: int | None = None
+    fits: Fit = "unknown"
+    prompt_cost: float | None = None
+    """US dollars for the prompt alone, nothing cached."""
+    full_cost: float | None = None
+    """With the longest answer."""
+    cost_source: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is known that would make the call fail."""
+        return not self.problems
+
+    @override
+    def __str__(self) -> str:
+        return "\n".join(_table(self))
+
+
+def check(
+    config: AgentConfig,
+    codec: Callable[[], Provider],
+    prepare: Callable[[], AgentRequest],
+    *,
+    today: date | None = None,
+) -> Report:
+    """The report on one request.
+
+    Args:
+        config: Of the agent that would be asked.
+        codec: Gives its provider.
+        prepare: Makes the request that would be sent. What either raises is a finding, too.
+        today: The day to check for: models retire. By default it is now.
+    """
+    findings = _Findings()
+    target = f"{config.provider}:{config.model}"
+    provider, key = findings.provider(codec, config)
+    request = findings.take(prepare)
+    if request is None:
+        return Report(target=target, problems=tuple(findings.problems), key=key)
+    model = request.model or config.model
+    target = f"{config.provider}:{model}"
+    known = facts(config.provider, model)
+    sent = request
+    if provider is not None and (planned := findings.take(lambda: as_sent(provider, request))) is not None:
+        sent = planned
+        wire = findings.take(lambda: provider.encode(sent, stream=False))
+        findings.warn(() if wire is None else wire.warnings)
+    findings.warn(_mismatches(request, known))
+    findings.warn(_retirement(known, today or datetime.now(UTC).date()))
+    tokens = findings.take(lambda: estimate_prompt(sent))
+    longest = request.max_tokens or known.max_output
+    fits: Fit = "unknown" if tokens is None else _fit(tokens, request.max_tokens, known, findings)
+    costs = (None, None, None) if tokens is None else _costs(tokens.tokens, longest, config.provider, model)
+    return Report(
+        target=target,
+        problems=tuple(findings.problems),
+        warnings=tuple(dict.fromkeys(findings.warnings)),
+        key=key,
+        tokens=tokens,
+        max_tokens=longest,
+        context_window=known.context_window,
+        fits=fits,
+        prompt_cost=costs[0],
+        full_cost=costs[1],
+        cost_source=costs[2],
+    )
+
+
+class _Findings:
+    """Collects what is wrong."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.warnings: list[str] = []
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        self.warnings.extend(warnings)
+
+    def take(self, make: Callable[[], T]) -> T | None:
+        """What `make` returns; None if it raised one of our errors, which is then a problem."""
+        try:
+            return make()
+        except errors.AgentError as error:
+            self.add(error)
+            return None
+
+    def add(self, error: errors.AgentError) -> None:
+        field, fix = getattr(error, "field", None), getattr(error, "fix", None)
+        self.problems.append(Problem(message=error.message, field=field, fix=fix, kind=type(error).__name__))
+
+    def provider(self, codec: Callable[[], Provider], config: AgentConfig) -> tuple[Provider | None, bool | None]:
+        """The codec, and whether it has its key. Without one it is made with a stand-in, for it can still translate."""
+        try:
+            return codec(), True
+        except errors.AuthenticationError as error:
+            self.problems.append(Problem(message=error.message, field="api_key", fix=None, kind=type(error).__name__))
+        except errors.AgentError as error:
+            self.add(error)
+            return None, None
+        try:
+            return load(config.provider)(config.with_overrides(api_key=_NO_KEY)), False
+        except errors.AgentError:
+            return None, False  # what is wrong with it besides the key will be said when there is one
+
+
+def _mismatches(request: AgentRequest, known: ModelFacts) -> Iterator[str]:
+    """What the model's facts say against the request. Facts can be out of date, so these are warnings."""
+    if request.tools and known.tools is False:
+        yield f"{known.model} is not known to call tools"
+    if request.output_schema is not None and known.native_schema is False:
+        yield f"{known.model} is not known to enforce output schemas; the schema is asked for in other ways"
+    if request.thinking not in (None, ThinkingLevel.OFF) and known.thinking is False:
+        yield f"{known.model} is not known to think"
+    kinds = {type(part) for message in request.to_messages() for part in _all_parts(message.parts)}
+    for kind, can, what in (
+        (ImageContent, known.vision, "images"),
+        (DocumentContent, known.documents, "documents"),
+        (AudioContent, known.audio, "audio"),
+    ):
+        if kind in kinds and can is False:
+            yield f"{known.model} is not known to take {what}"
+    sampled = request.temperature is not None or request.top_p is not None
+    if sampled and known.sampling is False:
+        yield f"{known.model} takes no temperature and no top_p"
+    elif sampled and known.sampling_with_thinking is False and request.thinking not in (None, ThinkingLevel.OFF):
+        yield f"{known.model} takes no temperature and no top_p while it thinks"
+    if request.max_tokens is not None and known.max_output is not None and request.max_tokens > known.max_output:
+        yield f"max_tokens is {request.max_tokens}, but {known.model} writes {known.max_output} at most"
+
+
+def _retirement(known: ModelFacts, today: date) -> Iterator[str]:
+    if known.retires is not None and known.retires < today:
+        yield f"{known.model} was to be retired on {known.retires.isoformat()}"
+    elif known.retires is not None and (known.retires - today).days <= _SOON:
+        yield f"{known.model} may be retired on {known.retires.isoformat()}"
+
+
+def _all_parts(parts: Iterable[Part]) -> Iterator[Part]:
+    for part in parts:
+        yield part
+        if isinstance(part, ToolResult) and not isinstance(part.content, str):
+            yield from part.content
+
+
+def _fit(tokens: TokenCount, answer: int | None, known: ModelFacts, findings: _Findings) -> Fit:
+    """Whether the prompt fits beside the answer that was asked for, as sure as the count is."""
+    window = known.context_window
+    if window is None or known.longest_prompt is None:
+        return "unknown"
+    room = min(known.longest_prompt, window - min(answer or 0, known.max_output or window))
+    if tokens.low > room:
+        findings.problems.append(
+            Problem(
+                message=f"The prompt has about {tokens.tokens} tokens, and there is room for {max(0, room)}.",
+                field="messages",
+                fix="Shorten the conversation, ask for a shorter answer, or use a model with a larger window.",
+                kind="ContextLengthError",
+            )
+        )
+        return "does not fit"
+    if tokens.high > room:
+        findings.warn((f"the prompt may not fit: about {tokens.tokens} tokens, and room for {room}",))
+        return "may not fit"
+    return "fits"
+
+
+def _costs(prompt: int, answer: int | None, provider: str, model: str) -> tuple[float | None, float | None, str | None]:
+    alone = price(Usage(prompt_tokens=prompt), provider=provider, models=(model,))
+    if alone is None:
+        return None, None, None
+    if answer is None:
+        return alone.dollars, None, alone.source
+    full = price(Usage(prompt_tokens=prompt, completion_tokens=answer), provider=provider, models=(model,))
+    return alone.dollars, None if full is None else full.dollars, alone.source
+
+
+_KEY = {True: "found", False: "missing", None: "unknown"}
+
+
+def _table(report: Report) -> Iterator[str]:
+    rows = [("target", report.target), ("result", "ok" if report.ok else "would fail"), ("key", _KEY[report.key])]
+    if report.tokens is not None:
+        margin = "" if report.tokens.exact else f" ± {report.tokens.margin or 0:.0%}"
+        window = "" if report.context_window is None else f" of {report.context_window:,}"
+        rows.append(("prompt", f"{report.tokens.tokens:,}{margin} tokens{window}: {report.fits}"))
+    if report.max_tokens is not None:
+        rows.append(("answer", f"{report.max_tokens:,} tokens at most"))
+    if report.prompt_cost is not None:
+        most = "" if report.full_cost is None else f", {_dollars(report.full_cost)} with the longest answer"
+        rows.append(("cost", f"{_dollars(report.prompt_cost)} for the prompt{most} ({report.cost_source})"))
+    rows += [("problem", str(problem)) for problem in report.problems]
+    rows += [("warning", warning) for warning in report.warnings]
+    wide = max(len(name) for name, _ in rows)
+    return (f"{name.ljust(wide)}  {value}" for name, value in rows)
+
+
+def _dollars(amount: float) -> str:
+    return f"${amount:.2f}" if amount >= 1 else f"${amount:.6f}".rstrip("0").rstrip(".")
+
+
+def counter_of(provider: Provider) -> CountsTokens | None:
+    """The provider as one that counts, if its vendor has an endpoint for it."""
+    if provider.capabilities.token_counting and hasattr(provider, "encode_count"):
+        return cast(CountsTokens, provider)
+    return None
+
+
+def counted(endpoint: Endpoint) -> Call:
+    """Send the request to be counted. The answer is one without content: its prompt tokens are the count."""
+    provider, limits = endpoint.provider, endpoint.limits
+    counter = counter_of(provider)
+
+    def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+        if counter is None:
+            raise errors.UnsupportedFeatureError(
+                f"{provider.name} has no way to count tokens without answering.",
+                field="exact",
+                fix="Leave exact out, or pass exact=False for an estimate.",
+                provider=provider.name,
+                model=request.model,
+            )
+
+        reply = yield from Send(counter.encode_count(as_sent(provider, request)), limits, endpoint.via)
+        if reply.status != 200:
+            raise provider.decode_error(reply, request)
+        tokens = counter.decode_count(reply, request)
+        return AgentResponse(
+            provider=provider.name, model=request.model or "", usage=Usage(prompt_tokens=tokens), stop_reason="stop"
+        )
+
+    return call
+
+
+def token_count(response: AgentResponse) -> TokenCount:
+    """The count in such an answer."""
+    assert response.usage is not None
+    return TokenCount(tokens=response.usage.prompt_tokens, exact=True, margin=0.0, method=response.provider)

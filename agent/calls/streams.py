@@ -1,0 +1,304 @@
+"""What `stream` and `astream` return: the events of a response while it arrives, and the response at the end.
+
+Leaving the loop closes the stream and its connection, and a closed stream cannot be resumed. What had arrived by then
+stays available, as a response without a stop reason. Its usage is what the vendor had reported, completed by estimates
+and marked as `estimated`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from pydantic_core import from_json
+from typing_extensions import override
+
+from .. import errors
+from ..engine.drivers.sync import SyncRun
+from ..engine.stream import AsyncStream, Stream, StreamBase
+from ..models.token_estimates import Received
+from ..types import AgentResponse, AnyStreamEvent, Fold, Part, StreamEvent, ToolCall, Usage
+
+if TYPE_CHECKING:
+    from ..engine.drivers.asyncio import AioRun
+
+
+E = TypeVar("E")
+
+Settle: TypeAlias = Callable[[AgentResponse, Received], AgentResponse]
+"""Adds estimated usage and cost to a response that did not arrive completely."""
+
+Finish: TypeAlias = Callable[[AgentResponse], AgentResponse]
+"""Completes a response that has arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedResponse:
+    """A streaming call that was started."""
+
+    run: SyncRun | AioRun
+    settle: Settle
+    finish: Finish
+
+
+class ResponseView(StreamBase[E, AgentResponse]):
+    """What has arrived of a response.
+
+    Args:
+        start: Starts the call.
+        scope: See `StreamBase`.
+    """
+
+    def __init__(self, start: Callable[[], StartedResponse], scope: Callable[[Any], Any] | None = None) -> None:
+        super().__init__(scope)
+        self.start = start
+        self._fold = Fold()
+        self._received = Received()
+        self._has_begun = False
+        self._settled: AgentResponse | None = None
+        self._started: StartedResponse | None = None
+
+    def _start_run(self) -> Any:
+        self._started = started = self.start()
+        return started.run
+
+    def _observe(self, events: Sequence[StreamEvent]) -> Iterator[StreamEvent]:
+        """Fold each event before it is handed out."""
+        self._has_begun = self._has_begun or any(event.type != "error" for event in events)
+        fold, received = self._fold, self._received
+        for event in events:
+            fold.add(event)
+            received.add(event)
+            yield event
+
+    @override
+    def _finish(self, result: AgentResponse) -> AgentResponse:
+        assert self._started is not None
+        return self._started.finish(result)
+
+    @property
+    def partial(self) -> AgentResponse:
+        """What has arrived: the whole response at the end, one without a `stop_reason` before."""
+        return self._result or self._settle() or self._fold.partial()
+
+    def _settle(self) -> AgentResponse | None:
+        """What had arrived of a stream that was left or that failed; None if it goes on or nothing had come."""
+        if self._settled is None and self._closed and self._has_begun and self._started is not None:
+            self._settled = self._started.settle(self._fold.partial(), self._received)
+        return self._settled
+
+    @property
+    def response(self) -> AgentResponse:
+        """The response. Raises the failure of a stream that failed, and an error while the stream goes on.
+
+        If the stream was left or aborted, this is what had arrived by then, without a `stop_reason`.
+        """
+        if self._result is None and (self._error is None or isinstance(self._error, errors.Aborted)):
+            settled = self._settle()
+            if settled is not None:
+                return settled
+        return self._outcome()
+
+    @property
+    def text(self) -> str:
+        """The text that has arrived."""
+        return self.partial.text or ""
+
+    @property
+    def thinking(self) -> str:
+        """The reasoning that has arrived."""
+        return self.partial.thinking
+
+    @property
+    def content(self) -> Sequence[Part]:
+        """The content that has arrived."""
+        return self.partial.content
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls that are complete."""
+        return self.partial.tool_calls
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the vendor has reported so far; once the stream is over, completed by estimates."""
+        return self.partial.usage
+
+
+class ResponseStream(ResponseView[AnyStreamEvent], Stream[AnyStreamEvent, AgentResponse]):
+    """Iterate over it, or use it in a `with` block.
+
+    ```python
+    from agent import Agent
+
+    with Agent("scripted:echo").stream("Tell me a story") as stream:
+        for event in stream:
+            if event.type == "text_delta":
+                print(event.text, end="")
+    print(stream.response.usage)
+    ```
+    """
+
+    @override
+    def _receive(self, events: Sequence[Any]) -> Iterable[Any]:
+        return self._observe(events)
+
+    def text_stream(self) -> Iterator[str]:
+        """Only the text, piece by piece."""
+        for event in self:
+            if event.type == "text_delta" and event.text:
+                yield event.text
+
+
+class AsyncResponseStream(ResponseView[AnyStreamEvent], AsyncStream[AnyStreamEvent, AgentResponse]):
+    """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
+
+    @override
+    def _receive(self, events: Sequence[Any]) -> Iterable[Any]:
+        return self._observe(events)
+
+    async def text_stream(self) -> AsyncIterator[str]:
+        """Only the text, piece by piece."""
+        async for event in self:
+            if event.type == "text_delta" and event.text:
+                yield event.text
+
+    async def result(self) -> AgentResponse:
+        """The same as `collect`, as the agent loop's stream protocol calls it."""
+        return await self.collect()
+
+
+_SHARE = 256
+_NOTHING: Any = object()
+
+
+class Partials:
+    """Text goes in piece by piece, and what it holds so far comes out whenever that has changed.
+
+    Each reading begins at the first character, so it waits for a 256th of what has been read before: short values are
+    read at every piece, and reading takes no more than 256 times as long as reading the whole value once.
+
+    Args:
+        unwrap: Makes what the caller's schema means of half a value.
+        restore: Of a whole one.
+    """
+
+    def __init__(self, unwrap: Callable[[Any], Any], restore: Callable[[Any], Any]) -> None:
+        self._unwrap = unwrap
+        self._restore = restore
+        self._last: Any = _NOTHING
+        self._begin(None)
+
+    def _begin(self, index: int | None) -> None:
+        self._index = index
+        self._pieces: list[str] = []
+        self._size = self._read = 0
+
+    def feed(self, event: StreamEvent) -> Any:
+        """The value so far, if it has changed; `Partials.NOTHING` otherwise."""
+        if event.type == "restart":
+            self._begin(None)
+        if event.type != "text_delta" or not event.text:
+            return _NOTHING
+        if event.index != self._index:  # another block of text: words before the value, and now the value
+            self._begin(event.index)
+        self._pieces.append(event.text)
+        self._size += len(event.text)
+        return self._changed(self._unwrap) if self._size - self._read > self._read // _SHARE else _NOTHING
+
+    def end(self, response: AgentResponse) -> Any:
+        """The whole value, if it is not what was said last."""
+        return _NOTHING if response.output is None else self._changed(self._restore)
+
+    NOTHING = _NOTHING
+
+    def _changed(self, meant: Callable[[Any], Any]) -> Any:
+        self._read = self._size
+        text = "".join(self._pieces)
+        self._pieces = [text]
+        value = _value_in(text)
+        return _NOTHING if value is _NOTHING else self._new(meant(value))
+
+    def _new(self, value: Any) -> Any:
+        if value is None or (self._last is not _NOTHING and value == self._last):
+            return _NOTHING
+        self._last = value
+        return value
+
+
+def _value_in(text: str) -> Any:
+    """What a text holds of a value, whatever stands around it."""
+    start = _start(text)
+    try:
+        return from_json(text[start:], allow_partial="trailing-strings", allow_inf_nan=False)
+    except ValueError:
+        pass
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[0]  # it has ended, and words or a code fence follow
+    except (ValueError, RecursionError):
+        return _NOTHING
+
+
+def _start(text: str) -> int:
+    """Where the value begins: at the first bracket, if there are words or a code fence before."""
+    found = [position for position in (text.find("{"), text.find("[")) if position >= 0]
+    return min(found) if found and text.lstrip()[:1] not in '"-0123456789' else 0
+
+
+class JsonView(ResponseView[Any]):
+    """What has arrived of a value."""
+
+    def __init__(self, start: Callable[[], StartedResponse], partials: Partials) -> None:
+        super().__init__(start)
+        self._partials = partials
+
+    @override
+    def _receive(self, events: Sequence[Any]) -> Iterator[Any]:
+        for event in self._observe(events):
+            if (value := self._partials.feed(event)) is not _NOTHING:
+                yield value
+
+    @override
+    def _last_events(self) -> Iterator[Any]:
+        assert self._result is not None
+        if (value := self._partials.end(self._result)) is not _NOTHING:
+            yield value
+
+    @property
+    def output(self) -> Any:
+        """The value as its schema or type wants it, at the end of the stream; None if the model called a tool."""
+        if self._result is None and self._error is None and self._closed:
+            raise errors.ConfigurationError(
+                "The stream did not come to its end, so there is no output.",
+                field="output",
+                fix="Iterate to the end first, or call collect(). What had come is in response.",
+            )
+        return self._outcome().output
+
+
+class JsonStream(JsonView, Stream[Any, AgentResponse]):
+    """Iterate over it, or use it in a `with` block.
+
+    ```python
+    from pydantic import BaseModel
+
+    from agent import Agent
+
+
+    class City(BaseModel):
+        name: str
+        people: int
+
+
+    stream = Agent("scripted:echo").stream_json("Which city?", schema=City)
+    for partial in stream:
+        print(partial)  # {}, {"name": ""}, {"name": "exam"} …
+    assert isinstance(stream.output, City)
+    ```
+    """
+
+
+class AsyncJsonStream(JsonView, AsyncStream[Any, AgentResponse]):
+    """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""

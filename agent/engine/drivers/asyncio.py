@@ -1,0 +1,491 @@
+"""Performs flows on asyncio. One `AioRun` for each run and each branch of it.
+
+A run owns its deadline, its open bodies, its branches (tasks) and one timer. Time limits cancel the task that waits;
+`uncancel` tells our own cancellation from someone else's, which is never swallowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import math
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar, assert_never
+
+from ... import errors
+from ..context import ambient_deadline
+from ..flow import (
+    AnyEffect,
+    Branch,
+    Cancel,
+    Detach,
+    Emit,
+    Emitted,
+    Failed,
+    Finished,
+    Flow,
+    Invoke,
+    News,
+    Now,
+    Open,
+    Paused,
+    Random,
+    Read,
+    Send,
+    Sleep,
+    Spawn,
+    Wait,
+    rest_of,
+)
+from ..wire import (
+    GRACE,
+    SLACK,
+    AsyncBody,
+    AsyncTransport,
+    Limits,
+    deadline_passed,
+    exchange_end,
+    read_expired,
+    reply_expired,
+    until_reply,
+)
+from .branch_events import Gathered, fatal, take_news
+from .user_code import call_in_thread, is_async
+
+T = TypeVar("T")
+_detached: set[asyncio.Task[None]] = set()
+
+
+class _Closed(BaseException):
+    """Another task closed this run while one was reading from it."""
+
+
+class _Expired(Exception):
+    """Our timer ended a wait; the caller knows which limit it was."""
+
+
+class AioRun:
+    """One flow being performed. `advance` steps it to its next events; `aclose` may come at any time."""
+
+    __slots__ = (
+        "__weakref__",
+        "_branch",
+        "_children",
+        "_error",
+        "_expired",
+        "_news",
+        "_parent",
+        "_pause",
+        "_reply",
+        "_task",
+        "_timer",
+        "_until",
+        "_waiter",
+        "_waker",
+        "bodies",
+        "cancelled",
+        "deadline",
+        "finished",
+        "flow",
+        "loop",
+        "result",
+        "transport",
+    )
+
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        flow: Flow[Any],
+        deadline: float = math.inf,
+        parent: AioRun | None = None,
+        *,
+        pause: bool = False,
+    ) -> None:
+        self.transport = transport
+        self.flow = flow
+        self.deadline = deadline
+        self.loop = asyncio.get_running_loop()
+        self.result: Any = None
+        self.cancelled = False
+        self.finished = False
+        self.bodies: list[AsyncBody] = []
+        self._parent = parent
+        self._pause = pause
+        # Only a branch is looked up. With a way back, the outermost run would be left to the garbage collector.
+        self._branch = Branch() if parent is None else Branch(self)
+        self._children: list[AioRun] = []
+        self._news: deque[News] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._reply: Any = None
+        self._error: Exception | None = None
+        self._until = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Task[Any] | None = None
+        """The task that waits in this run just now."""
+        self._expired = False
+        """Our timer has cancelled the waiter."""
+        self._waker: asyncio.Future[None] | None = None
+
+    # Stepping
+
+    async def advance(self) -> Sequence[Any] | None:
+        """Run to the next Emit and return its events, or to the end and return None. Whatever it raises, it closes."""
+        flow, reply, error = self.flow, self._reply, self._error
+        self._reply = self._error = None
+        try:
+            while True:
+                # Advancing and performing are separate, or a StopIteration from user code would end the flow.
+                try:
+                    effect = flow.send(reply) if error is None else flow.throw(error)
+                except StopIteration as stop:
+                    self.result = stop.value
+                    break
+                finally:
+                    error = None  # an exception kept in a frame that it references is a cycle, and keeps sockets alive
+                if type(effect) is Emit:
+                    return effect.events
+                if type(effect) is Now:
+                    reply = self.loop.time()
+                    continue
+                try:
+                    reply = await (self._read(effect) if type(effect) is Read else self._perform(effect))
+                except Exception as raised:
+                    reply, error = None, raised
+        except _Closed:
+            return None
+        except BaseException:
+            await self.aclose()
+            raise
+        await self.aclose()
+        return None
+
+    async def aclose(self) -> None:
+        """Close the flow, then its branches and bodies. Again is harmless; a reader elsewhere sees the end."""
+        if self.finished:
+            return
+        self.finished = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiter is not None and self._waiter is not asyncio.current_task():
+            self._waiter.cancel()
+        try:
+            self.flow.close()
+        finally:
+            if self._children or self.bodies:
+                # In a task of its own: a second cancellation must not leave a socket open.
+                await asyncio.shield(self.loop.create_task(self._release()))
+
+    async def _release(self) -> None:
+        if self._children:
+            await self._stop(self._children)
+        for body in self.bodies:
+            if not body.closed:
+                body.closed = True
+                await body.aclose()
+        self.bodies.clear()
+
+    def abandon(self) -> None:
+        """Close soon, from a finalizer or another thread, where nothing can be awaited."""
+        if not self.finished:
+            self._on_loop(lambda: self.loop.create_task(self.aclose()))
+
+    def _on_loop(self, act: Callable[[], object]) -> None:
+        """Do something on the loop, from any thread; if the loop has ended, nobody waits for it any more."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(act)
+
+    # Time
+
+    def _watch(self, until: float) -> None:
+        """One timer per run, moved only when it would fire too late: a quick wait never touches the loop's heap."""
+        if until == math.inf:
+            return
+        if self._timer is None:
+            self._timer = self.loop.call_at(until, self._tick)
+        elif self._timer.when() > until:
+            self._timer.cancel()
+            self._timer = self.loop.call_at(until, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._waiter is None or self._until == math.inf:
+            return
+        if self.loop.time() >= self._until - 1e-4:
+            self._expired = True
+            self._waiter.cancel()
+        else:
+            self._timer = self.loop.call_at(self._until, self._tick)
+
+    async def _within(self, until: float, work: Awaitable[T]) -> T:
+        """Await `work`; raises _Expired at `until`."""
+        if self.loop.time() >= until:
+            if inspect.iscoroutine(work):
+                work.close()
+            raise _Expired
+        task = asyncio.current_task()
+        assert task is not None
+        self._watch(until)
+        self._until, self._waiter, cancelled_before = until, task, task.cancelling()
+        try:
+            return await work
+        except asyncio.CancelledError:
+            raise self._reason(task, cancelled_before) from None
+        finally:
+            self._waiter = None
+            if self._expired:  # the work swallowed our cancellation; left standing, it would look like the next one
+                self._expired = False
+                task.uncancel()
+
+    def _reason(self, task: asyncio.Task[Any], cancelled_before: int) -> BaseException:
+        """Why was the waiter cancelled: our timer, our closing, or someone else's will?"""
+        if self._expired:
+            self._expired = False
+            if task.uncancel() <= cancelled_before:
+                return _Expired()
+        elif self.finished and task.uncancel() <= cancelled_before:
+            return _Closed()
+        return asyncio.CancelledError()
+
+    # Effects
+
+    async def _perform(self, effect: AnyEffect) -> Any:
+        for body in self.bodies:
+            if body.released:
+                await self._close_body(body)
+                break
+        match effect:
+            case Read():
+                return await self._read(effect)
+            case Now():
+                return self.loop.time()
+            case Send(request, limits, via):
+                return await self._exchange(limits, (via or self.transport).asend(request, limits), whole=True)
+            case Open(request, limits, via):
+                until = exchange_end(limits, self.loop.time())
+                opening = (via or self.transport).aopen(request, limits, self.bodies)
+                body = await self._exchange(limits, opening, whole=False)
+                body.until = until
+                return body
+            case Sleep(seconds):
+                return await self._sleep(seconds)
+            case Random():
+                return random.random()
+            case Invoke():
+                return await self._invoke(effect)
+            case Spawn(flow, pause):
+                return self._spawn(flow, pause)
+            case Wait(branches, timeout):
+                return await self._wait(branches, timeout)
+            case Cancel(branches):
+                return await self._stop([branch.run for branch in branches if branch.run in self._children])
+            case Detach(flow, seconds):
+                return self._detach(flow, seconds)
+            case Emit():
+                raise AssertionError("Emit is handled where the run advances")
+            case _:
+                assert_never(effect)
+
+    async def _exchange(self, limits: Limits, work: Awaitable[T], *, whole: bool) -> T:
+        until = until_reply(limits, self.loop.time(), self.deadline, whole=whole)
+        try:
+            return await self._within(until, work)
+        except _Expired:
+            raise reply_expired(limits, self.deadline, self.loop.time(), whole=whole) from None
+
+    async def _read(self, effect: Read) -> bytes:
+        """As `_within`, but written out: this is the one effect that happens for every chunk."""
+        body, idle = effect.body, effect.idle
+        assert isinstance(body, AsyncBody)
+        if body.closed:
+            raise errors.ConnectionError("the answer was read after its end")
+        if effect.fresh:
+            body.idle_used = 0.0
+        started = self.loop.time()
+        until = min(self.deadline, body.until)
+        if idle is not None:
+            until = min(until, started + idle - body.idle_used)
+        if started >= until:
+            await self._close_body(body)
+            raise read_expired(body, idle, self.deadline, started)
+        if self._timer is None or self._timer.when() > until:
+            self._watch(until)
+        task = asyncio.current_task()
+        assert task is not None
+        self._until, self._waiter, cancelled_before = until, task, task.cancelling()
+        try:
+            chunk = await body.read()
+        except asyncio.CancelledError:
+            self._waiter = None
+            reason = self._reason(task, cancelled_before)
+            if isinstance(reason, _Expired):
+                await self._close_body(body)
+                raise read_expired(body, idle, self.deadline, self.loop.time()) from None
+            raise reason from None
+        except Exception:
+            self._waiter = None
+            await self._close_body(body)
+            raise
+        self._waiter = None
+        if not chunk:
+            await self._close_body(body)
+        elif idle is not None:
+            body.idle_used += self.loop.time() - started
+        return chunk
+
+    async def _close_body(self, body: AsyncBody) -> None:
+        if not body.closed:
+            body.closed = True
+            await body.aclose()
+        for run in (self, *self._children):
+            if body in run.bodies:
+                run.bodies.remove(body)
+
+    async def _sleep(self, seconds: float) -> None:
+        if self.loop.time() + seconds > self.deadline:
+            seconds = math.inf  # the deadline comes first
+        forever = self.loop.create_future() if seconds == math.inf else None
+        try:
+            await self._within(self.deadline, asyncio.sleep(seconds) if forever is None else forever)
+        except _Expired:
+            raise deadline_passed("waiting for the next attempt") from None
+
+    # User code
+
+    async def _invoke(self, effect: Invoke) -> Any:
+        kwargs = {**effect.kwargs, "report": Gathered(self._tell, self._on_loop)} if effect.reports else effect.kwargs
+        context = contextvars.copy_context() if effect.context is None else effect.context.copy()
+        # A loop may have a clock of its own (uvloop does); the deadline that user code sees is on time.monotonic().
+        context.run(ambient_deadline.set, monotonic() + self.deadline - self.loop.time())
+        task = asyncio.current_task()
+        assert task is not None
+        cancelled_before = task.cancelling()
+        try:
+            if effect.blocking and not is_async(effect.function):
+                value = await self._within(self.deadline, call_in_thread(effect.function, effect.args, kwargs, context))
+            else:
+                value = context.run(effect.function, *effect.args, **kwargs)
+            return await self._await(value, context) if inspect.isawaitable(value) else value
+        except _Expired:
+            raise deadline_passed("running user code") from None
+        except (StopIteration, StopAsyncIteration) as error:
+            # Thrown into a generator, these would end it.
+            raise RuntimeError(f"user code raised {type(error).__name__}") from error
+        except asyncio.CancelledError as error:
+            if task.cancelling() > cancelled_before or self.cancelled:
+                raise
+            raise RuntimeError("user code was cancelled") from error
+
+    async def _await(self, awaitable: Awaitable[Any], context: contextvars.Context) -> Any:
+        inner = self.loop.create_task(_as_coroutine(awaitable), context=context)
+        try:
+            # Shielded, or a coroutine that swallows its cancellation would hold us past our deadline.
+            return await self._within(self.deadline, asyncio.shield(inner))
+        except BaseException:
+            if not inner.done():
+                inner.cancel()
+                await asyncio.wait({inner}, timeout=GRACE)
+            raise
+
+    def _tell(self, reports: list[Any]) -> None:
+        """What user code has reported. Once the branch has ended this does nothing."""
+        if self._parent is not None and not self._branch.done and not self.cancelled:
+            self._parent._post(Emitted(self._branch, reports))
+
+    # Branches
+
+    def _spawn(self, flow: Flow[Any], pause: bool) -> Branch:
+        child = AioRun(self.transport, flow, self.deadline, self, pause=pause)
+        self._children.append(child)
+        child._task = self.loop.create_task(child._main())
+        return child._branch
+
+    def _detach(self, flow: Flow[Any], seconds: float) -> None:
+        task = self.loop.create_task(_unheard(AioRun(self.transport, flow, self.loop.time() + seconds)))
+        _detached.add(task)  # the loop itself holds tasks only weakly
+        task.add_done_callback(_detached.discard)
+
+    async def _main(self) -> None:
+        """A branch's task: advance to the end, or to the first events of a branch that pauses there."""
+        assert self._parent is not None
+        try:
+            news = await self._last_news(self._parent)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            news = Failed(self._branch, error)
+        if self.cancelled:
+            await self.aclose()
+        else:
+            self._parent._post(news)
+
+    async def _last_news(self, parent: AioRun) -> News:
+        while True:
+            events = await self.advance()
+            if events is None:
+                return Finished(self._branch, self.result)
+            if self._pause:
+                return Paused(self._branch, rest_of(self.flow, Emit(events)))
+            parent._post(Emitted(self._branch, events))
+
+    def _post(self, news: News) -> None:
+        self._news.append(news)
+        if self._waker is not None and not self._waker.done():
+            self._waker.set_result(None)
+
+    async def _wait(self, branches: Sequence[Branch], timeout: float | None) -> News | None:
+        until = self.deadline if timeout is None else min(self.deadline, self.loop.time() + timeout)
+        while True:
+            news = take_news(self._news, branches, self._children)
+            if (death := fatal(news)) is not None:
+                raise death
+            if news is not None:
+                return news
+            self._waker = self.loop.create_future()
+            try:
+                await self._within(until, self._waker)
+            except _Expired:
+                if self.loop.time() >= self.deadline - SLACK:
+                    raise deadline_passed("waiting for branches") from None
+                return None
+            finally:
+                self._waker = None
+
+    async def _stop(self, runs: Sequence[AioRun]) -> None:
+        """Cancel branches and wait for them; one that swallows its cancellation is left behind."""
+        stopping = list(runs)
+        for run in stopping:
+            run.cancelled = True
+            run._branch.done = True
+            if run._task is not None:
+                run._task.cancel()
+        tasks = [run._task for run in stopping if run._task is not None and not run._task.done()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=GRACE + 0.25)  # they give their own user code the grace
+        for run in stopping:
+            if run._task is None or run._task.done():
+                await run.aclose()  # a paused branch has no task any more, but may hold a connection
+            if run in self._children:
+                self._children.remove(run)
+        self._news = deque(news for news in self._news if news.branch.run not in stopping)
+
+
+async def _as_coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+async def _unheard(run: AioRun) -> None:
+    with suppress(Exception):  # nobody waits for it, so nobody could be told
+        await drain(run)
+
+
+async def drain(run: AioRun) -> Any:
+    """Run to the end; nobody wants the events."""
+    while await run.advance() is not None:
+        pass
+    return run.result

@@ -1,0 +1,519 @@
+"""Performs flows in virtual time: one thread, a scripted network, a seeded choice among what can happen next.
+
+The same seed gives the same run, to the last event. A simulated hour takes milliseconds, so the flows that run in
+production can be tried against thousands of orders of faults.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import heapq
+import inspect
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias, assert_never
+
+from ... import errors
+from ..flow import (
+    AnyEffect,
+    Branch,
+    Cancel,
+    Detach,
+    Emit,
+    Emitted,
+    Failed,
+    Finished,
+    Flow,
+    Invoke,
+    News,
+    Now,
+    Open,
+    Paused,
+    Random,
+    Read,
+    Send,
+    Sleep,
+    Spawn,
+    Wait,
+    rest_of,
+)
+from ..wire import (
+    Answer,
+    Body,
+    Limits,
+    Network,
+    Piece,
+    Reply,
+    WireRequest,
+    deadline_passed,
+    exchange_end,
+    read_expired,
+    reply_expired,
+    until_reply,
+)
+from .branch_events import fatal, take_news
+
+
+@dataclass(slots=True)
+class SimulatedTool:
+    """A function for Invoke that takes virtual time: reports at given times, then a result or a failure."""
+
+    result: Any
+    after: float = 0.0
+    reports: Sequence[tuple[float, Any]] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("only the simulated driver can run this tool")
+
+
+class SimulatedBody(Body):
+    """An answer arriving in virtual time."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status, answer.headers)
+        self.pieces = deque(answer.timed())
+
+    def next_piece(self) -> Piece:
+        """What comes next, and when; an empty piece is only a pause, as on a socket."""
+        waited = 0.0
+        while self.pieces:
+            piece = self.pieces.popleft()
+            waited += piece.after
+            if isinstance(piece.outcome, Exception) or piece.outcome:
+                return Piece(piece.outcome, waited)
+        return Piece(b"", waited)
+
+
+def nothing() -> None:
+    pass
+
+
+def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The value of a coroutine that waits for nothing: there is no event loop in here."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    raise AssertionError("user code waits for real time; in a simulation, use a SimulatedTool")
+
+
+Fault: TypeAlias = Callable[["Simulation", AnyEffect], Exception | None]
+
+
+class Stopped(BaseException):
+    """The simulation was told to abandon the run at this step."""
+
+
+class SimulatedRun:
+    """One flow of a simulation: when it began and ended, its events, and what became of it."""
+
+    __slots__ = (
+        "bodies",
+        "branch",
+        "children",
+        "deadline",
+        "ended_at",
+        "error",
+        "events",
+        "flow",
+        "news",
+        "over",
+        "parent",
+        "pause",
+        "result",
+        "started_at",
+        "step",
+        "waiting",
+    )
+
+    def __init__(self, flow: Flow[Any], deadline: float, parent: SimulatedRun | None, *, pause: bool) -> None:
+        self.flow = flow
+        self.deadline = deadline
+        self.parent = parent
+        self.pause = pause
+        self.branch = Branch(self)
+        self.news: deque[News] = deque()
+        self.waiting: Wait | None = None
+        self.step = 0
+        """Counts resumptions: what was scheduled for an earlier one is out of date."""
+        self.over = False
+        self.started_at = self.ended_at = math.nan
+        self.bodies: list[SimulatedBody] = []
+        self.children: list[SimulatedRun] = []
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.events: list[Any] = []
+
+
+class Simulation:
+    """A little world with a clock, a network and a die.
+
+    Args:
+        network: Decides what becomes of each request.
+        seed: Replays a run exactly.
+        fault: Looks at each effect before it is performed, and may break it.
+        stop_at: Abandon the run at this step, as a consumer who leaves would.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        seed: int = 0,
+        fault: Fault | None = None,
+        stop_at: int | None = None,
+        now: float = 0.0,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.now = now
+        self.steps = 0
+        self.log: list[str] = []
+        self.requests: list[WireRequest] = []
+        self.open_bodies = 0
+        self.open_bodies_while_emitting = 0
+        self.open_bodies_while_sleeping = 0
+        self.events: list[Any] = []
+        self._network = network
+        self._fault = fault
+        self._stop_at = stop_at
+        self._scheduled: list[tuple[float, float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._ready: list[tuple[SimulatedRun, Any, Exception | None]] = []
+
+    def at(self, when: float, act: Callable[[], None]) -> None:
+        """Do something at a time; things at the same time come in random order."""
+        self._count += 1
+        heapq.heappush(self._scheduled, (when, self.random.random(), self._count, act))
+
+    def run(self, flow: Flow[Any], deadline: float = math.inf) -> Any:
+        """Perform a flow to its end. Its events are in `events`, also if it fails."""
+        root = self.start(flow, deadline)
+        self.events = root.events
+        while not root.over:
+            if self._stop_at is not None and self.steps >= self._stop_at:
+                self.cancel(root)
+                raise Stopped
+            if not self._happen():
+                raise AssertionError("nothing can happen any more: the flow waits for something that will not come")
+        if root.error is not None:
+            try:
+                raise root.error
+            finally:
+                root.error = None
+        return root.result
+
+    def start(self, flow: Flow[Any], deadline: float = math.inf) -> SimulatedRun:
+        """Begin a flow beside whatever else goes on. It goes on while `run` or `finish` makes things happen."""
+        root = SimulatedRun(flow, deadline, None, pause=False)
+        root.started_at = self.now
+        self._ready.append((root, None, None))
+        return root
+
+    def step(self) -> bool:
+        """Let the next thing happen; False if nothing can."""
+        return self._happen()
+
+    def finish(self) -> None:
+        """Let happen whatever can still happen."""
+        while self._happen():
+            pass
+
+    def cancel(self, run: SimulatedRun) -> None:
+        """As a caller who is cancelled or walks away."""
+        if not run.over:
+            run.ended_at = self.now
+            self._close(run)
+
+    def _happen(self) -> bool:
+        """The next thing, if there is one."""
+        if self._ready:
+            chosen = self.random.randrange(len(self._ready)) if len(self._ready) > 1 else 0
+            self._step(*self._ready.pop(chosen))
+        elif self._scheduled:
+            when, _, _, act = heapq.heappop(self._scheduled)
+            self.now = max(self.now, when)
+            act()
+        else:
+            return False
+        return True
+
+    # One step
+
+    def _step(self, run: SimulatedRun, reply: Any, error: Exception | None) -> None:
+        if run.over:
+            return
+        self.steps += 1
+        try:
+            effect = run.flow.send(reply) if error is None else run.flow.throw(error)
+        except StopIteration as stop:
+            self._end(run, Finished(run.branch, stop.value))
+            return
+        except BaseException as raised:
+            self._end(run, Failed(run.branch, raised))
+            return
+        self.log.append(f"{self.now:.6f} {type(effect).__name__}")
+        for body in [body for body in run.bodies if body.released]:
+            self._close_body(run, body)
+        broken = self._fault(self, effect) if self._fault is not None else None
+        if broken is None:
+            self._perform(run, effect)
+            return
+        if isinstance(effect, Read) and isinstance(effect.body, SimulatedBody):
+            self._close_body(run, effect.body)
+        self._resume(run, error=broken)
+
+    def _resume(self, run: SimulatedRun, reply: Any = None, error: Exception | None = None) -> None:
+        run.step += 1
+        self._ready.append((run, reply, error))
+
+    def _later(
+        self,
+        run: SimulatedRun,
+        when: float,
+        outcome: Any,
+        until: float,
+        expired: Callable[[], Exception],
+        lost: Callable[[], None],
+    ) -> None:
+        """Resume with the outcome then, or with a timeout at `until`; `lost` if by then the run has gone on."""
+        step = run.step
+
+        def arrive() -> None:
+            if run.over or run.step != step:
+                lost()
+            elif isinstance(outcome, Exception):
+                self._resume(run, error=outcome)
+            else:
+                self._resume(run, outcome)
+
+        def expire() -> None:
+            if not run.over and run.step == step:
+                lost()
+                self._resume(run, error=expired())
+
+        if when <= until:
+            self.at(when, arrive)
+        else:
+            self.at(until, expire)
+
+    def _perform(self, run: SimulatedRun, effect: AnyEffect) -> None:
+        match effect:
+            case Send(request, limits):
+                self._send(run, request, limits)
+            case Open(request, limits):
+                self._open(run, request, limits)
+            case Read():
+                self._read(run, effect)
+            case Sleep(seconds):
+                self.open_bodies_while_sleeping = max(self.open_bodies_while_sleeping, len(run.bodies))
+                expired = partial(deadline_passed, "waiting for the next attempt")
+                self._later(run, self.now + seconds, None, run.deadline, expired, nothing)
+            case Now():
+                self._resume(run, self.now)
+            case Random():
+                self._resume(run, self.random.random())
+            case Emit():
+                self._emit(run, effect)
+            case Invoke():
+                self._invoke(run, effect)
+            case Spawn(flow, pause):
+                child = SimulatedRun(flow, run.deadline, run, pause=pause)
+                run.children.append(child)
+                self._ready.append((child, None, None))
+                self._resume(run, child.branch)
+            case Wait():
+                self._wait(run, effect)
+            case Cancel(branches):
+                self._cancel(run, branches)
+            case Detach(flow, seconds):
+                self.start(flow, self.now + seconds)
+                self._resume(run)
+            case _:
+                assert_never(effect)
+
+    # Network
+
+    def _send(self, run: SimulatedRun, request: WireRequest, limits: Limits) -> None:
+        if self.now >= run.deadline:
+            self._resume(run, error=reply_expired(limits, run.deadline, self.now, whole=True))
+            return
+        answer = self._ask(request)
+        when, outcome = self.now + answer.after, answer.failure
+        data: list[bytes] = []
+        for piece in answer.timed() if outcome is None else ():
+            when += piece.after
+            if isinstance(piece.outcome, Exception):
+                outcome = piece.outcome
+                break
+            data.append(piece.outcome)
+        until = until_reply(limits, self.now, run.deadline, whole=True)
+        reply = outcome if outcome is not None else Reply(answer.status, answer.headers, b"".join(data))
+        self._later(run, when, reply, until, lambda: reply_expired(limits, run.deadline, self.now, whole=True), nothing)
+
+    def _open(self, run: SimulatedRun, request: WireRequest, limits: Limits) -> None:
+        if self.now >= run.deadline:
+            self._resume(run, error=reply_expired(limits, run.deadline, self.now, whole=False))
+            return
+        answer = self._ask(request)
+        until = until_reply(limits, self.now, run.deadline, whole=False)
+        lost: Callable[[], None] = nothing
+        outcome: Exception | SimulatedBody
+        if answer.failure is not None:
+            outcome = answer.failure
+        else:
+            outcome = body = SimulatedBody(answer)
+            body.until = exchange_end(limits, self.now)
+            self.open_bodies += 1
+            run.bodies.append(body)
+            lost = partial(self._close_body, run, body)
+        when = self.now + answer.after
+        self._later(run, when, outcome, until, lambda: reply_expired(limits, run.deadline, self.now, whole=False), lost)
+
+    def _ask(self, request: WireRequest) -> Answer:
+        self.requests.append(request)
+        return self._network(request)
+
+    def _read(self, run: SimulatedRun, effect: Read) -> None:
+        body, idle = effect.body, effect.idle
+        assert isinstance(body, SimulatedBody)
+        if body.closed:
+            self._resume(run, error=errors.ConnectionError("the answer was read after its end"))
+            return
+        if effect.fresh:
+            body.idle_used = 0.0
+        until = min(run.deadline, body.until)
+        if idle is not None:
+            until = min(until, self.now + idle - body.idle_used)
+        piece = body.next_piece()
+        body.idle_used += piece.after
+        close = partial(self._close_body, run, body)
+        self._later(
+            run,
+            self.now + piece.after,
+            piece.outcome,
+            until,
+            lambda: read_expired(body, idle, run.deadline, self.now),
+            close,
+        )
+        if isinstance(piece.outcome, Exception) or not piece.outcome:
+            close()
+
+    def _close_body(self, run: SimulatedRun, body: SimulatedBody) -> None:
+        if not body.closed:
+            body.closed = True
+            self.open_bodies -= 1
+        for holder in (run, *run.children):
+            if body in holder.bodies:
+                holder.bodies.remove(body)
+
+    # User code
+
+    def _emit(self, run: SimulatedRun, effect: Emit) -> None:
+        if run.parent is None:
+            self.open_bodies_while_emitting = max(self.open_bodies_while_emitting, self.open_bodies)
+            run.events.extend(effect.events)
+            self._resume(run)
+        elif run.pause:
+            run.over = True
+            self._post(run.parent, Paused(run.branch, rest_of(run.flow, effect)))
+        else:
+            self._post(run.parent, Emitted(run.branch, effect.events))
+            self._resume(run)
+
+    def _invoke(self, run: SimulatedRun, effect: Invoke) -> None:
+        function = effect.function
+        if isinstance(function, SimulatedTool):
+            for after, report in function.reports:
+                self.at(self.now + after, self._reporter(run, report))
+            expired = partial(deadline_passed, "running user code")
+            self._later(run, self.now + function.after, function.result, run.deadline, expired, nothing)
+            return
+        kwargs = dict(effect.kwargs)
+        if effect.reports:
+            kwargs["report"] = lambda report: self._reporter(run, report)()
+        context = contextvars.copy_context() if effect.context is None else effect.context.copy()
+        try:
+            value = context.run(function, *effect.args, **kwargs)
+            self._resume(run, context.run(at_once, value) if inspect.iscoroutine(value) else value)
+        except (StopIteration, StopAsyncIteration) as error:
+            self._resume(run, error=RuntimeError(f"user code raised {type(error).__name__}"))
+        except Exception as error:
+            self._resume(run, error=error)
+        except BaseException as error:
+            self._end(run, Failed(run.branch, error))
+
+    def _reporter(self, run: SimulatedRun, report: Any) -> Callable[[], None]:
+        def post() -> None:
+            if not run.over and run.parent is not None:
+                self._post(run.parent, Emitted(run.branch, [report]))
+
+        return post
+
+    # Branches
+
+    def _wait(self, run: SimulatedRun, effect: Wait) -> None:
+        run.waiting = effect
+        if self._deliver(run):
+            return
+        until = run.deadline if effect.timeout is None else min(run.deadline, self.now + effect.timeout)
+        if until == math.inf:
+            return
+        step = run.step
+
+        def expire() -> None:
+            if not run.over and run.step == step:
+                run.waiting = None
+                late = self.now >= run.deadline
+                self._resume(run, error=deadline_passed("waiting for branches") if late else None)
+
+        self.at(until, expire)
+
+    def _cancel(self, run: SimulatedRun, branches: Sequence[Branch]) -> None:
+        for branch in branches:
+            if branch.run in run.children:
+                self._close(branch.run)
+                run.children.remove(branch.run)
+        run.news = deque(news for news in run.news if news.branch not in branches)
+        self._resume(run)
+
+    def _post(self, run: SimulatedRun, news: News) -> None:
+        run.news.append(news)
+        if run.waiting is not None:
+            self._deliver(run)
+
+    def _deliver(self, run: SimulatedRun) -> bool:
+        assert run.waiting is not None
+        news = take_news(run.news, run.waiting.branches, run.children)
+        if news is None:
+            return False
+        run.waiting = None
+        if (death := fatal(news)) is not None:
+            self._end(run, Failed(run.branch, death))
+        else:
+            self._resume(run, news)
+        return True
+
+    def _end(self, run: SimulatedRun, news: Finished | Failed) -> None:
+        if isinstance(news, Finished):
+            run.result = news.value
+        else:
+            run.error = news.error
+        run.ended_at = self.now
+        self._close(run)
+        if run.parent is not None and not run.parent.over:
+            self._post(run.parent, news)
+
+    def _close(self, run: SimulatedRun) -> None:
+        run.over = True
+        run.flow.close()
+        for child in list(run.children):
+            self._close(child)
+        for body in list(run.bodies):
+            self._close_body(run, body)

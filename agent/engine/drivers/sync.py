@@ -1,0 +1,488 @@
+"""Performs flows with blocking calls. One `SyncRun` for each run and each branch of it; nothing outlives the run.
+
+A run owns its deadline, its open bodies, its branches (threads) and a loop thread if its user code is async. It needs
+no event loop of its own, so it works in threads, inside a running loop and after a fork.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import math
+import random
+import sys
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar, assert_never
+
+from ... import errors
+from ..context import ambient_deadline
+from ..flow import (
+    AnyEffect,
+    Branch,
+    Cancel,
+    Detach,
+    Emit,
+    Emitted,
+    Failed,
+    Finished,
+    Flow,
+    Invoke,
+    News,
+    Now,
+    Open,
+    Paused,
+    Random,
+    Read,
+    Send,
+    Sleep,
+    Spawn,
+    Wait,
+    rest_of,
+)
+from ..wire import (
+    GRACE,
+    SLACK,
+    Cancelled,
+    Limits,
+    Live,
+    SyncBody,
+    SyncTransport,
+    deadline_passed,
+    exchange_end,
+    read_expired,
+    reply_expired,
+    until_reply,
+)
+from .branch_events import fatal, take_news
+from .threads import Crew, Work
+
+T = TypeVar("T")
+_RUNNING = inspect.GEN_RUNNING
+_making = threading.Lock()
+
+
+class SyncRun:
+    """One flow being performed. `advance` steps it to its next events; `close` may come at any time."""
+
+    __slots__ = (
+        "__weakref__",
+        "_branch",
+        "_changed",
+        "_children",
+        "_crew",
+        "_error",
+        "_in_user_code",
+        "_inside",
+        "_loop",
+        "_news",
+        "_parent",
+        "_pause",
+        "_quit",
+        "_reply",
+        "_work",
+        "bodies",
+        "cancelled",
+        "deadline",
+        "finished",
+        "flow",
+        "result",
+        "transport",
+        "until",
+        "wake",
+    )
+
+    def __init__(
+        self,
+        transport: SyncTransport,
+        flow: Flow[Any],
+        deadline: float = math.inf,
+        parent: SyncRun | None = None,
+        *,
+        pause: bool = False,
+    ) -> None:
+        self.transport = transport
+        self.flow = flow
+        self.deadline = deadline
+        self.until = deadline
+        self.result: Any = None
+        self.cancelled = False
+        self.finished = False
+        self.bodies: list[SyncBody] = []
+        self.wake: Callable[[], object] | None = None
+        self._parent = parent
+        self._pause = pause
+        # Only a branch is looked up. With a way back, the outermost run would be left to the garbage collector.
+        self._branch = Branch() if parent is None else Branch(self)
+        self._children: list[SyncRun] = []
+        self._news: deque[News] = deque()
+        self._changed: threading.Condition | None = None
+        self._work: Work | None = None
+        """What a thread of the crew does for this branch."""
+        self._crew: Crew | None = None
+        self._in_user_code = False
+        self._inside: int | None = None
+        """The thread that is advancing this run just now."""
+        self._quit: threading.Event | None = None
+        self._loop: Any = None
+        self._reply: Any = None
+        self._error: Exception | None = None
+
+    # Stepping
+
+    def advance(self) -> Sequence[Any] | None:
+        """Run to the next Emit and return its events, or to the end and return None. Whatever it raises, it closes."""
+        flow, reply, error = self.flow, self._reply, self._error
+        self._reply = self._error = None
+        self._inside = threading.get_ident()
+        try:
+            while True:
+                # Advancing and performing are separate, or a StopIteration from user code would end the flow.
+                try:
+                    effect = flow.send(reply) if error is None else flow.throw(error)
+                except StopIteration as stop:
+                    self.result = stop.value
+                    break
+                finally:
+                    error = None  # an exception kept in a frame that it references is a cycle, and keeps sockets alive
+                if type(effect) is Emit:
+                    return effect.events
+                if type(effect) is Now:
+                    reply = monotonic()
+                    continue
+                try:
+                    reply = self._read(effect) if type(effect) is Read else self._perform(effect)
+                except Exception as raised:
+                    reply, error = None, raised
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._inside = None
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """Close the flow, then its branches, its bodies and its loop. Again, or from a finalizer, is harmless."""
+        if self.finished:
+            return
+        if self._inside not in (None, threading.get_ident()) or inspect.getgeneratorstate(self.flow) == _RUNNING:
+            # Another thread is in the middle of it, or the flow itself asks: it must stop on its own.
+            self.cancel()
+            return
+        try:
+            self.flow.close()
+        finally:
+            self._release()
+            self.finished = True  # at the end: whoever is interrupted before this closes again
+
+    def _release(self) -> None:
+        if self._children:
+            self._stop(self._children)
+        for body in list(self.bodies):
+            self._close_body(body)
+        if self._loop is not None:
+            self._loop.stop()
+        if self._crew is not None:
+            self._crew.close()
+
+    def cancel(self) -> None:
+        """From any thread: wake whatever blocks this run, so that it ends with Cancelled."""
+        self.cancelled = True
+        if self._quit is not None:
+            self._quit.set()
+        wake = self.wake
+        if wake is not None:
+            wake()
+        for child in list(self._children):
+            child.cancel()
+        if self._changed is not None:
+            with self._changed:
+                self._changed.notify_all()
+
+    def seconds_left(self) -> float:
+        if self.cancelled:
+            raise Cancelled
+        return self.until - monotonic()
+
+    # Effects
+
+    def _perform(self, effect: AnyEffect) -> Any:
+        if self.cancelled:
+            raise Cancelled
+        for body in self.bodies:
+            if body.released:
+                self._close_body(body)
+                break
+        match effect:
+            case Read():
+                return self._read(effect)
+            case Now():
+                return monotonic()
+            case Send(request, limits, via):
+                sender = via or self.transport
+                return self._exchange(limits, lambda: sender.send(request, limits, Live(self)), whole=True)
+            case Open(request, limits, via):
+                sender = via or self.transport
+                until = exchange_end(limits, monotonic())
+                body = self._exchange(limits, lambda: sender.open(request, limits, Live(self)), whole=False)
+                body.until = until
+                return body
+            case Sleep(seconds):
+                return self._sleep(seconds)
+            case Random():
+                return random.random()
+            case Invoke():
+                return self._invoke(effect)
+            case Spawn(flow, pause):
+                return self._spawn(flow, pause)
+            case Wait(branches, timeout):
+                return self._wait(branches, timeout)
+            case Cancel(branches):
+                return self._stop([branch.run for branch in branches if branch.run in self._children])
+            case Detach(flow, seconds):
+                return self._detach(flow, seconds)
+            case Emit():
+                raise AssertionError("Emit is handled where the run advances")
+            case _:
+                assert_never(effect)
+
+    def _exchange(self, limits: Limits, act: Callable[[], T], *, whole: bool) -> T:
+        self.until = until_reply(limits, monotonic(), self.deadline, whole=whole)
+        if self.seconds_left() <= 0:
+            raise reply_expired(limits, self.deadline, monotonic(), whole=whole)
+        try:
+            result = act()
+        except Exception:
+            if self.cancelled:
+                raise Cancelled from None
+            now = monotonic()
+            if now >= self.until - SLACK:
+                raise reply_expired(limits, self.deadline, now, whole=whole) from None
+            raise
+        if self.cancelled:
+            raise Cancelled
+        return result
+
+    def _read(self, effect: Read) -> bytes:
+        body, idle = effect.body, effect.idle
+        assert isinstance(body, SyncBody)
+        if body.closed:
+            raise errors.ConnectionError("the answer was read after its end")
+        if effect.fresh:
+            body.idle_used = 0.0
+        body.live.run = self  # a stream won in a race is read by the parent of the run that opened it
+        started = monotonic()
+        until = min(self.deadline, body.until)
+        if idle is not None:
+            until = min(until, started + idle - body.idle_used)
+        self.until = until
+        try:
+            if started >= until:
+                raise read_expired(body, idle, self.deadline, started)
+            chunk = body.read()
+        except Exception:
+            self._close_body(body)
+            if self.cancelled:
+                raise Cancelled from None
+            now = monotonic()
+            if now >= until - SLACK:
+                raise read_expired(body, idle, self.deadline, now) from None
+            raise
+        if self.cancelled:
+            raise Cancelled
+        if not chunk:
+            self._close_body(body)
+        elif idle is not None:
+            body.idle_used += monotonic() - started
+        return chunk
+
+    def _close_body(self, body: SyncBody) -> None:
+        if not body.closed:
+            body.close()
+            body.closed = True
+        for run in (self, *self._children):
+            if body in run.bodies:
+                run.bodies.remove(body)
+
+    def _sleep(self, seconds: float) -> None:
+        if self._quit is None:
+            self._quit = threading.Event()
+        left = self.deadline - monotonic()
+        if not self.cancelled:  # asked now that there is something to wake us with
+            self._quit.wait(max(0.0, min(seconds, left)))
+        if self.cancelled:
+            raise Cancelled
+        if left < seconds:
+            raise deadline_passed("waiting for the next attempt")
+
+    # User code
+
+    def _invoke(self, effect: Invoke) -> Any:
+        kwargs = {**effect.kwargs, "report": self._report} if effect.reports else effect.kwargs
+        context = contextvars.copy_context() if effect.context is None else effect.context.copy()
+        context.run(ambient_deadline.set, self.deadline)
+        self._in_user_code = True
+        try:
+            value = context.run(effect.function, *effect.args, **kwargs)
+            return self._await(value, context) if inspect.isawaitable(value) else value
+        except (StopIteration, StopAsyncIteration) as error:
+            # Thrown into a generator, these would end it.
+            raise RuntimeError(f"user code raised {type(error).__name__}") from error
+        except BaseException as error:
+            if not _is_async_cancellation(error):
+                raise
+            if self.cancelled:
+                raise Cancelled from None
+            raise RuntimeError("user code was cancelled") from error
+        finally:
+            self._in_user_code = False
+
+    def _await(self, awaitable: Awaitable[Any], context: contextvars.Context) -> Any:
+        pending = self._root()._loop_thread().submit(awaitable, context)
+        self.wake = pending.cancel
+        try:
+            timeout = None if self.deadline == math.inf else max(0.0, self.deadline - monotonic())
+            if not self.cancelled and not pending.done.wait(timeout):
+                raise deadline_passed("running user code")
+            if self.cancelled:
+                raise Cancelled
+            return pending.result()
+        except BaseException:
+            pending.cancel()
+            raise
+        finally:
+            self.wake = None
+
+    def _root(self) -> SyncRun:
+        run = self
+        while run._parent is not None:
+            run = run._parent
+        return run
+
+    def _loop_thread(self) -> Any:
+        with _making:
+            if self._loop is None:
+                from .user_code import LoopThread  # lazy: a blocking call needs no event loop
+
+                self._loop = LoopThread()
+            return self._loop
+
+    def _threads(self) -> Crew:
+        with _making:
+            if self._crew is None:
+                self._crew = Crew()
+            return self._crew
+
+    def _report(self, event: Any) -> None:
+        """Given to user code, for any thread. Once the branch has ended it does nothing."""
+        if self._parent is not None and not self._branch.done and not self.cancelled:
+            self._parent._post(Emitted(self._branch, [event]))
+
+    # Branches
+
+    def _condition(self) -> threading.Condition:
+        if self._changed is None:
+            self._changed = threading.Condition()
+        return self._changed
+
+    def _spawn(self, flow: Flow[Any], pause: bool) -> Branch:
+        self._condition()
+        child = SyncRun(self.transport, flow, self.deadline, self, pause=pause)
+        self._children.append(child)
+        context = contextvars.copy_context()
+        child._work = self._root()._threads().start(lambda: context.run(child._main))
+        return child._branch
+
+    def _detach(self, flow: Flow[Any], seconds: float) -> None:
+        run = SyncRun(self.transport, flow, monotonic() + seconds)
+
+        def main() -> None:
+            with suppress(Exception):  # nobody waits for it, so nobody could be told
+                drain(run)
+
+        threading.Thread(target=main, daemon=True, name="agent-detached").start()
+
+    def _main(self) -> None:
+        """A branch's thread: advance to the end, or to the first events of a branch that pauses there."""
+        assert self._parent is not None
+        try:
+            news = self._last_news(self._parent)
+        except Cancelled:
+            return
+        except BaseException as error:
+            news = Failed(self._branch, error)
+        if self.cancelled:
+            self.close()
+        else:
+            self._parent._post(news)
+
+    def _last_news(self, parent: SyncRun) -> News:
+        while True:
+            events = self.advance()
+            if events is None:
+                return Finished(self._branch, self.result)
+            if self._pause:
+                return Paused(self._branch, rest_of(self.flow, Emit(events)))
+            parent._post(Emitted(self._branch, events))
+
+    def _post(self, news: News) -> None:
+        changed = self._condition()
+        with changed:
+            self._news.append(news)
+            changed.notify_all()
+
+    def _wait(self, branches: Sequence[Branch], timeout: float | None) -> News | None:
+        changed = self._condition()
+        until = self.deadline if timeout is None else min(self.deadline, monotonic() + timeout)
+        with changed:
+            while True:
+                news = take_news(self._news, branches, self._children)
+                if (death := fatal(news)) is not None:
+                    raise death
+                if news is not None:
+                    return news
+                if self.cancelled:
+                    raise Cancelled
+                now = monotonic()
+                if now >= until:
+                    if now >= self.deadline:
+                        raise deadline_passed("waiting for branches")
+                    return None
+                changed.wait(None if until == math.inf else until - now)
+
+    def _stop(self, runs: Sequence[SyncRun]) -> None:
+        """Cancel branches and wait for them; a thread inside user code cannot be stopped and is left behind."""
+        stopping = list(runs)
+        for run in stopping:
+            run.cancel()
+        end = monotonic() + GRACE
+        for run in stopping:
+            work = run._work
+            if work is not None and not work.is_ours:
+                work.wait(0.01 if run._in_user_code else max(0.0, end - monotonic()))
+            if work is None or work.is_done:
+                run.close()
+            run._branch.done = True
+            if run in self._children:
+                self._children.remove(run)
+        self._news = deque(news for news in self._news if news.branch.run not in stopping)
+
+
+def _is_async_cancellation(error: BaseException) -> bool:
+    """Importing asyncio costs a blocking program 40 ms; if nobody did, nobody can have raised its error."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
+
+
+def drain(run: SyncRun) -> Any:
+    """Run to the end; nobody wants the events."""
+    try:
+        while run.advance() is not None:
+            pass
+        return run.result
+    finally:
+        run.close()

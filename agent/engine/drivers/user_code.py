@@ -1,0 +1,136 @@
+"""Tools and hooks in daemon threads: async ones of a blocking run, and blocking ones of an async run.
+
+A blocking run has its own event loop for them: one shared by the process deadlocks when an async tool calls the
+blocking API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ..wire import GRACE
+
+_BLOCKED = 0.25
+"""Seconds after which a loop that does nothing is taken to be held by user code."""
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def call_in_thread(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], context: contextvars.Context
+) -> Any:
+    """Call blocking code in a new daemon thread. A thread that hangs does not delay the program's exit."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def settle(outcome: tuple[Any, BaseException | None]) -> None:
+        if not done.done():
+            done.set_result(outcome)
+
+    def main() -> None:
+        outcome: tuple[Any, BaseException | None]
+        try:
+            outcome = context.run(function, *args, **kwargs), None
+        except BaseException as error:
+            outcome = None, error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=main, daemon=True, name="agent-tool").start()
+    value, error = await done
+    if isinstance(error, StopIteration | StopAsyncIteration):
+        raise RuntimeError(f"user code raised {type(error).__name__}") from error
+    if error is not None:
+        raise error
+    return value
+
+
+class Pending:
+    """A value being computed on the loop's thread."""
+
+    __slots__ = ("_error", "_task", "_value", "done", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.done = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def start(self, awaitable: Awaitable[Any], context: contextvars.Context) -> None:
+        """Called on the loop's thread."""
+        self._task = self.loop.create_task(self._settle(awaitable), context=context)
+
+    async def _settle(self, awaitable: Awaitable[Any]) -> None:
+        try:
+            self._value = await awaitable
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.done.set()
+
+    def cancel(self) -> None:
+        """From any thread."""
+        with suppress(RuntimeError):  # the loop has ended, and the task with it
+            self.loop.call_soon_threadsafe(lambda: self._task.cancel() if self._task is not None else None)
+
+    def result(self) -> Any:
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # or error and traceback keep each other alive
+        return self._value
+
+
+class LoopThread:
+    """Starts with its construction and ends with `stop`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self._loop.call_soon(ready.set)
+        self._thread = threading.Thread(target=self._main, daemon=True, name="agent-loop")
+        self._thread.start()
+        ready.wait()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+    def submit(self, awaitable: Awaitable[Any], context: contextvars.Context) -> Pending:
+        pending = Pending(self._loop)
+        self._loop.call_soon_threadsafe(pending.start, awaitable, context)
+        return pending
+
+    def stop(self) -> None:
+        heard = threading.Event()
+
+        def end() -> None:
+            heard.set()
+            self._loop.stop()
+
+        with suppress(RuntimeError):  # stopped before
+            self._loop.call_soon_threadsafe(end)
+        if threading.current_thread() is self._thread:
+            return
+        # A loop that does not even hear it is blocked by user code; its thread is left, as a hanging tool's is.
+        if heard.wait(_BLOCKED):
+            self._thread.join(GRACE + 0.25)

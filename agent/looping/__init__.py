@@ -1,1 +1,0 @@
-"""The tool loop as flows and values, for agents and routers alike. `agent.loop` is its public face."""

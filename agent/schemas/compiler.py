@@ -1,0 +1,478 @@
+"""From any JSON schema to one that a vendor enforces.
+
+Whatever the vendor's subset has no word for is rewritten into something that admits no more: an answer that fits the
+result fits the original, once `restoring` has undone what the rewriting did. What cannot be said that way, but is only
+a limit on a value, is told to the model in the description and reported as lost. What cannot be said at all makes the
+schema `loose`: it can be sent as advice, or in another way, but not be enforced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .dialect import SchemaDialect
+from .merge import CannotMerge, conjoin
+from .nodes import (
+    INCLUSIVE,
+    LIMITS,
+    LIMITS_OF_ALL,
+    NEVER,
+    SAY_NOTHING,
+    UNUSUAL_PATTERN,
+    Node,
+    Place,
+    fits,
+    labelled,
+    labels,
+    listing,
+    nullable,
+    path,
+    text_of,
+    told,
+    validator_of,
+    wrapped,
+)
+from .reader import (
+    ANNOTATIONS,
+    BOOKKEEPING,
+    Unresolvable,
+    evidently_disjoint,
+    json_type,
+    literals_of,
+    parts,
+    pointer_steps,
+    recursive_references,
+    resolve,
+    same,
+    types_of,
+    with_limits_as_numbers,
+)
+
+MERGED_ROUNDS = 8
+"""How often a recursive definition may be merged into its own part before we give up."""
+
+
+class TooLarge(Exception):
+    """Written out, the schema exceeds what a vendor could take."""
+
+
+class Compiler:
+    """One run over one schema."""
+
+    def __init__(self, root: Any, dialect: SchemaDialect, rounds: int) -> None:
+        self._root = root
+        self._dialect = dialect
+        self._rounds = rounds
+        self._recursive = recursive_references(root)
+        self._names: dict[tuple[str, int], str] = {}
+        self._definitions: dict[str, Node | None] = {}
+        self._nodes = self._properties = self._optional = self._unions = self._listed = 0
+        self.lost: dict[str, None] = {}
+        self.loose: dict[str, None] = {}
+        """Why it cannot be enforced."""
+        self.altered = False
+        """Whether nulls or texts stand for something else."""
+        self.wrapped = False
+
+    def run(self) -> Node:
+        top = Place()
+        compiled = self._schema(self._root, top)
+        if compiled is None:
+            self._loosen(top, "nothing can fit this schema")
+            return {}
+        if self._dialect.object_root and compiled.get("type") != "object":
+            self.wrapped = True
+            compiled = wrapped(compiled)
+        if any(definition is None for definition in self._definitions.values()) and self._dialect.recursion is None:
+            self._loosen(top, "a definition can never be filled")
+        if used := self._used_definitions(compiled):
+            compiled = {**compiled, "$defs": used}
+        self._check_limits(top)
+        return compiled
+
+    def _check_limits(self, top: Place) -> None:
+        limits = self._dialect
+        for count, most, what in (
+            (self._properties, limits.most_properties, "properties"),
+            (self._optional, limits.most_optional, "optional properties"),
+            (self._unions, limits.most_unions, "unions"),
+            (self._listed, limits.most_listed, "listed values"),
+        ):
+            if most is not None and count > most:
+                self._loosen(top, f"{count} {what} are more than the {most} that can be enforced")
+
+    def _used_definitions(self, compiled: Node) -> dict[str, Node]:
+        used: dict[str, Node] = {}
+        waiting: list[Any] = [compiled]
+        while waiting:
+            current = waiting.pop()
+            name = current["$ref"].removeprefix("#/$defs/") if isinstance(current.get("$ref"), str) else None
+            if name is not None and name not in used and (definition := self._definitions[name]) is not None:
+                used[name] = definition
+                waiting.append(definition)
+            waiting.extend(part for part in parts(current) if isinstance(part, dict))
+        return {name: used[name] for name in self._definitions if name in used}
+
+    # One schema; None if nothing can fit it
+
+    def _schema(self, schema: Any, at: Place) -> Node | None:
+        self._nodes += 1
+        if self._nodes > self._dialect.most_nodes:
+            raise TooLarge
+        if schema is False:
+            return None
+        if schema is True or not schema:
+            return self._anything({}, at)
+        if isinstance(schema.get("$ref"), str):
+            return self._referring(schema, at)
+        if schema.get("allOf"):
+            return self._merged(schema, at)
+        if schema.get("anyOf") or schema.get("oneOf"):
+            return self._union(schema, at)
+        if "enum" in schema or "const" in schema:
+            return self._literal(schema, at)
+        return self._of_types(types_of(schema), schema, at)
+
+    def _anything(self, schema: Mapping[str, Any], at: Place) -> Node:
+        if not self._dialect.anything:
+            return self._loosen(at, "any value is allowed here")
+        self._lose(at, "any value is allowed here, so nothing is enforced")
+        return labels(schema)
+
+    def _of_types(self, types: Sequence[str], schema: Mapping[str, Any], at: Place) -> Node | None:
+        if not types:
+            return self._anything(schema, at)
+        kinds = [kind for kind in types if kind != "integer" or "number" not in types]
+        if len(kinds) == 1:
+            return self._typed(kinds[0], schema, at)
+        bare = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
+        return self._any_of([self._typed(kind, bare, at) for kind in kinds], schema)
+
+    def _typed(self, kind: str, schema: Mapping[str, Any], at: Place) -> Node | None:
+        node: Node | None = {"type": kind, **labels(schema)}
+        assert node is not None
+        unsaid = self._limits(kind, schema, node)
+        if kind == "object":
+            node = self._object(schema, node, at)
+        elif kind == "array":
+            node = self._array(schema, node, unsaid, at)
+        if node is None:
+            return None
+        for keyword in unsaid:
+            self._lose(at, f"{keyword} is not enforced")
+        return told(node, unsaid)
+
+    def _limits(self, kind: str, schema: Mapping[str, Any], node: Node) -> dict[str, Any]:
+        """Put the limits that are enforced into the node, and return the others."""
+        enforced = self._dialect.enforced.get(kind, frozenset())
+        schema = with_limits_as_numbers(schema)
+        unsaid: dict[str, Any] = {}
+        for keyword in (*LIMITS.get(kind, ()), *LIMITS_OF_ALL):
+            if keyword not in schema or SAY_NOTHING.get(keyword, NEVER) == schema[keyword]:
+                continue
+            value = schema[keyword]
+            if keyword in enforced and self._holds(keyword, value):
+                node[keyword] = value
+            elif kind == "integer" and (inclusive := INCLUSIVE.get(keyword)) and inclusive[0] in enforced:
+                name, step = inclusive
+                tighter = max if step > 0 else min
+                nearest = int(value // 1) + 1 if step > 0 else -int(-value // 1) - 1
+                node[name] = tighter(node.get(name, nearest), nearest)
+            elif keyword == "if":
+                unsaid[keyword] = {key: schema[key] for key in ("if", "then", "else") if key in schema}
+            else:
+                unsaid[keyword] = value
+        return unsaid
+
+    def _holds(self, keyword: str, value: Any) -> bool:
+        if keyword == "format":
+            return value in self._dialect.formats
+        if keyword == "pattern":
+            return UNUSUAL_PATTERN.search(value) is None
+        return keyword != "minItems" or self._dialect.min_items is None or value <= self._dialect.min_items
+
+    # Objects and arrays
+
+    def _object(self, schema: Mapping[str, Any], node: Node, at: Place) -> Node | None:
+        named: dict[str, Any] = dict(schema.get("properties") or {})
+        required = list(dict.fromkeys(schema.get("required") or ()))
+        rest = schema.get("additionalProperties", True)
+        for name in required:
+            named.setdefault(name, rest)
+        at = at._replace(depth=at.depth + 1)
+        if self._dialect.deepest is not None and at.depth > self._dialect.deepest:
+            self._loosen(at, f"objects are nested more than {self._dialect.deepest} deep")
+            return node
+        properties: dict[str, Node] = {}
+        for name, property in named.items():
+            compiled = self._schema(property, at.below("properties", name)._replace(optional=name not in required))
+            if compiled is None:
+                if name in required:
+                    return None
+                continue
+            if name not in required:
+                self._optional += 1
+                if self._dialect.all_required:
+                    self.altered = True
+                    compiled = nullable(compiled)
+            properties[name] = compiled
+        self._properties += len(properties)
+        # An object that does not say which properties it has is a map, whatever vendors make of it.
+        if properties or "properties" in schema or not self._dialect.closed:
+            node["properties"] = properties
+        node["required"] = list(properties) if self._dialect.all_required else [n for n in properties if n in required]
+        self._rest(schema, rest, node, at)
+        if self._dialect.ordering and len(properties) > 1:
+            node["propertyOrdering"] = list(properties)
+        return {key: value for key, value in node.items() if self._dialect.closed or value != [] or key != "required"}
+
+    def _rest(self, schema: Mapping[str, Any], rest: Any, node: Node, at: Place) -> None:
+        """What of properties that are not named?"""
+        patterns = schema.get("patternProperties")
+        if self._dialect.closed:
+            if patterns or isinstance(rest, dict) or (rest is True and "properties" not in node):
+                self._loosen(at, "an object with properties of any name")
+            elif "additionalProperties" in schema and rest is True:
+                self._lose(at, "other properties than the named ones cannot be answered")
+            node["additionalProperties"] = False
+            return
+        if patterns:
+            self._lose(at, "patternProperties is not enforced")
+        if isinstance(rest, dict):
+            compiled = self._schema(rest, at.below("additionalProperties"))
+            if compiled is not None:
+                node["additionalProperties"] = compiled
+        elif rest is True and not node["properties"]:
+            node["additionalProperties"] = True
+        if not node["properties"]:
+            del node["properties"]
+
+    def _array(self, schema: Mapping[str, Any], node: Node, unsaid: dict[str, Any], at: Place) -> Node | None:
+        items = schema.get("items", True)
+        places = schema.get("prefixItems")
+        if isinstance(items, list):  # how tuples were written before 2020
+            places, items = items, schema.get("additionalItems", True)
+        if places:
+            most = schema.get("maxItems", len(places) if items is False else None)
+            if all(same(place, places[0]) for place in places) and most is not None and most <= len(places):
+                items = places[0]
+                self._set_limit(node, unsaid, "maxItems", most)
+            else:
+                return self._tuple(places, items, node, at)
+        if items is not False:
+            compiled = self._schema(items, at.below("prefixItems", 0) if places else at.below("items"))
+            if compiled is not None:
+                return {**node, "items": compiled}
+        # Only the empty array fits. Where that cannot be enforced, it is better left out.
+        if schema.get("minItems", 0) > 0 or (at.optional and "maxItems" not in self._dialect.enforced["array"]):
+            return None
+        self._set_limit(node, unsaid, "maxItems", 0)
+        return {**node, "items": {"type": "null"}}
+
+    def _set_limit(self, node: Node, unsaid: dict[str, Any], keyword: str, value: int) -> None:
+        said = node if keyword in self._dialect.enforced["array"] else unsaid
+        said[keyword] = value
+
+    def _tuple(self, places: list[Any], items: Any, node: Node, at: Place) -> Node | None:
+        if not self._dialect.tuples:
+            return self._loosen(at, "a tuple")
+        compiled: list[Node] = []
+        for position, place in enumerate(places):
+            one = self._schema(place, at.below("prefixItems", position))
+            if one is None:
+                break
+            compiled.append(one)
+        if len(compiled) < node.get("minItems", 0) and len(compiled) < len(places):
+            return None
+        if len(compiled) < len(places) or items is False:
+            node["maxItems"] = min(len(compiled), node.get("maxItems", len(compiled)))
+        elif items is not True and (rest := self._schema(items, at.below("items"))) is not None:
+            node["items"] = rest
+        return {**node, "prefixItems": compiled}
+
+    # Values that are listed
+
+    def _literal(self, schema: Mapping[str, Any], at: Place) -> Node | None:
+        lists = literals_of(schema)
+        types = types_of(schema) if "type" in schema else []
+        groups: dict[str, list[Any]] = {}
+        beside = schema.keys() - ANNOTATIONS - BOOKKEEPING - {"enum", "const", "type"}
+        for value in self._fitting(lists[0], schema) if beside else lists[0]:
+            kind = json_type(value)
+            fits = not types or kind in types or (kind == "integer" and "number" in types)
+            if not fits or not all(any(same(value, other) for other in others) for others in lists[1:]):
+                continue
+            if kind != "null" and kind not in self._dialect.literals:
+                kind, value, self.altered = "string", text_of(value), True
+            group = groups.setdefault(kind, [])
+            if not any(same(value, other) for other in group):
+                group.append(value)
+        if "number" in groups and "integer" in groups:
+            groups["number"] = groups.pop("integer") + groups["number"]
+        self._listed += sum(map(len, groups.values()))
+        single = "const" in schema and self._dialect.const
+        nodes: list[Node | None] = [
+            {"type": kind} if kind == "null" else {"type": kind, **listing(values, single=single)}
+            for kind, values in groups.items()
+        ]
+        return self._any_of(nodes, schema)
+
+    def _fitting(self, values: list[Any], schema: Mapping[str, Any]) -> list[Any]:
+        """Limits on listed values need not be enforced: they say which of them are meant."""
+        validator = validator_of(self._root).evolve(schema=schema)
+        return [value for value in values if fits(value, validator)]
+
+    # Unions, intersections, references
+
+    def _union(self, schema: Mapping[str, Any], at: Place) -> Node | None:
+        variants, others = schema.get("anyOf"), schema.get("oneOf")
+        if variants and others:
+            rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+            return self._merged({**rest, "allOf": [{"anyOf": variants}, {"oneOf": others}]}, at)
+        if others and "discriminator" not in schema and not evidently_disjoint([self._target(one) for one in others]):
+            self._lose(at, "oneOf is enforced as anyOf: more than one may fit")
+        key = "oneOf" if others else "anyOf"
+        base = {name: schema[name] for name in schema if name != key and name not in ANNOTATIONS | BOOKKEEPING}
+        compiled = []
+        for position, variant in enumerate(others or variants or ()):
+            meant = variant if self._implies(variant, base) else {"allOf": [variant, base]}
+            compiled.append(self._schema(meant, at.below(key, position)))
+        return self._any_of(compiled, schema)
+
+    def _implies(self, variant: Any, base: Mapping[str, Any]) -> bool:
+        """Whether what stands beside a union says nothing that the variant does not say itself."""
+        if not base:
+            return True
+        if base.keys() != {"type"} or not isinstance(variant, dict):
+            return False
+        types = types_of(self._target(variant))
+        return bool(types) and set(types) <= set(types_of(base))
+
+    def _target(self, schema: Any) -> dict[str, Any]:
+        """What a lone reference means, as far as that is easily said."""
+        for _ in range(MERGED_ROUNDS):
+            if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
+                break
+            try:
+                schema = resolve(schema["$ref"], self._root)
+            except Unresolvable:
+                break
+        return schema if isinstance(schema, dict) else {}
+
+    def _any_of(self, nodes: Sequence[Node | None], schema: Mapping[str, Any]) -> Node | None:
+        variants: list[Node] = []
+        for node in nodes:
+            if node is None:
+                continue
+            flat = node["anyOf"] if node.keys() == {"anyOf"} else [node]
+            variants.extend(one for one in flat if one not in variants)
+        said = labels(schema)
+        if not variants:
+            return None
+        if len(variants) > 1:
+            self._unions += 1
+        elif not said or "$ref" not in variants[0]:
+            return labelled(variants[0], said)
+        elif "description" not in said:
+            return variants[0]
+        return {"anyOf": variants, **said}
+
+    def _merged(self, schema: Mapping[str, Any], at: Place) -> Node | None:
+        rest = {key: value for key, value in schema.items() if key != "allOf" and key not in BOOKKEEPING}
+        members: list[Any] = schema["allOf"]
+        if len(members) == 1 and rest.keys() <= ANNOTATIONS and isinstance(members[0], dict):
+            return self._schema({**members[0], **rest}, at)
+        level = at.level
+        merged: Any = rest
+        try:
+            for position, member in enumerate(members):
+                lose = _Loser(self, at.below("allOf", position))
+                plain, level = self._without_reference(member, level, lose)
+                merged = conjoin(merged, plain, lose)
+        except (CannotMerge, Unresolvable) as error:
+            return self._loosen(at, str(error))
+        return self._schema(merged, at._replace(level=level))
+
+    def _without_reference(self, schema: Any, level: int, lose: _Loser) -> tuple[Any, int]:
+        while isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
+            reference = schema["$ref"]
+            level += reference in self._recursive
+            if level > MERGED_ROUNDS:
+                raise CannotMerge("allOf with something recursive")
+            local = {key: value for key, value in schema.items() if key != "$ref"}
+            target, level = self._without_reference(resolve(reference, self._root), level, lose)
+            schema = conjoin(local, target, lose)
+        return schema, level
+
+    def _referring(self, schema: Mapping[str, Any], at: Place) -> Node | None:
+        reference = schema["$ref"]
+        local = {key: value for key, value in schema.items() if key != "$ref" and key not in BOOKKEEPING}
+        if not local.keys() <= ANNOTATIONS:
+            return self._merged({**local, "allOf": [{"$ref": reference}, *(local.get("allOf") or ())]}, at)
+        try:
+            target = resolve(reference, self._root)
+        except Unresolvable as error:
+            return self._loosen(at, str(error))
+        recursive = reference in self._recursive
+        # At the top and beside a description a reference is not allowed, so what it means is written there.
+        if self._dialect.references and at.path and ("description" not in local or recursive):
+            found = self._reference(reference, target, at)
+            return found if found is None or "description" not in local else self._any_of([found], local)
+        inside = Place(path(reference), at.level + recursive, at.depth)
+        most = self._rounds if self._dialect.recursion is not None else MERGED_ROUNDS
+        if inside.level > most:
+            return self._cut()
+        if not isinstance(target, dict):
+            return self._schema(target, inside)
+        return self._schema({**target, **labels(local)}, inside)
+
+    def _reference(self, reference: str, target: Any, at: Place) -> Node | None:
+        level = at.level
+        if self._dialect.recursion is None:
+            level = 0
+        elif reference in self._recursive:
+            level += 1
+            if level > self._rounds:
+                return self._cut()
+        key = (reference, level)
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = self._fresh_name(reference, level)
+            self._definitions[name] = {}
+            self._definitions[name] = self._schema(target, Place(path(reference) or "/", level))
+        return None if self._definitions[name] is None else {"$ref": f"#/$defs/{name}"}
+
+    def _fresh_name(self, reference: str, level: int) -> str:
+        steps = pointer_steps(reference)
+        base = re.sub(r"[^A-Za-z0-9_.-]", "_", steps[-1]) if steps else "Root"
+        name = base if level < 2 else f"{base}_{level}"
+        while name in self._definitions:
+            name += "_"
+        return name
+
+    def _cut(self) -> Node | None:
+        self._lose(Place(), f"recursion is cut after {self._rounds} rounds; what is nested deeper cannot be answered")
+        return None
+
+    # The report
+
+    def _lose(self, at: Place, what: str) -> None:
+        self.lost.setdefault(f"{at.path or '/'}: {what}")
+
+    def _loosen(self, at: Place, why: str) -> Node:
+        self.loose.setdefault(f"{at.path or '/'}: {why}, so the schema is not enforced")
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Loser:
+    """Reports what merging could not keep."""
+
+    compiler: Compiler
+    at: Place
+
+    def __call__(self, keyword: str) -> None:
+        self.compiler._lose(self.at, f"{keyword} is not enforced")

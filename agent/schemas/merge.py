@@ -1,0 +1,176 @@
+"""Two schemas that both have to hold, written as one. No vendor enforces allOf, and a $ref may not have company.
+
+Only the top level is merged; below, both are put into an allOf again, to be merged when it is their turn. That keeps
+recursive schemas finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .reader import ANNOTATIONS, BOOKKEEPING, literals_of, same
+
+_LARGER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
+_SMALLER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains")
+_MOST_VARIANTS = 64
+
+
+class CannotMerge(ValueError):
+    """Two schemas that are not one schema."""
+
+
+def conjoin(first: Any, second: Any, lose: Callable[[str], None]) -> Any:
+    """A schema for what fits both; where they merely say something, the first has the word.
+
+    Args:
+        first: A schema without references of its own at the top.
+        second: Another.
+        lose: Told the keywords that could not be kept.
+    """
+    if first is True or first == {}:
+        return second
+    if second is True or second == {}:
+        return first
+    if first is False or second is False:
+        return False
+    merged: dict[str, Any] = {key: value for key, value in first.items() if key not in _TOGETHER}
+    for key, value in second.items():
+        if key in _TOGETHER or key in BOOKKEEPING:
+            continue
+        if key not in merged:
+            merged[key] = value
+        elif key not in ANNOTATIONS:
+            merged[key] = _both(key, merged[key], value, lose)
+    try:
+        for merge in (_types, _literals, _objects, _arrays):
+            merge(first, second, merged)
+        _unions(first, second, merged, lose)
+    except _Contradiction:
+        return False
+    return merged
+
+
+class _Contradiction(Exception):
+    """Nothing fits both."""
+
+
+_OBJECT_KEYS = ("properties", "required", "additionalProperties", "patternProperties")
+_ARRAY_KEYS = ("items", "prefixItems")
+_TOGETHER = frozenset(("type", "enum", "const", *_OBJECT_KEYS, *_ARRAY_KEYS, "anyOf", "oneOf", "allOf"))
+
+
+def _both(key: str, one: Any, other: Any, lose: Callable[[str], None]) -> Any:
+    if key in _LARGER:
+        return max(one, other)
+    if key in _SMALLER:
+        return min(one, other)
+    if key == "uniqueItems":
+        return one or other
+    if key == "multipleOf" and isinstance(one, int) and isinstance(other, int):
+        return math.lcm(one, other)
+    if not same(one, other):
+        lose(key)
+    return one
+
+
+def _types(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any]) -> None:
+    given = [_as_list(schema["type"]) for schema in (first, second) if "type" in schema]
+    if not given:
+        return
+    kept = given[0]
+    if len(given) == 2:
+        kept = [name for name in given[0] if name in given[1] or (name == "integer" and "number" in given[1])]
+        kept += [name for name in given[1] if name == "integer" and "number" in given[0] and name not in kept]
+    if not kept:
+        raise _Contradiction
+    merged["type"] = kept[0] if len(kept) == 1 else kept
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _literals(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any]) -> None:
+    given = [allowed for schema in (first, second) for allowed in literals_of(schema)]
+    if not given:
+        return
+    kept = [value for value in given[0] if all(any(same(value, one) for one in other) for other in given[1:])]
+    if not kept:
+        raise _Contradiction
+    merged["enum"] = kept
+
+
+def _objects(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any]) -> None:
+    properties: dict[str, Any] = {}
+    required = list(dict.fromkeys((*(first.get("required") or ()), *(second.get("required") or ()))))
+    for own, other in ((first, second), (second, first)):
+        for name, schema in (own.get("properties") or {}).items():
+            if name in properties:
+                continue
+            elsewhere = (other.get("properties") or {}).get(name, _rest_of(other))
+            properties[name] = _all_of(schema, elsewhere)
+    if properties or "properties" in first or "properties" in second:
+        merged["properties"] = properties
+    if required:
+        merged["required"] = required
+    rests = [schema["additionalProperties"] for schema in (first, second) if "additionalProperties" in schema]
+    if rests:
+        merged["additionalProperties"] = rests[0] if len(rests) == 1 else _all_of(*rests)
+    patterns = [schema["patternProperties"] for schema in (first, second) if schema.get("patternProperties")]
+    if patterns:
+        joined = dict(patterns[0])
+        for pattern, schema in (patterns[1] if len(patterns) == 2 else {}).items():
+            joined[pattern] = _all_of(joined[pattern], schema) if pattern in joined else schema
+        merged["patternProperties"] = joined
+
+
+def _rest_of(schema: Mapping[str, Any]) -> Any:
+    """What a schema says of a property that it does not name."""
+    return True if schema.get("patternProperties") else schema.get("additionalProperties", True)
+
+
+def _all_of(one: Any, other: Any) -> Any:
+    if one is True or one == {}:
+        return other
+    if other is True or other == {}:
+        return one
+    if one is False or other is False:
+        return False
+    return one if one == other and same(one, other) else {"allOf": [one, other]}
+
+
+def _arrays(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any]) -> None:
+    tuples = [schema for schema in (first, second) if "prefixItems" in schema or isinstance(schema.get("items"), list)]
+    others = [schema for schema in (first, second) if "items" in schema and schema not in tuples]
+    if tuples and (len(tuples) == 2 or others):
+        raise CannotMerge("tuples in allOf")
+    for key in _ARRAY_KEYS:
+        given = [schema[key] for schema in (first, second) if key in schema]
+        if given:
+            merged[key] = given[0] if len(given) == 1 else _all_of(*given)
+
+
+def _unions(
+    first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any], lose: Callable[[str], None]
+) -> None:
+    """Several unions are one: of all ways to choose from each."""
+    keys = [(schema, key) for schema in (first, second) for key in ("anyOf", "oneOf") if schema.get(key)]
+    unions = [schema[key] for schema, key in keys]
+    if len(unions) == 1:
+        merged[keys[0][1]] = unions[0]
+    elif unions:
+        if any(key == "oneOf" for _, key in keys):
+            lose("oneOf")  # that only one fits
+        ways: list[Any] = list(unions[0])
+        for union in unions[1:]:
+            if len(ways) * len(union) > _MOST_VARIANTS:
+                raise CannotMerge("unions in allOf with too many combinations")
+            ways = [both for one in ways for other in union if (both := _all_of(one, other)) is not False]
+        if not ways:
+            raise _Contradiction
+        merged["anyOf"] = ways
+    rest = [*(first.get("allOf") or ()), *(second.get("allOf") or ())]
+    if rest:
+        merged["allOf"] = rest

@@ -1,0 +1,374 @@
+"""Finding one's way in a JSON schema: where its parts are, what references mean, which lead back to themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from types import NoneType
+from typing import Any
+from urllib.parse import unquote
+
+from .nodes import fits, text_of, unwrap_value, validator_of
+
+OF_ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+OF_ONE_RARELY = ("unevaluatedItems", "unevaluatedProperties", "additionalItems", "contentSchema")
+OF_MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
+BY_NAME = ("properties", "patternProperties", "dependentSchemas")
+ANNOTATIONS = frozenset(
+    ("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "discriminator")
+)
+"""Say something about a value without restricting it. A discriminator only helps to find the variant."""
+BOOKKEEPING = frozenset(
+    ("$defs", "definitions", "$schema", "$id", "$comment", "$anchor", "$vocabulary", "$dynamicAnchor")
+)
+
+
+_DRAFTS = ("http://json-schema.org/", "https://json-schema.org/")
+_SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_SHAPES: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("enum",), list),
+    **dict.fromkeys(("pattern", "format"), str),
+    **dict.fromkeys(
+        (*_SIZES, "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), (int, float)
+    ),
+    # Null is written for these where others leave them out.
+    **dict.fromkeys(("required", *OF_MANY), (list, NoneType)),
+    **dict.fromkeys((*BY_NAME, "$defs", "definitions"), (dict, NoneType)),
+    "type": (str, list, NoneType),
+}
+
+
+class Unresolvable(ValueError):
+    """A reference that leads nowhere, or out of the schema."""
+
+
+def parts(schema: Any) -> Iterator[Any]:
+    """The schemas directly inside one, definitions aside."""
+    if not isinstance(schema, Mapping):
+        return
+    for key in (*OF_ONE, *OF_ONE_RARELY):
+        if key in schema:
+            inside = schema[key]
+            yield from inside if isinstance(inside, list) else (inside,)
+    for key in OF_MANY:
+        yield from schema.get(key) or ()
+    for key in BY_NAME:
+        yield from (schema.get(key) or {}).values()
+
+
+def misshapen(root: Any) -> str | None:
+    """Where something is no JSON schema, so that nobody can say what it means; None if it is one."""
+    waiting: list[tuple[str, Any]] = [("", root)]
+    while waiting:
+        path, schema = waiting.pop()
+        if schema is None or isinstance(schema, bool):
+            continue
+        if not isinstance(schema, Mapping):
+            return f"{path or '/'} is no schema"
+        for key, value in schema.items():
+            if key in _SHAPES and not isinstance(value, _SHAPES[key]):
+                return f"{path}/{key} has a value of the wrong type"
+            if key in ("type", "required") and not all(isinstance(word, str) for word in value or ()):
+                return f"{path}/{key} lists something that is no text"
+            if key in (*BY_NAME, "$defs", "definitions"):
+                waiting.extend((f"{path}/{key}/{name}", inside) for name, inside in (value or {}).items())
+            elif key in OF_MANY or (key == "items" and isinstance(value, list)):
+                waiting.extend((f"{path}/{key}/{position}", inside) for position, inside in enumerate(value or ()))
+            elif key in OF_ONE or key in OF_ONE_RARELY:
+                waiting.append((f"{path}/{key}", value))
+    return None
+
+
+def dangling_reference(root: Any) -> str | None:
+    """A reference that is used and leads nowhere; None if there is none. The drafts themselves are always there."""
+    seen: set[str] = set()
+    waiting = list(_references_in(root))
+    while waiting:
+        reference = waiting.pop()
+        if reference in seen or reference.startswith(_DRAFTS):
+            continue
+        seen.add(reference)
+        try:
+            waiting.extend(_references_in(resolve(reference, root)))
+        except Unresolvable:
+            return reference
+    return None
+
+
+def with_limits_as_numbers(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Until draft 4, and in OpenAPI 3.0, a flag beside a limit said that the limit itself is excluded."""
+    for flag, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(excluded := schema.get(flag), bool):
+            said = {key: value for key, value in schema.items() if key != flag}
+            if excluded and limit in said:
+                said[flag] = said.pop(limit)
+            schema = said
+    return schema
+
+
+def resolve(reference: str, root: Any) -> Any:
+    """What a reference points at."""
+    if not reference.startswith("#") or (reference[1:] and not reference.startswith("#/")):
+        raise Unresolvable(f"the reference {reference!r} leads out of the schema")
+    found = root
+    for step in pointer_steps(reference):
+        try:
+            found = found[int(step)] if isinstance(found, list) else found[step]
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise Unresolvable(f"the reference {reference!r} leads nowhere") from None
+    return found
+
+
+def pointer_steps(reference: str) -> list[str]:
+    if reference in ("#", "#/"):
+        return []
+    return [unquote(step).replace("~1", "/").replace("~0", "~") for step in reference[2:].split("/")]
+
+
+def recursive_references(root: Any) -> frozenset[str]:
+    """The references from whose target one can come back to them."""
+    leads_to: dict[str, set[str]] = {}
+    waiting = list(_references_in(root))
+    while waiting:
+        reference = waiting.pop()
+        if reference in leads_to:
+            continue
+        try:
+            found = set(_references_in(resolve(reference, root)))
+        except Unresolvable:
+            found = set()
+        leads_to[reference] = found
+        waiting.extend(found)
+    return frozenset(reference for reference in leads_to if _comes_back(reference, leads_to))
+
+
+def _references_in(schema: Any) -> Iterator[str]:
+    waiting = [schema]
+    while waiting:
+        current = waiting.pop()
+        if isinstance(current, Mapping) and isinstance(current.get("$ref"), str):
+            yield current["$ref"]
+        waiting.extend(parts(current))
+
+
+def _comes_back(reference: str, leads_to: Mapping[str, set[str]]) -> bool:
+    seen: set[str] = set()
+    waiting = list(leads_to[reference])
+    while waiting:
+        current = waiting.pop()
+        if current == reference:
+            return True
+        if current not in seen:
+            seen.add(current)
+            waiting.extend(leads_to[current])
+    return False
+
+
+def json_type(value: Any) -> str:
+    """The name JSON schema has for the type of a value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "number"
+        case str():
+            return "string"
+        case list() | tuple():
+            return "array"
+        case _:
+            return "object"
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality as JSON schema has it: 1 is 1.0, but neither is true."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+_TYPE_OF_KEYWORD = {
+    **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties", "propertyNames"), "object"),
+    **dict.fromkeys(("minProperties", "maxProperties"), "object"),
+    **dict.fromkeys(("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"), "array"),
+    **dict.fromkeys(("pattern", "minLength", "maxLength"), "string"),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
+}
+
+
+def types_of(schema: Mapping[str, Any]) -> list[str]:
+    """The types a schema admits as it says; else those its keywords are about; none if it does not say."""
+    named = schema.get("type")
+    if isinstance(named, str):
+        return [named]
+    if isinstance(named, list):
+        return list(dict.fromkeys(named))
+    meant = [_TYPE_OF_KEYWORD[key] for key in schema if key in _TYPE_OF_KEYWORD]
+    if not meant and "format" in schema:
+        meant = ["string"]
+    return list(dict.fromkeys(meant))
+
+
+def literals_of(schema: Mapping[str, Any]) -> list[list[Any]]:
+    """The lists of values that a schema admits, each of which must hold."""
+    constant = [[schema["const"]]] if "const" in schema else []
+    return [*constant, *([list(schema["enum"])] if "enum" in schema else [])]
+
+
+def evidently_disjoint(schemas: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether no value can fit two of them: by type, or by a required property that each gives other values."""
+    kinds = [kind for schema in schemas for kind in (types_of(schema) or ("any",))]
+    if "any" not in kinds and len(set(kinds)) == len(kinds) and not {"integer", "number"} <= set(kinds):
+        return True
+    tags = [_tags(schema) for schema in schemas]
+    for name in set.intersection(*(set(tagged) for tagged in tags)) if tags else ():
+        values = [value for tagged in tags for value in tagged[name]]
+        if not any(same(one, other) for position, one in enumerate(values) for other in values[:position]):
+            return True
+    return False
+
+
+def _tags(schema: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The required properties whose values are listed."""
+    return {
+        name: literals_of(property)[0]
+        for name, property in (schema.get("properties") or {}).items()
+        if name in (schema.get("required") or ()) and isinstance(property, Mapping) and literals_of(property)
+    }
+
+
+_DEEPEST = 200
+
+
+class Restorer:
+    """Undoes what compiling one schema did."""
+
+    def __init__(self, original: Any, *, wrapped: bool, altered: bool) -> None:
+        self._original = original
+        self.wrapped = wrapped
+        self._altered = altered
+
+    @cached_property
+    def _validator(self) -> Any:
+        return validator_of(self._original)
+
+    def restored(self, value: Any) -> Any:
+        if self.wrapped:
+            value = unwrap_value(value)
+        return self._walk(value, self._original, 0) if self._altered else value
+
+    def _walk(self, value: Any, schema: Any, depth: int) -> Any:
+        if not isinstance(schema, Mapping) or depth > _DEEPEST:
+            return value
+        if isinstance(reference := schema.get("$ref"), str):
+            try:
+                value = self._walk(value, resolve(reference, self._original), depth + 1)
+            except Unresolvable:
+                return value
+        for part in schema.get("allOf") or ():
+            value = self._walk(value, part, depth + 1)
+        for key in ("anyOf", "oneOf"):
+            if schema.get(key):
+                value = self._walk_union(value, schema, key, depth + 1)
+        if isinstance(value, str):
+            return _listed(value, schema)
+        if isinstance(value, dict):
+            return self._walk_object(value, schema, depth + 1)
+        if isinstance(value, list):
+            return self._walk_array(value, schema, depth + 1)
+        return value
+
+    def _walk_union(self, value: Any, schema: Mapping[str, Any], key: str, depth: int) -> Any:
+        possible = [variant for variant in schema[key] if not _contradicts(value, self._target(variant))]
+        if len(possible) == 1:  # the common case; trying them all takes exponential time in recursive unions
+            return self._walk(value, possible[0], depth)
+        fitting: list[Any] = []
+        for variant in sorted(possible, key=lambda variant: _strangers(value, self._target(variant))):
+            candidate = self._walk(value, variant, depth)
+            if self._fits(candidate, variant):
+                # A variant may leave to the schema around it what type it is of, and then fit texts, too.
+                if not isinstance(candidate, str) or self._fits(candidate, schema):
+                    return candidate
+                fitting.append(candidate)
+        return fitting[0] if fitting else value
+
+    def _target(self, schema: Any) -> Mapping[str, Any]:
+        """What a reference means; nothing if that cannot be said."""
+        for _ in range(_DEEPEST):
+            if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+                break
+            try:
+                schema = resolve(schema["$ref"], self._original)
+            except Unresolvable:
+                return {}
+        return schema if isinstance(schema, Mapping) and "$ref" not in schema else {}
+
+    def _walk_object(self, value: dict[str, Any], schema: Mapping[str, Any], depth: int) -> Any:
+        named = schema.get("properties")
+        rest = schema.get("additionalProperties")
+        if not named and not isinstance(rest, Mapping):
+            return value
+        required = schema.get("required") or ()
+        restored: dict[str, Any] = {}
+        for name, item in value.items():
+            own = (named or {}).get(name, rest)
+            if item is None and named and name in named and name not in required and not self._fits(None, own):
+                continue
+            restored[name] = self._walk(item, own, depth)
+        return restored
+
+    def _walk_array(self, value: list[Any], schema: Mapping[str, Any], depth: int) -> Any:
+        items = schema.get("items")
+        places = schema.get("prefixItems") or ()
+        if isinstance(items, list):
+            places, items = items, schema.get("additionalItems")
+        return [
+            self._walk(item, places[position] if position < len(places) else items, depth)
+            for position, item in enumerate(value)
+        ]
+
+    def _fits(self, value: Any, schema: Any) -> bool:
+        return fits(value, self._validator.evolve(schema=schema))
+
+
+def _strangers(value: Any, variant: Mapping[str, Any]) -> int:
+    """How many properties of a value a variant does not name: the fewer, the likelier it is the one meant."""
+    if not isinstance(value, dict) or "properties" not in variant:
+        return 0
+    return sum(name not in variant["properties"] for name in value)
+
+
+def _contradicts(value: Any, variant: Mapping[str, Any]) -> bool:
+    """Whether a value is evidently none of a variant's: by its type, or by a listed value such as a tag."""
+    if not isinstance(value, str):  # text may stand for anything that is listed
+        types = types_of(variant) if "type" in variant else []
+        kind = json_type(value)
+        if types and kind not in types and not (kind == "integer" and "number" in types):
+            return True
+    if not isinstance(value, dict):
+        return False
+    return any(
+        not _is_listed(value[name], literals_of(property)[0])
+        for name, property in (variant.get("properties") or {}).items()
+        # Null may stand for a property that was left out.
+        if value.get(name) is not None and isinstance(property, Mapping) and literals_of(property)
+    )
+
+
+def _is_listed(value: Any, values: Sequence[Any]) -> bool:
+    return any(same(value, other) or text_of(other) == value for other in values)
+
+
+def _listed(text: str, schema: Mapping[str, Any]) -> Any:
+    """The listed value that a text stands for."""
+    for values in literals_of(schema)[:1]:
+        if not any(same(text, value) for value in values):
+            return next((value for value in values if value is not None and text_of(value) == text), text)
+    return text
