@@ -7,17 +7,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ALWAYS = (
-    "batching/test_ends.py",
+    "batch/test_ends.py",
     "cli/test_tables.py",
-    "drivers/test_effects.py",
-    "faults/test_chaos.py",
+    "engine/test_effects.py",
+    "testing/faults/test_chaos.py",
     "graph/test_graph.py",
     "loop/test_events.py",
     "loop/test_pause.py",
     "middleware/test_order.py",
     "providers/test_recordings.py",
     "routing/test_router.py",
-    "rules/test_refusals.py",
+    "testing/rules/test_refusals.py",
     "schemas/test_compiling.py",
     "sessions/test_session.py",
     "stores/test_sqlite.py",
@@ -26,9 +26,9 @@ ALWAYS = (
     "transports/test_http1.py",
     "types/test_messages.py",
     "test_agent.py",
-    "test_call.py",
-    "test_streams.py",
-    "test_structured.py",
+    "calls/test_call.py",
+    "calls/test_streams.py",
+    "calls/test_structured.py",
     "test_surface.py",
 )
 MOST_IMPORTERS = 12

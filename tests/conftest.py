@@ -19,9 +19,9 @@ from pytest_socket import socket_allow_hosts
 from agent.engine.context import ambient_deadline
 from agent.models.lookup import _facts, _registered
 from agent.providers import codec
-from tests.corpus import HAS_RECORDINGS, WIRE
-from tests.drive import AioDriver, AsyncHttpxDriver, Driver, HttpxDriver, SimulatedDriver, SyncDriver
 from tests.support.cases import FULL
+from tests.support.corpus import HAS_RECORDINGS, WIRE
+from tests.support.drivers import AioDriver, AsyncHttpxDriver, Driver, HttpxDriver, SimulatedDriver, SyncDriver
 
 SEED = int(os.environ.get("AGENT_TEST_SEED") or random.SystemRandom().randrange(2**32))
 os.environ["AGENT_TEST_SEED"] = str(SEED)  # for worker processes: they start from this one's environment

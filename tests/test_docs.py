@@ -46,7 +46,7 @@ from agent.providers.scripted import Line
 from agent.testing import Answer, LoopbackServer, VendorScript
 from agent.types import ToolCall
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = sorted((ROOT / "agent").rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

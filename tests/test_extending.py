@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 NEW_PART = '''
 class HologramContent(ContentPart, frozen=True):
     """A new kind of content."""

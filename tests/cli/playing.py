@@ -21,7 +21,7 @@ import pyte
 from agent.cli import main
 from agent.engine.wire import Answer, Piece, WireRequest
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 MODEL = "openai-chat:gpt-test"
 COMMAND = (sys.executable, "-m", "agent")
 FOREIGN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

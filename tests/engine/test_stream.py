@@ -15,7 +15,7 @@ from agent.engine.stream import AsyncStream, Stream
 from agent.engine.wire import Cancelled
 from agent.testing import Answer, scripted_agent
 from agent.types import ToolCall
-from tests.drive import run_and_leave_nothing
+from tests.support.drivers import run_and_leave_nothing
 
 
 class Script:

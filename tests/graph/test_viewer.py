@@ -19,7 +19,7 @@ from agent.graph.viewer import html_page
 from tests.graph.viewing import chain, document, hostile, talk
 from tests.graph.xss_payloads import PAYLOADS
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "agent" / "graph" / "viewer_assets"
 SINKS = r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|Function\(|srcdoc|DOMParser|localStorage|\.href"
 

@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from agent import Agent, AgentRequest, AgentResponse, Message, RetryConfig, Router, RunResult, ToolSpec, errors, tool
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 AIMOCK = ROOT / ".tools" / "node_modules" / "@copilotkit" / "aimock" / "dist" / "aimock-cli.js"
 KEY = "sk-test"
 

@@ -16,7 +16,7 @@ import pytest
 from tests.local.conftest import STATUS
 
 pytestmark = pytest.mark.skipif(not STATUS.ready, reason=f"{STATUS.problem}")
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 BEGINNING = """
 import asyncio, os, signal, sys, threading, time
 from agent import Agent, errors, local

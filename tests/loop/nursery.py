@@ -32,7 +32,7 @@ class Nursery:
     """The forking process, as a test holds it."""
 
     def __init__(self) -> None:
-        root = Path(__file__).parent.parent.parent
+        root = Path(__file__).parents[2]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.loop.nursery"],
             cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "."},

@@ -10,8 +10,8 @@ from inline_snapshot import snapshot
 from agent import errors
 from agent.testing import Answer, Script, TimedTool
 from agent.types import ToolCall
-from tests.drive import Driver
 from tests.loop.telling import check_history, story
+from tests.support.drivers import Driver
 
 
 def call(id: str, name: str, /, **arguments: Any) -> ToolCall:

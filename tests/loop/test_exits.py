@@ -15,7 +15,7 @@ import pytest
 
 from tests.loop.processes import gone, needs_proc, pids_in, soon
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 pytestmark = [needs_proc, pytest.mark.timing]
 
 

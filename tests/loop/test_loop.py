@@ -28,8 +28,8 @@ from agent.types import (
     ToolSpec,
     Usage,
 )
-from tests.drive import Driver
 from tests.loop.telling import check_history
+from tests.support.drivers import Driver
 
 
 def call(id: str, name: str, /, **arguments: Any) -> ToolCall:

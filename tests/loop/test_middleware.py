@@ -10,7 +10,7 @@ from agent import Agent, Router, tool
 from agent.middleware import CallInfo, Middleware
 from agent.testing import Script
 from agent.types import AgentRequest, AgentResponse, ToolCall
-from tests.drive import Driver
+from tests.support.drivers import Driver
 
 
 @tool

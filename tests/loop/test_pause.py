@@ -20,8 +20,8 @@ from agent import Agent, Router, ToolContext, ToolError, errors, tool
 from agent.loop import Allow, Ask, Change, Deny, MemoryJournal, PausedRun, RunResult, SqliteJournal, calls_in
 from agent.testing import Script, ScriptedTransport, TimedTool, VendorScript, scripted_agent
 from agent.types import AgentResponse, ImageContent, Message, TextContent, ThinkingContent, ToolCall, ToolSpec
-from tests.drive import Driver
 from tests.loop.telling import check_history, story
+from tests.support.drivers import Driver
 
 Run = Callable[..., RunResult]
 PNG = base64.b64decode(

@@ -37,7 +37,7 @@ from agent.loop import (
 )
 from agent.testing import scripted_agent
 from agent.types import Message, TextContent, ToolCall
-from tests.corpus import CORPUS
+from tests.support.corpus import CORPUS
 
 SEEDS = CORPUS.parent / "seeds"
 

@@ -16,7 +16,7 @@ from agent.loop import PausedRun
 from agent.testing import scripted_agent
 from agent.types import Message, ToolResult
 from tests.loop.pausing import NOBODY, Till, ask_about, call, pause, pays, reloaded
-from tests.strategies import json_values
+from tests.support.values import json_values
 
 
 def document(**options: Any) -> dict[str, Any]:

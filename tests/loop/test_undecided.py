@@ -15,7 +15,6 @@ from agent import tool
 from agent.loop import Allow, MemoryJournal, PausedRun, RunResult, SqliteJournal
 from agent.testing import Script, scripted_agent
 from agent.types import ToolSpec
-from tests.drive import Driver
 from tests.loop.pausing import (
     NOBODY,
     WAYS,
@@ -31,6 +30,7 @@ from tests.loop.pausing import (
     results,
     run_by,
 )
+from tests.support.drivers import Driver
 
 
 @pytest.fixture(params=WAYS)

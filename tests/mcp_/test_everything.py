@@ -22,7 +22,7 @@ from agent.mcp import MCPServer
 from agent.testing import scripted_agent
 from agent.types import ImageContent, ToolCall
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 EVERYTHING = ROOT / ".tools" / "node_modules" / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
 
 

@@ -15,8 +15,8 @@ from agent.engine.wire import Answer
 from agent.middleware import Cache, CallInfo, MemoryStore, Redaction, SqliteStore, Store
 from agent.testing import LoopbackServer, Script, ScriptedTransport, Simulation, scripted_agent
 from agent.types import AudioContent, Message, TextContent, ThinkingContent, fold
-from tests.drive import Driver
 from tests.middleware.spies import EVERY_PLACE, Place
+from tests.support.drivers import Driver
 
 
 class Clock:

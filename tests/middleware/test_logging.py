@@ -12,8 +12,8 @@ from agent import Agent, AgentResponse, Message, RetryConfig, Usage, errors
 from agent.engine.context import Context, RunPlace
 from agent.middleware import Logging
 from agent.testing import Script, Simulation, scripted_agent
-from tests.drive import Driver
 from tests.middleware.spies import plain_agent, raising, spy_with
+from tests.support.drivers import Driver
 
 KEY = "sk-canary-0123456789abcdef"
 

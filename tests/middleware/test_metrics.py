@@ -14,8 +14,8 @@ from agent.engine.context import Context, RunPlace
 from agent.engine.wire import Answer, Piece
 from agent.middleware import Cache, CallRecord, Histogram, Metrics
 from agent.testing import Script, Simulation, scripted_agent, simulate
-from tests.drive import Driver
 from tests.middleware.spies import Spy, plain_agent
+from tests.support.drivers import Driver
 
 
 def test_calls_streams_failures_and_reasons_are_counted(drive: Driver) -> None:

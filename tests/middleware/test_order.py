@@ -18,8 +18,8 @@ from agent.engine.wire import Answer
 from agent.middleware import CallInfo, Middleware
 from agent.testing import Script, Simulation, Stopped, scripted_agent, simulate
 from agent.types import fold
-from tests.drive import Driver
 from tests.middleware.spies import EVERY_PLACE, KINDS, PLACES, Place, Spy, innermost, plain_agent, raising, spy_with
+from tests.support.drivers import Driver
 
 CUT_OFF = Answer([b'data: {"choices":[{"index":0,"delta":{"content":"Hel"}}]}\n\n'])
 

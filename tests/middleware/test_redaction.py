@@ -31,8 +31,8 @@ from agent.types import (
     ToolResult,
     fold,
 )
-from tests.drive import Driver
 from tests.middleware.spies import plain_agent
+from tests.support.drivers import Driver
 
 AMY, BOB = "amy@example.com", "bob@example.org"
 ODD = 'Q\\"uo\nte\té'

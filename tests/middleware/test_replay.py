@@ -21,9 +21,9 @@ from agent.types import (
     Usage,
     fold,
 )
-from tests.corpus import APIS, HAS_RECORDINGS, Exchange, exchanges
-from tests.judging import decoded
-from tests.strategies import assistant_parts, images, json_values, opaque, results, said, words
+from tests.support.corpus import APIS, HAS_RECORDINGS, Exchange, exchanges
+from tests.support.judging import decoded
+from tests.support.values import assistant_parts, images, json_values, opaque, results, said, words
 
 ANSWERED = [exchange for api in APIS for exchange in exchanges(api) if exchange.response.get("status", 200) == 200]
 counts = st.integers(0, 10_000)

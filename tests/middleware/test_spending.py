@@ -15,8 +15,8 @@ from agent.models import ModelFacts, Prices, lookup, register_model
 from agent.testing import Script, scripted_agent
 from agent.types import ToolCall
 from agent.types._base import FrozenList
-from tests.drive import Driver
 from tests.middleware.spies import plain_agent
+from tests.support.drivers import Driver
 
 
 @pytest.fixture(autouse=True)

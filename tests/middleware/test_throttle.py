@@ -16,8 +16,8 @@ from agent import Agent, AgentRequest, AgentResponse, Router, Usage, errors
 from agent.middleware import Cache, Throttle, limits
 from agent.models.token_estimates import estimate_prompt
 from agent.testing import Script, Simulation, Stopped, scripted_agent, simulate, start
-from tests.drive import Driver
 from tests.middleware.spies import Spy, plain_agent, raising
+from tests.support.drivers import Driver
 
 
 def used(tokens: int) -> AgentResponse:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from pydantic_core import SchemaValidator
 
 from agent.engine.wire import Answer
-from tests.corpus import Exchange
+from tests.support.corpus import Exchange
 
 
 @cache

@@ -22,9 +22,9 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
-from tests.corpus import Exchange, codec_for, exchanges
 from tests.providers.asking_anthropic import CODEC, HOME, SONNET, body_of
 from tests.support.cases import for_each
+from tests.support.corpus import Exchange, codec_for, exchanges
 
 REQUEST = AgentRequest(input="Hi", model=SONNET)
 WHOLE = [

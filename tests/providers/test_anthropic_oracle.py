@@ -22,12 +22,12 @@ from agent.providers.base import Address
 from agent.testing import LoopbackServer
 from agent.testing.rules import AnthropicRules, Known
 from agent.types import AgentRequest, AgentResponse, Origin
-from tests.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
-from tests.judging import decoded, own_seals
 from tests.providers.sdk_judges import Replay
-from tests.recorded_requests import read_request
-from tests.strategies import agent_requests
 from tests.support.cases import examples, for_each
+from tests.support.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
+from tests.support.judging import decoded, own_seals
+from tests.support.recorded_requests import read_request
+from tests.support.values import agent_requests
 
 RECORDED = exchanges("anthropic.messages")
 REQUESTS = [exchange for exchange in RECORDED if exchange.request is not None]

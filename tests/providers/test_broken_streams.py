@@ -15,7 +15,7 @@ from agent import errors
 from agent.engine.wire import MAX_REPLY_BYTES, Reply
 from agent.http.sse import SseDecoder
 from agent.types import AgentRequest, ToolSpec
-from tests.corpus import APIS, Exchange, codec_for, exchanges
+from tests.support.corpus import APIS, Exchange, codec_for, exchanges
 
 TIMES = 300
 LONGEST = 60

@@ -13,7 +13,7 @@ from agent.errors import ConfigurationError
 from agent.types import AgentRequest, FrozenDict, Message, Role, TextContent, ToolSpec
 from agent.types.messages import RoleName
 from tests.providers.writing_requests import TARGETS, codec_of, fresh, model_of, written
-from tests.strategies import agent_requests
+from tests.support.values import agent_requests
 
 APIS = ("openai-chat:gpt-4o", "openai-responses:gpt-4o", "anthropic:claude-sonnet-4-5", "gemini:gemini-2.5-flash")
 

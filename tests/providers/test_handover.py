@@ -30,16 +30,16 @@ from agent.types import (
     ToolResult,
     VendorContent,
 )
-from tests.corpus import APIS, Exchange, exchanges, needs_recordings
-from tests.judging import decoded, hashed, sealed_in, strings_in
 from tests.providers import (
     test_anthropic_oracle,
     test_gemini_oracle,
     test_openai_chat_oracle,
     test_openai_responses_oracle,
 )
-from tests.recorded_requests import read_request
 from tests.support.cases import for_each
+from tests.support.corpus import APIS, Exchange, exchanges, needs_recordings
+from tests.support.judging import decoded, hashed, sealed_in, strings_in
+from tests.support.recorded_requests import read_request
 
 MODELS = {
     "openai.chat": "gpt-5",

@@ -16,7 +16,7 @@ import pytest
 from agent import errors
 from agent.engine.wire import Reply
 from agent.types import AgentResponse, Message
-from tests.corpus import HAS_RECORDINGS, Exchange, codec_for, exchanges
+from tests.support.corpus import HAS_RECORDINGS, Exchange, codec_for, exchanges
 
 APIS = ("anthropic.messages", "gemini.generate")
 TIMES = 25 if HAS_RECORDINGS else 300

@@ -29,12 +29,12 @@ from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.testing import LoopbackServer, Script
 from agent.testing.rules import ChatRules, Known
 from agent.types import AgentRequest, AgentResponse, ThinkingContent
-from tests.corpus import HAS_RECORDINGS, Exchange, chat_codec, exchanges, vendor
-from tests.judging import Anything
 from tests.providers.sdk_judges import Replay, replayed, sdk_types
-from tests.recorded_requests import read_request
-from tests.strategies import agent_requests
 from tests.support.cases import examples, for_each
+from tests.support.corpus import HAS_RECORDINGS, Exchange, chat_codec, exchanges, vendor
+from tests.support.judging import Anything
+from tests.support.recorded_requests import read_request
+from tests.support.values import agent_requests
 
 RECORDED = [exchange for exchange in exchanges("openai.chat") if exchange.expected["kind"] == "message"]
 

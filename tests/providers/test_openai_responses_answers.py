@@ -13,9 +13,9 @@ from agent.providers.base import Address
 from agent.providers.openai_responses import ResponsesCodec
 from agent.providers.openai_responses.stream import ResponsesDecoder
 from agent.types import AgentRequest, AgentResponse, Origin, Part, TextContent, ThinkingContent, ToolSpec, VendorContent
-from tests.corpus import Exchange, codec_for, exchanges, vendor
-from tests.judging import decoded
 from tests.support.cases import for_each
+from tests.support.corpus import Exchange, codec_for, exchanges, vendor
+from tests.support.judging import decoded
 
 CODEC = ResponsesCodec(Address("", None), name="openai")
 REQUEST = AgentRequest(input="?", model="gpt-5")

@@ -36,12 +36,12 @@ from agent.types import (
     ToolCall,
     VendorContent,
 )
-from tests.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
-from tests.judging import decoded, own_seals
 from tests.providers.sdk_judges import Replay, replayed, sdk_types
-from tests.recorded_requests import read_request
-from tests.strategies import agent_requests
 from tests.support.cases import examples, for_each
+from tests.support.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
+from tests.support.judging import decoded, own_seals
+from tests.support.recorded_requests import read_request
+from tests.support.values import agent_requests
 
 RECORDED = exchanges("openai.responses")
 REQUESTS = [

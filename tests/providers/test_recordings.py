@@ -11,9 +11,9 @@ import pytest
 
 from agent import errors
 from agent.types import AgentRequest, Message, TextContent
-from tests.corpus import APIS, Exchange, codec_for, exchanges, needs_recordings, vendor
-from tests.judging import check_answer, check_replay, check_usage, decoded, hashed, sealed_in, strings_in
 from tests.support.cases import for_each
+from tests.support.corpus import APIS, Exchange, codec_for, exchanges, needs_recordings, vendor
+from tests.support.judging import check_answer, check_replay, check_usage, decoded, hashed, sealed_in, strings_in
 
 ALL = [exchange for api in APIS for exchange in exchanges(api)]
 

@@ -23,8 +23,8 @@ from agent.types import (
     ToolResult,
     VendorContent,
 )
-from tests.strategies import ORIGINS, calls, conversations, results, text_parts
 from tests.support.cases import examples
+from tests.support.values import ORIGINS, calls, conversations, results, text_parts
 
 HOME = ORIGINS[2]
 ELSEWHERE = Origin(provider="other", api="other", model="m")

@@ -49,9 +49,10 @@ from agent.types import (
     Usage,
     VendorContent,
 )
-from tests import judging, strategies
-from tests.corpus import Exchange, exchanges
-from tests.judging import events_of
+from tests.support import judging
+from tests.support import values as strategies
+from tests.support.corpus import Exchange, exchanges
+from tests.support.judging import events_of
 
 Strategy = st.SearchStrategy[Any]
 

@@ -9,9 +9,9 @@ import pytest
 
 from agent import errors
 from agent.engine.wire import Answer
-from tests.corpus import APIS, Exchange, codec_for, dialect_of, exchanges, vendor
-from tests.judging import event_boundaries, events_of, outcome, pieces
 from tests.support.cases import FULL, examples, for_each, sample
+from tests.support.corpus import APIS, Exchange, codec_for, dialect_of, exchanges, vendor
+from tests.support.judging import event_boundaries, events_of, outcome, pieces
 
 STREAMS = [exchange for api in APIS for exchange in exchanges(api) if exchange.stream is not None]
 

@@ -12,9 +12,9 @@ from agent.engine.wire import Answer, WireRequest
 from agent.routing.health import KEPT, Timings
 from agent.testing import Script, Simulation, scripted_agent, simulate
 from agent.types import AgentRequest, BreakerConfig
-from tests.drive import Driver
 from tests.routing.fleet import Fleet, broken, busy
 from tests.routing.test_strategies import paced, tally
+from tests.support.drivers import Driver
 
 ONCE = RetryConfig(max_retries=0)
 

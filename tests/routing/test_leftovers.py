@@ -12,7 +12,7 @@ import pytest
 from agent import Agent, Router, errors
 from agent.testing import scripted_agent
 from agent.types import AgentRequest, AgentResponse, Message
-from tests.drivers.play import without_gc
+from tests.engine.play import without_gc
 
 
 def _agent() -> Agent:

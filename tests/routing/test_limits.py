@@ -14,9 +14,9 @@ from agent.engine.wire import Answer, WireRequest
 from agent.models import ModelFacts, Prices, register_model
 from agent.testing import Script, Simulation, scripted_agent, simulate, start
 from agent.types import AgentRequest, AgentResponse, SpendLimit, Usage
-from tests.drive import Driver
 from tests.routing.fleet import Fleet, broken, busy
 from tests.routing.test_strategies import paced
+from tests.support.drivers import Driver
 
 
 def outcomes(runs: list[Any]) -> Counter[str]:

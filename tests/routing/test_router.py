@@ -9,8 +9,8 @@ import pytest
 from agent import Agent, RetryConfig, Router, Target, errors
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import AgentRequest, Message, RouteResult, ToolSpec
-from tests.drive import Driver
 from tests.routing.fleet import Fleet, broken, busy
+from tests.support.drivers import Driver
 
 QUICK = RetryConfig(max_retries=3, initial_delay=0.01, throttle_delay=0.01, max_delay=0.02)
 

@@ -18,7 +18,7 @@ from agent.stores import SqliteStore
 from agent.testing import Answer, ScriptedTransport
 from agent.types.routing import StrategyName
 from benchmarks.conversations import session_costs
-from tests.steps import steps_of
+from tests.support.steps import steps_of
 
 MODELS = {
     "chat": "openai-chat:gpt-4o",

@@ -21,10 +21,10 @@ from agent.http import sockets
 from agent.http.sockets import ATTEMPT_DELAY, SocketAddress, interleave
 from agent.testing import LoopbackServer
 from agent.transports.http import HttpTransport
-from tests.drive import run_and_leave_nothing
-from tests.drivers.play import agent_at, completion, streamed_or_whole
+from tests.engine.play import agent_at, completion, streamed_or_whole
+from tests.support.drivers import run_and_leave_nothing
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 awaits = pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 

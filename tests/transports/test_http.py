@@ -18,8 +18,8 @@ from agent.engine.wire import Limits, Reply, WireRequest
 from agent.http.connections import most_idle
 from agent.testing import Answer, LoopbackServer, RawAnswer
 from agent.transports.http import HttpTransport
-from tests.drive import AnyHttp, Driver, run_and_leave_nothing
-from tests.drivers.play import END, JSON, SSE, agent_at, completion, sse, streamed_or_whole, token, tokens, whole
+from tests.engine.play import END, JSON, SSE, agent_at, completion, sse, streamed_or_whole, token, tokens, whole
+from tests.support.drivers import AnyHttp, Driver, run_and_leave_nothing
 
 
 def gzipped(data: bytes) -> bytes:

@@ -18,8 +18,8 @@ import trustme
 from agent import Agent, Router, errors
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpClientTransport
-from tests.drive import run_and_leave_nothing
-from tests.drivers.play import SSE, completion, hung_up, stall, streamed_or_whole, token, whole
+from tests.engine.play import SSE, completion, hung_up, stall, streamed_or_whole, token, whole
+from tests.support.drivers import run_and_leave_nothing
 
 LIBRARIES = [httpx2, httpx]
 library = pytest.mark.parametrize("library", LIBRARIES, ids=["httpx2", "httpx"])

@@ -17,9 +17,9 @@ from agent import Agent, errors
 from agent.testing import LoopbackServer, use_httpx
 from agent.transports import http
 from agent.transports.http import HttpTransport
-from tests.drivers.play import agent_at, streamed_or_whole
+from tests.engine.play import agent_at, streamed_or_whole
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 ANSWER = {
     "id": "c",
     "model": "m",

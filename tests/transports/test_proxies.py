@@ -21,8 +21,8 @@ import trustme
 from agent import Agent, errors
 from agent.testing import LoopbackServer
 from agent.transports.proxies import ProxySettings, client_proxy
-from tests.drive import Driver, run_and_leave_nothing
-from tests.drivers.play import agent_at, streamed_or_whole
+from tests.engine.play import agent_at, streamed_or_whole
+from tests.support.drivers import Driver, run_and_leave_nothing
 
 
 class TinyProxy:

@@ -19,8 +19,8 @@ import trustme
 
 from agent import Agent, errors
 from agent.testing import Answer, LoopbackServer
-from tests.drive import Driver, run_and_leave_nothing
-from tests.drivers.play import agent_at, hung_up, pings, streamed_or_whole
+from tests.engine.play import agent_at, hung_up, pings, streamed_or_whole
+from tests.support.drivers import Driver, run_and_leave_nothing
 
 TINYPROXY, MICROSOCKS = shutil.which("tinyproxy"), shutil.which("microsocks")
 needs_tinyproxy = pytest.mark.skipif(TINYPROXY is None, reason="tinyproxy is not installed (apt install tinyproxy)")

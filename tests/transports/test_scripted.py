@@ -11,8 +11,8 @@ import pytest
 from agent import errors
 from agent.testing import Answer, LoopbackServer, Piece, RawAnswer, Script, ScriptedTransport, scripted_agent
 from agent.types import RetryConfig
-from tests.drive import Driver, make_agent, run_and_leave_nothing
-from tests.drivers.play import FOREVER, agent_at, endless, never, sse, stall, token, tokens, whole
+from tests.engine.play import FOREVER, agent_at, endless, never, sse, stall, token, tokens, whole
+from tests.support.drivers import Driver, make_agent, run_and_leave_nothing
 
 
 def test_a_script_answers_line_by_line_and_then_fails() -> None:

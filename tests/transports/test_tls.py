@@ -19,8 +19,8 @@ from agent import Agent, errors
 from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer, RawAnswer
 from agent.transports.http import HttpTransport
-from tests.drive import Driver, run_and_leave_nothing
-from tests.drivers.play import agent_at, completion, endless, hung_up, pings, streamed_or_whole, whole
+from tests.engine.play import agent_at, completion, endless, hung_up, pings, streamed_or_whole, whole
+from tests.support.drivers import Driver, run_and_leave_nothing
 
 LONG = 3_000_000
 

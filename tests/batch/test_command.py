@@ -1,0 +1,264 @@
+"""`agent batch` as a shell sees it: what is said where, and exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from agent import errors
+from agent.cli import batch, exit_codes, main
+from agent.engine.wire import WireRequest
+from agent.testing import Answer, LoopbackServer, Script, VendorScript
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TERM": "xterm", "OPENAI_API_KEY": "sk-test"}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AGENT_MODEL", raising=False)
+    (tmp_path / "in.jsonl").write_text('"one"\n{"custom_id": "b", "prompt": "two"}\n', "utf-8")
+    return tmp_path
+
+
+def run(*arguments: str) -> int:
+    return main(["batch", *arguments])
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_answers_go_to_the_file_and_a_summary_to_standard_error(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == exit_codes.OK
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("2 of 2 answered, 0 failed; 2 now, in 0:00, for $0.0000")
+    assert {record["response"]["text"] for record in records(desk / "out.jsonl")} == {"You said: one", "You said: two"}
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "--quiet") == exit_codes.OK
+    assert capsys.readouterr() == ("", "")
+
+
+def test_lines_that_fail_make_another_exit_code(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "in.jsonl").write_text('"one"\nnope\n', "utf-8")
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == exit_codes.PARTLY
+    assert "The failures are in out.failed.jsonl; to ask these again, add --retry-failed." in capsys.readouterr().err
+    assert run("in.jsonl", "o2.jsonl", "-m", "scripted:echo", "--failures", "bad.jsonl") == exit_codes.PARTLY
+    assert len(records(desk / "bad.jsonl")) == 1
+    (desk / "in.jsonl").write_text('"one"\n"two"\n', "utf-8")
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == exit_codes.USAGE
+    assert "changed: line 2" in capsys.readouterr().err
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "--retry-failed") == exit_codes.OK
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["in.jsonl"], exit_codes.USAGE, "OUT.jsonl"),
+        (["none.jsonl", "out.jsonl", "-m", "scripted:x"], exit_codes.USAGE, "none.jsonl cannot be read"),
+        (["in.jsonl", "in.jsonl", "-m", "scripted:x"], exit_codes.USAGE, "one file"),
+        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "-c", "0"], exit_codes.USAGE, "concurrency"),
+        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--max-cost", "-1"], exit_codes.USAGE, "max_cost"),
+        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--temperature", "9"], exit_codes.USAGE, "temperature"),
+        (["in.jsonl", "out.jsonl", "-m", "openai-chat:x"], exit_codes.SETUP, "OPENAI_API_KEY"),
+        (["in.jsonl", "out.jsonl", "-m", "openai-chat:x", "-m", "groq:y"], exit_codes.SETUP, "GROQ_API_KEY"),
+        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--max-cost", "1"], exit_codes.FAILED, "nobody knows the price"),
+    ],
+    ids=["no output", "no input", "one file", "no workers", "no money", "too hot", "no key", "no keys", "no price"],
+)
+def test_what_cannot_work_is_said_in_two_lines(
+    desk: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+) -> None:
+    assert run(*arguments) == code
+    out, err = capsys.readouterr()
+    assert said in err
+    assert "Traceback" not in out + err
+
+
+def test_settings_are_for_lines_that_say_nothing_about_them(desk: Path) -> None:
+    (desk / "in.jsonl").write_text('"one"\n{"prompt": "two", "system": "Mine.", "max_tokens": 3}\n', "utf-8")
+    script = VendorScript()
+    with LoopbackServer(script) as server:
+        options = ("--base-url", f"{server.url}/v1", "--system", "Be brief.", "--max-tokens", "50", "--retries", "0")
+        assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1", *options) == exit_codes.OK
+    sent = [(body["messages"][0]["content"], body["max_tokens"]) for body in script.requests]
+    assert sent == [("Be brief.", 50), ("Mine.", 3)]
+
+
+def test_a_schema_is_for_every_line(desk: Path) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    (desk / "s.json").write_text(json.dumps(schema), "utf-8")
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "--schema", "s.json") == exit_codes.OK
+    assert all(set(record["response"]["output"]) == {"n"} for record in records(desk / "out.jsonl"))
+
+
+def test_several_models_are_a_route(desk: Path) -> None:
+    with LoopbackServer(Script(*[errors.BadRequestError("no")] * 9)) as dead:
+        os.environ["OPENAI_API_KEY"], os.environ["OPENAI_BASE_URL"] = "sk-test", dead.url
+        try:
+            code = run("in.jsonl", "out.jsonl", "-m", "openai-chat:a", "-m", "scripted:b", "--strategy", "round_robin")
+        finally:
+            del os.environ["OPENAI_API_KEY"], os.environ["OPENAI_BASE_URL"]
+    assert code in (exit_codes.OK, exit_codes.PARTLY)
+    assert any(record["response"]["model"] == "b" for record in records(desk / "out.jsonl"))
+
+
+def test_half_a_line_of_a_run_that_was_killed_is_spoken_of(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-q") == exit_codes.OK
+    whole = (desk / "out.jsonl").read_bytes()
+    (desk / "out.jsonl").write_bytes(whole[:-20])
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == exit_codes.OK
+    note, summary = capsys.readouterr().err.splitlines()
+    assert note == "An earlier run had left half a line behind, which was cut off and asked again."
+    assert summary.startswith("2 of 2 answered, 0 failed; 1 now, ")
+
+
+def test_pipes_work_at_both_ends(
+    desk: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'"one"\nnope\n')))
+    assert run("-", "-", "-m", "scripted:echo", "-q") == exit_codes.PARTLY
+    out = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert sorted(record["line"] for record in out) == [1, 2]
+    assert sum("error" in record for record in out) == 1
+
+
+def test_standard_output_may_go_by_its_other_name(desk: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert run("in.jsonl", "/dev/stdout", "-m", "scripted:echo", "-q") == exit_codes.OK
+    assert len(capfdbinary.readouterr().out.splitlines()) == 2
+
+
+def test_a_disk_without_room_is_said_with_what_helps(desk: Path) -> None:
+    (desk / "in.jsonl").write_text('"one"\n' * 50, "utf-8")
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)); import agent.cli as c; "
+    # -B: compiled modules would be cut off at the limit, too, and stay so.
+    command = [sys.executable, "-B", "-c", limited + "sys.exit(c.main())", "batch", "in.jsonl", "out.jsonl"]
+    ended = subprocess.run([*command, "-m", "scripted:echo"], env=ENVIRONMENT, capture_output=True, text=True)
+    assert ended.returncode == exit_codes.FAILED
+    error, fix = ended.stderr.splitlines()
+    assert error == "error: out.jsonl cannot be written: File too large. What was written before is whole."
+    assert fix.endswith("run the same again: it goes on where it stopped.")
+    kept = len(records(desk / "out.jsonl"))
+    assert 0 < kept < 50
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-q") == exit_codes.OK
+    assert len(records(desk / "out.jsonl")) == 50
+
+
+def test_standard_input_that_is_closed_is_said(
+    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run("-", "out.jsonl", "-m", "scripted:echo") == exit_codes.USAGE
+    assert "Standard input is closed." in capsys.readouterr().err
+
+
+def test_many_at_a_time_are_more_than_most_systems_allow_at_first(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = resource.getrlimit(resource.RLIMIT_NOFILE)
+    asked_for: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr("resource.setrlimit", lambda what, limits: asked_for.append((what, limits)))
+    for soft, hard, wanted in ((256, 1 << 20, 2256), (256, 1024, 1024), (256, resource.RLIM_INFINITY, 2256)):
+        monkeypatch.setattr("resource.getrlimit", lambda what, found=(soft, hard): found)
+        assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1000", "-q") == exit_codes.OK
+        assert asked_for.pop() == (resource.RLIMIT_NOFILE, (wanted, hard))
+    for enough in ((1 << 20, 1 << 20), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)):
+        monkeypatch.setattr("resource.getrlimit", lambda what, found=enough: found)
+        assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1000", "-q") == exit_codes.OK
+    assert asked_for == []
+    monkeypatch.undo()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == now
+
+
+def test_a_log_gets_a_line_now_and_then(
+    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_EVERY", 0.0)
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1") == exit_codes.OK
+    first, second, _ = capsys.readouterr().err.splitlines()
+    assert first.startswith("1 of 2 done, ")
+    assert second.startswith("2 of 2 done, ")
+
+
+# In a terminal
+
+
+@pytest.fixture
+def slow_vendor() -> Iterator[LoopbackServer]:
+    def network(request: WireRequest) -> Answer:
+        answer = Script()(request)
+        text = json.loads(request.body)["messages"][-1]["content"]
+        answer.after = 30.0 if "slow" in text else 0.0
+        return answer
+
+    with LoopbackServer(network) as server:
+        yield server
+
+
+def terminal(desk: Path, *arguments: str) -> pexpect.spawn[str]:
+    return pexpect.spawn(
+        sys.executable,
+        ["-m", "agent", "batch", *arguments],
+        cwd=str(desk),
+        env=ENVIRONMENT,
+        encoding="utf-8",
+        timeout=30,
+        dimensions=(24, 100),
+    )
+
+
+def test_ctrl_c_in_a_terminal_keeps_what_is_done_and_says_how_to_go_on(desk: Path, slow_vendor: LoopbackServer) -> None:
+    lines = [f'"{"slow" if number % 2 else "quick"} {number}"' for number in range(8)]
+    (desk / "in.jsonl").write_text("\n".join(lines), "utf-8")
+    child = terminal(desk, "in.jsonl", "out.jsonl", "-m", "openai-chat:x", "--base-url", f"{slow_vendor.url}/v1")
+    try:
+        child.expect("4/8")
+        began = time.monotonic()
+        child.sendintr()
+        child.expect("interrupted: 4 of 8 answered, 0 failed, 4 left. Run the same command again")
+        child.expect(pexpect.EOF)
+        assert time.monotonic() - began < 5
+    finally:
+        child.close()
+    assert child.exitstatus == exit_codes.INTERRUPTED
+    assert len(records(desk / "out.jsonl")) == 4
+
+
+def test_a_terminal_gets_a_bar_and_no_commands_of_the_models(desk: Path) -> None:
+    evil = "\x1b]0;title\x07\x9b31mred\x7f\u202e"
+    (desk / "in.jsonl").write_text(json.dumps(evil) + "\n", "utf-8")
+    child = terminal(desk, "in.jsonl", "-", "-m", "scripted:echo", "-q")
+    shown = child.read()
+    child.close()
+    assert child.exitstatus == exit_codes.OK
+    assert json.loads(shown)["response"]["text"] == f"You said: {evil}"
+    assert not {"\x1b", "\x07", "\x9b", "\x7f", "\u202e"} & set(shown)
+    child = terminal(desk, "in.jsonl", "out.jsonl", "-m", "scripted:echo")
+    shown = child.read()
+    child.close()
+    assert "1/1" in shown
+    assert "$0.0000" in shown
+
+
+def test_a_signal_that_ends_the_command_costs_nothing(desk: Path, slow_vendor: LoopbackServer) -> None:
+    (desk / "in.jsonl").write_text('"quick"\n"slow"\n', "utf-8")
+    child = terminal(desk, "in.jsonl", "out.jsonl", "-m", "openai-chat:x", "--base-url", f"{slow_vendor.url}/v1")
+    child.expect("1/2")
+    end = time.monotonic() + 5
+    while not (desk / "out.jsonl").read_bytes() and time.monotonic() < end:
+        time.sleep(0.01)  # it is counted a moment before it is written
+    child.kill(signal.SIGTERM)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert [record["line"] for record in records(desk / "out.jsonl")] == [1]

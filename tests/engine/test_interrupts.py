@@ -1,0 +1,180 @@
+"""Ctrl-C at any moment of a blocking call: it gets through, and no connection stays behind as busy."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import agent as package
+from agent import Agent
+from agent.engine.wire import WireRequest
+from agent.testing import Answer, LoopbackServer
+from agent.transports.http import HttpTransport
+from agent.types import RetryConfig
+from tests.engine.play import agent_at, busy_connections, failing, hung_up, stall, tokens, whole
+
+OURS = str(Path(package.__file__).parent)
+
+
+class FailsEveryOther:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, request: WireRequest) -> Answer:
+        self.count += 1
+        if self.count % 2:
+            return failing(503)
+        return tokens(1) if b'"stream":true' in request.body else whole()
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt at the nth line of our package that this thread executes."""
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+        self.fired: str | None = None
+        self.ignored = False
+        """It came while an object was being finalized: there, Python prints it and goes on."""
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(OURS) or code.co_name == "__del__":
+            return None
+        if event == "line" and self.fired is None:
+            self.left -= 1
+            if self.left == 0:
+                self.fired = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
+                self.ignored = _in_finalizer(frame)
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+def _in_finalizer(frame: FrameType) -> bool:
+    """Whether this runs in a `__del__`, or in a stream's iterator that is being dropped and not iterated."""
+    names = []
+    caller: FrameType | None = frame
+    while caller is not None:
+        names.append(caller.f_code.co_name)
+        caller = caller.f_back
+    dropped = "__iter__" in names and "advance" not in names and "read_some" in names
+    return "__del__" in names or dropped
+
+
+def read_all(agent: Agent) -> None:
+    for _ in agent.stream("hi"):
+        pass
+
+
+def read_some(agent: Agent) -> None:
+    for _ in agent.stream("hi"):
+        break
+
+
+def complete(agent: Agent) -> None:
+    agent.complete("hi")
+
+
+def interrupted_at(line: int, work: Callable[[Agent], None], agent: Agent) -> tuple[InterruptAt, str]:
+    tracer = InterruptAt(line)
+    before = sys.gettrace()
+    outcome = "done"
+    sys.settrace(tracer)
+    try:
+        work(agent)
+    except KeyboardInterrupt:
+        outcome = "interrupted"
+    except Exception as error:
+        outcome = repr(error)
+    finally:
+        sys.settrace(before)
+    return tracer, outcome
+
+
+@pytest.mark.parametrize("work", [complete, read_all, read_some])
+def test_an_interrupt_at_any_line_leaves_no_busy_connection(
+    work: Callable[[Agent], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)  # pytest's own keeps the objects alive
+    network = FailsEveryOther()
+    with LoopbackServer(network) as server:
+        transport = HttpTransport(proxy=False)
+        agent = agent_at(server, retry=RetryConfig(max_retries=1, initial_delay=0, jitter=False), transport=transport)
+        work(agent)
+        bad: list[str] = []
+        line = 0
+        while True:
+            line += 1
+            network.count = 0 if work is complete else 1  # one of them sees a failure and tries again
+            transport.close()  # each time it connects anew, so that the lines are always the same
+            tracer, outcome = interrupted_at(line, work, agent)
+            if tracer.fired is None:
+                break
+            if busy_connections(transport):
+                bad.append(f"{tracer.fired}: a connection stayed busy")
+            if outcome != "interrupted" and not tracer.ignored:
+                bad.append(f"{tracer.fired}: {outcome}")
+        transport.close()
+        assert bad == []
+        assert line > 500
+        assert server.wait_until(lambda: server.open_connections == 0)
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Callable[[float], threading.Thread]]:
+    """Sends SIGINT to this process after a while, unless the test is over."""
+    over = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def start(after: float) -> threading.Thread:
+        def fire() -> None:
+            if not over.wait(after):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=fire)
+        threads.append(thread)
+        thread.start()
+        return thread
+
+    yield start
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.timing
+def test_an_interrupt_while_waiting_for_bytes_closes_the_socket(
+    interrupts: Callable[[float], threading.Thread],
+) -> None:
+    with LoopbackServer(lambda request: stall()) as server:
+        agent = agent_at(server, max_retries=2)
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            interrupts(0.2)
+            read_all(agent)
+        assert time.monotonic() - started < 0.8
+        assert hung_up(server)
+        assert len(server.requests) == 1
+
+
+@pytest.mark.timing
+def test_interrupts_at_random_moments_leave_nothing(rng: random.Random) -> None:
+    """In a program of its own: an interrupt in the middle of a coverage tracer would leave that one's lock held."""
+    command = [sys.executable, "-m", "tests.engine.random_interrupts", str(rng.randrange(2**32))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
+    outcome = json.loads(done.stdout)
+    assert outcome["errors"] == [], done.stderr
+    assert outcome["hits"] > 15
+    assert outcome["open"] == 0

@@ -1,0 +1,306 @@
+"""One agent for many threads, event loops and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from agent import Agent, errors
+from agent.engine.wire import WireRequest
+from agent.testing import Answer, LoopbackServer
+from agent.transports.http import HttpTransport
+from agent.types import RetryConfig
+from tests.engine.play import agent_at, completion, cut, failing, stall, without_gc
+from tests.support.drivers import Driver, make_transport, run_and_leave_nothing
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = str(ROOT / "agent") + os.sep
+
+
+def test_threads_share_an_agent_and_never_each_others_answers() -> None:
+    def echo(request: WireRequest) -> Answer:
+        text = request.body.split(b'"content":"')[1].split(b'"')[0].decode()
+        return Answer([completion(text)], headers={"content-type": "application/json"})
+
+    with LoopbackServer(echo) as server:
+        transport = HttpTransport(proxy=False)
+        agent = agent_at(server, transport=transport)
+        wrong: list[object] = []
+
+        def work(number: int) -> None:
+            for turn in range(6):
+                text = f"thread {number} turn {turn}"
+                try:
+                    if agent.complete(text).text != text:
+                        wrong.append(text)
+                except Exception as error:
+                    wrong.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert len(server.requests) == 32 * 6
+        assert server.connections_made <= 40, "connections are shared"
+        transport.close()
+        assert server.wait_until(lambda: server.open_connections == 0)
+
+
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+def test_no_thread_of_ours_is_left_after_a_call(vendor: LoopbackServer, carrier: str) -> None:
+    before = set(threading.enumerate())
+    agent = agent_at(vendor, transport=carrier)
+    agent.complete("hi")
+    agent.stream("hi").collect()
+    asyncio.run(agent.acomplete("hi"))
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+def test_many_event_loops_one_after_the_other_leave_nothing(vendor: LoopbackServer, carrier: str) -> None:
+    transport = make_transport(carrier, proxy=False)
+    agent = agent_at(vendor, transport=transport)
+
+    async def main() -> None:
+        assert (await agent.acomplete("hi")).text == "hello"
+        assert (await agent.astream("hi").collect()).text == "t0 t1 t2 "
+
+    for _ in range(20):
+        asyncio.run(main())
+    assert vendor.wait_until(lambda: vendor.open_connections == 0)
+    known = transport._loops
+    assert known is not None
+    assert len(known.by_loop) <= 1
+
+
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+def test_event_loops_in_several_threads_share_an_agent(vendor: LoopbackServer, carrier: str) -> None:
+    agent = agent_at(vendor, transport=make_transport(carrier, proxy=False))
+    wrong: list[BaseException] = []
+
+    async def main() -> None:
+        texts = await asyncio.gather(*(agent.acomplete("hi") for _ in range(5)))
+        assert [text.text for text in texts] == ["hello"] * 5
+
+    def work() -> None:
+        try:
+            for _ in range(4):
+                asyncio.run(main())
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert vendor.wait_until(lambda: vendor.open_connections == 0)
+
+
+def run_script(code: str, *, within: float = 20.0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=within,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+def test_a_forked_child_and_its_parent_both_go_on(vendor: LoopbackServer, carrier: str) -> None:
+    """In a process of its own: this one has threads, and Python warns of forking with threads."""
+    done = run_script(f"""
+        import asyncio, os, sys
+        from agent import Agent
+        agent = Agent("openai-chat:m", api_key="k", base_url="{vendor.url}/v1", max_retries=0, transport="{carrier}")
+
+        async def both():
+            assert (await agent.acomplete("hi")).text == "hello"
+            return (await agent.astream("hi").collect()).text
+
+        stream = agent.stream("hi")
+        first = next(iterator := iter(stream))
+        agent.complete("hi")  # leaves an idle connection, which the child must not touch
+        child = os.fork()
+        if child == 0:
+            ok = agent.complete("hi").text == "hello" and asyncio.run(both()) == "t0 t1 t2 "
+            os._exit(0 if ok else 1)
+        assert os.waitpid(child, 0)[1] == 0, "the child failed"
+        rest = list(iterator)
+        assert stream.response.text == "t0 t1 t2 ", "the parent's stream was disturbed"
+        assert agent.complete("hi").text == "hello"
+        assert asyncio.run(both()) == "t0 t1 t2 "
+        print("fine")
+    """)
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+    assert vendor.connections_made == 5, "two of the parent's, two of the child's, and one of the parent's loop"
+
+
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+def test_a_loop_that_forks_leaves_its_parent_alone(vendor: LoopbackServer, carrier: str) -> None:
+    done = run_script(f"""
+        import asyncio, os
+        from agent import Agent
+        agent = Agent("openai-chat:m", api_key="k", base_url="{vendor.url}/v1", max_retries=0, transport="{carrier}")
+
+        async def main():
+            await agent.acomplete("hi")
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if agent.complete("hi").text == "hello" else 1)
+            assert os.waitpid(child, 0)[1] == 0
+            assert (await agent.acomplete("hi")).text == "hello"
+
+        asyncio.run(main())
+        print("fine")
+    """)
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+def test_an_agent_can_be_pickled_without_its_key_or_connections(
+    vendor: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = agent_at(vendor, temperature=0.5, retry=RetryConfig(max_retries=1, jitter=False))
+    agent.complete("hi")
+    data = pickle.dumps(agent)
+    assert b"sk-test" not in data
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-other")
+    copy: Agent = pickle.loads(data)
+    assert copy.config.temperature == 0.5
+    assert copy.retry == agent.retry
+    assert copy.complete("hi").text == "hello"
+    assert dict(vendor.requests[-1].headers)[b"authorization"] == b"Bearer sk-other"
+
+
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+def test_a_transport_cannot_be_pickled_and_says_so(carrier: str) -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(make_transport(carrier, proxy=False))
+
+
+EXITS = {
+    "an open stream": "it = iter(agent.stream('hi')); next(it)",
+    "a stream that outlives its module": """
+import builtins
+builtins.kept = iter(agent.stream('hi')); next(builtins.kept)""",
+    "an open async stream": """
+async def main():
+    it = aiter(agent.astream('hi')); await anext(it)
+asyncio.run(main())""",
+    "an async stream kept after its loop": """
+async def main():
+    global s, it
+    s = agent.astream('hi'); it = aiter(s); await anext(it)
+asyncio.run(main())""",
+    "a thread that reads": """
+threading.Thread(target=lambda: list(agent.stream('hi')), daemon=True).start(); time.sleep(0.2)""",
+    "a hung tool thread": """
+def hang(): time.sleep(30)
+def flow():
+    def branch(): yield from Invoke(hang, blocking=True)
+    one = yield from Spawn(branch())
+    yield from Wait([one], 0.1)
+    yield from Cancel([one])
+drain(SyncRun(HttpTransport(), flow()))
+async def main(): await adrain(AioRun(HttpTransport(), flow()))
+asyncio.run(main())""",
+}
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    ("name", "carrier"),
+    [
+        *((name, "http") for name in EXITS),
+        # asyncio closes all generators of a response at once, and httpx's close each other: it says so on stderr.
+        *((name, "httpx") for name in EXITS if "async stream" not in name),
+    ],
+)
+def test_a_program_ends_quickly_and_quietly_with(name: str, carrier: str) -> None:
+    with LoopbackServer(lambda request: stall()) as server:
+        prelude = f"""
+import asyncio, threading, time
+from agent import Agent
+from agent.engine.drivers.asyncio import AioRun, drain as adrain
+from agent.engine.drivers.sync import SyncRun, drain
+from agent.engine.flow import Cancel, Invoke, Spawn, Wait
+from agent.transports.http import HttpTransport
+agent = Agent("openai-chat:m", api_key="k", base_url="{server.url}/v1", max_retries=0, transport="{carrier}")
+started = time.monotonic()
+"""
+        started = time.monotonic()
+        done = run_script(prelude + EXITS[name].strip("\n") + "\nprint('fine', flush=True)\n")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
+        assert time.monotonic() - started < 4, "2 s, and as much for starting Python on a busy machine"
+        assert server.wait_until(lambda: server.open_connections == 0)
+
+
+@pytest.mark.parametrize("answer", [cut, failing, lambda: Answer(failure=OSError("no"))], ids=["cut", "500", "refused"])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_failed_call_leaves_no_reference_cycle(
+    drive_http: Driver, answer: Callable[[], Answer], streaming: bool
+) -> None:
+    """A cycle would keep sockets open until the collector comes."""
+    server = drive_http.serve(lambda request: answer())
+    transport = drive_http.transport(proxy=False)
+    agent = agent_at(server, transport=transport, retry=RetryConfig(max_retries=1, initial_delay=0))
+
+    def fail() -> weakref.ref[errors.AgentError]:
+        try:
+            if streaming:
+                agent.stream("hi").collect()
+            else:
+                agent.complete("hi")
+        except errors.AgentError as error:
+            return weakref.ref(error)
+        raise AssertionError("it succeeded")
+
+    async def afail() -> weakref.ref[errors.AgentError]:
+        try:
+            if streaming:
+                await agent.astream("hi").collect()
+            else:
+                await agent.acomplete("hi")
+        except errors.AgentError as error:
+            return weakref.ref(error)
+        raise AssertionError("it succeeded")
+
+    with without_gc():
+        error = fail() if not drive_http.awaits else asyncio.run(afail())
+        assert error() is None, gc.get_referrers(error())
+
+
+def test_tracebacks_are_short_and_name_the_cause(drive_http: Driver, vendor: LoopbackServer) -> None:
+    vendor.close()
+    agent = agent_at(vendor, transport=drive_http.carrier)
+    with pytest.raises(errors.ConnectionError) as caught:
+        if not drive_http.awaits:
+            agent.complete("hi")
+        else:
+            run_and_leave_nothing(agent.acomplete("hi"))
+    error = caught.value
+    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(PACKAGE)]
+    assert len(ours) <= (17 if drive_http.carrier is None else 23)
+    cause = error.__cause__
+    assert isinstance(cause, OSError if drive_http.carrier is None else httpx2.ConnectError)
+    assert len(error.attempts) == 1
