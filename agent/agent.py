@@ -252,9 +252,9 @@ class Agent(Caller):
     def _count(self) -> Call:
         call = retry(self._reached(counted), self.retry, self._retries)
         if self.middleware:
-            from .middleware.flow import rewritten  # lazy: only agents with middleware need it
+            from .middleware.flow import wrap_token_count  # lazy: only agents with middleware need it
 
-            call = rewritten(call, self.middleware, target=self._name)
+            call = wrap_token_count(call, self.middleware, target=self._name)
         return recorded(call, streaming=False)
 
     @override
@@ -298,16 +298,16 @@ class Agent(Caller):
         call = structured(once, self.provider, streaming=streaming)
         if not self.middleware:
             return call
-        from .middleware.flow import wrapped  # lazy: only agents with middleware need it
+        from .middleware.flow import wrap_call  # lazy: only agents with middleware need it
 
-        return wrapped(call, self.middleware, streaming=streaming, target=name, fingerprint=self._fingerprint)
+        return wrap_call(call, self.middleware, streaming=streaming, target=name, fingerprint=self._fingerprint)
 
     def _fingerprint(self, request: AgentRequest) -> str:
-        from .middleware.base import of_schema, of_wire  # lazy: only agents with middleware need it
+        from .middleware.base import describe_schema, fingerprint_wire  # lazy: only agents with middleware need it
 
         provider = self.provider
         wire = provider.encode(as_sent(provider, request), stream=False)
-        return of_wire(provider.name, wire, of_schema(request.output_schema))
+        return fingerprint_wire(provider.name, wire, describe_schema(request.output_schema))
 
     def _attempt(self, name: str, *, streaming: bool) -> Call:
         model = self.config.model
@@ -326,26 +326,26 @@ class Agent(Caller):
 
     # As one of several
 
-    def one_call(self, name: str, *, streaming: bool) -> Call:
+    def attempt_call(self, name: str, *, streaming: bool) -> Call:
         """A call that tries once, for a router: retries are its business, and so is the record."""
         return self._around(self._attempt(name, streaming=streaming), name, streaming=streaming)
 
-    def adds(self) -> str:
+    def describe_defaults(self) -> str:
         """What it adds to every request, in a form that is the same for equal agents; its key is no part of it."""
-        from .middleware.base import of_agent  # lazy: only agents with middleware need it
+        from .middleware.base import describe_agent  # lazy: only agents with middleware need it
 
-        return of_agent(self.config, self.tools)
+        return describe_agent(self.config, self.tools)
 
-    def as_asked(self, request: AgentRequest) -> AgentRequest:
+    def apply_defaults(self, request: AgentRequest) -> AgentRequest:
         """The request as this agent would send it: with its own system prompt, sampling and tools."""
         return prepare(request, self.config, self.tools)
 
     def output_plan(self, request: AgentRequest) -> Plan:
         """How this agent would ask for the request's schema, and read the answer."""
-        return plan_output(self.provider, self.as_asked(request))
+        return plan_output(self.provider, self.apply_defaults(request))
 
     @override
-    def named(self) -> tuple[str, str]:
+    def provider_and_model(self) -> tuple[str, str]:
         """Its provider and its model."""
         return self.config.provider, self.config.model
 
@@ -369,9 +369,9 @@ def _read_keys(get_api_key: GetKey, agent: Agent) -> Any:
 
 def read_middleware(given: Sequence[Middleware]) -> tuple[Middleware, ...]:
     """Loaded by those who have some."""
-    from .middleware.flow import read_middleware as read  # lazy: only agents with middleware need it
+    from .middleware.flow import validate_middleware  # lazy: only agents with middleware need it
 
-    return read(given)
+    return validate_middleware(given)
 
 
 def _rebuild(config: AgentConfig, options: dict[str, Any]) -> Agent:

@@ -50,7 +50,7 @@ class Caller:
 
     # For subclasses
 
-    def named(self) -> tuple[str, str]:
+    def provider_and_model(self) -> tuple[str, str]:
         """Its provider and its model."""
         raise NotImplementedError
 
@@ -336,12 +336,12 @@ class Caller:
     def _overheard(self, flow: Any, run: Any, *, streaming: bool) -> Any:
         """The flow of a run, with middleware that hears its events."""
         from .middleware.base import CallInfo  # lazy: only callers with middleware need it
-        from .middleware.flow import listened  # lazy: only callers with middleware need it
+        from .middleware.flow import observe_events  # lazy: only callers with middleware need it
 
         place = RunPlace(run.record.run_id, 0)
-        target = ":".join(filter(None, self.named()))
+        target = ":".join(filter(None, self.provider_and_model()))
         info = CallInfo(streaming=streaming, target=target, request=run.plan.request, run=place)
-        return listened(flow, self.middleware, info)
+        return observe_events(flow, self.middleware, info)
 
     def flow_for(
         self, request: RequestLike, *, streaming: bool, context: Context | None = None, **overrides: Any

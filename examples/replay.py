@@ -11,7 +11,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from agent import AgentRequest, errors
-from agent.middleware import Cache, CallInfo, Middleware, SqliteStore
+from agent.middleware import Cache, CallInfo, Middleware, SqliteResponseStore
 from agent.testing import scripted_agent
 
 
@@ -25,7 +25,7 @@ class NothingNew(Middleware):
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        tape = Cache(SqliteStore(Path(folder) / "tape.db"))
+        tape = Cache(SqliteResponseStore(Path(folder) / "tape.db"))
         recording = scripted_agent("Paris.", "Rome.", middleware=[tape])
         for country in ("France", "Italy"):
             recording.complete(f"What is the capital of {country}?")

@@ -14,7 +14,7 @@ from agent.batch import run_file
 from agent.cli.chat.transcripts import write_transcript
 from agent.graph import DAG
 from agent.loop import SqliteJournal
-from agent.middleware.cache import SqliteStore as SqliteCache
+from agent.middleware import SqliteResponseStore
 from agent.stores import SqliteStore
 from agent.testing import scripted_agent
 from agent.types import ToolCall
@@ -52,7 +52,7 @@ def keep_session(path: Path) -> object:
 
 
 def keep_answers(path: Path) -> object:
-    cache = SqliteCache(path)
+    cache = SqliteResponseStore(path)
     cache.put("key", "answer", 0.0, None)
     return cache
 

@@ -91,7 +91,7 @@ class AgentLoop:
     def state(self) -> AgentState:
         """The current state as a dict."""
         running = self._running
-        provider, model = self.caller.named()
+        provider, model = self.caller.provider_and_model()
         return AgentState(
             system_prompt=self.system_prompt,
             model=Model(provider=provider, id=model, thinking_level=self.thinking_level),

@@ -18,32 +18,32 @@ assert agent.complete("Help me").text == agent.complete("Help me").text
 from __future__ import annotations
 
 from .base import CallInfo, Hook, Middleware
-from .cache import Cache, CacheStats, MemoryStore, SqliteStore, Store
-from .flow import listened, replayed, wrapped
+from .cache import Cache, CacheStats, MemoryResponseStore, ResponseStore, SqliteResponseStore
+from .flow import observe_events, replay_events, wrap_call
 from .limits import CostTracker, Spending, Throttle
 from .logging import Logging
-from .metrics import CallRecord, Histogram, Metrics, TargetMetrics
+from .metrics import CallMetrics, Histogram, Metrics, TargetMetrics
 from .redaction import Redaction
 
 __all__ = [
     "Cache",
     "CacheStats",
     "CallInfo",
-    "CallRecord",
+    "CallMetrics",
     "CostTracker",
     "Histogram",
     "Hook",
     "Logging",
-    "MemoryStore",
+    "MemoryResponseStore",
     "Metrics",
     "Middleware",
     "Redaction",
+    "ResponseStore",
     "Spending",
-    "SqliteStore",
-    "Store",
+    "SqliteResponseStore",
     "TargetMetrics",
     "Throttle",
-    "listened",
-    "replayed",
-    "wrapped",
+    "observe_events",
+    "replay_events",
+    "wrap_call",
 ]

@@ -198,30 +198,30 @@ _NOT_ASKED = {"api_key", "headers", "timeout", "connect_timeout", "first_byte_ti
 """Settings of an agent that decide how it is asked, not what."""
 
 
-def of_wire(provider: str, wire: WireRequest, schema: str) -> str:
+def fingerprint_wire(provider: str, wire: WireRequest, schema: str) -> str:
     """Of a request as it would be sent: its address and its body. Beside them, what its output shall become."""
     return _digest(("wire", provider, wire.url, wire.body, schema))
 
 
-def of_request(request: AgentRequest, targets: Iterable[str]) -> str:
+def fingerprint_request(request: AgentRequest, targets: Iterable[str]) -> str:
     """Of a request that any of these could be asked."""
-    return _digest(("routed", canonical(request), of_schema(request.output_schema), *targets))
+    return _digest(("routed", canonical_json(request), describe_schema(request.output_schema), *targets))
 
 
-def canonical(request: AgentRequest) -> str:
+def canonical_json(request: AgentRequest) -> str:
     """A request as JSON that is the same for equal questions, however long they may take."""
     exclude: Any = {"deadline": True, "messages": {"__all__": _BOOKKEEPING}}
     plain = json.loads(request.model_dump_json(exclude_none=True, exclude=exclude))
     return json.dumps(plain, sort_keys=True, separators=(",", ":"))
 
 
-def of_agent(config: AgentConfig, tools: Iterable[Any]) -> str:
+def describe_agent(config: AgentConfig, tools: Iterable[Any]) -> str:
     """What an agent adds to every request."""
-    offered = canonical(AgentRequest(tools=tuple(tools)))
+    offered = canonical_json(AgentRequest(tools=tuple(tools)))
     return f"{config.model_dump_json(exclude_none=True, exclude=_NOT_ASKED)} {offered}"
 
 
-def of_schema(schema: Any) -> str:
+def describe_schema(schema: Any) -> str:
     """What an output shall become: nothing, JSON, or a value of a type, which says more than its schema does."""
     if schema is None:
         return ""

@@ -37,7 +37,7 @@ _ROUNDS = 256
 """Writes after which a file is looked through for what is no longer wanted."""
 
 
-class Store(Protocol):
+class ResponseStore(Protocol):
     """What a cache needs. Methods may be async; plain ones that wait for something set `blocking`."""
 
     @property
@@ -54,7 +54,7 @@ class Store(Protocol):
         ...
 
 
-class MemoryStore(Locked):
+class MemoryResponseStore(Locked):
     """Keeps answers in this process, those that were used last.
 
     Args:
@@ -71,7 +71,7 @@ class MemoryStore(Locked):
 
     @override
     def __reduce__(self) -> Any:
-        return MemoryStore, (self._most,)
+        return MemoryResponseStore, (self._most,)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -100,7 +100,7 @@ class MemoryStore(Locked):
             self._entries.clear()
 
 
-class SqliteStore:
+class SqliteResponseStore:
     """Keeps answers in a file. Any number of threads and processes may share it; only its owner can read it.
 
     A file that is damaged is set aside under another name, and a new one begun: what was in it can be asked again.
@@ -239,8 +239,8 @@ def _raise_unless_damaged(error: sqlite3.DatabaseError) -> None:
         raise error
 
 
-def _rebuild_store(path: Path, most: int) -> SqliteStore:
-    return SqliteStore(path, max_entries=most)
+def _rebuild_store(path: Path, most: int) -> SqliteResponseStore:
+    return SqliteResponseStore(path, max_entries=most)
 
 
 def _check_entries(most: int) -> None:
@@ -273,7 +273,7 @@ class Cache(Locked, Middleware):
     Two calls that ask the same at the same time are both sent.
 
     Args:
-        store: A `MemoryStore`, a `SqliteStore`, or a `Store` of your own; by default a `MemoryStore`.
+        store: Where responses are kept; by default a `MemoryResponseStore`.
         ttl: Seconds after which an answer is asked again; None: never.
         when: Which requests to look up and to keep; by default all of them.
         clock: Tells the time, in seconds since any moment that all who share the store agree on.
@@ -281,7 +281,7 @@ class Cache(Locked, Middleware):
 
     def __init__(
         self,
-        store: Store | None = None,
+        store: ResponseStore | None = None,
         *,
         ttl: float | None = None,
         when: Callable[[AgentRequest], bool] | None = None,
@@ -290,7 +290,7 @@ class Cache(Locked, Middleware):
         super().__init__()
         if ttl is not None and not ttl > 0:
             raise ConfigurationError(f"ttl is {ttl}.", field="ttl", fix="Use seconds above 0, or leave it out.")
-        self._store: Store = MemoryStore() if store is None else store
+        self._store: ResponseStore = MemoryResponseStore() if store is None else store
         self._ttl, self._when, self._clock = ttl, when, clock or _seconds
         self._made_from = (store, ttl, when, clock)
         self._stats = CacheStats()
@@ -403,7 +403,7 @@ def _adapter(schema: Any) -> TypeAdapter[Any]:
 
 
 def _rebuild_cache(
-    store: Store | None,
+    store: ResponseStore | None,
     ttl: float | None,
     when: Callable[[AgentRequest], bool] | None,
     clock: Callable[[], float] | None,

@@ -37,8 +37,8 @@ _OPENING = ("provider", "model", "id", "request_id")
 _NOT_FACTS = frozenset((*_OPENING, "content", "usage"))
 
 
-def replayed(response: AgentResponse) -> list[StreamEvent]:
-    """Events that add up to the response: `fold(replayed(response)) == response`."""
+def replay_events(response: AgentResponse) -> list[StreamEvent]:
+    """Events that add up to the response: `fold(replay_events(response)) == response`."""
     opening = AgentResponse(**{name: getattr(response, name) for name in _OPENING})
     events: list[StreamEvent] = [StreamEvent.message_start(response=opening)]
     for index, part in enumerate(response.content):
@@ -84,7 +84,7 @@ T = TypeVar("T")
 _METHODS = ("before", "after", "on_event", "on_error")
 
 
-def wrapped(
+def wrap_call(
     call: Call,
     middleware: Sequence[Middleware],
     *,
@@ -120,7 +120,7 @@ def wrapped(
     return around
 
 
-def rewritten(call: Call, middleware: Sequence[Middleware], *, target: str) -> Call:
+def wrap_token_count(call: Call, middleware: Sequence[Middleware], *, target: str) -> Call:
     """The call with nothing but what `before` makes of its request, for counting tokens: no text may go out there that
     would not go out otherwise. Whoever answers, throttles or counts calls is told by `call.counting` to stay out."""
     layers = [_Layer.of(one) for one in middleware]
@@ -138,7 +138,7 @@ def rewritten(call: Call, middleware: Sequence[Middleware], *, target: str) -> C
     return asked
 
 
-def listened(flow: Flow[T], middleware: Sequence[Middleware], info: CallInfo) -> Flow[T]:
+def observe_events(flow: Flow[T], middleware: Sequence[Middleware], info: CallInfo) -> Flow[T]:
     """The flow with every event of it shown to `on_event`, whatever class it has; nothing else of it is touched."""
     for one in reversed(middleware):
         layer = _Layer.of(one)
@@ -159,7 +159,7 @@ def _listening(flow: Flow[T], layer: _Layer, info: CallInfo) -> Flow[T]:
         del left  # or the error and this frame keep each other alive
 
 
-def read_middleware(given: Iterable[Any]) -> tuple[Middleware, ...]:
+def validate_middleware(given: Iterable[Any]) -> tuple[Middleware, ...]:
     """What was passed as middleware, if it is that."""
     if isinstance(given, Middleware) or not isinstance(given, Iterable):
         raise errors.ConfigurationError(
@@ -432,7 +432,7 @@ def _answered(
     context.first_event = now if facts.streaming else None
     billed = _charged(response, spent)
     if facts.streaming:
-        yield Emit(replayed(billed))
+        yield Emit(replay_events(billed))
     return billed
 
 

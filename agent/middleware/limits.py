@@ -202,7 +202,7 @@ class CostTracker(Locked, Middleware):
         with self._lock:
             return dict(self._values)
 
-    def spent(self, value: Any = None) -> float:
+    def get_spend(self, value: Any = None) -> float:
         """Dollars against the budget; of one per key, for a value of that key."""
         found = self._total if self._per is None else self._values.get(_hashable(value))
         return 0.0 if found is None else found.cost
@@ -219,7 +219,7 @@ class CostTracker(Locked, Middleware):
         if self._budget is None or call.counting:
             return
         value = self._value(call.request.metadata)
-        spent = self.spent(value)
+        spent = self.get_spend(value)
         if spent >= self._budget:
             whose = "" if self._per is None else f" of {self._per}={value!r}"
             raise errors.BudgetExceededError(

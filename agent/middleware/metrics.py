@@ -25,7 +25,7 @@ DOLLARS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class CallRecord:
+class CallMetrics:
     """One call that is over."""
 
     target: str
@@ -119,7 +119,7 @@ class _Target:
         self.prompt_tokens, self.completion_tokens = _Counts(TOKENS), _Counts(TOKENS)
         self.cost = _Counts(DOLLARS)
 
-    def add(self, record: CallRecord) -> None:
+    def add(self, record: CallMetrics) -> None:
         self.calls += 1
         self.streams += record.streaming
         self.unsent += record.attempts == 0
@@ -158,7 +158,7 @@ class Metrics(Locked, Middleware):
             further.
     """
 
-    def __init__(self, on_call: Callable[[CallRecord], object] | None = None) -> None:
+    def __init__(self, on_call: Callable[[CallMetrics], object] | None = None) -> None:
         super().__init__()
         self._on_call = on_call
         self._targets: dict[str, _Target] = {}
@@ -193,12 +193,12 @@ class Metrics(Locked, Middleware):
     def on_error(self, error: Exception, call: CallInfo) -> Flow[None]:
         self._add(self._record(call, (yield from Now()), error=type(error).__name__))
 
-    def _record(self, call: CallInfo, now: float, **outcome: Any) -> CallRecord:
+    def _record(self, call: CallInfo, now: float, **outcome: Any) -> CallMetrics:
         first = call.state.get("first")
         attempts = call.attempts
         used = [attempt.usage for attempt in attempts if attempt.usage is not None]
         costs = [attempt.cost for attempt in attempts if attempt.cost is not None]
-        return CallRecord(
+        return CallMetrics(
             target=call.target,
             streaming=call.streaming,
             seconds=now - call.started,
@@ -210,7 +210,7 @@ class Metrics(Locked, Middleware):
             **outcome,
         )
 
-    def _add(self, record: CallRecord) -> None:
+    def _add(self, record: CallMetrics) -> None:
         with self._lock:
             target = self._targets.get(record.target)
             if target is None:

@@ -155,23 +155,23 @@ class Redaction(Middleware):
 
     Args:
         kinds: What to look for: `email`, `phone`, `card`, `iban`, `key`; without any, all of them.
-        own: More kinds, each with a regular expression, or a function from a text to the places (start, end) in it.
+        patterns: More kinds, each with a regular expression or a function that yields spans (start, end) of a text.
         restore: Whether the answer gets the values back.
     """
 
     def __init__(
-        self, *kinds: str, own: Mapping[str, str | re.Pattern[str] | Finder] | None = None, restore: bool = True
+        self, *kinds: str, patterns: Mapping[str, str | re.Pattern[str] | Finder] | None = None, restore: bool = True
     ) -> None:
         unknown = [kind for kind in kinds if kind not in FINDERS]
         if unknown:
             raise errors.ConfigurationError(
                 f"Redaction does not know {', '.join(unknown)}.",
                 field="kinds",
-                fix=f"Use {', '.join(FINDERS)}, or pass yours in own=.",
+                fix=f"Use {', '.join(FINDERS)}, or pass yours in patterns=.",
             )
-        self._finders = [(name, _finder(name, find)) for name, find in (own or {}).items()]
+        self._finders = [(name, _finder(name, find)) for name, find in (patterns or {}).items()]
         self._finders += [(kind.upper(), find) for kind, find in FINDERS.items() if not kinds or kind in kinds]
-        self._made_from = (kinds, dict(own or {}), restore)
+        self._made_from = (kinds, dict(patterns or {}), restore)
         self._restore = restore
 
     @override
@@ -334,10 +334,12 @@ def _moved(citation: Citation, shifts: list[tuple[int, int]]) -> Citation:
 def _finder(name: str, find: str | re.Pattern[str] | Finder) -> Finder:
     if not _KIND.fullmatch(name):
         raise errors.ConfigurationError(
-            f"{name!r} cannot stand in a placeholder.", field="own", fix="Use capitals, digits and underscores."
+            f"{name!r} cannot stand in a placeholder.", field="patterns", fix="Use capitals, digits and underscores."
         )
     return find if callable(find) else by_pattern(find)
 
 
-def _rebuild(kinds: tuple[str, ...], own: Mapping[str, str | re.Pattern[str] | Finder], restore: bool) -> Redaction:
-    return Redaction(*kinds, own=own, restore=restore)
+def _rebuild(
+    kinds: tuple[str, ...], patterns: Mapping[str, str | re.Pattern[str] | Finder], restore: bool
+) -> Redaction:
+    return Redaction(*kinds, patterns=patterns, restore=restore)

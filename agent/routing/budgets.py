@@ -160,7 +160,7 @@ class SpendLedger(Locked):
                 account.spent += amount
             reservation.accounts = []
 
-    def spent(self, limit: int = 0, value: Any = None) -> float:
+    def get_spend(self, limit: int = 0, value: Any = None) -> float:
         """Dollars spent under a limit, for one value of its key."""
         account = self._accounts.get((limit, _hashable(value)))
         return 0.0 if account is None else to_dollars(account.spent)

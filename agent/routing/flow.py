@@ -198,7 +198,7 @@ class Explanation(Value, frozen=True):
         return [one.target for one in self.candidates if one.place is not None]
 
     @property
-    def left_out(self) -> dict[str, str]:
+    def excluded(self) -> dict[str, str]:
         """Names of the excluded targets, with the reason."""
         return {one.target: one.reason or "" for one in self.candidates if one.place is None}
 

@@ -30,7 +30,7 @@ class _Leg:
 
 def send_to(target: Target, request: AgentRequest, context: Context, *, streaming: bool) -> Flow[AgentResponse]:
     """Send a request to a target, with the target's own defaults."""
-    return (yield from target.call(streaming=streaming)(target.callee.as_asked(request), context))
+    return (yield from target.call(streaming=streaming)(target.callee.apply_defaults(request), context))
 
 
 def race(
@@ -116,7 +116,7 @@ def ask_one(state: RoutingState, request: AgentRequest, admission: Admission) ->
 def _call(state: RoutingState, request: AgentRequest, target: Target, context: Context) -> Flow[AgentResponse]:
     if context.asking is not None:
         context.asking(target.agent)
-    asked = state.profile.asked(target) if request is state.request else target.callee.as_asked(request)
+    asked = state.profile.asked(target) if request is state.request else target.callee.apply_defaults(request)
     return target.call(streaming=state.streaming)(asked, context)
 
 

@@ -55,7 +55,7 @@ class RequestProfile:
         """Return the request as a target sends it: with its own system prompt, sampling and tools."""
         asked = self._asked.get(id(target))
         if asked is None:
-            asked = self._asked[id(target)] = target.callee.as_asked(self.request)
+            asked = self._asked[id(target)] = target.callee.apply_defaults(self.request)
         return asked
 
     @cached_property

@@ -223,15 +223,15 @@ class Router(Caller):
             settings.hedges = current.hedges
         return other
 
-    def revive(self, *names: str) -> None:
+    def reset_health(self, *names: str) -> None:
         """Reset the health of some targets, or of all, for example after a key was renewed."""
         for target in self.targets:
             if not names or target.name in names:
                 target.health.reset()
 
-    def spent(self, limit: int = 0, value: Any = None) -> float:
+    def get_spend(self, limit: int = 0, value: Any = None) -> float:
         """Dollars spent under a spend limit, by its index; of a limit per key, for one value of the key."""
-        return self._settings.ledger.spent(limit, value)
+        return self._settings.ledger.get_spend(limit, value)
 
     @property
     @override
@@ -256,15 +256,15 @@ class Router(Caller):
 
     # As one of several
 
-    def one_call(self, name: str, *, streaming: bool) -> Call:
+    def attempt_call(self, name: str, *, streaming: bool) -> Call:
         """Return the call for an outer router. Attempts of both count together."""
         return self._around(name, streaming=streaming)
 
-    def as_asked(self, request: AgentRequest) -> AgentRequest:
+    def apply_defaults(self, request: AgentRequest) -> AgentRequest:
         return request
 
     @override
-    def named(self) -> tuple[str, str]:
+    def provider_and_model(self) -> tuple[str, str]:
         return self.name, ""
 
     def identity(self) -> tuple[Hashable, Hashable]:
@@ -312,20 +312,22 @@ class Router(Caller):
         call = self._route_call(streaming=streaming)
         if not self.middleware:
             return call
-        from ..middleware.flow import wrapped  # lazy: few routers have middleware
+        from ..middleware.flow import wrap_call  # lazy: few routers have middleware
 
-        return wrapped(
+        return wrap_call(
             call, self.middleware, streaming=streaming, target=name, fingerprint=self._fingerprint, every_target=True
         )
 
     def _fingerprint(self, request: AgentRequest) -> str:
-        from ..middleware.base import of_request  # lazy: few routers have middleware
+        from ..middleware.base import fingerprint_request  # lazy: few routers have middleware
 
-        return of_request(request, [f"{target.name} {target.agent.adds()}" for target in self.targets])
+        return fingerprint_request(
+            request, [f"{target.name} {target.agent.describe_defaults()}" for target in self.targets]
+        )
 
-    def adds(self) -> str:
+    def describe_defaults(self) -> str:
         """What the targets add to every request, for fingerprints."""
-        return "; ".join(f"{target.name} {target.agent.adds()}" for target in self.targets)
+        return "; ".join(f"{target.name} {target.agent.describe_defaults()}" for target in self.targets)
 
     def _route_call(self, *, streaming: bool) -> Call:
         plain = route_call(self._settings, streaming=streaming)
@@ -373,8 +375,8 @@ class Router(Caller):
     def _settle(self, request: AgentRequest) -> Settle:
         def settle(partial: AgentResponse, received: Received) -> AgentResponse:
             names = (partial.provider, partial.model)
-            target = next((one for one in self.targets if one.callee.named() == names), self.targets[0])
-            asked = target.callee.as_asked(request.model_copy(update={"model": None}))
+            target = next((one for one in self.targets if one.callee.provider_and_model() == names), self.targets[0])
+            asked = target.callee.apply_defaults(request.model_copy(update={"model": None}))
             return settled(partial, asked, partial.provider or target.provider, received)
 
         return settle

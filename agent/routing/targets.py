@@ -29,18 +29,18 @@ USUAL_TOKENS = 300
 class Callee(Protocol):
     """Interface of agents and routers inside a router."""
 
-    def one_call(self, name: str, *, streaming: bool) -> Call:
+    def attempt_call(self, name: str, *, streaming: bool) -> Call:
         """Return a call that makes one attempt, recorded under this name."""
         ...
 
-    def as_asked(self, request: AgentRequest) -> AgentRequest:
+    def apply_defaults(self, request: AgentRequest) -> AgentRequest:
         """Return the request with the defaults of this agent, as it is sent."""
         ...
 
     @property
     def capabilities(self) -> ProviderCapabilities: ...
 
-    def named(self) -> tuple[str, str]:
+    def provider_and_model(self) -> tuple[str, str]:
         """Provider and model; a router returns its name and an empty string."""
         ...
 
@@ -112,7 +112,7 @@ class Target:
     @cached_property
     def is_router(self) -> bool:
         """Whether the target is a router."""
-        return self.callee.named()[1] == ""
+        return self.callee.provider_and_model()[1] == ""
 
     def is_available(self, now: float, request: Sized) -> bool:
         """Whether the target is healthy, not cooling down, and far from its limits."""
@@ -135,7 +135,7 @@ class Target:
         """Return the call that makes one attempt at this target."""
         call = self._calls.get(streaming)
         if call is None:
-            call = self._calls[streaming] = self.callee.one_call(self.name, streaming=streaming)
+            call = self._calls[streaming] = self.callee.attempt_call(self.name, streaming=streaming)
         return call
 
     @property
@@ -159,17 +159,17 @@ class Target:
     @property
     def provider(self) -> str:
         """Name of the provider."""
-        return self.callee.named()[0]
+        return self.callee.provider_and_model()[0]
 
     @property
     def model(self) -> str:
         """Name of the model."""
-        return self.callee.named()[1]
+        return self.callee.provider_and_model()[1]
 
     @property
     def known_as(self) -> frozenset[str]:
         """Names by which a request can select the target."""
-        provider, model = self.callee.named()
+        provider, model = self.callee.provider_and_model()
         return frozenset((self.name, model, f"{provider}:{model}")) if model else frozenset((self.name,))
 
     @property
@@ -191,7 +191,7 @@ class Target:
             cached: Tokens of the prompt that are in the vendor's cache.
             tokens: Tokens of the prompt; estimated by default.
         """
-        asked = self.callee.as_asked(request)
+        asked = self.callee.apply_defaults(request)
         prompt = estimate_prompt(asked).tokens if tokens is None else tokens
         usual = self.timings.usual_tokens() or USUAL_TOKENS
         answer = round(usual if asked.max_tokens is None else min(usual, asked.max_tokens))
@@ -205,7 +205,7 @@ class Target:
         return self._dollars(asked, estimate_prompt(asked).high, answer, 0)
 
     def _dollars(self, asked: AgentRequest, prompt: int, answer: int, cached: int) -> float | None:
-        provider, model = self.callee.named()
+        provider, model = self.callee.provider_and_model()
         usage = Usage(prompt_tokens=prompt, completion_tokens=answer, cache_read_tokens=cached)
         cost = price(usage, provider=provider, models=(asked.model or model,))
         return None if cost is None else cost.dollars
@@ -285,7 +285,7 @@ def name_targets(targets: Sequence[Target]) -> None:
     """Name targets after their agents. Duplicates get a number."""
     taken: set[str] = set()
     for target in targets:
-        provider, model = target.callee.named()
+        provider, model = target.callee.provider_and_model()
         plain = target.name or (f"{provider}:{model}" if model else provider)
         name, number = plain, 1
         while name in taken:

@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, Field, field_serializer
 
 from agent import Agent, AgentRequest, AgentResponse, Router, ToolCall, Usage, errors
 from agent.engine.wire import Answer
-from agent.middleware import Cache, CallInfo, MemoryStore, Redaction, SqliteStore, Store
+from agent.middleware import Cache, CallInfo, MemoryResponseStore, Redaction, ResponseStore, SqliteResponseStore
 from agent.testing import LoopbackServer, Script, ScriptedTransport, Simulation, scripted_agent
 from agent.types import AudioContent, Message, TextContent, ThinkingContent, fold
 from tests.middleware.spies import EVERY_PLACE, Place
@@ -150,7 +150,7 @@ def test_another_question_is_another_answer(script: Script) -> None:
 
 
 def test_one_store_serves_several_agents(script: Script) -> None:
-    store = MemoryStore()
+    store = MemoryResponseStore()
     for _ in range(3):
         assert cached_agent(script, Cache(store)).complete("hi").text == "You said: hi"
     assert len(script.requests) == 1
@@ -225,7 +225,7 @@ def test_a_text_that_json_cannot_hold_is_not_kept() -> None:
 
 
 def test_with_redaction_around_it_the_store_holds_nothing_private() -> None:
-    store = MemoryStore()
+    store = MemoryResponseStore()
     script = Script("Dear [EMAIL_1]")
     agent = Agent("scripted:m", transport=ScriptedTransport(script), middleware=[Redaction(), Cache(store)])
     assert agent.complete("amy@example.com").text == "Dear amy@example.com"
@@ -278,7 +278,7 @@ def test_a_store_that_fails_fails_no_call(script: Script, caplog: pytest.LogCapt
     "junk", ["", "null", "[]", "{}", '{"response": 3, "output": null}', '{"response": {"content": 7}}']
 )
 def test_what_is_no_answer_in_the_store_is_asked_again(script: Script, junk: str) -> None:
-    store = MemoryStore()
+    store = MemoryResponseStore()
     agent = cached_agent(script, Cache(store))
     agent.complete("hi")
     (key,) = store._entries
@@ -301,14 +301,14 @@ class AsyncStore:
 
 
 def test_a_store_may_be_async(drive: Driver) -> None:
-    store: Store = AsyncStore()
+    store: ResponseStore = AsyncStore()
     agent = scripted_agent("once", middleware=[Cache(store)])
     for ask in (drive.complete, drive.stream):
         assert ask(Script("once"), make=lambda url: agent).ok.text == "once"
 
 
 def test_a_file_serves_every_driver(drive: Driver, tmp_path: Any) -> None:
-    store = SqliteStore(tmp_path / "cache.db")
+    store = SqliteResponseStore(tmp_path / "cache.db")
     agent = scripted_agent("once", middleware=[Cache(store)])
     for ask in (drive.complete, drive.stream):
         assert ask(Script("once"), make=lambda url: agent).ok.text == "once"
@@ -319,7 +319,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(errors.ConfigurationError, match="ttl is 0"):
         Cache(ttl=0)
     with pytest.raises(errors.ConfigurationError, match="max_entries is 0"):
-        MemoryStore(0)
+        MemoryResponseStore(0)
 
 
 def _call() -> Any:

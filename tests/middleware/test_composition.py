@@ -19,8 +19,18 @@ from agent import Agent, AgentRequest, AgentResponse, Message, RetryConfig, Rout
 from agent.engine.context import Context, RunPlace
 from agent.engine.flow import Emit, Flow, Now, Sleep
 from agent.engine.wire import Answer, WireRequest
-from agent.middleware import Cache, CallInfo, CostTracker, Logging, Metrics, Middleware, Redaction, Throttle, listened
-from agent.middleware.base import of_wire
+from agent.middleware import (
+    Cache,
+    CallInfo,
+    CostTracker,
+    Logging,
+    Metrics,
+    Middleware,
+    Redaction,
+    Throttle,
+    observe_events,
+)
+from agent.middleware.base import fingerprint_wire
 from agent.models import ModelFacts, Prices, register_model
 from agent.testing import Script, ScriptedTransport, Simulation, VendorScript, scripted_agent, simulate
 from agent.types import ToolSpec
@@ -166,7 +176,7 @@ def test_whatever_changes_the_answer_changes_the_fingerprint() -> None:
 
 
 def test_parts_that_are_cut_elsewhere_are_other_parts() -> None:
-    marks = [of_wire("p", WireRequest(url, (), body), schema) for url, body, schema in (
+    marks = [fingerprint_wire("p", WireRequest(url, (), body), schema) for url, body, schema in (
         ("u", b"ab", ""), ("ua", b"b", ""), ("u", b"a", "b"), ("u", b"", "ab"),
     )]  # fmt: skip
     assert len(set(marks)) == 4
@@ -238,7 +248,7 @@ def test_middleware_itself_loads_no_event_loop_and_no_http_client() -> None:
 READY: list[Callable[[], Middleware]] = [
     lambda: Logging("x", prompts=True),
     Metrics,
-    lambda: Redaction("email", own={"ORDER": r"O-\d+"}, restore=False),
+    lambda: Redaction("email", patterns={"ORDER": r"O-\d+"}, restore=False),
     lambda: Cache(ttl=5.0),
     lambda: Throttle(rpm=3, tpm=100, max_wait=1.0),
     lambda: CostTracker(budget=1.0, per="user"),
@@ -510,7 +520,7 @@ def test_a_loops_events_are_shown_to_middleware_whatever_they_are() -> None:
     everyone: list[Middleware] = [*spies, Redaction(), Metrics(), Logging(), Cache(), Throttle(rpm=1), CostTracker()]
     info = CallInfo(streaming=True, target="loop", request=AgentRequest(input="hi"), run=1)
     simulation = Simulation(Script())
-    assert simulation.run(listened(loop(), everyone, info)) == "done"
+    assert simulation.run(observe_events(loop(), everyone, info)) == "done"
     assert [event.number for event in simulation.events] == [1, 21, 3]
     assert [entry[0] for entry in log] == ["C", "C", "B", "B", "A", "A", "A", "C", "B", "A"]
     assert info.state == {}
@@ -522,7 +532,7 @@ def test_a_flow_to_which_nobody_listens_is_left_alone() -> None:
 
     flow = loop()
     info = CallInfo(streaming=True, target="loop", request=AgentRequest(input="hi"))
-    assert listened(flow, [Cache(), CostTracker()], info) is flow
+    assert observe_events(flow, [Cache(), CostTracker()], info) is flow
 
 
 def test_an_error_of_a_listener_ends_the_flow_it_listens_to() -> None:
@@ -538,7 +548,7 @@ def test_an_error_of_a_listener_ends_the_flow_it_listens_to() -> None:
 
     info = CallInfo(streaming=True, target="loop", request=AgentRequest(input="hi"))
     with pytest.raises(KeyError):
-        Simulation(Script()).run(listened(loop(), [Spy("A", [], on_event=raising(KeyError("no")))], info))
+        Simulation(Script()).run(observe_events(loop(), [Spy("A", [], on_event=raising(KeyError("no")))], info))
     assert closed == [True]
 
 

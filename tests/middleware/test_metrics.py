@@ -12,7 +12,7 @@ import pytest
 from agent import AgentResponse, RetryConfig, Router, Usage, errors
 from agent.engine.context import Context, RunPlace
 from agent.engine.wire import Answer, Piece
-from agent.middleware import Cache, CallRecord, Histogram, Metrics
+from agent.middleware import Cache, CallMetrics, Histogram, Metrics
 from agent.testing import Script, Simulation, scripted_agent, simulate
 from tests.middleware.spies import Spy, plain_agent
 from tests.support.drivers import Driver
@@ -36,7 +36,7 @@ def test_calls_streams_failures_and_reasons_are_counted(drive: Driver) -> None:
 
 
 def test_times_are_those_of_the_call_in_virtual_time_too() -> None:
-    records: list[CallRecord] = []
+    records: list[CallMetrics] = []
     pieces = Script("one two")
     simulation = Simulation(lambda request: _delayed(pieces(request), 2.0))
     agent = scripted_agent(middleware=[Metrics(records.append)])
@@ -52,7 +52,7 @@ def _delayed(answer: Answer, seconds: float) -> Answer:
 
 
 def test_a_record_says_what_became_of_a_call() -> None:
-    records: list[CallRecord] = []
+    records: list[CallMetrics] = []
     line = AgentResponse(text="ok", usage=Usage(prompt_tokens=4, completion_tokens=2, billed=0.5))
     retry = RetryConfig(max_retries=1, initial_delay=0.0)
     agent = scripted_agent(errors.OverloadedError("busy"), line, middleware=[Metrics(records.append)], retry=retry)
@@ -100,7 +100,7 @@ def test_a_snapshot_stays_as_it_is_and_a_reset_begins_anew() -> None:
 
 
 def test_a_listener_that_fails_fails_no_call(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(record: CallRecord) -> None:
+    def fail(record: CallMetrics) -> None:
         raise RuntimeError("exporter down")
 
     assert scripted_agent("ok", middleware=[Metrics(fail)]).complete("hi").text == "ok"

@@ -178,7 +178,7 @@ def test_own_patterns_come_first_and_own_functions_say_where() -> None:
         start = text.find("Zoe")
         return [(start, start + 3)] if start >= 0 else []
 
-    redaction = Redaction(own={"STAFF": r"\w+@example\.com", "NAME": names})
+    redaction = Redaction(patterns={"STAFF": r"\w+@example\.com", "NAME": names})
     body, response = asked(f"Zoe, {AMY}, {BOB}", redaction)
     assert "[NAME_1], [STAFF_1], [EMAIL_1]" in body
     assert response.text == f"You said: Zoe, {AMY}, {BOB}"
@@ -195,7 +195,7 @@ def test_of_what_overlaps_nothing_is_left() -> None:
     ("make", "complaint"),
     [
         (lambda: Redaction("e-mail"), "does not know e-mail. Use key, email"),
-        (lambda: Redaction(own={"low": "x"}), "'low' cannot stand in a placeholder"),
+        (lambda: Redaction(patterns={"low": "x"}), "'low' cannot stand in a placeholder"),
     ],
 )
 def test_what_cannot_be_looked_for_is_said(make: Any, complaint: str) -> None:
@@ -287,7 +287,7 @@ ODDLY = AgentRequest(input=f"{ODD} {AMY}")
 
 def test_arguments_are_json_whatever_the_value_holds() -> None:
     redaction = Redaction(
-        own={"NAME": lambda text: [(text.find(ODD), text.find(ODD) + len(ODD))] if ODD in text else []}
+        patterns={"NAME": lambda text: [(text.find(ODD), text.find(ODD) + len(ODD))] if ODD in text else []}
     )
     call = ToolCall(id="1", name="f", arguments={"a": "[NAME_1]", "b": {"[EMAIL_1]": ["x [NAME_1]"]}})
     meant = {"a": ODD, "b": {AMY: [f"x {ODD}"]}}
@@ -426,7 +426,9 @@ class Letter(BaseModel):
 
 LETTER = {"to": "[EMAIL_1]", "cc": ["[NAME_1]"], "notes": [{"text": "[EMAIL_1]"}], "by_name": {"[EMAIL_1]": "x"}}
 MEANT_LETTER = Letter(to=AMY, cc=[ODD], notes=(Note(AMY),), by_name={AMY: "x"})
-ODD_NAME = Redaction(own={"NAME": lambda text: [(text.find(ODD), text.find(ODD) + len(ODD))] if ODD in text else []})
+ODD_NAME = Redaction(
+    patterns={"NAME": lambda text: [(text.find(ODD), text.find(ODD) + len(ODD))] if ODD in text else []}
+)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.middleware import replayed
+from agent.middleware import replay_events
 from agent.types import (
     AgentResponse,
     Attempt,
@@ -64,7 +64,7 @@ responses = st.builds(
 
 @given(responses)
 def test_the_fold_of_a_replayed_answer_is_the_answer(response: AgentResponse) -> None:
-    assert fold(replayed(response)) == response
+    assert fold(replay_events(response)) == response
 
 
 def _try(exchange: Exchange) -> AgentResponse | None:
@@ -78,7 +78,7 @@ def test_every_recorded_answer_can_be_replayed() -> None:
     answers = [response for exchange in ANSWERED if (response := _try(exchange)) is not None]
     assert len(answers) > (100 if HAS_RECORDINGS else 15)
     for response in answers:
-        again = fold(replayed(response))
+        again = fold(replay_events(response))
         # An empty word for why it ended is none, once it has been folded.
         assert again == response.model_copy(update={"raw_stop_reason": response.raw_stop_reason or None})
         assert again.raw is response.raw
@@ -97,7 +97,7 @@ def test_what_is_said_arrives_as_deltas() -> None:
         usage=Usage(prompt_tokens=1),
         stop_reason="stop",
     )
-    events = replayed(response)
+    events = replay_events(response)
     assert [(event.type, event.index) for event in events] == [
         ("message_start", None),
         ("thinking_delta", 0),
@@ -119,5 +119,5 @@ def test_what_is_said_arrives_as_deltas() -> None:
 
 def test_a_test_that_loses_a_part_would_be_noticed() -> None:
     response = AgentResponse(content=[TextContent(text="a"), TextContent(text="b")])
-    events = [event for event in replayed(response) if event.text != "b"]
+    events = [event for event in replay_events(response) if event.text != "b"]
     assert fold(events) != response

@@ -70,7 +70,7 @@ def test_each_customer_has_their_own_sum() -> None:
         agent.complete("hi", metadata={} if user is None else {"user": user})
     found = {key: one.cost for key, one in tracker.by_value().items()}
     assert found == {"amy": 5.0, "bob": 2.0, None: 8.0, FrozenList(["odd"]): 16.0}
-    assert (tracker.spent("amy"), tracker.spent("nobody")) == (5.0, 0.0)
+    assert (tracker.get_spend("amy"), tracker.get_spend("nobody")) == (5.0, 0.0)
 
 
 def test_what_failed_and_was_paid_for_counts() -> None:
@@ -154,7 +154,7 @@ def test_threads_lose_nothing() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (tracker.total.calls, tracker.total.cost, tracker.spent("amy")) == (200, 200.0, 200.0)
+    assert (tracker.total.calls, tracker.total.cost, tracker.get_spend("amy")) == (200, 200.0, 200.0)
 
 
 def test_a_budget_of_nothing_is_refused() -> None:

@@ -15,15 +15,19 @@ from pathlib import Path
 import pytest
 
 from agent import errors
-from agent.middleware import MemoryStore, SqliteStore, Store
+from agent.middleware import MemoryResponseStore, ResponseStore, SqliteResponseStore
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return MemoryStore(max_entries=4) if request.param == "memory" else SqliteStore(tmp_path / "c.db", max_entries=4)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ResponseStore:
+    return (
+        MemoryResponseStore(max_entries=4)
+        if request.param == "memory"
+        else SqliteResponseStore(tmp_path / "c.db", max_entries=4)
+    )
 
 
-def test_what_is_kept_is_found_until_it_expires(store: Store) -> None:
+def test_what_is_kept_is_found_until_it_expires(store: ResponseStore) -> None:
     store.put("a", "text é\n", 10.0, None)
     store.put("b", "soon over", 10.0, 20.0)
     assert store.get("a", 1e9) == "text é\n"
@@ -31,14 +35,14 @@ def test_what_is_kept_is_found_until_it_expires(store: Store) -> None:
     assert store.get("c", 0.0) is None
 
 
-def test_the_latest_under_a_key_counts(store: Store) -> None:
+def test_the_latest_under_a_key_counts(store: ResponseStore) -> None:
     store.put("a", "old", 1.0, None)
     store.put("a", "new", 2.0, 5.0)
     assert store.get("a", 3.0) == "new"
     assert store.get("a", 5.0) is None
 
 
-def test_there_are_never_many_more_than_allowed(store: Store) -> None:
+def test_there_are_never_many_more_than_allowed(store: ResponseStore) -> None:
     for number in range(40):
         store.put(f"k{number}", str(number), float(number), None)
     kept = [number for number in range(40) if store.get(f"k{number}", 100.0) is not None]
@@ -47,7 +51,7 @@ def test_there_are_never_many_more_than_allowed(store: Store) -> None:
 
 
 def test_memory_keeps_what_was_used_last() -> None:
-    store = MemoryStore(max_entries=2)
+    store = MemoryResponseStore(max_entries=2)
     store.put("a", "1", 0.0, None)
     store.put("b", "2", 0.0, None)
     store.get("a", 0.0)
@@ -59,14 +63,14 @@ def test_memory_keeps_what_was_used_last() -> None:
 
 
 def test_what_has_expired_leaves_the_file(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "c.db", max_entries=2)
+    store = SqliteResponseStore(tmp_path / "c.db", max_entries=2)
     store.put("a", "1", 0.0, 1.0)
     store.put("b", "2", 5.0, None)
     rows = sqlite3.connect(tmp_path / "c.db").execute("SELECT key FROM answers").fetchall()
     assert rows == [("b",)]
 
 
-def test_threads_share_a_store(store: Store) -> None:
+def test_threads_share_a_store(store: ResponseStore) -> None:
     failures: list[BaseException] = []
 
     def work(name: str) -> None:
@@ -88,8 +92,8 @@ def test_threads_share_a_store(store: Store) -> None:
 
 WRITER = """
 import sys
-from agent.middleware import SqliteStore
-store = SqliteStore(sys.argv[1])
+from agent.middleware import SqliteResponseStore
+store = SqliteResponseStore(sys.argv[1])
 for number in range(150):
     store.put(f"{sys.argv[2]}{number}", sys.argv[2] * 100, float(number), None)
     assert store.get(f"{sys.argv[2]}{number}", 0.0) == sys.argv[2] * 100
@@ -103,7 +107,7 @@ def test_processes_share_a_file(tmp_path: Path) -> None:
     for process in running:
         _, complaint = process.communicate(timeout=60)
         assert (process.returncode, complaint) == (0, b"")
-    store = SqliteStore(path)
+    store = SqliteResponseStore(path)
     assert [store.get(f"{name}{number}", 0.0) for name in "xy" for number in (0, 149)] == [
         "x" * 100, "x" * 100, "y" * 100, "y" * 100,
     ]  # fmt: skip
@@ -113,7 +117,7 @@ def test_processes_share_a_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_opens_the_file_itself(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "c.db")
+    store = SqliteResponseStore(tmp_path / "c.db")
     store.put("a", "parent", 0.0, None)
 
     inherited = store._connection
@@ -138,7 +142,7 @@ def test_a_forked_child_opens_the_file_itself(tmp_path: Path) -> None:
 def test_a_damaged_file_is_set_aside(tmp_path: Path, junk: bytes) -> None:
     path = tmp_path / "c.db"
     path.write_bytes(junk)
-    store = SqliteStore(path)
+    store = SqliteResponseStore(path)
     store.put("a", "1", 0.0, None)
     assert store.get("a", 0.0) == "1"
     assert [aside.name for aside in store.set_aside] == ["c.db.damaged-1"]
@@ -147,7 +151,7 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, junk: bytes) -> None:
 
 def test_a_file_that_is_damaged_in_use_is_set_aside(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
-    store, other = SqliteStore(path), SqliteStore(path)
+    store, other = SqliteResponseStore(path), SqliteResponseStore(path)
     for number in range(200):
         store.put(f"k{number}", "x" * 500, 0.0, None)
     other.close()
@@ -174,7 +178,7 @@ class Malformed:
 
 
 def test_what_another_process_has_set_aside_is_not_set_aside_again(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "c.db")
+    store = SqliteResponseStore(tmp_path / "c.db")
     store.put("a", "1", 0.0, None)
     store.close()
     store._connection = Malformed()  # type: ignore[assignment]
@@ -183,27 +187,27 @@ def test_what_another_process_has_set_aside_is_not_set_aside_again(tmp_path: Pat
 
 
 def test_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    SqliteStore(tmp_path / "c.db").put("a", "1", 0.0, None)
+    SqliteResponseStore(tmp_path / "c.db").put("a", "1", 0.0, None)
     assert stat.S_IMODE((tmp_path / "c.db").stat().st_mode) == 0o600
 
 
 def test_a_file_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigurationError, match="cannot be opened") as caught:
-        SqliteStore(tmp_path / "nowhere" / "c.db")
+        SqliteResponseStore(tmp_path / "nowhere" / "c.db")
     assert caught.value.field == "path"
     foreign = tmp_path / "foreign.db"
     connection = sqlite3.connect(foreign)
     connection.execute("CREATE TABLE answers (question TEXT)")
     connection.close()
     with pytest.raises(errors.ConfigurationError, match="no such column"):
-        SqliteStore(foreign)
+        SqliteResponseStore(foreign)
     assert sqlite3.connect(foreign).execute("SELECT * FROM answers").fetchall() == [], "it is somebody else's"
 
 
 def test_a_store_goes_to_another_process_by_its_path(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "c.db", max_entries=7)
+    store = SqliteResponseStore(tmp_path / "c.db", max_entries=7)
     store.put("a", "1", 0.0, None)
-    there: SqliteStore = pickle.loads(pickle.dumps(store))
+    there: SqliteResponseStore = pickle.loads(pickle.dumps(store))
     assert (there.get("a", 0.0), there._most) == ("1", 7)
     there.clear()
     assert store.get("a", 0.0) is None

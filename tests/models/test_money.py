@@ -565,7 +565,7 @@ def test_a_spend_limit_of_one_cent_pays_for_ten_answers_of_a_tenth_of_a_cent() -
     router = Router([_costs_a_tenth_of_a_cent()], spend=SpendLimit(dollars=0.01))
     for _ in range(10):
         assert router.complete("hi").cost_estimate == 0.001
-    assert router.spent() == 0.01
+    assert router.get_spend() == 0.01
     with pytest.raises(errors.BudgetExceededError):
         router.complete("hi")
 
@@ -575,7 +575,7 @@ def test_a_cost_tracker_with_a_budget_of_one_cent_pays_for_ten_answers_of_a_tent
     agent = _costs_a_tenth_of_a_cent().with_config(middleware=[tracker])
     for _ in range(10):
         agent.complete("hi")
-    assert tracker.spent() == 0.01
+    assert tracker.get_spend() == 0.01
     with pytest.raises(errors.BudgetExceededError):
         agent.complete("hi")
 

@@ -245,7 +245,7 @@ def test_two_hundred_requests_at_once_on_a_budget_for_a_hundred_overspend_nothin
     simulation.finish()
     assert outcomes(runs) == {"ok": 100, "BudgetExceededError": 100}
     assert len(fleet.asked) == 100
-    assert router.spent() == pytest.approx(100.0)
+    assert router.get_spend() == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize("face", ["threads", "tasks"])
@@ -292,7 +292,7 @@ def test_a_limit_per_key_is_for_each_of_its_values() -> None:
     with pytest.raises(errors.BudgetExceededError, match="user='ada'"):
         simulate(simulation, router, "hi", metadata={"user": "ada"})
     assert simulate(simulation, router, "hi", metadata={"user": "bob"}).text == "x"
-    assert router.spent(0, "ada") == pytest.approx(2.0)
+    assert router.get_spend(0, "ada") == pytest.approx(2.0)
 
 
 def test_when_money_runs_short_a_cheaper_target_is_asked() -> None:
@@ -304,8 +304,8 @@ def test_when_money_runs_short_a_cheaper_target_is_asked() -> None:
     for _ in range(4):
         simulate(simulation, router, "hi")
     assert fleet.asked == ["dear", "dear", "cheap", "cheap"]
-    left_out = router.explain("hi").left_out
-    assert "limit of $2.5" in left_out["dear"]
+    excluded = router.explain("hi").excluded
+    assert "limit of $2.5" in excluded["dear"]
 
 
 def test_what_was_set_aside_and_not_spent_is_free_again() -> None:
@@ -317,7 +317,7 @@ def test_what_was_set_aside_and_not_spent_is_free_again() -> None:
     simulation = Simulation(fleet)
     for _ in range(3):
         simulate(simulation, router, "hi")
-    assert router.spent() == pytest.approx(3.0)
+    assert router.get_spend() == pytest.approx(3.0)
     with pytest.raises(errors.BudgetExceededError):
         simulate(simulation, router, "hi")
 
@@ -332,10 +332,10 @@ def test_failures_cost_nothing_and_broken_streams_what_had_come() -> None:
     simulation = Simulation(fleet)
     with pytest.raises(errors.RoutingError):
         simulate(simulation, router, "hi")
-    assert router.spent() == 0.0
+    assert router.get_spend() == 0.0
     with pytest.raises(errors.StreamInterrupted):
         simulate(simulation, router, "hi", streaming=True)
-    assert 0 < router.spent() < 0.1
+    assert 0 < router.get_spend() < 0.1
 
 
 def test_a_target_without_a_price_is_not_asked_under_a_spend_limit_unless_allowed() -> None:

@@ -115,10 +115,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def never_overspent(self) -> None:
-        assert self.ledger.spent(0) <= 10.0 + 1e-9
+        assert self.ledger.get_spend(0) <= 10.0 + 1e-9
         for user in ("a", "b"):
-            assert self.ledger.spent(1, user) == pytest.approx(self.spent[user])
-            assert self.ledger.spent(1, user) <= 4.0 + 1e-9
+            assert self.ledger.get_spend(1, user) == pytest.approx(self.spent[user])
+            assert self.ledger.get_spend(1, user) <= 4.0 + 1e-9
 
 
 class RatesMachine(RuleBasedStateMachine):

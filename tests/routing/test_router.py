@@ -100,7 +100,7 @@ def test_what_waiting_does_not_mend_is_sent_once_and_remembered(drive: Driver, e
     second = drive.complete(fleet, make=make)
     assert fleet.asked == ["a"], "the second request asked nobody"
     assert isinstance(second.failed, errors.RoutingError)
-    routers[0].revive("a")
+    routers[0].reset_health("a")
     assert drive.complete(fleet, make=make).ok.text == "never"
 
 
@@ -165,9 +165,9 @@ def test_a_request_that_cannot_fit_a_window_is_not_sent_there(drive: Driver) -> 
     fleet = Fleet(tiny="never", vast="from vast")
     response = drive.complete(fleet, "many words " * 3_000, make=fleet.make()).ok
     assert response.text == "from vast"
-    (left_out,) = [one for one in response.route.candidates if one.place is None]
-    assert left_out.target == "tiny"
-    assert "window" in (left_out.reason or "")
+    (excluded,) = [one for one in response.route.candidates if one.place is None]
+    assert excluded.target == "tiny"
+    assert "window" in (excluded.reason or "")
 
 
 def test_each_target_gets_its_own_prompt_sampling_and_tools_and_the_request_stays_as_it_was(drive: Driver) -> None:
@@ -321,7 +321,7 @@ def test_one_key_refused_is_refused_for_all_its_models() -> None:
 def test_a_function_of_the_callers_may_choose(choose: Any, order: list[str]) -> None:
     explanation = Fleet(a="a", b="b", c="c").router(strategy=choose).explain("hi")
     assert explanation.order == order
-    assert {"a", "b", "c"} - set(order) == set(explanation.left_out)
+    assert {"a", "b", "c"} - set(order) == set(explanation.excluded)
 
 
 def test_what_a_function_says_about_its_choice_is_in_the_route() -> None:
@@ -414,7 +414,7 @@ def test_what_a_request_needs_is_told() -> None:
     request = AgentRequest(messages=[Message.user([ContentPart.image_url_part("https://example.com/x.png")])])
     explanation = router.explain(request)
     assert explanation.needs == ("vision",)
-    assert "cannot take images" in explanation.left_out["deepseek:deepseek-chat"]
+    assert "cannot take images" in explanation.excluded["deepseek:deepseek-chat"]
     assert "needs: vision" in str(explanation)
 
 
@@ -441,8 +441,8 @@ def test_routers_have_the_whole_interface_of_agents() -> None:
 def test_a_target_without_a_key_is_left_out_and_the_others_answer() -> None:
     response = Router(["deepseek:deepseek-chat", scripted_agent("from b", model="b")]).complete("hi")
     assert response.text == "from b"
-    (left_out,) = [one for one in response.route.candidates if one.place is None]
-    assert "DEEPSEEK_API_KEY" in (left_out.reason or "")
+    (excluded,) = [one for one in response.route.candidates if one.place is None]
+    assert "DEEPSEEK_API_KEY" in (excluded.reason or "")
 
 
 def test_checks_and_counts_are_those_of_the_first_target() -> None:

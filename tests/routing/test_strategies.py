@@ -267,7 +267,7 @@ def test_who_cannot_do_it_is_left_out_whatever_the_strategy(strategy: str) -> No
     router = Fleet(clumsy="x", handy="y").router(strategy=strategy)
     explanation = router.explain("hi", tools=[ToolSpec(name="f")])
     assert explanation.order == ["handy"]
-    assert explanation.left_out == {"clumsy": "it cannot call tools"}
+    assert explanation.excluded == {"clumsy": "it cannot call tools"}
 
 
 # Load

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.loop import SqliteJournal
-from agent.middleware import SqliteStore as CacheStore
+from agent.middleware import SqliteResponseStore
 from agent.stores import SqliteStore
 
 pytestmark = [
@@ -38,7 +38,7 @@ def journal(path: Path) -> tuple[Any, Callable[[Any, int], None], Callable[[Any]
 
 
 def cache(path: Path) -> tuple[Any, Callable[[Any, int], None], Callable[[Any], int]]:
-    made = CacheStore(path)
+    made = SqliteResponseStore(path)
     return (
         made,
         lambda one, n: one.put(f"key{n}", "text", 0.0, None),
