@@ -27,7 +27,7 @@ from .models import facts
 from .models.lookup import narrowed
 from .models.token_estimates import TokenCount, estimate_prompt
 from .providers import Provider, for_client, load
-from .routing.budgets import retry_budget
+from .routing.limits import retry_budget
 from .types import (
     AgentConfig,
     AgentRequest,

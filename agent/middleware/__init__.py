@@ -21,8 +21,7 @@ from .base import CallInfo, Hook, Middleware
 from .cache import Cache, CacheStats, MemoryResponseStore, ResponseStore, SqliteResponseStore
 from .flow import observe_events, replay_events, wrap_call
 from .limits import CostTracker, Spending, Throttle
-from .logging import Logging
-from .metrics import CallMetrics, Histogram, Metrics, TargetMetrics
+from .observability import CallMetrics, Histogram, Logging, Metrics, TargetMetrics
 from .redaction import Redaction
 
 __all__ = [

@@ -22,7 +22,7 @@ from ..types import (
     ToolResult,
     ToolSpec,
 )
-from .budgets import SpendLedger
+from .limits import SpendLedger
 from .targets import Target
 
 _NEED_OF_PART = {ImageContent: "vision", DocumentContent: "documents", AudioContent: "audio"}

@@ -23,8 +23,8 @@ from ..errors import ConfigurationError
 from ..models.token_estimates import Received, TokenCount
 from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolLoopConfig
 from ..types.routing import BreakerConfig, HedgeConfig, OnPartial, RoutingStrategy, SpendLimit, StrategyName
-from .budgets import SpendLedger, hedge_budget, retry_budget
 from .flow import Explanation, explain_routing, route_call
+from .limits import SpendLedger, hedge_budget, retry_budget
 from .state import RouterSettings, Shadow
 from .strategies import Memory, Strategy, StrategyFunction, read_strategy
 from .targets import Target, merge_tools, name_targets, share_health

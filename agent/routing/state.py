@@ -15,8 +15,8 @@ from .. import errors
 from ..engine.context import Context
 from ..types import AgentRequest, AgentResponse, Candidate, RetryConfig
 from ..types.routing import HedgeConfig, OnPartial
-from .budgets import RequestBudget, Reservation, SpendLedger, hedge_budget
 from .failure_policy import NextStep, blames_target, has_larger_window, next_step, start_cooldown
+from .limits import RequestBudget, Reservation, SpendLedger, hedge_budget
 from .request_profile import Exclusion, RequestProfile, exclude_incapable, exclude_too_expensive, exclude_unavailable
 from .strategies import Memory, RankedTarget, Strategy
 from .targets import Admission, Target, learn_from_headers

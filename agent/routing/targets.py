@@ -18,9 +18,8 @@ from ..models.token_estimates import estimate_prompt
 from ..providers.rate_limit_hints import Allowance, allowance_reader
 from ..types import AgentRequest, AgentResponse, ProviderCapabilities, Usage
 from ..types.routing import BreakerConfig, RateLimit
-from .budgets import Reservation, SpendLedger
 from .health import Cooldown, Health, Permit, Timings
-from .limits import Entry, RateLimiter
+from .limits import Entry, RateLimiter, Reservation, SpendLedger
 
 USUAL_TOKENS = 300
 """Tokens of an answer, if nothing is known about the target's answers."""

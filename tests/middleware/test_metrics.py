@@ -120,7 +120,7 @@ def test_threads_lose_nothing() -> None:
 
 
 def test_a_histogram_counts_each_value_once() -> None:
-    from agent.middleware.metrics import _Counts
+    from agent.middleware.observability import _Counts
 
     growing = _Counts((1.0, 2.0))
     assert growing.frozen().quantile(0.5) is None

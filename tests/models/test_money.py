@@ -24,7 +24,7 @@ from agent.loop import plan
 from agent.middleware import CostTracker
 from agent.models import ModelFacts, Prices, lookup, register_model
 from agent.models.prices import PROVIDERS, Cost, ServiceTier, load_prices, price, price_list_name, service_tier
-from agent.routing.budgets import Refusal, Reservation, SpendLedger
+from agent.routing.limits import Refusal, Reservation, SpendLedger
 from agent.testing import Script, scripted_agent
 from agent.types import AgentRequest, AgentResponse, SpendLimit, Usage
 from agent.wire_formats import WIRE_FORMATS, wire_format

@@ -14,9 +14,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from agent.engine.locks import Locked
 from agent.providers.rate_limit_hints import Left
-from agent.routing.budgets import Refusal, RequestBudget, Reservation, SpendLedger
 from agent.routing.health import Breaker, Cooldown, Permit
-from agent.routing.limits import WINDOW, RateLimiter
+from agent.routing.limits import WINDOW, RateLimiter, Refusal, RequestBudget, Reservation, SpendLedger
 from agent.types import BreakerConfig, RateLimit, SpendLimit
 
 MOVES = settings(max_examples=60, stateful_step_count=60, deadline=None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent import RetryConfig, Router, errors
-from agent.routing.budgets import hedge_budget
 from agent.routing.health import Breaker
+from agent.routing.limits import hedge_budget
 from agent.testing import Simulation, simulate
 from agent.types import BreakerConfig, HedgeConfig
 from tests.routing.fleet import Fleet, busy
