@@ -3,15 +3,15 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Warnings from the installer about its own configuration are none of our business here.
+# The installer's warnings about its own configuration are not relevant here.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-# Programs in other languages that the tests talk to.
+# Third-party servers for the tests.
 TOOLS := .tools
 AIMOCK := $(TOOLS)/node_modules/@copilotkit/aimock/package.json
 AIMOCK_VERSION := 1.43.0
 EVERYTHING := $(TOOLS)/node_modules/@modelcontextprotocol/server-everything/package.json
 EVERYTHING_VERSION := 2026.8.31
-# The libraries that the migration pages compare us with, each in a folder of its own: their dependencies are not ours.
+# Libraries of the migration pages, each in its own folder because their dependencies conflict.
 LITELLM_VERSION := 1.100.5
 PYDANTIC_AI_VERSION := 2.66.0
 
@@ -19,7 +19,7 @@ PYDANTIC_AI_VERSION := 2.66.0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit recordings cover peers docs wheel soak bench bench-quick format clean
+.PHONY: help demo test quick lint words types imports unit recordings cover peers docs wheel soak bench bench-quick format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,55 +36,58 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) install -e '.[dev]'
 	@touch $@ $(VENV)/.core
 
-# Fetched once. Where it cannot be had, the demo says so and plays a script, and the tests that need it are skipped.
+# Downloaded once. Without it, the demo uses a script and the tests that need it are skipped.
 $(VENV)/.local: agent/local/installer.py agent/local/weights.py | $(VENV)/.core
 	@$(BIN)/python -m agent local install && touch $@ || echo "There is no embedded model here; everything else works."
 
-demo: $(VENV)/.core $(VENV)/.local  ## the first minute: a model on this machine, a stream, a typed answer, a route; no key
+demo: $(VENV)/.core $(VENV)/.local  ## run the main features with an embedded model; no key needed
 	@$(BIN)/python examples/demo.py
 
 # Installation and checks run in parallel; the output of each target is printed when it ends.
 # Make 3.81, which macOS ships, has no --output-sync.
 MAKE_BESIDE := $(MAKE) --no-print-directory $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-test:  ## every check; what CI runs
+test:  ## run every check; CI runs this
 	@$(MAKE_BESIDE) -j2 $(VENV)/.dev peers
 	@$(MAKE_BESIDE) -j3 $(VENV)/.local types docs lint imports wheel
 	@$(MAKE) --no-print-directory unit
 
-lint: $(VENV)/.dev  ## ruff
+lint: $(VENV)/.dev words  ## ruff, and standard names and phrases
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.dev  ## mypy, strict, over package and tests
+words: $(VENV)/.dev  ## names and phrases that are not standard terms
+	$(BIN)/python scripts/words.py
+
+types: $(VENV)/.dev  ## mypy --strict over package and tests
 	$(BIN)/mypy
 
-imports: $(VENV)/.dev  ## imports point downward
+imports: $(VENV)/.dev  ## check that imports point downward
 	$(BIN)/lint-imports
 
 PYTEST := $(BIN)/python -m pytest
-# A file's tests stay together, so that servers and models are started once.
+# Tests of one file run in one process, so that servers and models start once.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
-# Terminals, whose programs want to be served at once.
+# Tests that drive a terminal or a browser.
 ALONE := tests/cli tests/graph/test_viewer_browser.py
 
-unit: $(VENV)/.dev $(VENV)/.local peers  ## the test suite
+unit: $(VENV)/.dev $(VENV)/.local peers  ## run the tests
 	$(PYTEST) $(PARALLEL) -m 'not soak and not alone'
 	$(PYTEST) -m 'alone and not soak' $(ALONE)
 
-quick: $(VENV)/.dev  ## within a minute: a few tests of each part, and those of what changed since main
+quick: $(VENV)/.dev  ## run the most relevant tests in a minute
 	$(BIN)/ruff check --quiet .
 	$(PYTEST) $(PARALLEL) -m 'not soak and not alone and not timing' $$($(BIN)/python scripts/quick.py)
 
-recordings: $(VENV)/.dev  ## the tests that read recorded conversations; AGENT_WIRE_CORPUS says where these are
+recordings: $(VENV)/.dev  ## run the tests on recorded conversations in AGENT_WIRE_CORPUS
 	$(PYTEST) --collect-only -q >/dev/null
-	$(PYTEST) $(PARALLEL) -m 'not soak and not alone' $$(grep -rlE 'tests\.(corpus|recorded_requests) import' tests --include='test_*.py')
+	$(PYTEST) $(PARALLEL) -m 'not soak and not alone' $$(grep -rlE 'tests\.support\.(corpus|recorded_requests) import' tests --include='test_*.py')
 
-cover: $(VENV)/.dev $(VENV)/.local peers  ## the test suite with branch coverage, which takes a quarter longer
+cover: $(VENV)/.dev $(VENV)/.local peers  ## run the tests with branch coverage
 	$(PYTEST) $(PARALLEL) -m 'not soak and not alone' --cov --cov-report=
 	$(PYTEST) -m 'alone and not soak' $(ALONE) --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=95
 
-peers: | $(BIN)/python  ## other people's servers and libraries to test against; without network their tests are skipped
+peers: | $(BIN)/python  ## install third-party servers and libraries for tests
 	@$(call peer,litellm,litellm==$(LITELLM_VERSION),litellm-$(LITELLM_VERSION)) & \
 	$(call peer,pydantic-ai,pydantic-ai-slim[openai]==$(PYDANTIC_AI_VERSION),pydantic_ai_slim-$(PYDANTIC_AI_VERSION)) & wait
 	@if [ -e $(AIMOCK) ] && [ -e $(EVERYTHING) ]; then :; \
@@ -94,15 +97,15 @@ peers: | $(BIN)/python  ## other people's servers and libraries to test against;
 		@modelcontextprotocol/server-everything@$(EVERYTHING_VERSION) >$(TOOLS)/npm.log 2>&1 \
 		|| echo "The peers cannot be installed (see $(TOOLS)/npm.log): the tests against them will be skipped."; fi
 
-# Into a new folder first, so that a half-finished one is never taken for an installed library.
+# Install into a new folder first: an interrupted installation must not look complete.
 define peer
 if [ ! -d $(TOOLS)/$(1)/$(3).dist-info ]; then mkdir -p $(TOOLS); rm -rf $(TOOLS)/$(1) $(TOOLS)/$(1).new; \
 	$(PIP) install --no-compile --retries=1 --target $(TOOLS)/$(1).new '$(2)' >$(TOOLS)/$(1).log 2>&1 && mv $(TOOLS)/$(1).new $(TOOLS)/$(1) \
 	|| echo "$(1) cannot be installed (see $(TOOLS)/$(1).log): its migration page will not be tried."; fi
 endef
 
-docs: $(VENV)/.dev  ## build the documentation, warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # not --quiet: warnings that nobody hears do not count
+docs: $(VENV)/.dev  ## build the documentation; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # without --quiet, which hides warnings
 
 wheel: $(VENV)/.dev  ## build the wheel and try it in an empty environment
 	rm -rf dist build/wheel-env
@@ -112,14 +115,14 @@ wheel: $(VENV)/.dev  ## build the wheel and try it in an empty environment
 	cd build && wheel-env/bin/python ../scripts/smoke.py
 
 soak: export AGENT_TEST_FULL := 1
-soak: $(VENV)/.dev $(VENV)/.local peers  ## everything in full: every byte, every combination, many rounds, another seed each time; hours
+soak: $(VENV)/.dev $(VENV)/.local peers  ## run exhaustive sweeps; hours
 	$(PYTEST) -m soak --timeout=3600
 	$(PYTEST) $(PARALLEL) -m 'not soak and not alone' --timeout=3600
 
-bench: $(VENV)/.dev  ## everything against everyone: libraries are installed below .tools/bench, results go to build/bench; an hour
+bench: $(VENV)/.dev  ## benchmark all libraries; an hour
 	$(BIN)/python -m benchmarks.full
 
-bench-quick: $(VENV)/.dev  ## our cost as a ratio to raw httpx in the same run, with limits; two minutes
+bench-quick: $(VENV)/.dev  ## check CPU time relative to raw httpx; two minutes
 	$(BIN)/python -m benchmarks.quick
 
 format: $(VENV)/.dev  ## format the code
