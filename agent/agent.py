@@ -24,7 +24,7 @@ from .engine.context import Call
 from .engine.wire import Limits, Transport
 from .errors import ConfigurationError
 from .models import facts
-from .models.lookup import narrowed
+from .models.lookup import restrict_capabilities
 from .models.token_estimates import TokenCount, estimate_prompt
 from .providers import Provider, for_client, load
 from .routing.limits import retry_budget
@@ -38,7 +38,7 @@ from .types import (
     ToolLoopConfig,
     ToolSpec,
 )
-from .types._base import validated
+from .types._base import validate_with
 
 if TYPE_CHECKING:
     from .calls.credentials import GetKey
@@ -190,7 +190,7 @@ class Agent(Caller):
     @override
     def capabilities(self) -> ProviderCapabilities:
         """What the provider can do, as far as this model can, too."""
-        return narrowed(self.provider.capabilities, facts(self.config.provider, self.config.model))
+        return restrict_capabilities(self.provider.capabilities, facts(self.config.provider, self.config.model))
 
     @property
     def provider(self) -> Provider:
@@ -275,7 +275,7 @@ class Agent(Caller):
         return Endpoint(provider, limits, config.idle_timeout, self._transport)
 
     def _endpoint_with(self, key: Secret | None) -> Endpoint:
-        config = self.config if key is None else validated(lambda: self.config.with_overrides(api_key=key))
+        config = self.config if key is None else validate_with(lambda: self.config.with_overrides(api_key=key))
         return self._endpoint(load(config.provider)(config))
 
     def _reached(self, once: Callable[[Endpoint], Call]) -> Call:

@@ -385,22 +385,22 @@ class Caller:
 
 
 def _grown(asked: Any, prepared: AgentRequest, response: AgentResponse) -> AgentResponse:
-    """The response; if a graph was asked with, with that graph grown by it."""
+    """The response; if a graph was asked with, with that graph extended by it."""
     if isinstance(asked, str) or not hasattr(asked, "to_request"):
         return response
-    from .graph.dag import grown  # lazy: only requests with a graph need it
+    from .graph.dag import append_messages  # lazy: only requests with a graph need it
 
     said = [Message.user(prepared.input)] if prepared.input else []
-    object.__setattr__(response, "_dag", grown(asked, [*said, response.message], [response]))
+    object.__setattr__(response, "_dag", append_messages(asked, [*said, response.message], [response]))
     return response
 
 
 def _grown_by_run(asked: Any, result: RunResult) -> RunResult:
     if isinstance(asked, str) or not hasattr(asked, "to_request"):
         return result
-    from .graph.dag import grown  # lazy: only requests with a graph need it
+    from .graph.dag import append_messages  # lazy: only requests with a graph need it
 
-    object.__setattr__(result, "_dag", grown(asked, result.messages, result.responses))
+    object.__setattr__(result, "_dag", append_messages(asked, result.messages, result.responses))
     return result
 
 

@@ -10,7 +10,7 @@ import pytest
 from agent.calls.requests import read_request
 from agent.errors import ConfigurationError
 from agent.types import AgentRequest, Message, ToolSpec
-from agent.types._base import validated
+from agent.types._base import validate_with
 
 
 def look(name: str = "look") -> ToolSpec:
@@ -40,7 +40,7 @@ OVERRIDES: list[dict[str, Any]] = [
 
 def outcome(make: Callable[[], AgentRequest]) -> Any:
     try:
-        made = validated(make)
+        made = validate_with(make)
     except ConfigurationError as error:
         return str(error), error.field, error.fix
     return list(made.__dict__.items()), made.model_fields_set

@@ -15,7 +15,7 @@ from ..calls.requests import check_not_empty
 from ..engine.wire import parse_json
 from ..errors import AgentError, ConfigurationError, SchemaValidationError
 from ..types import AgentRequest, AgentResponse
-from ..types._base import validated
+from ..types._base import validate_with
 
 LONGEST = 64 * 1024 * 1024
 """Bytes of a line. A longer one is no request, and is not kept in memory to find out."""
@@ -92,7 +92,7 @@ def _read(data: Any) -> AgentRequest:
                 "prompt and input are two names of one thing", field="prompt", fix="Write one of them."
             )
         data = {("input" if name == "prompt" else name): value for name, value in data.items()}
-    request = validated(lambda: AgentRequest.from_dict(data))
+    request = validate_with(lambda: AgentRequest.from_dict(data))
     check_not_empty(request)
     return request
 

@@ -12,10 +12,10 @@ from ..engine.context import Call, Context, OpenAttempt, total
 from ..engine.flow import Emit, Flow, Now, Open, Random, Read, Send, Sleep
 from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport
 from ..models.prices import price, service_tier
-from ..models.token_estimates import Received, completed
+from ..models.token_estimates import StreamTokenCounter, complete_usage
 from ..providers import Provider, StreamDecoder
 from ..types import AgentRequest, AgentResponse, Attempt, RetryConfig, Route, StreamEvent, Usage
-from ..types.usage import Cost
+from ..types.usage import LazyCost
 
 
 def priced(response: AgentResponse, request: AgentRequest, provider: str, first: object = None) -> AgentResponse:
@@ -33,7 +33,7 @@ def priced(response: AgentResponse, request: AgentRequest, provider: str, first:
     known = (response.cost_estimate, response.cost_source)
     # Not the request: whoever keeps the answers of a long conversation would keep all of it with each of them.
     compute = partial(_worked_out, response.usage, provider, names, raw, datetime.now(UTC), known)
-    return response.with_cost(Cost.lazy(compute))
+    return response.with_cost(LazyCost.lazy(compute))
 
 
 def _worked_out(
@@ -46,11 +46,11 @@ def _worked_out(
     return known if cost is None else cost
 
 
-def settled(heard: AgentResponse, request: AgentRequest, provider: str, received: Received) -> AgentResponse:
-    """A part of an answer with what is known of its usage, completed by estimates, and the cost of that."""
-    whole = heard if heard.model else heard.changed(provider=provider, model=request.model or "")
-    usage = completed(whole, request, received)
-    return priced(whole if usage is whole.usage else whole.changed(usage=usage), request, provider, received.first)
+def settled(heard: AgentResponse, request: AgentRequest, provider: str, received: StreamTokenCounter) -> AgentResponse:
+    """A part of an answer with its usage, completed by estimates, and its cost."""
+    whole = heard if heard.model else heard.copy_with(provider=provider, model=request.model or "")
+    usage = complete_usage(whole, request, received)
+    return priced(whole if usage is whole.usage else whole.copy_with(usage=usage), request, provider, received.first)
 
 
 _AFTER_THE_END = 0.25
@@ -99,7 +99,7 @@ def stream(endpoint: Endpoint) -> Call:
                 raise provider.decode_error((yield from _read_error(body)), request)
             decoder = provider.decoder(body.headers, request)
             started = False
-            received = Received()
+            received = StreamTokenCounter()
             try:
                 size = 0
                 fresh, stale = Read(body, idle, fresh=True), Read(body, idle, fresh=False)
@@ -192,7 +192,7 @@ def _drain(body: Body, decoder: StreamDecoder) -> Flow[None]:
 def with_warnings(response: AgentResponse, warnings: tuple[str, ...]) -> AgentResponse:
     if not warnings:
         return response
-    return response.changed(warnings=tuple(dict.fromkeys((*response.warnings, *warnings))))
+    return response.copy_with(warnings=tuple(dict.fromkeys((*response.warnings, *warnings))))
 
 
 def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Call:
@@ -229,7 +229,7 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
             request_id=response.request_id if response is not None else error.request_id if error else None,
             usage=None if heard is None else heard.usage,
         )
-        context.log.add(record if heard is None else record.with_cost(Cost.lazy(partial(_cost_of, heard))))
+        context.log.add(record if heard is None else record.with_cost(LazyCost.lazy(partial(_cost_of, heard))))
         context.waited = context.reason = None
         if error is not None:
             try:
@@ -255,7 +255,7 @@ def _part_of(error: errors.AgentError | None) -> AgentResponse | None:
     return error.partial if isinstance(error, errors.StreamInterrupted) else None
 
 
-Settle: TypeAlias = Callable[[AgentResponse, Received], AgentResponse]
+Settle: TypeAlias = Callable[[AgentResponse, StreamTokenCounter], AgentResponse]
 """Estimates the usage and cost of a partial response."""
 
 _LEFT = "the stream ended before its answer did"
@@ -284,7 +284,7 @@ def recorded(call: Call, *, streaming: bool) -> Call:
 def settle_stream(context: Context, settle: Settle) -> Settle:
     """Settle a stream that was left, aborted or broken: close its open attempts, and put the route on its response."""
 
-    def settled(partial: AgentResponse, received: Received) -> AgentResponse:
+    def settled(partial: AgentResponse, received: StreamTokenCounter) -> AgentResponse:
         heard = settle(partial, received)
         answering = bool(partial.model or partial.content)  # not after a restart whose attempt has said nothing yet
         alone = context.log.open_attempts == 1
@@ -292,7 +292,7 @@ def settle_stream(context: Context, settle: Settle) -> Settle:
         def close(attempt: OpenAttempt) -> Attempt:
             if answering and alone:
                 closed = attempt.closed("Cancelled", _LEFT, usage=heard.usage)
-                return closed.with_cost(Cost.lazy(lambda: (heard.cost_estimate, None)))
+                return closed.with_cost(LazyCost.lazy(lambda: (heard.cost_estimate, None)))
             usage, cost = attempt.estimate()
             return attempt.closed("Cancelled", _LEFT, usage=usage, cost=cost)
 
@@ -313,7 +313,7 @@ def _with_route(response: AgentResponse, route: Route, **changes: Any) -> AgentR
         if usage is not None:
             source = None if cost is None else response.cost_source
             changes |= {"usage": usage, "cost_estimate": cost, "cost_source": source}
-    return response.changed(route=route, **changes)
+    return response.copy_with(route=route, **changes)
 
 
 LONGEST_WAIT = 120.0

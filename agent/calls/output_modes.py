@@ -17,7 +17,7 @@ from .. import errors
 from ..engine.flow import Emit, Flow, intercept
 from ..models import facts
 from ..providers import Provider
-from ..schemas import Compiled, compile_schema, dead_end, is_object_schema, wrap_schema
+from ..schemas import CompiledSchema, compile_schema, find_unresolved_reference, is_object_schema, wrap_schema
 from ..schemas.nodes import WRAPPER, unwrap_value
 from ..types import AgentRequest, AgentResponse, Part, StreamEvent, TextContent, ToolCall, ToolSpec
 from ..types.messages import OutputMode
@@ -35,7 +35,7 @@ class Plan:
     request: AgentRequest
     """Goes to the codec in place of the caller's."""
     answer_tool: str | None = None
-    compiled: Compiled | None = None
+    compiled: CompiledSchema | None = None
     wrapped: bool = False
     """Whether we put the schema into an object ourselves."""
 
@@ -110,7 +110,7 @@ def plan_output(provider: Provider, request: AgentRequest) -> Plan:
 
 def _check_references(schema: Mapping[str, Any]) -> None:
     """What cannot be checked is found out before it is paid for."""
-    if (reference := dead_end(schema)) is not None:
+    if (reference := find_unresolved_reference(schema)) is not None:
         raise errors.ConfigurationError(
             f"The reference {reference!r} leads nowhere in the schema.",
             field="output_schema",
@@ -122,7 +122,7 @@ def _without_schema(request: AgentRequest, **changes: Any) -> AgentRequest:
     return request.model_copy(update={"output_schema": None, "output_mode": None, **changes})
 
 
-def _best_mode(provider: Provider, request: AgentRequest, compiled: Compiled | None) -> OutputMode:
+def _best_mode(provider: Provider, request: AgentRequest, compiled: CompiledSchema | None) -> OutputMode:
     known = facts(provider.name, request.model or "")
     capable = provider.capabilities
     if (
@@ -141,7 +141,7 @@ def _takes_schema_with_tools(provider: Provider, request: AgentRequest) -> bool:
     return says is None or bool(says(request.model or ""))
 
 
-def _check_native(provider: Provider, request: AgentRequest, compiled: Compiled | None) -> None:
+def _check_native(provider: Provider, request: AgentRequest, compiled: CompiledSchema | None) -> None:
     why = None
     if not provider.capabilities.native_schema_output:
         why = "it takes no schemas"

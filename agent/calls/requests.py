@@ -14,7 +14,7 @@ from pydantic import PydanticUserError
 
 from ..errors import ConfigurationError
 from ..types import AgentConfig, AgentRequest, FrozenDict, Message, Role, Session, ToolSpec, freeze
-from ..types._base import validated
+from ..types._base import validate_with
 
 
 class HasRequest(Protocol):
@@ -30,7 +30,7 @@ RequestLike: TypeAlias = AgentRequest | str | Message | Session | HasRequest | S
 def read_config(config: AgentConfig | str, overrides: Mapping[str, Any]) -> AgentConfig:
     """A configuration, or its shorthand `provider:model`, with changes."""
     if isinstance(config, AgentConfig):
-        return validated(lambda: config.with_overrides(**overrides)) if overrides else config
+        return validate_with(lambda: config.with_overrides(**overrides)) if overrides else config
     if not isinstance(config, str):
         raise ConfigurationError(
             f"An agent is made from an AgentConfig or from text, not from {type(config).__name__}.",
@@ -45,12 +45,12 @@ def read_config(config: AgentConfig | str, overrides: Mapping[str, Any]) -> Agen
             fix='Write them with a colon between: "openai:gpt-4o".',
         )
     provider, model = provider.strip(), model.strip()
-    return validated(lambda: AgentConfig(provider=provider, model=model, **overrides))
+    return validate_with(lambda: AgentConfig(provider=provider, model=model, **overrides))
 
 
 def read_request(request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
     """The request that the caller means, overrides applied."""
-    given = validated(lambda: _as_request(request))
+    given = validate_with(lambda: _as_request(request))
     if not overrides:
         return given
     if "tools" in overrides:
@@ -63,8 +63,8 @@ def read_request(request: RequestLike, overrides: Mapping[str, Any]) -> AgentReq
         overrides = {**overrides, "output_schema": overrides["schema"]}
         del overrides["schema"]
     # The rest is valid already, and no field's validity depends on another's.
-    changes = validated(lambda: AgentRequest.model_validate(dict(overrides)))
-    return given.changed(**{name: getattr(changes, name) for name in changes.model_fields_set})
+    changes = validate_with(lambda: AgentRequest.model_validate(dict(overrides)))
+    return given.copy_with(**{name: getattr(changes, name) for name in changes.model_fields_set})
 
 
 def _read_tools(tools: Any) -> Any:
@@ -129,8 +129,8 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec
         changes["extra"] = freeze({**config.extra, **request.extra})
     if tools:
         offered = _merged(tools, request.tools)
-        changes["tools"] = validated(lambda: AgentRequest(tools=offered)).tools  # those of both may not go together
-    prepared = request.changed(**changes) if changes else request
+        changes["tools"] = validate_with(lambda: AgentRequest(tools=offered)).tools  # those of both may not go together
+    prepared = request.copy_with(**changes) if changes else request
     if prepared.tool_choice is not None:
         _check_choice(prepared.tool_choice, prepared.tools)
     if prepared.output_schema is not None:

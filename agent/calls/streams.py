@@ -18,7 +18,7 @@ from typing_extensions import override
 from .. import errors
 from ..engine.drivers.sync import SyncRun
 from ..engine.stream import AsyncStream, Stream, StreamBase
-from ..models.token_estimates import Received
+from ..models.token_estimates import StreamTokenCounter
 from ..types import AgentResponse, AnyStreamEvent, Fold, Part, StreamEvent, ToolCall, Usage
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 E = TypeVar("E")
 
-Settle: TypeAlias = Callable[[AgentResponse, Received], AgentResponse]
+Settle: TypeAlias = Callable[[AgentResponse, StreamTokenCounter], AgentResponse]
 """Adds estimated usage and cost to a response that did not arrive completely."""
 
 Finish: TypeAlias = Callable[[AgentResponse], AgentResponse]
@@ -55,7 +55,7 @@ class ResponseView(StreamBase[E, AgentResponse]):
         super().__init__(scope)
         self.start = start
         self._fold = Fold()
-        self._received = Received()
+        self._received = StreamTokenCounter()
         self._has_begun = False
         self._settled: AgentResponse | None = None
         self._started: StartedResponse | None = None

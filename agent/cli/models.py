@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from agent.models import facts, known_models
+from agent.models import facts, list_models
 from agent.models.prices import price
 from agent.providers import known_providers
 from agent.types import Usage
@@ -94,9 +94,9 @@ def _known(provider: str | None, pattern: str | None) -> list[Known]:
     if provider is not None and provider not in providers:
         raise Problem(f"There is no provider named {provider!r}.", fix=error_messages.known_provider_fix(provider))
     if provider is None:
-        names = [name for name in known_models() if name.partition(":")[0] in providers]
+        names = [name for name in list_models() if name.partition(":")[0] in providers]
     else:
-        names = [f"{provider}:{model}" for model in known_models(provider)]
+        names = [f"{provider}:{model}" for model in list_models(provider)]
     return [_priced(facts(*name.split(":", 1))) for name in names if _fits(name, pattern)]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from agent.models import known_models
+from agent.models import list_models
 from agent.providers import known_providers
 
 STRATEGIES = ("fallback", "round_robin", "fastest", "cheapest", "capability", "least_busy", "sticky")
@@ -19,11 +19,11 @@ def complete_model(incomplete: str) -> Iterator[str]:
     provider, colon, _ = incomplete.partition(":")
     if not colon:
         begun = [name for name in known_providers() if name.startswith(incomplete)]
-        if len(begun) != 1 or not known_models(begun[0]):
+        if len(begun) != 1 or not list_models(begun[0]):
             yield from (f"{name}:" for name in begun)
             return
         provider = begun[0]  # a provider alone would be ended by a space, as if it were a model
-    yield from (name for model in known_models(provider) if (name := f"{provider}:{model}").startswith(incomplete))
+    yield from (name for model in list_models(provider) if (name := f"{provider}:{model}").startswith(incomplete))
 
 
 def complete_strategy(incomplete: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from platformdirs import user_data_path
 
 from agent.agent import Agent
 from agent.calls.requests import read_request
-from agent.local.weights import SMOLLM2, engine_version, located
+from agent.local.weights import SMOLLM2, engine_version, locate_weights
 from agent.routing.router import Router
 from agent.routing.strategies import read_strategy
 from agent.stores import SqliteStore
@@ -90,7 +90,7 @@ def default_model() -> str:
 
 def embedded_is_installed() -> bool:
     """Whether the embedded model is there. Whether it is whole, `agent local status` finds out."""
-    weights = located(SMOLLM2)
+    weights = locate_weights(SMOLLM2)
     return engine_version() is not None and weights is not None and weights.exists()
 
 

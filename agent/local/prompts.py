@@ -36,7 +36,7 @@ _SEEDS = 2**32 - 1
 _MIROSTATS = (None, 0, 1, 2)
 
 
-def prepared(body: Mapping[str, Any], settings: Mapping[str, Any]) -> bytes:
+def encode_request(body: Mapping[str, Any], settings: Mapping[str, Any]) -> bytes:
     """The body for an answer."""
     asked: dict[str, Any] = {
         **settings,
@@ -116,7 +116,7 @@ def _end_number(schema: dict[str, Any], *, whole: bool) -> None:
         schema["multipleOf"] = _FINEST
 
 
-def prepared_to_count(body: Mapping[str, Any]) -> bytes:
+def encode_count_request(body: Mapping[str, Any]) -> bytes:
     """The body for a count: the engine tells it before it begins to read, and is stopped then."""
     asked: dict[str, Any] = {**body, "messages": [_with_whole_calls(message) for message in body["messages"]]}
     asked.update(stream=True, return_progress=True, cache_prompt=False, max_tokens=1)

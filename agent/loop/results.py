@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, StrictBool
 
 from ..errors import ConfigurationError
 from ..types import AgentRequest, AgentResponse, Attempt, JsonObject, Message, Role, ToolCall, ToolResult, Usage, Value
-from ..types._base import Json, Many, validated
+from ..types._base import Json, Many, validate_with
 from .journal import Outcome
 from .message_dicts import AgentMessage, read_message
 
@@ -145,7 +145,7 @@ class PausedRun(Value, frozen=True, extra="ignore"):
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Read a paused run. A damaged or inconsistent document is a ConfigurationError that names the field."""
-        found = validated(lambda: cls.model_validate_json(text))
+        found = validate_with(lambda: cls.model_validate_json(text))
         found.check()
         return found
 

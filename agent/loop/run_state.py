@@ -34,7 +34,7 @@ from ..types import (
     Usage,
     thaw,
 )
-from ..types.usage import Cost
+from ..types.usage import LazyCost
 from .events import (
     AgentEndEvent,
     AgentEvent,
@@ -299,7 +299,7 @@ class Record:
             self.bill_caller(response)
         response, self.slots = self._calls_of(response)
         self.told_results = 0
-        message = response.message.changed(
+        message = response.message.copy_with(
             stop_reason=response.stop_reason, provider=response.provider or None, model=response.model or None
         )
         self.history.append(message)
@@ -328,14 +328,14 @@ class Record:
             if not is_finite(part.arguments):  # 1e999 is JSON to read, but not to write
                 written = to_json(part.arguments, inf_nan_mode="constants").decode()
                 changes |= {"arguments": FrozenDict(), "invalid_arguments": written}
-            call = part.changed(**changes) if changes else part
+            call = part.copy_with(**changes) if changes else part
             self.ids.add(call.id)
             content.append(call)
             slots.append(Slot(call, part.name))
         if response.stop_reason in _BROKEN_OFF:
             slots[-1].cut_off = True  # its arguments may look complete, and not be
         if any(new is not old for new, old in zip(content, response.content, strict=True)):
-            response = response.changed(content=tuple(content))
+            response = response.copy_with(content=tuple(content))
         return response, slots
 
     def ready_results(self) -> list[AgentEvent]:
@@ -416,7 +416,7 @@ class Record:
         }
         if stop_reason is not None:
             facts["stop_reason"] = stop_reason
-        made = RunResult.model_validate(facts).with_cost(Cost.lazy(self.bill.total))
+        made = RunResult.model_validate(facts).with_cost(LazyCost.lazy(self.bill.total))
         if latest.raw is not None:
             object.__setattr__(made, "_raw", latest.raw)
         object.__setattr__(made, "_responses", tuple(self.responses))

@@ -102,7 +102,7 @@ def resume_record(paused: PausedRun) -> Record:
 def _responses(paused: PausedRun) -> list[AgentResponse]:
     said = [message for message in paused.messages[paused.start :] if message.role is Role.ASSISTANT]
     facts: Sequence[AgentResponse] = paused.answers or [AgentResponse()] * paused.turn
-    return [one.changed(content=message.parts) for one, message in zip(facts, said[-paused.turn :], strict=True)]
+    return [one.copy_with(content=message.parts) for one, message in zip(facts, said[-paused.turn :], strict=True)]
 
 
 def _open_slots(paused: PausedRun, place: int) -> list[Slot]:
@@ -186,7 +186,7 @@ def begun(
     plan = Plan(
         ask=_asking(runner._call(streaming=streaming), prepared),
         tools=_toolbox(runner, prepared),
-        request=asked.changed(input=None, messages=()),
+        request=asked.copy_with(input=None, messages=()),
         config=config,
         hooks=hooks,
         deps=run_options.get("deps"),
@@ -222,7 +222,7 @@ def _asking(call: Call, prepared: AgentRequest) -> Any:
         changes: dict[str, Any] = {"input": None, "messages": tuple(messages)}
         if forced and turn > 1:
             changes["tool_choice"] = None  # a tool that must be called in every turn would be called for ever
-        return call(prepared.changed(**changes), context)
+        return call(prepared.copy_with(**changes), context)
 
     return ask
 

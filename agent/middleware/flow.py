@@ -30,7 +30,7 @@ from ..types import (
     ThinkingContent,
     ToolCall,
 )
-from ..types.usage import Cost
+from ..types.usage import LazyCost
 from .base import ANSWERED_BY, CallInfo, Facts, Middleware
 
 _OPENING = ("provider", "model", "id", "request_id")
@@ -48,7 +48,7 @@ def replay_events(response: AgentResponse) -> list[StreamEvent]:
         for name in AgentResponse.model_fields
         if name not in _NOT_FACTS and name in response.model_fields_set
     }
-    ending = AgentResponse(**rest, raw=response.raw).with_cost(Cost(response.cost_estimate, response.cost_source))
+    ending = AgentResponse(**rest, raw=response.raw).with_cost(LazyCost(response.cost_estimate, response.cost_source))
     events.append(StreamEvent.message_end(usage=response.usage, response=ending))
     return events
 

@@ -6,6 +6,6 @@ known, and nobody should refuse anything for that. What you know better, `regist
 
 from __future__ import annotations
 
-from .lookup import ModelFacts, Prices, facts, known_models, register_model
+from .lookup import ModelFacts, Prices, facts, list_models, register_model
 
-__all__ = ["ModelFacts", "Prices", "facts", "known_models", "register_model"]
+__all__ = ["ModelFacts", "Prices", "facts", "list_models", "register_model"]

@@ -82,7 +82,7 @@ _CAPABILITIES = {
 """What facts call them → what capabilities call them."""
 
 
-def narrowed(capabilities: ProviderCapabilities, model: ModelFacts) -> ProviderCapabilities:
+def restrict_capabilities(capabilities: ProviderCapabilities, model: ModelFacts) -> ProviderCapabilities:
     """A provider's capabilities as far as one of its models has them. What is not known of the model stays."""
     changes: dict[str, object] = {
         theirs: False
@@ -118,7 +118,7 @@ TABLES: dict[str, tuple[str, ...]] = {
 """Provider → tables that answer for it. Wire formats declare theirs; others have one of their own name, or none."""
 
 
-def tables_of(provider: str) -> tuple[str, ...]:
+def fact_tables(provider: str) -> tuple[str, ...]:
     """The tables that answer for a provider."""
     declared = wire_format(provider)
     return (declared.facts if declared is not None else TABLES.get(provider)) or (provider,)
@@ -192,10 +192,10 @@ def facts(provider: str, model: str) -> ModelFacts:
     return _facts(provider, model)
 
 
-def known_models(provider: str | None = None) -> list[str]:
+def list_models(provider: str | None = None) -> list[str]:
     """The names of all models in the tables: of one provider, or of all of them as `table:model`."""
     if provider is not None:
-        tables = tables_of(provider)
+        tables = fact_tables(provider)
         names = {name for table in tables for name in _table(table)}
         return sorted(names | {model for owner, model in _registered if owner in (provider, *tables)})
     everywhere = {f"{table}:{name}" for table in _tables() for name in _table(table)}
@@ -225,7 +225,7 @@ def _facts(provider: str, model: str) -> ModelFacts:
 
 
 def _own(provider: str, model: str) -> ModelFacts | None:
-    for owner in (provider, *tables_of(provider)):
+    for owner in (provider, *fact_tables(provider)):
         for name in _spellings(model):
             if (own := _registered.get((owner, name))) is not None:
                 return own
@@ -234,7 +234,7 @@ def _own(provider: str, model: str) -> ModelFacts | None:
 
 def _in_tables(provider: str, model: str) -> dict[str, Any]:
     names = list(_spellings(model))
-    tables = tables_of(provider)
+    tables = fact_tables(provider)
     for table in tables:
         rows = _index(table)
         for name in names:

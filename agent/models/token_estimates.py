@@ -176,7 +176,7 @@ _SEAL, _LETTERS_PER_SEALED_TOKEN = 750, 7.5
 _MEDIA_LOOSE = 1.0
 
 
-def text_tokens(text: str) -> float:
+def estimate_text(text: str) -> float:
     """Tokens of a text for a tokenizer of today's usual size."""
     words = re.findall(_WORD, text)
     total = (
@@ -196,14 +196,14 @@ def text_tokens(text: str) -> float:
 
 
 @lru_cache(maxsize=1024)
-def framing_of(model: str) -> Framing:
+def find_framing(model: str) -> Framing:
     name = model.lower()
     return next((framing for pattern, framing in FAMILIES if re.search(pattern, name)), _OTHER)
 
 
 def estimate_prompt(request: AgentRequest) -> TokenCount:
     """Estimate the prompt tokens of a request, with a margin."""
-    framing = framing_of(request.model or "")
+    framing = find_framing(request.model or "")
     made = _Made()
     for message in request.to_messages():
         made.messages += 1
@@ -216,7 +216,7 @@ def estimate_prompt(request: AgentRequest) -> TokenCount:
         framed += framing.tools_once
         framed += sum(framing.tool + framing.definition * _tool_tokens(tool) for tool in request.tools)
     if (schema := request.output_json_schema) is not None:
-        framed += framing.schema * text_tokens(_json(schema))
+        framed += framing.schema * estimate_text(_json(schema))
     tokens = max(1, round(text + framing.base + framed + media))
     unsure = framing.loose * text + framing.framing_loose * framed + _MEDIA_LOOSE * media + framing.slack
     return TokenCount(tokens=tokens, exact=False, margin=round(unsure / tokens, 3), method="estimate")
@@ -227,7 +227,7 @@ class _Made:
     """What messages are made of: their text, and what is framed or cannot be read. Each family has its own weights."""
 
     text: float = 0.0
-    """Tokens, as `text_tokens` finds them."""
+    """Tokens, as `estimate_text` finds them."""
     messages: int = 0
     calls: int = 0
     results: int = 0
@@ -240,23 +240,23 @@ class _Made:
     def add(self, part: Part) -> None:
         match part:
             case TextContent():
-                self.text += text_tokens(part.text)
+                self.text += estimate_text(part.text)
             case ThinkingContent():
-                self.text += text_tokens(part.thinking)
+                self.text += estimate_text(part.thinking)
                 self.media += max(0.0, len(part.encrypted_content) - _SEAL) / _LETTERS_PER_SEALED_TOKEN
             case RefusalContent():
-                self.text += text_tokens(part.refusal)
+                self.text += estimate_text(part.refusal)
             case CodeContent():
-                self.text += text_tokens(part.code)
+                self.text += estimate_text(part.code)
             case DiffContent():
-                self.text += text_tokens(part.old_code) + text_tokens(part.new_code)
+                self.text += estimate_text(part.old_code) + estimate_text(part.new_code)
             case ToolCall():
                 self.calls += 1
-                self.text += text_tokens(part.name + _json(part.arguments))
+                self.text += estimate_text(part.name + _json(part.arguments))
             case ToolResult():
                 self.results += 1
                 if isinstance(part.content, str):
-                    self.text += text_tokens(part.content)
+                    self.text += estimate_text(part.content)
                 else:
                     for inner in part.content:
                         self.add(inner)
@@ -264,28 +264,28 @@ class _Made:
                 self.images += 1
             case DocumentContent():
                 if (text := _text_in(part)) is not None:
-                    self.text += text_tokens(text)
+                    self.text += estimate_text(text)
                 else:
                     self.media += _TOKENS_PER_PAGE * max(1, _size(part) / _BYTES_PER_PAGE)
             case AudioContent():
                 self.media += _TOKENS_PER_SECOND * max(1, _size(part) / _BYTES_PER_SECOND)
             case VendorContent():
-                self.blocks += text_tokens(_json(part.provider_data))
+                self.blocks += estimate_text(_json(part.provider_data))
             case _:
                 assert_never(part)
 
 
 def _tool_tokens(tool: ToolSpec | dict[str, object]) -> float:
     if not isinstance(tool, ToolSpec):
-        return text_tokens(_json(tool))
-    return text_tokens(_json({"name": tool.name, "description": tool.description, "parameters": tool.parameters}))
+        return estimate_text(_json(tool))
+    return estimate_text(_json({"name": tool.name, "description": tool.description, "parameters": tool.parameters}))
 
 
 _WORDS = frozenset(("text_delta", "thinking_delta", "refusal_delta"))
 """Events of which nothing has to be noted: what they say is in the response."""
 
 
-class Received:
+class StreamTokenCounter:
     """What has come of an answer, in tokens, while the vendor has not said it.
 
     A part of an answer may never be finished: the arguments of a call that was cut off are in no response, and were
@@ -322,25 +322,25 @@ class Received:
         return usage != self._opening
 
     def tokens(self, partial: AgentResponse) -> int:
-        scale = framing_of(partial.model).text
+        scale = find_framing(partial.model).text
         written = 0.0
         called = 0.0
         for part in partial.content:
             match part:
                 case TextContent():
-                    written += text_tokens(part.text)
+                    written += estimate_text(part.text)
                 case ThinkingContent():
-                    written += text_tokens(part.thinking)
+                    written += estimate_text(part.thinking)
                 case RefusalContent():
-                    written += text_tokens(part.refusal)
+                    written += estimate_text(part.refusal)
                 case ToolCall():
-                    called += text_tokens(part.name + _json(part.arguments))
+                    called += estimate_text(part.name + _json(part.arguments))
                 case _:
                     pass
-        return round(scale * (written + max(called, text_tokens("".join(self._pieces)))))
+        return round(scale * (written + max(called, estimate_text("".join(self._pieces)))))
 
 
-def completed(partial: AgentResponse, request: AgentRequest, received: Received) -> Usage:
+def complete_usage(partial: AgentResponse, request: AgentRequest, received: StreamTokenCounter) -> Usage:
     """The usage of an answer that was not heard to its end: what the vendor said, and guesses for what it did not.
 
     What it said of the prompt stays. Its count of the answer is taken if it can be a count of what has come: at the

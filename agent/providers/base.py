@@ -16,7 +16,7 @@ from .. import errors
 from ..engine.wire import Reply, WireRequest
 from ..errors import AgentError
 from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, Secret, StreamEvent
-from ..types._base import validated
+from ..types._base import validate_with
 
 
 class StreamDecoder(Protocol):
@@ -119,7 +119,7 @@ def resolve(
 ) -> Address:
     """The configuration's key and address, else the environment's, else the vendor's usual address."""
     if config.base_url is None and (found := _first_set(base_url_variables)) is not None:
-        config = validated(lambda: config.with_overrides(base_url=found))
+        config = validate_with(lambda: config.with_overrides(base_url=found))
     base_url = config.base_url or default_base_url
     if base_url is None:
         raise errors.ConfigurationError(
@@ -148,7 +148,7 @@ def resolve(
 def _key_from(config: AgentConfig, variables: tuple[str, ...]) -> Secret | None:
     text = _first_set(variables)
     # Validated as if it had been passed in: a key with a line break must not reach a header.
-    return None if text is None else validated(lambda: config.with_overrides(api_key=text.strip())).api_key
+    return None if text is None else validate_with(lambda: config.with_overrides(api_key=text.strip())).api_key
 
 
 def _first_set(variables: tuple[str, ...]) -> str | None:

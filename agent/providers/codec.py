@@ -17,7 +17,7 @@ from .. import errors
 from ..engine.wire import Reply, parse_json
 from ..http.sse import EventTooLong, SseDecoder
 from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
-from ..types.headers import holds_key
+from ..types.secrets import is_credential_header
 from .failures import failure, read_complaint, reply_failure, request_id, shown
 
 USER_AGENT = "agent-llm-router"
@@ -44,7 +44,7 @@ def secrets_in(headers: Mapping[str, str]) -> list[str]:
 
 
 def _secrets_of(name: str, value: str) -> list[str]:
-    if holds_key(name):
+    if is_credential_header(name):
         pieces = [*re.split(r"[\s;,]+", value), *re.split(r"[\s;,=]+", value)]  # `Bearer …`, `a=…; b=…`
         return [piece for piece in pieces if len(piece) >= _MIN_SECRET_LENGTH]
     if _NEVER_SECRET.search(name):

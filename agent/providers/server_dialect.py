@@ -35,7 +35,7 @@ from ..types import (
     ToolSpec,
     Usage,
 )
-from ..types._base import validated
+from ..types._base import validate_with
 
 Endpoint: TypeAlias = Literal["generate", "count"]
 
@@ -258,7 +258,7 @@ def build_request(**fields: Any) -> AgentRequest:
     """
     given = {name: value for name, value in fields.items() if value is not None}
     try:
-        return validated(lambda: AgentRequest(**given))
+        return validate_with(lambda: AgentRequest(**given))
     except errors.ConfigurationError as error:
         raise invalid(error.message, error.field) from None
 
@@ -273,7 +273,7 @@ def function_tool(name: Any, fields: Mapping[str, Any], schema: Any, known: Sequ
         "extra": {key: value for key, value in fields.items() if key not in (*known, "description", "strict")},
     }
     try:
-        return validated(lambda: ToolSpec(**given))
+        return validate_with(lambda: ToolSpec(**given))
     except errors.ConfigurationError as error:
         raise invalid(error.message, "tools") from None
 

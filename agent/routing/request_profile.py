@@ -9,7 +9,7 @@ from hashlib import blake2b
 from math import inf
 from typing import NamedTuple
 
-from ..models.token_estimates import TokenCount, estimate_prompt, framing_of
+from ..models.token_estimates import TokenCount, estimate_prompt, find_framing
 from ..types import (
     AgentRequest,
     AudioContent,
@@ -99,7 +99,7 @@ class RequestProfile:
     def tokens(self, target: Target) -> TokenCount:
         """Estimate the tokens of the prompt for a target's model."""
         asked = self.asked(target)
-        family = framing_of(asked.model or "")
+        family = find_framing(asked.model or "")
         count = self._counts.get(family)
         if count is None:
             count = self._counts[family] = estimate_prompt(asked)

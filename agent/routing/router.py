@@ -20,7 +20,7 @@ from ..engine.context import Call, Context
 from ..engine.flow import Flow
 from ..engine.wire import Transport
 from ..errors import ConfigurationError
-from ..models.token_estimates import Received, TokenCount
+from ..models.token_estimates import StreamTokenCounter, TokenCount
 from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolLoopConfig
 from ..types.routing import BreakerConfig, HedgeConfig, OnPartial, RoutingStrategy, SpendLimit, StrategyName
 from .flow import Explanation, explain_routing, route_call
@@ -373,7 +373,7 @@ class Router(Caller):
 
     @override
     def _settle(self, request: AgentRequest) -> Settle:
-        def settle(partial: AgentResponse, received: Received) -> AgentResponse:
+        def settle(partial: AgentResponse, received: StreamTokenCounter) -> AgentResponse:
             names = (partial.provider, partial.model)
             target = next((one for one in self.targets if one.callee.provider_and_model() == names), self.targets[0])
             asked = target.callee.apply_defaults(request.model_copy(update={"model": None}))

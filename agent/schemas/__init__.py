@@ -27,19 +27,19 @@ from ..errors import ConfigurationError
 from ..types import freeze, thaw
 from ..wire_formats import schema_dialect
 from .nodes import WRAPPER, wrapped
-from .reader import Restorer, Unresolvable, dangling_reference, misshapen, resolve, types_of
+from .reader import Restorer, Unresolvable, find_dangling_reference, find_schema_error, resolve, types_of
 
 if TYPE_CHECKING:
     from .dialect import SchemaDialect
 
 __all__ = [
-    "Compiled",
+    "CompiledSchema",
     "compile_schema",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledSchema:
     """A schema in a vendor's subset. It is shared by all who compile the same one, and cannot be changed."""
 
     schema: dict[str, Any]
@@ -64,7 +64,7 @@ class Compiled:
         return self._restorer.wrapped
 
 
-def compile_schema(schema: Mapping[str, Any], dialect: str) -> Compiled:
+def compile_schema(schema: Mapping[str, Any], dialect: str) -> CompiledSchema:
     """The schema in the subset of "openai", "anthropic" or "gemini". The input is never changed.
 
     Raises:
@@ -83,14 +83,14 @@ def compile_schema(schema: Mapping[str, Any], dialect: str) -> Compiled:
 
 
 @lru_cache(maxsize=256)
-def _compile(text: bytes, dialect_name: str) -> Compiled:
+def _compile(text: bytes, dialect_name: str) -> CompiledSchema:
     from .compiler import Compiler, TooLarge  # lazy: only requests with a schema need it
 
     dialect = schema_dialect(dialect_name)
     if dialect is None:
         raise KeyError(dialect_name)
     original = from_json(text)
-    if (problem := misshapen(original)) is not None:
+    if (problem := find_schema_error(original)) is not None:
         raise ConfigurationError(f"This is not a JSON schema: {problem}.", field="schema")
     reasons: tuple[str, ...] = ("/: written out, the schema is too large, so it is not enforced",)
     for rounds in range(dialect.recursion or 1, 0, -1):
@@ -101,16 +101,16 @@ def _compile(text: bytes, dialect_name: str) -> Compiled:
             continue
         if not compiler.loose:
             restorer = Restorer(original, wrapped=compiler.wrapped, altered=compiler.altered)
-            return Compiled(freeze(compiled), tuple(compiler.lost), plain=thaw(compiled), _restorer=restorer)
+            return CompiledSchema(freeze(compiled), tuple(compiler.lost), plain=thaw(compiled), _restorer=restorer)
         reasons = tuple(compiler.loose)
         break
     return _not_enforced(original, reasons, dialect)
 
 
-def _not_enforced(original: dict[str, Any], reasons: tuple[str, ...], dialect: SchemaDialect) -> Compiled:
+def _not_enforced(original: dict[str, Any], reasons: tuple[str, ...], dialect: SchemaDialect) -> CompiledSchema:
     wraps = dialect.object_root and not is_object_schema(original)
     schema = wrap_schema(original) if wraps else original
-    return Compiled(
+    return CompiledSchema(
         freeze(schema),
         reasons,
         plain=thaw(schema),
@@ -121,7 +121,7 @@ def _not_enforced(original: dict[str, Any], reasons: tuple[str, ...], dialect: S
     )
 
 
-def dead_end(schema: Mapping[str, Any]) -> str | None:
+def find_unresolved_reference(schema: Mapping[str, Any]) -> str | None:
     """A reference that leads nowhere, so that no value can be checked; None if there is none.
 
     A schema that gives its parts names of their own is taken at its word: those names are not looked up here.
@@ -132,7 +132,7 @@ def dead_end(schema: Mapping[str, Any]) -> str | None:
 @lru_cache(maxsize=256)
 def _dead_end(text: bytes) -> str | None:
     named = any(keyword in text for keyword in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"'))
-    return None if named else dangling_reference(from_json(text))
+    return None if named else find_dangling_reference(from_json(text))
 
 
 def is_object_schema(schema: Mapping[str, Any]) -> bool:

@@ -22,8 +22,8 @@ from .nodes import (
     NEVER,
     SAY_NOTHING,
     UNUSUAL_PATTERN,
+    Location,
     Node,
-    Place,
     fits,
     labelled,
     labels,
@@ -78,7 +78,7 @@ class Compiler:
         self.wrapped = False
 
     def run(self) -> Node:
-        top = Place()
+        top = Location()
         compiled = self._schema(self._root, top)
         if compiled is None:
             self._loosen(top, "nothing can fit this schema")
@@ -93,7 +93,7 @@ class Compiler:
         self._check_limits(top)
         return compiled
 
-    def _check_limits(self, top: Place) -> None:
+    def _check_limits(self, top: Location) -> None:
         limits = self._dialect
         for count, most, what in (
             (self._properties, limits.most_properties, "properties"),
@@ -118,7 +118,7 @@ class Compiler:
 
     # One schema; None if nothing can fit it
 
-    def _schema(self, schema: Any, at: Place) -> Node | None:
+    def _schema(self, schema: Any, at: Location) -> Node | None:
         self._nodes += 1
         if self._nodes > self._dialect.most_nodes:
             raise TooLarge
@@ -136,13 +136,13 @@ class Compiler:
             return self._literal(schema, at)
         return self._of_types(types_of(schema), schema, at)
 
-    def _anything(self, schema: Mapping[str, Any], at: Place) -> Node:
+    def _anything(self, schema: Mapping[str, Any], at: Location) -> Node:
         if not self._dialect.anything:
             return self._loosen(at, "any value is allowed here")
         self._lose(at, "any value is allowed here, so nothing is enforced")
         return labels(schema)
 
-    def _of_types(self, types: Sequence[str], schema: Mapping[str, Any], at: Place) -> Node | None:
+    def _of_types(self, types: Sequence[str], schema: Mapping[str, Any], at: Location) -> Node | None:
         if not types:
             return self._anything(schema, at)
         kinds = [kind for kind in types if kind != "integer" or "number" not in types]
@@ -151,7 +151,7 @@ class Compiler:
         bare = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
         return self._any_of([self._typed(kind, bare, at) for kind in kinds], schema)
 
-    def _typed(self, kind: str, schema: Mapping[str, Any], at: Place) -> Node | None:
+    def _typed(self, kind: str, schema: Mapping[str, Any], at: Location) -> Node | None:
         node: Node | None = {"type": kind, **labels(schema)}
         assert node is not None
         unsaid = self._limits(kind, schema, node)
@@ -196,7 +196,7 @@ class Compiler:
 
     # Objects and arrays
 
-    def _object(self, schema: Mapping[str, Any], node: Node, at: Place) -> Node | None:
+    def _object(self, schema: Mapping[str, Any], node: Node, at: Location) -> Node | None:
         named: dict[str, Any] = dict(schema.get("properties") or {})
         required = list(dict.fromkeys(schema.get("required") or ()))
         rest = schema.get("additionalProperties", True)
@@ -229,7 +229,7 @@ class Compiler:
             node["propertyOrdering"] = list(properties)
         return {key: value for key, value in node.items() if self._dialect.closed or value != [] or key != "required"}
 
-    def _rest(self, schema: Mapping[str, Any], rest: Any, node: Node, at: Place) -> None:
+    def _rest(self, schema: Mapping[str, Any], rest: Any, node: Node, at: Location) -> None:
         """What of properties that are not named?"""
         patterns = schema.get("patternProperties")
         if self._dialect.closed:
@@ -250,7 +250,7 @@ class Compiler:
         if not node["properties"]:
             del node["properties"]
 
-    def _array(self, schema: Mapping[str, Any], node: Node, unsaid: dict[str, Any], at: Place) -> Node | None:
+    def _array(self, schema: Mapping[str, Any], node: Node, unsaid: dict[str, Any], at: Location) -> Node | None:
         items = schema.get("items", True)
         places = schema.get("prefixItems")
         if isinstance(items, list):  # how tuples were written before 2020
@@ -276,7 +276,7 @@ class Compiler:
         said = node if keyword in self._dialect.enforced["array"] else unsaid
         said[keyword] = value
 
-    def _tuple(self, places: list[Any], items: Any, node: Node, at: Place) -> Node | None:
+    def _tuple(self, places: list[Any], items: Any, node: Node, at: Location) -> Node | None:
         if not self._dialect.tuples:
             return self._loosen(at, "a tuple")
         compiled: list[Node] = []
@@ -295,7 +295,7 @@ class Compiler:
 
     # Values that are listed
 
-    def _literal(self, schema: Mapping[str, Any], at: Place) -> Node | None:
+    def _literal(self, schema: Mapping[str, Any], at: Location) -> Node | None:
         lists = literals_of(schema)
         types = types_of(schema) if "type" in schema else []
         groups: dict[str, list[Any]] = {}
@@ -327,7 +327,7 @@ class Compiler:
 
     # Unions, intersections, references
 
-    def _union(self, schema: Mapping[str, Any], at: Place) -> Node | None:
+    def _union(self, schema: Mapping[str, Any], at: Location) -> Node | None:
         variants, others = schema.get("anyOf"), schema.get("oneOf")
         if variants and others:
             rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
@@ -380,7 +380,7 @@ class Compiler:
             return variants[0]
         return {"anyOf": variants, **said}
 
-    def _merged(self, schema: Mapping[str, Any], at: Place) -> Node | None:
+    def _merged(self, schema: Mapping[str, Any], at: Location) -> Node | None:
         rest = {key: value for key, value in schema.items() if key != "allOf" and key not in BOOKKEEPING}
         members: list[Any] = schema["allOf"]
         if len(members) == 1 and rest.keys() <= ANNOTATIONS and isinstance(members[0], dict):
@@ -407,7 +407,7 @@ class Compiler:
             schema = conjoin(local, target, lose)
         return schema, level
 
-    def _referring(self, schema: Mapping[str, Any], at: Place) -> Node | None:
+    def _referring(self, schema: Mapping[str, Any], at: Location) -> Node | None:
         reference = schema["$ref"]
         local = {key: value for key, value in schema.items() if key != "$ref" and key not in BOOKKEEPING}
         if not local.keys() <= ANNOTATIONS:
@@ -421,7 +421,7 @@ class Compiler:
         if self._dialect.references and at.path and ("description" not in local or recursive):
             found = self._reference(reference, target, at)
             return found if found is None or "description" not in local else self._any_of([found], local)
-        inside = Place(path(reference), at.level + recursive, at.depth)
+        inside = Location(path(reference), at.level + recursive, at.depth)
         most = self._rounds if self._dialect.recursion is not None else MERGED_ROUNDS
         if inside.level > most:
             return self._cut()
@@ -429,7 +429,7 @@ class Compiler:
             return self._schema(target, inside)
         return self._schema({**target, **labels(local)}, inside)
 
-    def _reference(self, reference: str, target: Any, at: Place) -> Node | None:
+    def _reference(self, reference: str, target: Any, at: Location) -> Node | None:
         level = at.level
         if self._dialect.recursion is None:
             level = 0
@@ -442,7 +442,7 @@ class Compiler:
         if name is None:
             name = self._names[key] = self._fresh_name(reference, level)
             self._definitions[name] = {}
-            self._definitions[name] = self._schema(target, Place(path(reference) or "/", level))
+            self._definitions[name] = self._schema(target, Location(path(reference) or "/", level))
         return None if self._definitions[name] is None else {"$ref": f"#/$defs/{name}"}
 
     def _fresh_name(self, reference: str, level: int) -> str:
@@ -454,15 +454,15 @@ class Compiler:
         return name
 
     def _cut(self) -> Node | None:
-        self._lose(Place(), f"recursion is cut after {self._rounds} rounds; what is nested deeper cannot be answered")
+        self._lose(Location(), f"recursion is cut after {self._rounds} levels; deeper values cannot be returned")
         return None
 
     # The report
 
-    def _lose(self, at: Place, what: str) -> None:
+    def _lose(self, at: Location, what: str) -> None:
         self.lost.setdefault(f"{at.path or '/'}: {what}")
 
-    def _loosen(self, at: Place, why: str) -> Node:
+    def _loosen(self, at: Location, why: str) -> Node:
         self.loose.setdefault(f"{at.path or '/'}: {why}, so the schema is not enforced")
         return {}
 
@@ -472,7 +472,7 @@ class _Loser:
     """Reports what merging could not keep."""
 
     compiler: Compiler
-    at: Place
+    at: Location
 
     def __call__(self, keyword: str) -> None:
         self.compiler._lose(self.at, f"{keyword} is not enforced")

@@ -29,7 +29,7 @@ NEVER: Any = object()
 INCLUSIVE = {"exclusiveMinimum": ("minimum", 1), "exclusiveMaximum": ("maximum", -1)}
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where the compiler is: in the caller's schema, and in the result."""
 
     path: str = ""
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     optional: bool = False
     """Whether it is a property that may be left out."""
 
-    def below(self, *steps: str | int) -> Place:
+    def below(self, *steps: str | int) -> Location:
         escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
         return self._replace(path="/".join((self.path, *escaped)), optional=False)
 

@@ -56,7 +56,7 @@ def parts(schema: Any) -> Iterator[Any]:
         yield from (schema.get(key) or {}).values()
 
 
-def misshapen(root: Any) -> str | None:
+def find_schema_error(root: Any) -> str | None:
     """Where something is no JSON schema, so that nobody can say what it means; None if it is one."""
     waiting: list[tuple[str, Any]] = [("", root)]
     while waiting:
@@ -79,7 +79,7 @@ def misshapen(root: Any) -> str | None:
     return None
 
 
-def dangling_reference(root: Any) -> str | None:
+def find_dangling_reference(root: Any) -> str | None:
     """A reference that is used and leads nowhere; None if there is none. The drafts themselves are always there."""
     seen: set[str] = set()
     waiting = list(_references_in(root))

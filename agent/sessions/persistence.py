@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..graph import DAG, Node
-from ..graph.files import node_row, read_row
+from ..graph.files import decode_node, encode_node
 from ..stores.base import SessionRecord, Store
 
 
@@ -32,7 +32,7 @@ class Keeper:
         """The conversation of a record."""
         nodes: dict[str, Node] = {}
         for row in record.nodes:
-            nodes[row["id"]] = read_row(row, nodes)
+            nodes[row["id"]] = decode_node(row, nodes)
         self.known = set(nodes)
         self.version = record.version
         return DAG(tuple(nodes[id] for id in record.heads))
@@ -48,7 +48,7 @@ class Keeper:
             seen.add(node.id)
             fresh.append(node)
             stack.extend(node.parents)
-        return [node_row(node) for node in _ordered(fresh)]
+        return [encode_node(node) for node in _ordered(fresh)]
 
     def wrote(self, rows: Sequence[dict[str, Any]], version: int) -> None:
         self.known.update(row["id"] for row in rows)

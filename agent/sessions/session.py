@@ -18,8 +18,8 @@ from ..calls.requests import RequestLike, read_request
 from ..calls.streams import AsyncResponseStream, ResponseStream, StartedResponse
 from ..errors import ConfigurationError
 from ..graph import DAG
-from ..graph.dag import before_last_turn, grown, without_messages
-from ..graph.node import prompt_of, tools_of
+from ..graph.dag import append_messages, keep_setup, rewind_last_turn
+from ..graph.node import collect_system_prompt, collect_tools
 from ..loop.message_dicts import MessageLike, read_message
 from ..loop.results import PausedRun, RunResult, SessionPlace
 from ..loop.streams import AsyncRunStream, RunStream, StartedRun
@@ -299,7 +299,7 @@ class AgentSession:
         with self._turn():
             dag = self._loaded()
             for _ in range(turns):
-                earlier = before_last_turn(dag)
+                earlier = rewind_last_turn(dag)
                 if earlier is None:
                     raise ConfigurationError(
                         "There is no turn to undo.", field="turns", fix=f"The session has fewer than {turns}."
@@ -310,7 +310,7 @@ class AgentSession:
     def clear(self) -> None:
         """Forget everything that was said. Instructions and tools stay."""
         with self._turn():
-            self._commit(without_messages(self._loaded()), anew=True)
+            self._commit(keep_setup(self._loaded()), anew=True)
 
     def fork(self, session_id: str | None = None, *, at: str | None = None) -> AgentSession:
         """Another session that begins where this one is, or where it was at a node. Both go their own ways."""
@@ -378,7 +378,7 @@ class AgentSession:
             changes["system"] = prompt
         if tools and not asked.tools:
             changes["tools"] = tools
-        return asked.changed(**changes)  # all of it is valid already
+        return asked.copy_with(**changes)  # all of it is valid already
 
     def _standing(self) -> tuple[str, Sequence[ToolSpec | Mapping[str, Any]]]:
         """Instructions and tools. Worked out when the conversation is read, and kept: turns add none."""
@@ -386,8 +386,8 @@ class AgentSession:
             nodes = self._loaded().nodes()
             own = read_request("", {"tools": self._tools}).tools if self._tools else ()
             named = {tool.name for tool in own if isinstance(tool, ToolSpec)}
-            recorded = [tool for tool in tools_of(nodes) if tool.name not in named]
-            self._holds = prompt_of(nodes), (*recorded, *own)
+            recorded = [tool for tool in collect_tools(nodes) if tool.name not in named]
+            self._holds = collect_system_prompt(nodes), (*recorded, *own)
         return self._holds
 
     def _known(self) -> list[Message]:
@@ -399,14 +399,14 @@ class AgentSession:
     def _add(self, said: Sequence[Message], responses: Sequence[AgentResponse], answer: AgentResponse) -> None:
         """Take a whole turn in. If it cannot be written, nothing has changed, and the error has what was paid for."""
         try:
-            self._commit(grown(self._loaded(), said, responses), said=said)
+            self._commit(append_messages(self._loaded(), said, responses), said=said)
         except StoreError as error:
             error.result = answer
             raise
 
     async def _aadd(self, said: Sequence[Message], responses: Sequence[AgentResponse], answer: AgentResponse) -> None:
         try:
-            await self._acommit(grown(self._loaded(), said, responses), said=said)
+            await self._acommit(append_messages(self._loaded(), said, responses), said=said)
         except StoreError as error:
             error.result = answer
             raise

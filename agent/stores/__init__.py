@@ -29,13 +29,13 @@ from .base import (
     StoreFullError,
     UnknownFormatError,
     check_session_id,
-    new_rows,
+    is_same_row,
     read_rows,
-    same_row,
+    select_new_rows,
 )
 from .files import replace_file
 from .memory import MemoryStore
-from .search import Words, text_of
+from .search import SearchTerms, extract_text
 
 if TYPE_CHECKING:
     from .sqlite import SqliteStore
@@ -47,6 +47,7 @@ __all__ = [
     "NodeExistsError",
     "Row",
     "SearchHit",
+    "SearchTerms",
     "SessionNotFoundError",
     "SessionRecord",
     "SqliteStore",
@@ -55,13 +56,12 @@ __all__ = [
     "StoreError",
     "StoreFullError",
     "UnknownFormatError",
-    "Words",
     "check_session_id",
-    "new_rows",
+    "extract_text",
+    "is_same_row",
     "read_rows",
     "replace_file",
-    "same_row",
-    "text_of",
+    "select_new_rows",
 ]
 
 

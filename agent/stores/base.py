@@ -269,7 +269,7 @@ def _read_row(row: NodeRow) -> Row:
             f"The row {id!r} has no parents.", field="rows", fix='Its "parents" must be a list of ids, [] for none.'
         )
     check_encodable("rows", id, *parents)
-    return Row(id, tuple(parents), as_json(f"The row {id!r}", row))
+    return Row(id, tuple(parents), encode_object(f"The row {id!r}", row))
 
 
 def check_encodable(field: str, *ids: str) -> None:
@@ -283,7 +283,7 @@ def check_encodable(field: str, *ids: str) -> None:
             ) from None
 
 
-def as_json(what: str, value: Mapping[str, Any]) -> str:
+def encode_object(what: str, value: Mapping[str, Any]) -> str:
     """A JSON object in one line, such that a file can hold it."""
     try:
         text = json.dumps(dict(value), ensure_ascii=False, separators=(",", ":"))
@@ -300,7 +300,7 @@ def as_json(what: str, value: Mapping[str, Any]) -> str:
     return text
 
 
-def new_rows(
+def select_new_rows(
     rows: Sequence[Row],
     heads: Sequence[str],
     *,
@@ -319,7 +319,7 @@ def new_rows(
     for row in rows:
         there = fresh[row.id].text if row.id in fresh else text(row.id)
         if there is not None:
-            if not same_row(there, row.text):
+            if not is_same_row(there, row.text):
                 raise NodeExistsError(node_id=row.id)
             continue
         for parent in row.parents:
@@ -338,7 +338,7 @@ def new_rows(
     return list(fresh.values())
 
 
-def same_row(one: str | bytes, other: str | bytes) -> bool:
+def is_same_row(one: str | bytes, other: str | bytes) -> bool:
     """Whether two texts are the same row. The order of keys does not matter."""
     return one == other or _canonical(one) == _canonical(other)
 

@@ -61,41 +61,41 @@ def replace_file(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name[:200]}.{token_hex(8)}.tmp")
-    with typed_failures(target):
+    with convert_os_errors(target):
         folder = open_folder(target.parent)
     try:
         try:
             _write(temporary, target, chunks)
-            with typed_failures(target):
+            with convert_os_errors(target):
                 os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
-        with typed_failures(target):
+        with convert_os_errors(target):
             sync_folder(folder)
     finally:
         close_folder(folder)
 
 
 def _write(temporary: Path, target: Path, chunks: Iterable[bytes]) -> None:
-    with typed_failures(target):
+    with convert_os_errors(target):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
     try:
-        with typed_failures(target):
+        with convert_os_errors(target):
             _copy_permissions(target, descriptor)
         held = bytearray()
-        for chunk in chunks:  # outside `typed_failures`: what the caller's iterator raises is the caller's
+        for chunk in chunks:  # outside `convert_os_errors`: what the caller's iterator raises is the caller's
             held += chunk
             if len(held) >= _BLOCK:
-                with typed_failures(target):
+                with convert_os_errors(target):
                     _write_all(descriptor, held)
                 held.clear()
-        with typed_failures(target):
+        with convert_os_errors(target):
             _write_all(descriptor, held)
             sync(descriptor)
     finally:
-        with typed_failures(target):
+        with convert_os_errors(target):
             os.close(descriptor)  # on some network disks, what could not be written is said only here
 
 
@@ -148,7 +148,7 @@ def close_folder(folder: int | None) -> None:
 
 
 @contextlib.contextmanager
-def typed_failures(path: Path) -> Iterator[None]:
+def convert_os_errors(path: Path) -> Iterator[None]:
     """What the system says, as one of our errors."""
     try:
         yield

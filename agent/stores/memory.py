@@ -21,14 +21,14 @@ from .base import (
     SearchHit,
     SessionNotFoundError,
     SessionRecord,
-    as_json,
     check_encodable,
     check_limit,
     check_session_id,
-    new_rows,
+    encode_object,
     read_rows,
+    select_new_rows,
 )
-from .search import Words, text_of
+from .search import SearchTerms, extract_text
 
 
 @dataclass
@@ -144,7 +144,7 @@ class MemoryStore:
 
     def search(self, text: str, *, limit: int = 20) -> Sequence[SearchHit]:
         check_limit(limit)
-        words = Words(text)
+        words = SearchTerms(text)
         if not words:
             return []
         with self._lock:
@@ -181,9 +181,9 @@ class MemoryStore:
     ) -> None:
         """Check everything first: from where things begin to change, nothing can fail."""
         check_encodable("heads", *heads)
-        fresh = new_rows(rows, heads, known=kept.texts.__contains__, text=kept.texts.get)
+        fresh = select_new_rows(rows, heads, known=kept.texts.__contains__, text=kept.texts.get)
         old = kept.record
-        about = old.metadata if metadata is None else freeze(json.loads(as_json("The metadata", metadata)))
+        about = old.metadata if metadata is None else freeze(json.loads(encode_object("The metadata", metadata)))
         record = replace(
             old,
             version=old.version + 1,
@@ -200,10 +200,10 @@ class MemoryStore:
         kept.record = record
 
 
-def _first(limit: int, words: Words, nodes: Iterable[tuple[int, SessionRecord, str, str]]) -> Sequence[SearchHit]:
+def _first(limit: int, words: SearchTerms, nodes: Iterable[tuple[int, SessionRecord, str, str]]) -> Sequence[SearchHit]:
     hits: list[SearchHit] = []
     for _, record, id, row in nodes:
-        said = text_of(json.loads(row))
+        said = extract_text(json.loads(row))
         if words.are_in(said):
             hits.append(SearchHit(record.id, record.title, id, words.excerpt(said)))
             if len(hits) == limit:

@@ -15,7 +15,7 @@ _NESTED = "content"
 _BEFORE, _AFTER = 40, 120
 
 
-def text_of(row: NodeRow) -> str:
+def extract_text(row: NodeRow) -> str:
     """What was said in a node: the text of messages, of tools' results, of prompts. Thoughts and data are left out."""
     found: list[str] = []
     data = row.get("data")
@@ -40,7 +40,7 @@ def fold(text: str) -> str:
     return "".join(char for char in apart if not unicodedata.combining(char)).casefold()
 
 
-class Words:
+class SearchTerms:
     """What is searched for: words that must all be there."""
 
     def __init__(self, text: str) -> None:

@@ -33,14 +33,14 @@ from .base import (
     SessionNotFoundError,
     SessionRecord,
     StoreError,
-    as_json,
     check_encodable,
     check_limit,
     check_session_id,
-    new_rows,
+    encode_object,
     read_rows,
+    select_new_rows,
 )
-from .search import Words, text_of
+from .search import SearchTerms, extract_text
 from .sqlite_schema import FAILURES, Identity, breaks_connection, explained, identity, opened, says_damaged
 
 _MOST = 2**62
@@ -95,8 +95,8 @@ def change(
         found = connection.execute("SELECT row FROM nodes WHERE session = ? AND id = ?", (number, id)).fetchone()
         return None if found is None else found[0]
 
-    fresh = new_rows(rows, heads, known=known, text=text)
-    header = as_json(
+    fresh = select_new_rows(rows, heads, known=known, text=text)
+    header = encode_object(
         "The metadata",
         {
             "title": old.title if title is None else title,
@@ -190,7 +190,7 @@ def nodes_with(connection: sqlite3.Connection, query: str) -> Iterable[Found]:
     )
 
 
-def hits(rows: Iterable[Found], words: Words, limit: int) -> Sequence[SearchHit]:
+def hits(rows: Iterable[Found], words: SearchTerms, limit: int) -> Sequence[SearchHit]:
     """The first nodes that really have all the words."""
     found: list[SearchHit] = []
     sessions: dict[Any, SessionRecord] = {}
@@ -203,7 +203,7 @@ def hits(rows: Iterable[Found], words: Words, limit: int) -> Sequence[SearchHit]
             node = _read_node(record.id, version, place, row, checksum)
         except StoreError:
             continue  # it is damaged, and whoever loads it is told; the rest can be found
-        said = text_of(node)
+        said = extract_text(node)
         if words.are_in(said):
             found.append(SearchHit(record.id, record.title, node["id"], words.excerpt(said)))
             if len(found) == limit:
@@ -380,7 +380,7 @@ class SqliteStore:
 
     def search(self, text: str, *, limit: int = 20) -> Sequence[SearchHit]:
         check_limit(limit)
-        words = Words(text)
+        words = SearchTerms(text)
         if not words:
             return []
         if sqlite_search.serves(words):
@@ -413,7 +413,7 @@ class SqliteStore:
 
     # The index
 
-    def _search_index(self, words: Words, limit: int) -> Sequence[SearchHit]:
+    def _search_index(self, words: SearchTerms, limit: int) -> Sequence[SearchHit]:
         try:
             while self._transact("BEGIN", sqlite_search.is_behind):
                 self._transact("BEGIN IMMEDIATE", sqlite_search.catch_up)

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from . import sqlite_search
 from .base import CorruptStoreError, StoreBusyError, StoreError, StoreFullError, UnknownFormatError
-from .files import close_folder, create_private_file, open_folder, sync, sync_folder, typed_failures
+from .files import close_folder, convert_os_errors, create_private_file, open_folder, sync, sync_folder
 
 _BUSY = frozenset((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED))
 _DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
@@ -114,7 +114,7 @@ def opened(path: Path, *, busy_timeout: float, check: bool) -> tuple[sqlite3.Con
         return _open(path, busy_timeout, check)
     except _Damaged:
         pass
-    with typed_failures(path), _alone_in(path.parent):
+    with convert_os_errors(path), _alone_in(path.parent):
         try:  # once more: in the meantime somebody else may have set it aside and begun a new one
             return _open(path, busy_timeout, check)
         except _Damaged as damage:
@@ -122,7 +122,7 @@ def opened(path: Path, *, busy_timeout: float, check: bool) -> tuple[sqlite3.Con
 
 
 def _open(path: Path, busy_timeout: float, check: bool) -> tuple[sqlite3.Connection, Identity]:
-    with typed_failures(path):
+    with convert_os_errors(path):
         create_private_file(path)
     found = identity(path)
     connection: sqlite3.Connection | None = None
@@ -277,7 +277,7 @@ def _back_up(path: Path, version: int) -> None:
         left.unlink(missing_ok=True)
     backup = _free_name(path, f"backup-v{version}")
     temporary = backup.with_name(f"{backup.name}.tmp")
-    with typed_failures(path), contextlib.ExitStack() as closing:
+    with convert_os_errors(path), contextlib.ExitStack() as closing:
         try:
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             closing.callback(os.close, descriptor)

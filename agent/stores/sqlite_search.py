@@ -11,7 +11,7 @@ import re
 import sqlite3
 from typing import Any
 
-from .search import Words, fold, text_of
+from .search import SearchTerms, extract_text, fold
 
 _BATCH = 500
 _MOST_WORDS = 32
@@ -21,7 +21,7 @@ _UNSPACED = re.compile(
 """Thai, Lao, Burmese, Khmer, Chinese and Japanese: written without spaces, so the index sees sentences, not words."""
 
 
-def serves(words: Words) -> bool:
+def serves(words: SearchTerms) -> bool:
     """Whether the index can find these words."""
     return len(words.words) <= _MOST_WORDS and all(map(_can_be_indexed, words.words))
 
@@ -36,7 +36,7 @@ def _can_be_indexed(word: str) -> bool:
     return True
 
 
-def query(words: Words) -> str:
+def query(words: SearchTerms) -> str:
     """Each word as a phrase in quotes, so that no sign in it means anything, and as the beginning of one."""
     return " ".join('"{}"*'.format(word.replace('"', '""')) for word in words.words)
 
@@ -100,6 +100,6 @@ def _last(connection: sqlite3.Connection) -> int:
 def _said(row: Any) -> str:
     """Folded as the words of a search are: the index has its own ideas of case and accents, and other ones."""
     try:
-        return fold(text_of(json.loads(row))).encode("utf-8", "replace").decode()
+        return fold(extract_text(json.loads(row))).encode("utf-8", "replace").decode()
     except (TypeError, ValueError, RecursionError, AttributeError):
         return ""  # damaged: whoever loads it is told

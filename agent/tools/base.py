@@ -20,7 +20,7 @@ from ..engine.flow import Flow
 from ..errors import ConfigurationError
 from ..schemas.nodes import validator_of
 from ..types import ContentPart, JsonObject, Message, ToolSpec, thaw
-from ..types._base import validated
+from ..types._base import validate_with
 from ..types.config import Risk
 
 
@@ -185,7 +185,7 @@ class Tool:
         made: ToolSpec | None = self.__dict__.get("_spec")
         if made is None:
             check_settings(self)
-            made = validated(
+            made = validate_with(
                 lambda: ToolSpec(
                     name=self.name,
                     description=self.description,
@@ -263,7 +263,7 @@ def _positional(function: Callable[..., Any], most: int) -> int:
 def check_settings(made: Tool) -> None:
     """What is wrong is said where the tool is written, not when a model calls it."""
     try:
-        validated(lambda: ToolSpec(name=made.name, description=made.description))
+        validate_with(lambda: ToolSpec(name=made.name, description=made.description))
     except ConfigurationError as error:
         raise ConfigurationError(
             f"{made.name!r} cannot be the name of a tool." if error.field == "name" else error.message,

@@ -19,7 +19,7 @@ from typing_extensions import Unpack, override
 
 from ..errors import ConfigurationError
 from ..types import AgentRequest, ToolSpec
-from ..types._base import validated
+from ..types._base import validate_with
 from ..types.config import Risk
 from .base import Isolation, Tool, ToolContext, check_settings
 from .signatures import BoundCall, Signature, read_signature
@@ -207,7 +207,7 @@ class DescribedTool(Tool):
         made: ToolSpec | None = self.__dict__.get("_spec")
         if made is None:  # not made anew: what was given may say more than our fields do
             own = {name: getattr(self, name) for name in ("name", "description", "parameters", "strict", "is_async")}
-            made = validated(lambda: self.given.model_copy(update={**own, "function": self}))
+            made = validate_with(lambda: self.given.model_copy(update={**own, "function": self}))
             self.__dict__["_spec"] = made
         return made
 
@@ -244,7 +244,7 @@ def as_tool(value: Any) -> Tool:
         if value.function is None or callable(value.function):
             return DescribedTool(given=value)
     elif isinstance(value, Mapping):
-        read = validated(lambda: AgentRequest(tools=[value])).tools[0]
+        read = validate_with(lambda: AgentRequest(tools=[value])).tools[0]
         if isinstance(read, ToolSpec):
             return DescribedTool(given=read)
         raise ConfigurationError(

@@ -22,7 +22,7 @@ from ..http.exchange import unsendable
 from ..http.parser import Address, BadRequest
 from ..providers.base import is_loopback
 from ..providers.codec import secrets_in
-from ..types.headers import holds_key
+from ..types.secrets import is_credential_header
 from .httpx_clients import AsyncClientCarrier, SyncClientCarrier
 from .proxies import ProxySettings, client_proxy
 
@@ -228,7 +228,7 @@ def exposes_key(request: WireRequest, address: Address, proxy: str | None) -> bo
     if proxy is None or address.secure or proxy.startswith("https:") or is_loopback(proxy):
         return False
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
-    return any(holds_key(name) for name in headers) or bool(secrets_in(headers))
+    return any(is_credential_header(name) for name in headers) or bool(secrets_in(headers))
 
 
 def load_ca_file(ca_file: str | os.PathLike[str], field: str = "ca_file") -> ssl.SSLContext:

@@ -7,9 +7,18 @@ import json
 from collections.abc import Iterator
 
 from ..engine.wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
-from ..local.engine import begin, count_in, cut_off, failure_status, is_cut_off, is_failure, is_progress, with_costs
-from ..local.prompts import prepared, prepared_to_count
-from ..local.weights import model_named
+from ..local.engine import (
+    add_usage_details,
+    begin,
+    encode_truncation,
+    error_status,
+    is_error,
+    is_progress,
+    is_truncation,
+    read_prompt_tokens,
+)
+from ..local.prompts import encode_count_request, encode_request
+from ..local.weights import find_model
 from ..providers.local import COUNTED
 from .threaded import Head, Stepper, Steps, acollect, aopen_body, collect, open_body
 
@@ -40,9 +49,9 @@ def _stepper(request: WireRequest) -> Stepper:
 def _steps(request: WireRequest, stepper: Stepper) -> Steps:
     """An answer as a server would give it: a failure, or events with an end."""
     asked = json.loads(request.body)
-    model = model_named(asked["model"])
+    model = find_model(asked["model"])
     counted = request.url.endswith(COUNTED)
-    body = prepared_to_count(asked) if counted else prepared(asked, dict(model.settings))
+    body = encode_count_request(asked) if counted else encode_request(asked, dict(model.settings))
     first = None
     while first is None:  # or it was unloaded before it said anything, and is loaded again
         generation = begin(model, body)
@@ -53,10 +62,10 @@ def _steps(request: WireRequest, stepper: Stepper) -> Steps:
         pieces = iter(generation)
         first = next(pieces, None)
     try:
-        if is_failure(first) and not (counted and count_in(first) is not None):
-            yield from _whole(first, failure_status(first))
+        if is_error(first) and not (counted and read_prompt_tokens(first) is not None):
+            yield from _whole(first, error_status(first))
         elif counted:
-            yield from _whole(json.dumps({"prompt_tokens": count_in(first)}).encode(), 200)
+            yield from _whole(json.dumps({"prompt_tokens": read_prompt_tokens(first)}).encode(), 200)
         else:
             yield Head(200, _STREAM)
             yield from _events(first, pieces, asked["max_tokens"])
@@ -76,12 +85,12 @@ def _events(first: bytes, pieces: Iterator[bytes], limit: int) -> Iterator[bytes
     piece: bytes | None = first
     while piece is not None:
         if is_progress(piece):
-            read = count_in(piece) or read
+            read = read_prompt_tokens(piece) or read
         else:
-            if is_cut_off(piece):
-                piece = cut_off(last, read, limit)
+            if is_truncation(piece):
+                piece = encode_truncation(last, read, limit)
             if b'"usage":{' in piece:
-                piece, ended = with_costs(piece), True
+                piece, ended = add_usage_details(piece), True
             yield b"data: " + piece + b"\n\n"
             last = piece
         piece = next(pieces, None)

@@ -225,7 +225,7 @@ class Value(BaseModel, frozen=True):
     _carried: ClassVar[tuple[str, ...]] = ()
     """Slots that a changed copy takes along; an update names them without the underscore."""
 
-    def changed(self, **values: Any) -> Self:
+    def copy_with(self, **values: Any) -> Self:
         """Return a copy with some fields replaced. For values that are valid already: nothing is validated."""
         cls = type(self)
         copy = cls.__new__(cls)
@@ -331,7 +331,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 T = TypeVar("T")
 
 
-def validated(make: Callable[[], T]) -> T:
+def validate_with(make: Callable[[], T]) -> T:
     """Run a validation; what it finds becomes an error that names the fields and shows no values."""
     try:
         return make()

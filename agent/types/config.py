@@ -28,10 +28,9 @@ from pydantic_core import InitErrorDetails
 from agent import errors
 
 from ._base import NOTHING, JsonObject, Many, Reads, Value
-from .headers import check_header
 from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
 from .parts import CacheHint
-from .secrets import REDACTED, Secret, SecretField, SecretHeaders, unmask_headers
+from .secrets import REDACTED, Secret, SecretField, SecretHeaders, check_header, unmask_headers
 
 _NOT_IN_A_KEY = re.compile(r"[\s\x00-\x20\x7f-\xa0]")
 _UNSET: Any = None

@@ -268,7 +268,7 @@ ComputeCost: TypeAlias = Callable[[], tuple[float | None, str | None]]
 """Returns a cost in US dollars and its source."""
 
 
-class Cost:
+class LazyCost:
     """A cost in US dollars and its source, computed on first access."""
 
     __slots__ = ("_compute", "_value")
@@ -293,16 +293,16 @@ class Cost:
 
     @override
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Cost) and self.get() == other.get()
+        return isinstance(other, LazyCost) and self.get() == other.get()
 
     __hash__ = None  # type: ignore[assignment]
 
     @override
     def __reduce__(self) -> Any:
-        return Cost, self.get()
+        return LazyCost, self.get()
 
 
-_UNKNOWN = Cost()
+_UNKNOWN = LazyCost()
 
 
 class Priced(Value, frozen=True):
@@ -314,7 +314,7 @@ class Priced(Value, frozen=True):
     if TYPE_CHECKING:
 
         @property
-        def _cost(self) -> Cost: ...
+        def _cost(self) -> LazyCost: ...
 
     else:
 
@@ -322,7 +322,7 @@ class Priced(Value, frozen=True):
             __tracebackhide__ = True
             given = [data.pop(name, None) for name in self._cost_fields]
             self.__pydantic_validator__.validate_python(data, self_instance=self)
-            self._set_cost(_UNKNOWN if given.count(None) == len(given) else Cost(*_check_cost(self, given)))
+            self._set_cost(_UNKNOWN if given.count(None) == len(given) else LazyCost(*_check_cost(self, given)))
 
         def __eq__(self, other):
             equal = super().__eq__(other)
@@ -338,19 +338,19 @@ class Priced(Value, frozen=True):
             self._set_cost(state.pop("cost"))
             super().__setstate__(state)
 
-    def _set_cost(self, cost: Cost) -> None:
+    def _set_cost(self, cost: LazyCost) -> None:
         object.__setattr__(self, "_cost", cost)
 
-    def with_cost(self, cost: Cost) -> Self:
+    def with_cost(self, cost: LazyCost) -> Self:
         """Return a copy with this cost."""
-        copy = super().changed()
+        copy = super().copy_with()
         copy._set_cost(cost)
         return copy
 
     @override
-    def changed(self, **values: Any) -> Self:
+    def copy_with(self, **values: Any) -> Self:
         costs = {name: values.pop(name) for name in self._cost_fields if name in values}
-        copy = super().changed(**values)
+        copy = super().copy_with(**values)
         copy._set_cost(self._cost if not costs else self._changed_cost(costs))
         return copy
 
@@ -362,8 +362,8 @@ class Priced(Value, frozen=True):
             copy._set_cost(self._cost if not costs else self._changed_cost(costs))
         return copy
 
-    def _changed_cost(self, changes: Mapping[str, Any]) -> Cost:
-        return Cost(*({**dict(zip(self._cost_fields, self._cost.get(), strict=False)), **changes}.values()))
+    def _changed_cost(self, changes: Mapping[str, Any]) -> LazyCost:
+        return LazyCost(*({**dict(zip(self._cost_fields, self._cost.get(), strict=False)), **changes}.values()))
 
 
 def _check_cost(value: Priced, given: list[Any]) -> list[Any]:

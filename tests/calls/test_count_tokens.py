@@ -11,7 +11,7 @@ import pytest
 
 from agent import Agent, errors
 from agent.engine.wire import Answer, Piece
-from agent.models.token_estimates import TokenCount, estimate_prompt, text_tokens
+from agent.models.token_estimates import TokenCount, estimate_prompt, estimate_text
 from agent.testing import LoopbackServer, scripted_agent
 from agent.types import (
     AgentRequest,
@@ -74,7 +74,7 @@ def test_nine_of_ten_recorded_requests_lie_within_the_margin() -> None:
     ],
 )
 def test_text_of_every_kind_is_measured_about_right(text: str, tokens: int) -> None:
-    assert text_tokens(text) == pytest.approx(tokens, rel=0.35)
+    assert estimate_text(text) == pytest.approx(tokens, rel=0.35)
 
 
 def test_a_long_text_has_a_small_margin() -> None:
@@ -115,7 +115,7 @@ def test_everything_in_a_request_counts() -> None:
 @pytest.mark.parametrize("text", ["", " " * 4_000_000, "a" * 4_000_000, "\t\n" * 2_000_000, "😀" * 1_000_000])
 def test_odd_text_is_measured_too_and_in_no_time(text: str) -> None:
     started = time.process_time()
-    tokens = text_tokens(text)
+    tokens = estimate_text(text)
     assert time.process_time() - started < 10
     assert len(text) / 200 <= tokens <= len(text)
 
@@ -379,19 +379,19 @@ def test_a_stream_that_never_began_has_cost_nothing_that_is_known(face: str) -> 
 
 
 def test_known_counts_are_never_lost() -> None:
-    from agent.models.token_estimates import Received, completed
+    from agent.models.token_estimates import StreamTokenCounter, complete_usage
 
     opening = Usage(prompt_tokens=900, completion_tokens=1, cache_read_tokens=400, details={"cache_write_1h_tokens": 5})
-    received = Received()
+    received = StreamTokenCounter()
     received.add(StreamEvent.message_start(response=AgentResponse(model="claude-sonnet-4-5", usage=opening)))
     partial = AgentResponse(model="claude-sonnet-4-5", text="one two three " * 20, usage=opening)
-    usage = completed(partial, AgentRequest(input="x"), received)
+    usage = complete_usage(partial, AgentRequest(input="x"), received)
     assert (usage.prompt_tokens, usage.cache_read_tokens, usage.details) == (900, 400, opening.details)
     assert usage.completion_tokens > 40
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     assert usage.estimated
     final = Usage(prompt_tokens=900, completion_tokens=70, cache_read_tokens=400)
-    assert completed(partial.model_copy(update={"usage": final}), AgentRequest(input="x"), received) == final
+    assert complete_usage(partial.model_copy(update={"usage": final}), AgentRequest(input="x"), received) == final
 
 
 def anthropic_stream(*, final: bool) -> list[bytes]:

@@ -12,7 +12,7 @@ import pytest
 
 from agent.cli.completion import put_together
 from agent.cli.options import STRATEGIES, THINKING, complete_model
-from agent.models import known_models
+from agent.models import list_models
 from agent.routing import strategies
 from agent.testing import scripted_agent
 from agent.types import ThinkingLevel
@@ -29,7 +29,7 @@ KEYS = {
 
 def _only_one() -> str:
     """A model whose name is the only one that begins so, without its last letters."""
-    names = known_models("openai")
+    names = list_models("openai")
     name = next(name for name in names if sum(other.startswith(name[:-3]) for other in names) == 1)
     return f"openai:{name}"
 
@@ -135,7 +135,7 @@ def test_of_a_name_with_a_colon_bash_is_told_what_comes_behind_it(monkeypatch: p
 
 
 def test_a_provider_that_is_the_only_one_is_completed_to_its_models() -> None:
-    assert set(complete_model("anthr")) == {f"anthropic:{name}" for name in known_models("anthropic")}
+    assert set(complete_model("anthr")) == {f"anthropic:{name}" for name in list_models("anthropic")}
     assert list(complete_model("scri")) == ["scripted:"]
     assert {"openai:", "openai-chat:"} <= set(complete_model("open"))
 

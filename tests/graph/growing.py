@@ -1,4 +1,4 @@
-"""Random graphs: conversations that branch, merge, are rebased and go on."""
+"""Random graphs: conversations that branch, merge, are rebase_heads and go on."""
 
 from __future__ import annotations
 

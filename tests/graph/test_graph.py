@@ -17,7 +17,7 @@ from inline_snapshot import snapshot
 
 from agent import errors, tool
 from agent.graph import DAG, Node
-from agent.graph.node import NO_RESULT, linearised
+from agent.graph.node import NO_RESULT, linearize
 from agent.types import (
     AgentResponse,
     Message,
@@ -233,7 +233,7 @@ def test_ids_that_were_used_twice_are_told_apart() -> None:
 
 
 def test_a_result_without_its_call_is_told_in_words() -> None:
-    messages = linearised([Message.user("go"), Message(Role.TOOL, [result("c9", "lost")])])
+    messages = linearize([Message.user("go"), Message(Role.TOOL, [result("c9", "lost")])])
     assert [message.text for message in messages] == ["go", "[look returned: lost]"]
 
 

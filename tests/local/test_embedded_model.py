@@ -15,7 +15,7 @@ import pytest
 
 from agent import Agent, Message, ToolCall, errors, local, tool
 from agent.local import engine as engines
-from agent.local.weights import SMOLLM2, located
+from agent.local.weights import SMOLLM2, locate_weights
 from agent.types import AgentRequest
 from tests.local.conftest import Face
 from tests.support.cases import sample
@@ -307,7 +307,7 @@ def test_agents_share_one_model_however_many_ask_first() -> None:
 
 
 def test_a_file_of_ones_own_is_asked_by_path_and_by_name(embedded: Agent) -> None:
-    path = located(SMOLLM2)
+    path = locate_weights(SMOLLM2)
     local.register_model("mine", str(path), context=512)
     try:
         by_name = Agent("local:mine").complete(HELLO, max_tokens=3, seed=1)

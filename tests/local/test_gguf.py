@@ -13,7 +13,7 @@ import pytest
 from agent import Agent, errors, local
 from agent.local import engine, gguf, weights
 from agent.local import weights as machine
-from agent.local.gguf import described, look_at, memory_for
+from agent.local.gguf import check_gguf, estimate_memory, read_metadata
 from tests.local.conftest import STATUS
 
 LLAMA: dict[str, Any] = {
@@ -62,20 +62,20 @@ def saved(path: Path, facts: dict[str, Any]) -> Path:
 
 def test_a_file_describes_its_model() -> None:
     facts = {**LLAMA, "tokenizer.ggml.add_bos_token": True, "general.languages": ["en", "fr"], "x.sizes": [1, 2, 3]}
-    assert described(file_of(facts)) == facts
+    assert read_metadata(file_of(facts)) == facts
 
 
 def test_what_is_not_whole_is_not_read_and_nothing_after_it() -> None:
     whole = file_of({**LLAMA, "tokenizer.ggml.tokens": ["a"] * 1000})
-    assert described(whole[:600]) == LLAMA
+    assert read_metadata(whole[:600]) == LLAMA
     for end in range(len(file_of(LLAMA))):
-        known = described(whole[: 24 + end])
+        known = read_metadata(whole[: 24 + end])
         assert known.items() <= LLAMA.items()
     strange = file_of(LLAMA) + text("x.odd") + struct.pack("<I", 99)
-    assert described(strange[:16] + struct.pack("<Q", len(LLAMA) + 1) + strange[24:]) == LLAMA
-    assert described(struct.pack("<4sIQQ", b"GGUF", 3, 1, 2**63) + text("\0" * 10)) == {}
+    assert read_metadata(strange[:16] + struct.pack("<Q", len(LLAMA) + 1) + strange[24:]) == LLAMA
+    assert read_metadata(struct.pack("<4sIQQ", b"GGUF", 3, 1, 2**63) + text("\0" * 10)) == {}
     nested = text("x.deep") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000
-    assert described(struct.pack("<4sIQQ", b"GGUF", 3, 1, 1) + nested) == {}
+    assert read_metadata(struct.pack("<4sIQQ", b"GGUF", 3, 1, 1) + nested) == {}
 
 
 @pytest.mark.parametrize(
@@ -85,32 +85,32 @@ def test_what_is_not_whole_is_not_read_and_nothing_after_it() -> None:
 )
 def test_a_description_that_the_engine_would_die_of_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(errors.ConfigurationError, match="cannot be") as caught:
-        look_at(saved(tmp_path / "odd.gguf", {**LLAMA, **change}), 512)
+        check_gguf(saved(tmp_path / "odd.gguf", {**LLAMA, **change}), 512)
     assert "odd.gguf" in str(caught.value)
 
 
 def test_a_context_that_does_not_fit_into_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert memory_for(LLAMA, 0) == 32 * 8 * 2 * 128 * 2 * 131072  # 17 GB
+    assert estimate_memory(LLAMA, 0) == 32 * 8 * 2 * 128 * 2 * 131072  # 17 GB
     path = saved(tmp_path / "large.gguf", LLAMA)
     monkeypatch.setattr(gguf, "_memory", lambda: 8_000_000_000)
-    look_at(path, 8192)
+    check_gguf(path, 8192)
     with pytest.raises(errors.ConfigurationError, match=r"17 GB .* 8 GB") as caught:
-        look_at(path, 0)
+        check_gguf(path, 0)
     assert caught.value.field == "context"
     assert "register_model" in str(caught.value)
     monkeypatch.setattr(gguf, "_memory", lambda: None)
-    look_at(path, 0)  # where nobody can tell, nobody complains
+    check_gguf(path, 0)  # where nobody can tell, nobody complains
 
 
 def test_the_memory_is_reckoned_from_what_the_file_tells() -> None:
     per_layer = {**LLAMA, "llama.attention.head_count_kv": [8, 0, 8, 0], "llama.block_count": 4}
-    assert memory_for(per_layer, 10) == 16 * 256 * 2 * 10
+    assert estimate_memory(per_layer, 10) == 16 * 256 * 2 * 10
     shaped = {**LLAMA, "llama.attention.key_length": 64, "llama.attention.value_length": 32}
-    assert memory_for(shaped, 1) == 32 * 8 * 96 * 2
-    assert memory_for({}, 8192) == 0
-    assert memory_for({**LLAMA, "llama.attention.head_count": 0}, 8192) == 0
+    assert estimate_memory(shaped, 1) == 32 * 8 * 96 * 2
+    assert estimate_memory({}, 8192) == 0
+    assert estimate_memory({**LLAMA, "llama.attention.head_count": 0}, 8192) == 0
 
 
 def test_this_machine_has_some_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,13 +126,13 @@ def test_only_a_file_is_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")  # opening one waits for somebody who writes into it
     for path, said in ((tmp_path / "pipe.gguf", "is no file"), (tmp_path, "is a folder")):
         with pytest.raises(errors.ConfigurationError, match=said):
-            weights.checked(weights.model_named(f"{path}/" if path == tmp_path else str(path)))
+            weights.verify_weights(weights.find_model(f"{path}/" if path == tmp_path else str(path)))
 
 
 @pytest.mark.parametrize("path", ["a\0b.gguf", "~nobody-of-that-name/x.gguf", f"{'x' * 5000}.gguf"])
 def test_a_path_that_cannot_be_is_an_error_that_says_so(path: str) -> None:
     with pytest.raises(errors.ConfigurationError, match="cannot be read"):
-        weights.checked(weights.model_named(path))
+        weights.verify_weights(weights.find_model(path))
 
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(errors.ConfigurationError, match="Permission denied"):
-        look_at(path, 512)
+        check_gguf(path, 512)
 
 
 @pytest.mark.parametrize("field", ["context", "threads"])
@@ -156,7 +156,7 @@ def test_numbers_that_the_engine_would_die_of_are_refused(field: str, number: in
 @pytest.mark.skipif(machine.engine_version() is None, reason="the engine is not installed")
 @pytest.mark.parametrize(("context", "given"), [(0, 0), (1, 256), (256, 256), (257, 512), (8192, 8192)])
 def test_a_context_is_rounded_up_to_what_the_engine_reserves(context: int, given: int) -> None:
-    model = weights.Model("mine", Path("x.gguf"), context=context)
+    model = weights.LocalModel("mine", Path("x.gguf"), context=context)
     assert engine.parameters(machine.load_engine(), model, Path("x.gguf")).n_ctx == given
 
 

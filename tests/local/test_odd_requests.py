@@ -13,8 +13,8 @@ import pytest
 
 from agent import Agent, ContentPart, Message, errors, local, tool
 from agent.local import engine as engines
-from agent.local.engine import failure_status
-from agent.local.weights import SMOLLM2, Model
+from agent.local.engine import error_status
+from agent.local.weights import SMOLLM2, LocalModel
 from agent.types import AudioContent, DocumentContent
 from tests.local.conftest import Face
 
@@ -92,7 +92,7 @@ def test_settings_that_make_no_sense_are_not_the_end_of_the_process(embedded: Ag
 def test_what_the_engine_cannot_read_is_told_as_a_failure(embedded: Agent) -> None:
     generation = engines.begin(SMOLLM2, b"this is not JSON")
     [piece] = generation
-    assert failure_status(piece) == 400
+    assert error_status(piece) == 400
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_who_has_just_found_the_model_when_it_is_unloaded_is_answered_by_the_nex
     find = engines.engine_for
     found: list[engines.Engine] = []
 
-    def find_too_late(model: Model) -> engines.Engine:
+    def find_too_late(model: LocalModel) -> engines.Engine:
         found.append(find(model))
         if len(found) == 1:
             local.unload()

@@ -25,10 +25,10 @@ KEY = "sk-only-we-know"
 SERVER = """
 import sys
 from agent.local import engine, weights
-from agent.local.weights import SMOLLM2, checked
+from agent.local.weights import SMOLLM2, verify_weights
 
 module = weights.load_engine()
-params = engine.parameters(module, SMOLLM2, checked(SMOLLM2))
+params = engine.parameters(module, SMOLLM2, verify_weights(SMOLLM2))
 params.api_keys = [sys.argv[1]]
 params.cache_prompt = False  # as the model in process does whenever its answer must not vary
 params.n_threads_http = 32  # each holds on to one connection for as long as that is kept alive
@@ -116,8 +116,8 @@ def test_every_api_brings_the_answer_of_the_model_in_process(server: Server, her
     assert whole.model == streamed.model == "smollm2"
     assert whole.warnings == streamed.warnings == ()
     # They are cut off here. Through its Responses API this server calls every answer complete.
-    cut_off = "stop" if api == "openai-responses" else "length"
-    assert whole.stop_reason == streamed.stop_reason == cut_off
+    truncated = "stop" if api == "openai-responses" else "length"
+    assert whole.stop_reason == streamed.stop_reason == truncated
 
 
 @APIS

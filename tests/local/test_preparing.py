@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.local.engine import cut_off, failure_status, is_cut_off, is_failure
-from agent.local.prompts import prepared, prepared_to_count
+from agent.local.engine import encode_truncation, error_status, is_error, is_truncation
+from agent.local.prompts import encode_count_request, encode_request
 
 MOST = 2**53 - 1
 
 
 def told(settings: dict[str, Any] | None = None, **body: Any) -> dict[str, Any]:
-    asked: dict[str, Any] = json.loads(prepared({"messages": [], **body}, settings or {}))
+    asked: dict[str, Any] = json.loads(encode_request({"messages": [], **body}, settings or {}))
     return asked
 
 
@@ -131,7 +131,7 @@ def call(arguments: str) -> dict[str, Any]:
 
 def test_a_call_that_was_cut_off_can_be_told_to_the_engine_again() -> None:
     history = [{"role": "assistant", "tool_calls": [call('{"text": "Once'), call('{"text": "Hi"}')]}]
-    for body in (told(messages=history), json.loads(prepared_to_count({"messages": history}))):
+    for body in (told(messages=history), json.loads(encode_count_request({"messages": history}))):
         first, second = (made["function"]["arguments"] for made in body["messages"][0]["tool_calls"])
         assert json.loads(first) == {"unreadable": '{"text": "Once'}
         assert second == '{"text": "Hi"}'
@@ -139,10 +139,10 @@ def test_a_call_that_was_cut_off_can_be_told_to_the_engine_again() -> None:
 
 def test_what_the_engine_says_of_a_call_without_an_end_is_that_it_was_cut_off() -> None:
     said = b'{"error":{"code":500,"message":"Invalid diff: now finding less tool calls!","type":"server_error"}}'
-    assert is_cut_off(said)
-    assert not is_cut_off(b'{"error":{"code":500,"message":"anything else"}}')
-    assert not is_cut_off(b'{"choices":[],"text":"now finding less tool calls"}')
-    end = json.loads(cut_off(b'{"id":"x","choices":[{"delta":{"content":"a"}}]}', 20, 8))
+    assert is_truncation(said)
+    assert not is_truncation(b'{"error":{"code":500,"message":"anything else"}}')
+    assert not is_truncation(b'{"choices":[],"text":"now finding less tool calls"}')
+    end = json.loads(encode_truncation(b'{"id":"x","choices":[{"delta":{"content":"a"}}]}', 20, 8))
     assert end["id"] == "x"
     assert end["choices"][0]["finish_reason"] == "length"
     assert end["usage"] == {"completion_tokens": 8, "prompt_tokens": 20, "total_tokens": 28}
@@ -151,5 +151,5 @@ def test_what_the_engine_says_of_a_call_without_an_end_is_that_it_was_cut_off() 
 def test_a_failure_without_a_usual_code_is_the_engines_fault() -> None:
     for code in (None, "x", 200, 7000):
         piece = json.dumps({"error": {"code": code}}, separators=(",", ":")).encode()
-        assert is_failure(piece)
-        assert failure_status(piece) == 500
+        assert is_error(piece)
+        assert error_status(piece) == 500

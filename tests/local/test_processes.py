@@ -103,10 +103,10 @@ def test_an_engine_that_was_never_asked_can_be_freed() -> None:
     run(
         """
         from agent.local import engine, weights
-        from agent.local.weights import SMOLLM2, checked
+        from agent.local.weights import SMOLLM2, verify_weights
 
         for _ in range(3):
-            engine._loaded(weights.load_engine(), SMOLLM2, checked(SMOLLM2))
+            engine._loaded(weights.load_engine(), SMOLLM2, verify_weights(SMOLLM2))
         """
     )
 

@@ -14,7 +14,7 @@ from agent import Agent, Message, errors, local
 from agent.engine.wire import Headers, Reply
 from agent.local import engine, weights
 from agent.local import weights as machine
-from agent.local.weights import SMOLLM2, located
+from agent.local.weights import SMOLLM2, locate_weights
 from agent.providers.local import LocalCodec, provider
 from agent.types import AgentConfig, AgentRequest
 from tests.local.conftest import STATUS, Face
@@ -144,7 +144,7 @@ def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, content: bytes,
 
 @pytest.mark.skipif(not STATUS.ready, reason=f"{STATUS.problem}")
 def test_a_real_model_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
-    path = located(SMOLLM2)
+    path = locate_weights(SMOLLM2)
     assert path is not None
     short = tmp_path / "short.gguf"
     with path.open("rb") as whole, short.open("wb") as part:
@@ -185,7 +185,7 @@ def test_where_nobody_can_tell_what_a_processor_lacks_it_lacks_nothing(
         (tmp_path / "cpuinfo").write_text(told)
     monkeypatch.setattr(machine, "_CPU", tmp_path / "cpuinfo")
     monkeypatch.setattr("platform.machine", lambda: kind)
-    assert machine.lacking() == []
+    assert machine.missing_instructions() == []
 
 
 def test_an_engine_that_does_not_say_which_it_is_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from agent import Agent
-from agent.models import ModelFacts, Prices, facts, known_models, lookup, register_model
-from agent.models.lookup import narrowed
+from agent.models import ModelFacts, Prices, facts, list_models, lookup, register_model
+from agent.models.lookup import restrict_capabilities
 from agent.types import ProviderCapabilities
 
 ROOT = Path(__file__).parents[2]
@@ -193,8 +193,8 @@ def test_what_is_registered_wins_and_the_rest_stays() -> None:
 def test_models_of_ones_own_can_be_added() -> None:
     register_model(ModelFacts(provider="vllm", model="Our-Model", context_window=4096, tools=True))
     assert facts("vllm", "our-model").context_window == 4096
-    assert "our-model" in known_models("vllm")
-    assert "vllm:our-model" in known_models()
+    assert "our-model" in list_models("vllm")
+    assert "vllm:our-model" in list_models()
 
 
 @pytest.mark.parametrize(
@@ -214,10 +214,10 @@ def test_a_model_is_found_by_the_very_name_it_was_registered_by(provider: str, m
 
 
 def test_known_models_are_listed_by_provider_or_all_together() -> None:
-    assert "gpt-5" in known_models("openai-chat")
-    assert "claude-sonnet-4-5" in known_models("vertex")
-    assert known_models("nobody") == []
-    assert len(known_models()) > 300
+    assert "gpt-5" in list_models("openai-chat")
+    assert "claude-sonnet-4-5" in list_models("vertex")
+    assert list_models("nobody") == []
+    assert len(list_models()) > 300
 
 
 def test_the_table_is_read_at_the_first_lookup_and_not_before() -> None:
@@ -243,7 +243,7 @@ def test_capabilities_are_the_providers_as_far_as_the_model_has_them() -> None:
 
 def test_narrowing_never_adds_what_the_provider_cannot_carry() -> None:
     bare = ProviderCapabilities(streaming=True, max_context_tokens=1000)
-    can = narrowed(bare, facts("gemini", "gemini-2.5-pro"))
+    can = restrict_capabilities(bare, facts("gemini", "gemini-2.5-pro"))
     assert not can.vision
     assert not can.tools
     assert can.max_context_tokens == 1000

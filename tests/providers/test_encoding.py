@@ -19,7 +19,7 @@ APIS = ("openai-chat:gpt-4o", "openai-responses:gpt-4o", "anthropic:claude-sonne
 
 
 def with_model(request: AgentRequest, target: str) -> AgentRequest:
-    return request.changed(model=model_of(target), messages=tuple(request.to_messages()), input=None, system=None)
+    return request.copy_with(model=model_of(target), messages=tuple(request.to_messages()), input=None, system=None)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -31,7 +31,7 @@ def test_a_conversation_that_grew_is_written_as_one_that_is_new(target: str, dat
     expected = written(target, fresh(request), stream=stream)
     for length in range(len(request.messages)):
         hint = (None, "short", "long")[length % 3]  # what is marked for the vendor's cache is written differently
-        written(target, request.changed(messages=request.messages[:length], cache=hint), stream=stream)
+        written(target, request.copy_with(messages=request.messages[:length], cache=hint), stream=stream)
     for _ in range(2):
         assert written(target, request, stream=stream) == expected
 
@@ -44,11 +44,11 @@ def test_what_one_vendor_was_sent_does_not_change_what_another_is_sent(data: st.
     targets = data.draw(st.permutations(TARGETS))[:4]
     asked = [with_model(request, target) for target in targets]
     expected = [written(target, fresh(one)) for target, one in zip(targets, asked, strict=True)]
-    bare = request.changed(cache=None, tools=(), tool_choice=None, parallel_tool_calls=None, extra={"store": True})
+    bare = request.copy_with(cache=None, tools=(), tool_choice=None, parallel_tool_calls=None, extra={"store": True})
     for _ in range(2):
         for target, one, wanted in zip(targets, asked, expected, strict=True):
             written(target, with_model(bare, target))
-            written(target, one.changed(messages=one.messages[1:]))
+            written(target, one.copy_with(messages=one.messages[1:]))
             assert written(target, one) == wanted
 
 

@@ -32,7 +32,7 @@ def test_a_wire_format_keeps_its_promises(name: str, case: str) -> None:
 PROGRAM = """
 from agent import Agent, errors
 from agent.models.prices import price
-from agent.models import facts, known_models
+from agent.models import facts, list_models
 from agent.providers import known_providers
 from agent.schemas import compile_schema
 from agent.testing import Chaos, LoopbackServer, VendorScript, check_wire_format
@@ -41,7 +41,7 @@ from agent.types import ToolCall, ToolSpec, Usage
 check_wire_format("postcard")
 
 assert "postcard" in known_providers()
-model = next(name for name in known_models("mistral"))
+model = next(name for name in list_models("mistral"))
 assert facts("postcard", model).model_copy(update={"provider": "mistral"}) == facts("mistral", model)
 assert price(Usage(prompt_tokens=1000), provider="postcard", models=("mistral-large-latest",)) is not None
 assert compile_schema({"type": "object", "properties": {}}, "postcard").strict

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from agent.schemas import Compiled, compile_schema, is_object_schema, wrap_schema
+from agent.schemas import CompiledSchema, compile_schema, is_object_schema, wrap_schema
 
 DIALECTS = ("openai", "anthropic", "gemini")
 
 
-def one(schema: dict[str, Any], dialect: str, **beside: Any) -> tuple[dict[str, Any], Compiled]:
+def one(schema: dict[str, Any], dialect: str, **beside: Any) -> tuple[dict[str, Any], CompiledSchema]:
     """What becomes of a schema as a required property."""
     compiled = compile_schema({"type": "object", "properties": {"x": schema}, "required": ["x"], **beside}, dialect)
     return compiled.schema.get("properties", {}).get("x"), compiled
@@ -85,7 +85,7 @@ def test_recursion_stays_where_it_may() -> None:
 def test_recursion_is_cut_with_a_note_elsewhere(dialect: str) -> None:
     compiled = compile_schema(TREE, dialect)
     assert compiled.strict
-    assert "/: recursion is cut after 4 rounds; what is nested deeper cannot be answered" in compiled.lost
+    assert "/: recursion is cut after 4 levels; deeper values cannot be returned" in compiled.lost
     node = compiled.schema
     for _ in range(4):
         items = node["properties"]["children"]["items"]

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from agent import Agent, errors
-from agent.schemas import compile_schema, dead_end
+from agent.schemas import compile_schema, find_unresolved_reference
 from agent.testing import scripted_agent
 
 DIALECTS = ("openai", "anthropic", "gemini")
@@ -117,9 +117,12 @@ def test_a_reference_that_leads_nowhere_is_found_before_anything_is_paid_for(ref
 
 
 def test_references_that_lead_somewhere_are_no_dead_ends() -> None:
-    assert dead_end({**around({"$ref": "#/$defs/A"}), "$defs": {"A": around({"$ref": "#"})}}) is None
-    assert dead_end({**around({"$ref": "a.json"}), "$defs": {"A": {"$id": "a.json", "type": "string"}}}) is None
-    assert dead_end({**around({}), "$defs": {"Unused": {"$ref": "#/nowhere"}}}) is None
+    assert find_unresolved_reference({**around({"$ref": "#/$defs/A"}), "$defs": {"A": around({"$ref": "#"})}}) is None
+    assert (
+        find_unresolved_reference({**around({"$ref": "a.json"}), "$defs": {"A": {"$id": "a.json", "type": "string"}}})
+        is None
+    )
+    assert find_unresolved_reference({**around({}), "$defs": {"Unused": {"$ref": "#/nowhere"}}}) is None
 
 
 def test_parts_with_names_of_their_own_are_found_when_the_answer_is_judged() -> None:

@@ -11,15 +11,15 @@ from typing import Any
 from agent.stores import (
     ConflictError,
     SearchHit,
+    SearchTerms,
     SessionNotFoundError,
     SessionRecord,
-    Words,
     check_session_id,
-    new_rows,
+    extract_text,
     read_rows,
-    text_of,
+    select_new_rows,
 )
-from agent.stores.base import NodeRow, as_json, check_limit
+from agent.stores.base import NodeRow, check_limit, encode_object
 
 
 class Server:
@@ -115,14 +115,14 @@ class RemoteStore:
         return records[:limit]
 
     async def search(self, text: str, *, limit: int = 20) -> Sequence[SearchHit]:
-        words = Words(text)
+        words = SearchTerms(text)
         hits: list[SearchHit] = []
         for name, (_, written) in reversed(self._documents()):
             document = json.loads(written)
             for _, row in reversed(document["nodes"]):
                 node = json.loads(row)
-                if words and words.are_in(text_of(node)):
-                    hits.append(SearchHit(name, document["title"], node["id"], words.excerpt(text_of(node))))
+                if words and words.are_in(extract_text(node)):
+                    hits.append(SearchHit(name, document["title"], node["id"], words.excerpt(extract_text(node))))
         return hits[:limit]
 
     async def delete(self, session_id: str) -> None:
@@ -166,10 +166,10 @@ def _changed(
     metadata: Mapping[str, Any] | None,
 ) -> str:
     there = {json.loads(text)["id"]: text for _, text in document["nodes"]}
-    fresh = new_rows(read_rows(rows), heads, known=there.__contains__, text=there.get)
+    fresh = select_new_rows(read_rows(rows), heads, known=there.__contains__, text=there.get)
     document["nodes"] += [[version, row.text] for row in fresh]
     document["heads"] = list(heads)
     document["updated_at"] = datetime.now(UTC).timestamp()
     document["title"] = document["title"] if title is None else title
     document["metadata"] = document["metadata"] if metadata is None else dict(metadata)
-    return as_json("The session", document)
+    return encode_object("The session", document)

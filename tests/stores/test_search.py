@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from agent.stores import MemoryStore, SqliteStore, Store, Words, sqlite_search, text_of
+from agent.stores import MemoryStore, SearchTerms, SqliteStore, Store, extract_text, sqlite_search
 from tests.conftest import SEED
 from tests.stores.turns import row
 
@@ -92,10 +92,10 @@ def test_what_was_said_is_text_and_what_was_not_is_not() -> None:
         "plain",
         7,
     ]
-    assert text_of({"data": {"role": "assistant", "content": parts}}) == "said\nresult\nrefused\ncoded\nplain"
-    assert text_of({"data": {"type": "system_prompt", "content": "prompt"}}) == "prompt"
+    assert extract_text({"data": {"role": "assistant", "content": parts}}) == "said\nresult\nrefused\ncoded\nplain"
+    assert extract_text({"data": {"type": "system_prompt", "content": "prompt"}}) == "prompt"
     for nothing in ({}, {"data": None}, {"data": "x"}, {"data": {"type": "stop_reason"}}, {"data": {"content": None}}):
-        assert text_of(nothing) == ""
+        assert extract_text(nothing) == ""
 
 
 def test_the_index_and_a_search_without_it_find_the_same(ram: Path) -> None:
@@ -162,7 +162,7 @@ def test_an_index_that_claims_too_much_is_made_anew(ram: Path) -> None:
 def test_no_query_is_an_error_and_quotes_cannot_be_left(text: str, said: str) -> None:
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE VIRTUAL TABLE search USING fts5 (text, columnsize = 0, tokenize = 'unicode61')")
-    words = Words(text)
+    words = SearchTerms(text)
     if words and sqlite_search.serves(words):
         connection.execute("SELECT rowid FROM search WHERE search MATCH ?", (sqlite_search.query(words),)).fetchall()
     assert words.are_in(text + said)

@@ -40,7 +40,7 @@ def _at_home(message: Message, provider: str) -> Message:
     if isinstance(message.content, str):
         return message
     parts = [
-        part if part.origin is None else part.model_copy(update={"origin": part.origin.changed(provider=provider)})
+        part if part.origin is None else part.model_copy(update={"origin": part.origin.copy_with(provider=provider)})
         for part in message.content
     ]
     return message.model_copy(update={"content": tuple(parts)})

@@ -51,7 +51,7 @@ def test_a_message_of_plain_text_equals_a_validated_one(role: Any, content: str)
     assert type(made.role) is Role
     assert made.to_dict() == read.to_dict()
     assert pickle.loads(pickle.dumps(made)) == made
-    assert made.changed(name="n").model_fields_set == {"role", "content", "name"}
+    assert made.copy_with(name="n").model_fields_set == {"role", "content", "name"}
     assert made.model_fields_set == {"role", "content"}
 
 

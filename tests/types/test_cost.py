@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from agent.testing import scripted_agent
 from agent.types import AgentRequest, AgentResponse, Attempt, Message, Route, Usage
-from agent.types.usage import Cost
+from agent.types.usage import LazyCost
 
 ROOT = Path(__file__).parents[2]
 USAGE = Usage(prompt_tokens=3, completion_tokens=4)
@@ -38,7 +38,7 @@ class Counted:
 
 
 def unpriced(counted: Counted, **fields: Any) -> AgentResponse:
-    return AgentResponse(model="m", text="hi", usage=USAGE, **fields).with_cost(Cost.lazy(counted))
+    return AgentResponse(model="m", text="hi", usage=USAGE, **fields).with_cost(LazyCost.lazy(counted))
 
 
 def known(**fields: Any) -> AgentResponse:
@@ -81,7 +81,7 @@ def test_whatever_reads_all_fields_finds_the_cost(reader: str) -> None:
 def test_a_copy_stays_lazy_and_keeps_the_raw_response() -> None:
     counted = Counted()
     response = (
-        AgentResponse(model="m", raw={"x": 1}).with_cost(Cost.lazy(counted)).model_copy(update={"latency_ms": 5.0})
+        AgentResponse(model="m", raw={"x": 1}).with_cost(LazyCost.lazy(counted)).model_copy(update={"latency_ms": 5.0})
     )
     assert counted.times == 0
     assert response.raw == {"x": 1}
@@ -118,7 +118,7 @@ def test_threads_that_ask_at_once_find_the_same() -> None:
 
 
 def test_attempts_are_lazy_too_and_compare_in_a_route() -> None:
-    attempt = Attempt(target="a", usage=USAGE).with_cost(Cost.lazy(lambda: (0.25, None)))
+    attempt = Attempt(target="a", usage=USAGE).with_cost(LazyCost.lazy(lambda: (0.25, None)))
     assert Route([attempt]) == Route([Attempt(target="a", usage=USAGE, cost=0.25)])
     assert attempt.to_dict() == Attempt(target="a", usage=USAGE, cost=0.25).to_dict()
     assert hash(attempt) == hash(Attempt(target="a", usage=USAGE, cost=0.25))

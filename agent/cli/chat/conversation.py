@@ -13,7 +13,7 @@ from typing import Any
 from ...client import Caller
 from ...errors import AgentError, ConfigurationError
 from ...graph import DAG, Message
-from ...graph.dag import before_last_turn
+from ...graph.dag import rewind_last_turn
 from ...loop.approval import BeforeToolCall
 from ...loop.results import RunResult
 from ...loop.streams import RunStream
@@ -214,7 +214,7 @@ class Conversation:
         """
         if self.unanswered is not None:
             return self.ask(self.unanswered)
-        earlier = before_last_turn(self.dag)
+        earlier = rewind_last_turn(self.dag)
         questions = [node.data for node in self.dag.nodes() if is_question(node)]
         if earlier is None or not questions:
             raise ConfigurationError("There is nothing to ask again.", field="/retry", fix="Ask something first.")
@@ -278,7 +278,7 @@ class Conversation:
         """Go back to before the last turns. They stay in the graph."""
         dag = self.dag
         for _ in range(turns):
-            earlier = before_last_turn(dag)
+            earlier = rewind_last_turn(dag)
             if earlier is None:
                 raise ConfigurationError(
                     "There is no turn to undo." if turns == 1 else f"There are fewer than {turns} turns.",

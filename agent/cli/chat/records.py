@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import ConfigurationError
 from ...graph import DAG, Message, Node, Role, SystemPrompt, ToolResultContent
-from ...graph.files import node_row, read_row
+from ...graph.files import decode_node, encode_node
 from ...stores.base import ConflictError, SessionNotFoundError, SessionRecord, check_session_id
 from ...stores.sqlite import SqliteStore
 from ...types import Usage
@@ -86,7 +86,7 @@ def nodes_of(record: SessionRecord, known: dict[str, Node] | None = None) -> dic
     nodes: dict[str, Node] = {} if known is None else known
     for row in record.nodes:
         if row["id"] not in nodes:
-            nodes[row["id"]] = read_row(row, nodes)
+            nodes[row["id"]] = decode_node(row, nodes)
     return nodes
 
 
@@ -227,7 +227,7 @@ def copied(
     metadata: dict[str, Any] = {FORKED_FROM: forked_from}
     if models:
         metadata[MODELS] = list(models)
-    rows = [node_row(node) for node in dag.nodes()]
+    rows = [encode_node(node) for node in dag.nodes()]
     heads = [head.id for head in dag.heads]
     numbers = iter(range(2, 1000))
     while True:

@@ -16,7 +16,7 @@ from typing_extensions import override
 from ... import errors
 from ...engine.wire import WireRequest
 from ...types import AgentConfig, AgentRequest, AgentResponse, RefusalContent, ToolCall
-from ...types._base import validated
+from ...types._base import validate_with
 from ..base import NOWHERE, Address, StreamDecoder, resolve
 from ..codec import CodecBase
 from ..failures import request_id
@@ -71,7 +71,7 @@ def _told(variables: tuple[str, ...]) -> str | None:
 
 def _at(config: AgentConfig, base_url: str) -> AgentConfig:
     """What the environment says is checked as if it had been passed in."""
-    return validated(lambda: config.with_overrides(base_url=base_url))
+    return validate_with(lambda: config.with_overrides(base_url=base_url))
 
 
 def _filled(dialect: Dialect, provider: str) -> str | None:
