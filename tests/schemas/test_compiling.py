@@ -108,7 +108,7 @@ def test_recursion_that_branches_is_cut_earlier_where_it_is_written_out() -> Non
     children = {name: {"$ref": "#"} for name in "abcdef"}
     compiled = compile_schema({"type": "object", "properties": children}, "gemini")
     assert compiled.strict
-    assert any("cut after 2 rounds" in note for note in compiled.lost)
+    assert any("cut after 2 levels" in note for note in compiled.lost)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
