@@ -194,7 +194,7 @@ def _discarded(attempt: Attempt) -> Attempt:
     """Relabel an answer that came at the same moment as the winner's: it is paid for, and not used."""
     if attempt.error is not None:
         return attempt
-    return attempt.changed(error="Cancelled", message=_FASTER)
+    return attempt.copy_with(error="Cancelled", message=_FASTER)
 
 
 def _record_timeout(state: RoutingState, legs: dict[Branch, _Leg], error: errors.TimeoutError, now: float) -> None:
