@@ -19,7 +19,7 @@ from .calls.preflight import check, counted, counter_of, token_count
 from .calls.requests import RequestLike, prepare, read_config, read_request
 from .calls.streams import Partials, Settle
 from .calls.structured_output import structured
-from .client import Caller
+from .client import Client
 from .engine.context import Call
 from .engine.wire import Limits, Transport
 from .errors import ConfigurationError
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .middleware import Middleware
 
 
-class Agent(Caller):
+class Agent(Client):
     """Calls one model.
 
     ```python

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .tools.base import Tool
 
 
-class Caller:
+class Client:
     """Asks a model. Each method that takes a request also takes any of its fields as keyword arguments."""
 
     _loop: ToolLoopConfig | None = None
@@ -59,11 +59,11 @@ class Caller:
         """What it can do."""
         raise NotImplementedError
 
-    def with_config(self, **changes: Any) -> Caller:
+    def with_config(self, **changes: Any) -> Client:
         """Another one with some settings changed; this one stays as it is."""
         raise NotImplementedError
 
-    def _chosen(self, overrides: Mapping[str, Any]) -> tuple[Caller, Mapping[str, Any]]:
+    def _chosen(self, overrides: Mapping[str, Any]) -> tuple[Client, Mapping[str, Any]]:
         """Who answers a request with these overrides, and what is left of them."""
         return self, overrides
 

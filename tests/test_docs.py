@@ -313,7 +313,9 @@ def test_the_demo_shows_answers_and_failures(demo_output: str) -> None:
 
 
 def test_the_quickstart_shows_what_the_demo_prints(demo_output: str) -> None:
-    shown = next(block for block in text_blocks(ROOT / "docs" / "quickstart.md") if "1. A question and its answer" in block)
+    shown = next(
+        block for block in text_blocks(ROOT / "docs" / "quickstart.md") if "1. A question and its answer" in block
+    )
     assert without_what_differs(shown) == without_what_differs(demo_output)
 
 

@@ -37,7 +37,7 @@ from .values import BatchInterrupted, BatchItem, BatchProgress
 from .worker import CONCURRENCY, Ask, Options, Plan, read_options
 
 if TYPE_CHECKING:
-    from ..client import Caller
+    from ..client import Client
 
 Readable: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 _SHOWN = 5
@@ -73,7 +73,7 @@ class FileReport:
 
 
 def run_file(
-    caller: Caller,
+    caller: Client,
     source: Readable,
     target: str | os.PathLike[str] | BinaryIO,
     *,

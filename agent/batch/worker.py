@@ -25,7 +25,7 @@ from ..types import AgentRequest, AgentResponse, Message
 from .values import BatchItem, BatchProgress, usages_of
 
 if TYPE_CHECKING:
-    from ..client import Caller
+    from ..client import Client
 
 
 CONCURRENCY = 32
@@ -37,7 +37,7 @@ OnProgress: TypeAlias = Callable[[BatchProgress], object]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a batch goes about its work; see `Caller.batch`."""
+    """How a batch goes about its work; see `Client.batch`."""
 
     concurrency: int = CONCURRENCY
     on_progress: OnProgress | None = None
@@ -65,7 +65,7 @@ class Options:
 _NAMES = frozenset(Options.__dataclass_fields__) - {"earlier"}
 
 
-def read_options(caller: Caller, given: Mapping[str, Any]) -> tuple[Ask, Options]:
+def read_options(caller: Client, given: Mapping[str, Any]) -> tuple[Ask, Options]:
     """How each request is asked, and how the batch goes about it. What is wrong with either is raised here, once."""
     options = Options(**{name: value for name, value in given.items() if name in _NAMES})
     chosen, overrides = caller._chosen({name: value for name, value in given.items() if name not in _NAMES})
@@ -76,7 +76,7 @@ def read_options(caller: Caller, given: Mapping[str, Any]) -> tuple[Ask, Options
     return partial(chosen.acomplete, **overrides), options
 
 
-def _check_ready(caller: Caller) -> None:
+def _check_ready(caller: Client) -> None:
     """A key that is missing is missing for every request."""
     caller._call(streaming=False)
     problems = {target.name: target.problem for target in getattr(caller, "targets", ())}

@@ -26,7 +26,7 @@ from . import exit_codes
 
 if TYPE_CHECKING:
     from agent.calls.requests import RequestLike
-    from agent.client import Caller
+    from agent.client import Client
     from agent.types import AgentRequest
 
 EMBEDDED = "local:smollm2"
@@ -34,7 +34,7 @@ SESSIONS = "sessions.db"
 """The file with the conversations, in the folder of `home`."""
 
 
-def caller(models: Sequence[str] = (), strategy: str | None = None, **settings: Any) -> Caller:
+def caller(models: Sequence[str] = (), strategy: str | None = None, **settings: Any) -> Client:
     """An agent for one model, a router for several.
 
     Args:

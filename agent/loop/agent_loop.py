@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Literal
 
-from ..client import Caller
+from ..client import Client
 from ..errors import ConfigurationError
 from ..tools.base import Tool
 from ..tools.functions import as_tool
@@ -58,7 +58,7 @@ class AgentLoop:
 
     def __init__(
         self,
-        caller: Caller,
+        caller: Client,
         *,
         system_prompt: str = "",
         tools: Iterable[Any] = (),

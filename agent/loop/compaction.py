@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from ..client import Caller
+from ..client import Client
 from ..errors import AgentError, ConfigurationError
 from ..models.token_estimates import estimate_prompt
 from ..types import AgentRequest, Message, Role, ToolCall, ToolResult
@@ -45,7 +45,7 @@ class Compaction:
         keep: The share of the window that the latest turns may take, untouched.
     """
 
-    def __init__(self, caller: Caller, *, window: int | None = None, at: float = 0.8, keep: float = 0.3) -> None:
+    def __init__(self, caller: Client, *, window: int | None = None, at: float = 0.8, keep: float = 0.3) -> None:
         known = window if window is not None else caller.capabilities.max_context_tokens
         if known is None:
             raise ConfigurationError(

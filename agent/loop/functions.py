@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from ..agent import Agent
 from ..calls.streams import AsyncResponseStream
-from ..client import Caller
+from ..client import Client
 from ..engine.context import Context as RunContext
 from ..engine.drivers.asyncio import AioRun
 from ..engine.flow import Emit, Flow, Invoke
@@ -69,11 +69,11 @@ class AgentStreamResponse:
         await self.aclose()
 
 
-def stream_function(caller: Caller | Callable[[Model], Caller]) -> StreamFn:
+def stream_function(caller: Client | Callable[[Model], Client]) -> StreamFn:
     """An agent or router as a stream function; or a function that finds one for a model."""
 
     async def stream(model: Model, context: Context, options: SimpleStreamOptions) -> AgentStreamResponse:
-        chosen = caller if isinstance(caller, Caller) else caller(model)
+        chosen = caller if isinstance(caller, Client) else caller(model)
         settings: dict[str, Any] = {
             name: value for name in ("temperature", "max_tokens") if (value := options.get(name)) is not None
         }

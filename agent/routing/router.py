@@ -15,7 +15,7 @@ from ..agent import Agent, read_middleware
 from ..calls.call import recorded, settled
 from ..calls.requests import RequestLike, check_not_empty, read_request
 from ..calls.streams import Partials, Settle
-from ..client import Caller
+from ..client import Client
 from ..engine.context import Call, Context
 from ..engine.flow import Flow
 from ..engine.wire import Transport
@@ -60,7 +60,7 @@ _OPTIONS = frozenset(
 )
 
 
-class Router(Caller):
+class Router(Client):
     """Asks the best of several agents, and another one if it fails.
 
     ```python
@@ -289,7 +289,7 @@ class Router(Caller):
         return self.with_config(**route), {name: value for name, value in overrides.items() if name != "route"}
 
     @override
-    def _chosen(self, overrides: Mapping[str, Any]) -> tuple[Caller, Mapping[str, Any]]:
+    def _chosen(self, overrides: Mapping[str, Any]) -> tuple[Client, Mapping[str, Any]]:
         return self._router(overrides)
 
     @override

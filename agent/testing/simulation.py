@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from ..calls.requests import RequestLike
-from ..client import Caller
+from ..client import Client
 from ..engine.context import Context
 from ..engine.drivers.simulated import SimulatedRun, Simulation
 from ..engine.flow import Emit, Flow, Sleep
@@ -59,7 +59,7 @@ class SimulatedLoop:
     def __init__(
         self,
         simulation: Simulation,
-        agent: Caller,
+        agent: Client,
         request: RequestLike | PausedRun,
         *,
         streaming: bool = True,
@@ -115,7 +115,7 @@ class SimulatedLoop:
 
 
 def simulate(
-    simulation: Simulation, agent: Caller, request: RequestLike, *, streaming: bool = False, **overrides: Any
+    simulation: Simulation, agent: Client, request: RequestLike, *, streaming: bool = False, **overrides: Any
 ) -> AgentResponse:
     """One call of an agent or a router in a simulated world. Its events are in `simulation.events`."""
     flow, deadline = _begun(simulation, agent, request, streaming, overrides)
@@ -124,7 +124,7 @@ def simulate(
 
 
 def start(
-    simulation: Simulation, agent: Caller, request: RequestLike, *, streaming: bool = False, **overrides: Any
+    simulation: Simulation, agent: Client, request: RequestLike, *, streaming: bool = False, **overrides: Any
 ) -> SimulatedRun:
     """Begin a call beside whatever else goes on in the world; `simulation.finish()` lets all of it happen."""
     flow, deadline = _begun(simulation, agent, request, streaming, overrides)
@@ -132,7 +132,7 @@ def start(
 
 
 def _begun(
-    simulation: Simulation, agent: Caller, request: RequestLike, streaming: bool, overrides: dict[str, Any]
+    simulation: Simulation, agent: Client, request: RequestLike, streaming: bool, overrides: dict[str, Any]
 ) -> tuple[Flow[AgentResponse], float]:
     limit = agent.deadline_of(request, **overrides)
     deadline = math.inf if limit is None else simulation.now + limit

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from agent import Agent
 from agent.batch import BatchItem, BatchResult
-from agent.client import Caller
+from agent.client import Client
 from agent.engine.wire import Limits, Reply, WireRequest
 from agent.testing import Answer, Script, ScriptedTransport
 from tests.support.drivers import run_and_leave_nothing
@@ -32,14 +32,14 @@ class Way:
 
     name = ""
 
-    def batch(self, caller: Caller, requests: Any, **options: Any) -> BatchResult:
+    def batch(self, caller: Client, requests: Any, **options: Any) -> BatchResult:
         raise NotImplementedError
 
-    def stream(self, caller: Caller, requests: Any, until: int | None = None, **options: Any) -> list[BatchItem]:
+    def stream(self, caller: Client, requests: Any, until: int | None = None, **options: Any) -> list[BatchItem]:
         """The items as they come; the loop is left after `until` of them."""
         raise NotImplementedError
 
-    def closing(self, caller: Caller, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
+    def closing(self, caller: Client, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
         """The stream is closed while its loop goes on: after its first item, and then nothing may come any more."""
         raise NotImplementedError
 
@@ -48,7 +48,7 @@ class Blocking(Way):
     name = "sync"
 
     @override
-    def batch(self, caller: Caller, requests: Any, **options: Any) -> BatchResult:
+    def batch(self, caller: Client, requests: Any, **options: Any) -> BatchResult:
         before = threading.active_count()
         try:
             return caller.batch(requests, **options)
@@ -56,7 +56,7 @@ class Blocking(Way):
             assert no_more_threads_than(before), "a thread was left behind"
 
     @override
-    def stream(self, caller: Caller, requests: Any, until: int | None = None, **options: Any) -> list[BatchItem]:
+    def stream(self, caller: Client, requests: Any, until: int | None = None, **options: Any) -> list[BatchItem]:
         before = threading.active_count()
         items: list[BatchItem] = []
         for item in caller.batch_stream(requests, **options):
@@ -67,7 +67,7 @@ class Blocking(Way):
         return items
 
     @override
-    def closing(self, caller: Caller, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
+    def closing(self, caller: Client, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
         items: list[BatchItem] = []
         stream = caller.batch_stream(requests, **options)
         for item in stream:
@@ -80,11 +80,11 @@ class Awaiting(Way):
     name = "aio"
 
     @override
-    def batch(self, caller: Caller, requests: Any, **options: Any) -> BatchResult:
+    def batch(self, caller: Client, requests: Any, **options: Any) -> BatchResult:
         return run_and_leave_nothing(caller.abatch(requests, **options))
 
     @override
-    def stream(self, caller: Caller, requests: Any, until: int | None = None, **options: Any) -> list[BatchItem]:
+    def stream(self, caller: Client, requests: Any, until: int | None = None, **options: Any) -> list[BatchItem]:
         async def main() -> list[BatchItem]:
             items: list[BatchItem] = []
             async for item in caller.abatch_stream(requests, **options):
@@ -96,7 +96,7 @@ class Awaiting(Way):
         return run_and_leave_nothing(main())
 
     @override
-    def closing(self, caller: Caller, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
+    def closing(self, caller: Client, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
         async def main() -> tuple[list[BatchItem], list[BatchItem]]:
             items: list[BatchItem] = []
             stream = caller.abatch_stream(requests, **options)

@@ -15,7 +15,7 @@ from math import inf
 from typing import Any
 
 from agent import Router, errors
-from agent.client import Caller
+from agent.client import Client
 from agent.engine.drivers.simulated import Stopped
 from agent.engine.flow import AnyEffect, Invoke, Open, Read, Send
 from agent.engine.wire import Answer, WireRequest
@@ -277,7 +277,7 @@ class World:
             },
         )  # fmt: skip
 
-    def _caller(self) -> Caller:
+    def _caller(self) -> Client:
         if len(self._agents) == 1:
             return self._agents[0]
         return Router(list(self._agents), on_partial="restart")  # a new process has no experience with its targets

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent import Agent, Router, tool
-from agent.client import Caller
+from agent.client import Client
 from agent.sessions import AgentSession
 from agent.stores import SqliteStore
 from agent.testing import Answer, ScriptedTransport
@@ -66,7 +66,7 @@ def _router(strategy: StrategyName) -> Router:
     return Router([_agent("chat"), _agent("anthropic"), _agent("gemini")], strategy=strategy)
 
 
-WAYS: dict[str, tuple[Callable[[], Caller], str]] = {
+WAYS: dict[str, tuple[Callable[[], Client], str]] = {
     **{api: (partial(_agent, api), "complete") for api in MODELS},
     "settings": (lambda: _agent("chat", default_system="Be kind.", extra={"user": "me"}), "complete"),
     "cached": (lambda: _agent("anthropic", cache="short"), "complete"),

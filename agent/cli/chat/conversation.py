@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...client import Caller
+from ...client import Client
 from ...errors import AgentError, ConfigurationError
 from ...graph import DAG, Message
 from ...graph.dag import rewind_last_turn
@@ -37,7 +37,7 @@ from .records import (
     title_from,
 )
 
-MakeCaller = Callable[[Sequence[str]], Caller]
+MakeCaller = Callable[[Sequence[str]], Client]
 """From `provider:model`, once or several times, to whoever is asked."""
 
 
@@ -50,7 +50,7 @@ class Asking:
     tools: Sequence[Any] = ()
     before_tool_call: BeforeToolCall | None = None
     loop: ToolLoopConfig = field(default_factory=ToolLoopConfig)
-    caller: Caller = field(init=False)
+    caller: Client = field(init=False)
 
     def __post_init__(self) -> None:
         self.caller = self.make(self.models)

@@ -16,7 +16,7 @@ from typing import Any
 from agent.testing import FAULTS
 from tests.engine.play import NO_TLS
 from tests.support.drivers import make_transport
-from tests.testing.faults.playing import PATIENT, Caller, Outcome
+from tests.testing.faults.playing import PATIENT, Client, Outcome
 
 HEAVY = [(fault.name, form) for fault in FAULTS.values() if fault.heavy for form in sorted(fault.forms)]
 BEAT = 0.002
@@ -48,7 +48,7 @@ class Heart:
             self.worked = max(self.worked, time.thread_time() - work)
 
 
-async def beside_a_heart(caller: Caller, agent: Any, *, streaming: bool) -> tuple[Outcome, Heart]:
+async def beside_a_heart(caller: Client, agent: Any, *, streaming: bool) -> tuple[Outcome, Heart]:
     heart = Heart()
     beating = asyncio.create_task(heart.beat())
     await asyncio.sleep(4 * BEAT)
@@ -58,7 +58,7 @@ async def beside_a_heart(caller: Caller, agent: Any, *, streaming: bool) -> tupl
     return outcome, heart
 
 
-def measure(caller: Caller, codec: str, driver: str, fault: str, form: str) -> dict[str, Any]:
+def measure(caller: Client, codec: str, driver: str, fault: str, form: str) -> dict[str, Any]:
     agent = caller.agent(codec, fault, **PATIENT)
     gc.collect()
     forget_the_peak()
@@ -82,7 +82,7 @@ def measure(caller: Caller, codec: str, driver: str, fault: str, form: str) -> d
 
 
 def main(url: str, codec: str, driver: str) -> None:
-    caller = Caller(transport=make_transport("httpx" if "httpx" in driver else None, proxy=False, ssl_context=NO_TLS))
+    caller = Client(transport=make_transport("httpx" if "httpx" in driver else None, proxy=False, ssl_context=NO_TLS))
     caller.url = url
     for _ in range(3):  # what is imported and made once is not counted
         measure(caller, codec, driver, "good", "stream")

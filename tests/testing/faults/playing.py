@@ -53,7 +53,7 @@ class Outcome:
     text: str = field(default="")
 
 
-class Caller:
+class Client:
     """Calls agents, blocking or with await: against the faulty server, or wherever their transport leads."""
 
     def __init__(self, server: LoopbackServer | None = None, transport: Transport | None = None) -> None:
@@ -95,8 +95,8 @@ class Caller:
 
 
 @contextmanager
-def calling(carrier: str | None = None) -> Iterator[Caller]:
+def calling(carrier: str | None = None) -> Iterator[Client]:
     with LoopbackServer(faulty) as server:
         transport = make_transport(carrier, proxy=False, ssl_context=NO_TLS)
-        yield Caller(server, transport)
+        yield Client(server, transport)
         transport.close()

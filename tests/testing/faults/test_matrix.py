@@ -17,7 +17,7 @@ from agent.transports.http import HttpTransport
 from agent.types import AgentResponse
 from tests.support.cases import FULL, for_each
 from tests.testing.faults.expected import EXPECTED, OF_ITS_OWN, RETRY_AFTER, Failure, expected, ok
-from tests.testing.faults.playing import CODECS, LIMITS, WORDS, Caller, Outcome, calling, good
+from tests.testing.faults.playing import CODECS, LIMITS, WORDS, Client, Outcome, calling, good
 
 pytestmark = pytest.mark.malformed
 
@@ -52,13 +52,13 @@ def by_fault(fault: str, *_: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def caller() -> Iterator[Caller]:
+def caller() -> Iterator[Client]:
     with calling() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def httpx_caller() -> Iterator[Caller]:
+def httpx_caller() -> Iterator[Client]:
     with calling("httpx") as made:
         yield made
 
@@ -87,7 +87,7 @@ def judge(codec: str, fault: str, form: str, response: AgentResponse | None, err
         assert error.retry_after == pytest.approx(RETRY_AFTER[fault])
 
 
-def call(caller: Caller, codec: str, fault: Fault, form: str, driver: str) -> Outcome:
+def call(caller: Client, codec: str, fault: Fault, form: str, driver: str) -> Outcome:
     options = {}
     if fault.kind == "client":  # no server can do these
         assert caller.transport is not None
@@ -109,7 +109,7 @@ def test_every_fault_is_in_the_table_and_there_are_more_than_a_hundred() -> None
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_without_a_fault_all_is_well(caller: Caller, codec: str) -> None:
+def test_without_a_fault_all_is_well(caller: Client, codec: str) -> None:
     for driver in DRIVERS:
         for streaming in (False, True):
             outcome = caller.either(caller.agent(codec, "good"), streaming=streaming, driver=driver)
@@ -117,11 +117,11 @@ def test_without_a_fault_all_is_well(caller: Caller, codec: str) -> None:
 
 
 @for_each("fault, form, codec, driver", everywhere(DRIVERS), by=by_fault)
-def test_a_fault_is_a_typed_error(caller: Caller, fault: str, form: str, codec: str, driver: str) -> None:
+def test_a_fault_is_a_typed_error(caller: Client, fault: str, form: str, codec: str, driver: str) -> None:
     check_fault(caller, fault, form, codec, driver)
 
 
-def check_fault(caller: Caller, fault: str, form: str, codec: str, driver: str) -> None:
+def check_fault(caller: Client, fault: str, form: str, codec: str, driver: str) -> None:
     if isinstance(caller.transport, HttpTransport):
         caller.transport.close()  # a server that closes a kept connection is asked again, on a new one
     outcome = call(caller, codec, FAULTS[fault], form, driver)
@@ -131,7 +131,7 @@ def check_fault(caller: Caller, fault: str, form: str, codec: str, driver: str) 
 
 
 @for_each("fault, form, driver", [(*case, driver) for case in cases(QUICK) for driver in DRIVERS], by=by_fault)
-def test_through_httpx_a_fault_is_the_same_error(httpx_caller: Caller, fault: str, form: str, driver: str) -> None:
+def test_through_httpx_a_fault_is_the_same_error(httpx_caller: Client, fault: str, form: str, driver: str) -> None:
     """In one API: what a transport brings is the same for all of them."""
     check_fault(httpx_caller, fault, form, "openai-chat", driver)
 
@@ -140,7 +140,7 @@ def test_through_httpx_a_fault_is_the_same_error(httpx_caller: Caller, fault: st
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize(("fault", "form"), cases(SLOW))
 def test_through_httpx_who_keeps_us_waiting_is_left_in_time(
-    httpx_caller: Caller, fault: str, form: str, driver: str
+    httpx_caller: Client, fault: str, form: str, driver: str
 ) -> None:
     test_who_keeps_us_waiting_is_left_in_time(httpx_caller, fault, form, driver)
 
@@ -148,7 +148,7 @@ def test_through_httpx_who_keeps_us_waiting_is_left_in_time(
 @pytest.mark.timing
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize(("fault", "form"), cases(SLOW))
-def test_who_keeps_us_waiting_is_left_in_time(caller: Caller, fault: str, form: str, driver: str) -> None:
+def test_who_keeps_us_waiting_is_left_in_time(caller: Client, fault: str, form: str, driver: str) -> None:
     """All four APIs at once: a limit is what each of them waits for."""
     agents = [caller.agent(codec, fault, **LIMITS) for codec in CODECS]
     streaming = form == "stream"
@@ -171,9 +171,9 @@ def test_without_a_socket_a_fault_comes_to_the_same(fault: str, form: str, codec
     """Around a transport, and in a simulation: what is broken at the wire there is seen as a client would see it."""
     streaming = form == "stream"
     transport = FaultyTransport(ScriptedTransport(good), [fault], share=1.0)
-    agent = Caller().agent(codec, "any", transport=transport)
+    agent = Client().agent(codec, "any", transport=transport)
     for driver in DRIVERS:
-        outcome = Caller().either(agent, streaming=streaming, driver=driver)
+        outcome = Client().either(agent, streaming=streaming, driver=driver)
         judge(codec, fault, form, outcome.response, outcome.error)
     judge(codec, fault, form, *simulated(codec, fault, streaming=streaming))
     assert [injected.fault.name for injected in transport.injected] == [fault, fault]
@@ -190,7 +190,7 @@ def simulated(
 ) -> tuple[AgentResponse | None, AgentError | None]:
     simulation = Simulation(Chaos(good, [fault], share=1.0))
     try:
-        return simulate(simulation, Caller().agent(codec, "any", **options), "Hi", streaming=streaming), None
+        return simulate(simulation, Client().agent(codec, "any", **options), "Hi", streaming=streaming), None
     except AgentError as error:
         return None, error
     finally:
