@@ -117,18 +117,18 @@ class Agent(Client):
                     field="http_client",
                     fix="Pass one of them.",
                 )
-            transport = transports.through_http_client(http_client)
+            transport = transports.for_http_client(http_client)
         if client is not None and get_api_key is not None:
             raise ConfigurationError(
                 "client and get_api_key are both given.", field="get_api_key", fix="Leave it out: a client has its key."
             )
         if isinstance(transport, str):
-            transports.check(transport)
+            transports.check_transport(transport)
         self.middleware = read_middleware(middleware) if middleware else ()
         self._get_key = get_api_key
         self._keys = None if get_api_key is None else _read_keys(get_api_key, self)
         self._client = client
-        self._brought_transport = transport if client is None else transports.through_sdk(client)
+        self._brought_transport = transport if client is None else transports.for_sdk_client(client)
         self._provider: Provider | None = None
         self._retries = retry_budget(self.retry.budget)
         self._calls: dict[bool, Call] = {}
@@ -322,7 +322,7 @@ class Agent(Client):
     @override
     def _transport(self) -> Transport:
         brought = self._brought_transport or self.provider.transport
-        return transports.load(brought) if isinstance(brought, str) else brought
+        return transports.shared_transport(brought) if isinstance(brought, str) else brought
 
     # As one of several
 

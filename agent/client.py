@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .calls.call import settle_stream
 from .calls.requests import RequestLike, read_request
 from .calls.streams import AsyncJsonStream, AsyncResponseStream, JsonStream, ResponseStream, Settle, StartedResponse
-from .engine.context import Call, Context, RunPlace, ambient_deadline
+from .engine.context import Call, Context, RunTurn, ambient_deadline
 from .engine.drivers.sync import SyncRun, drain
 from .engine.wire import Transport
 from .errors import ConfigurationError
@@ -338,7 +338,7 @@ class Client:
         from .middleware.base import CallInfo  # lazy: only callers with middleware need it
         from .middleware.flow import observe_events  # lazy: only callers with middleware need it
 
-        place = RunPlace(run.record.run_id, 0)
+        place = RunTurn(run.record.run_id, 0)
         target = ":".join(filter(None, self.provider_and_model()))
         info = CallInfo(streaming=streaming, target=target, request=run.plan.request, run=place)
         return observe_events(flow, self.middleware, info)

@@ -33,7 +33,7 @@ def serve() -> None:
     answers: dict[bool, Answer] = {}
     for streaming, script in ((False, Script("An answer of a few words.")), (True, Script(("word " * CHUNKS).strip()))):
         answer = script(WireRequest("/v1/chat/completions", (), STREAM if streaming else BODY))
-        pieces = [piece.outcome for piece in answer.timed() if isinstance(piece.outcome, bytes)]
+        pieces = [piece.outcome for piece in answer.iter_pieces() if isinstance(piece.outcome, bytes)]
         length = {} if streaming else {"content-length": str(sum(map(len, pieces)))}
         answers[streaming] = Answer(pieces, headers={"content-type": answer.headers["content-type"], **length})
     server = LoopbackServer(lambda request: answers[b'"stream":true' in request.body])

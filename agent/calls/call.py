@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from .. import errors
-from ..engine.context import Call, Context, OpenAttempt, total
+from ..engine.context import Call, Context, OpenAttempt, sum_attempts
 from ..engine.flow import Emit, Flow, Now, Open, Random, Read, Send, Sleep
 from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport
 from ..models.prices import price, service_tier
@@ -291,10 +291,10 @@ def settle_stream(context: Context, settle: Settle) -> Settle:
 
         def close(attempt: OpenAttempt) -> Attempt:
             if answering and alone:
-                closed = attempt.closed("Cancelled", _LEFT, usage=heard.usage)
+                closed = attempt.close("Cancelled", _LEFT, usage=heard.usage)
                 return closed.with_cost(LazyCost.lazy(lambda: (heard.cost_estimate, None)))
             usage, cost = attempt.estimate()
-            return attempt.closed("Cancelled", _LEFT, usage=usage, cost=cost)
+            return attempt.close("Cancelled", _LEFT, usage=usage, cost=cost)
 
         context.log.close(close)
         return _with_route(heard, _route(context))
@@ -309,7 +309,7 @@ def _route(context: Context) -> Route:
 def _with_route(response: AgentResponse, route: Route, **changes: Any) -> AgentResponse:
     """The response with its attempts. Its usage and cost are the sums of theirs, also of those that failed."""
     if len(route) > 1:
-        usage, cost = total(route)
+        usage, cost = sum_attempts(route)
         if usage is not None:
             source = None if cost is None else response.cost_source
             changes |= {"usage": usage, "cost_estimate": cost, "cost_source": source}

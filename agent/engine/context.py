@@ -36,7 +36,7 @@ class OpenAttempt(NamedTuple):
         cost = price(usage, provider=self.provider, models=(self.model,))
         return usage, None if cost is None else cost.dollars
 
-    def closed(self, error: str, message: str, **facts: Any) -> Attempt:
+    def close(self, error: str, message: str, **facts: Any) -> Attempt:
         """The record of an attempt that was given up."""
         return Attempt(
             target=self.target,
@@ -108,7 +108,7 @@ class AttemptLog:
         self._finished[:] = map(change, self._finished)
 
 
-def total(attempts: Iterable[Attempt]) -> tuple[Usage | None, float | None]:
+def sum_attempts(attempts: Iterable[Attempt]) -> tuple[Usage | None, float | None]:
     """Sum of the usage and the cost of attempts. The cost is unknown if that of any attempt with usage is."""
     usage: Usage | None = None
     units, known = 0, True
@@ -146,16 +146,14 @@ class Inbox:
         return taken
 
 
-class Tries:
-    """How many attempts a call has made and may make, whoever makes them: a router, or one inside it."""
+@dataclass(slots=True)
+class AttemptCount:
+    """Attempts made for one call, shared with routers inside a router."""
 
-    __slots__ = ("made",)
-
-    def __init__(self) -> None:
-        self.made = 0
+    value: int = 0
 
 
-class RunPlace(NamedTuple):
+class RunTurn(NamedTuple):
     """A place in a run: its id, and which of its turns."""
 
     id: str
@@ -169,7 +167,7 @@ class Context:
     deadline: float = math.inf
     started: float = 0.0
     log: AttemptLog = field(default_factory=AttemptLog)
-    tries: Tries = field(default_factory=Tries)
+    attempt_count: AttemptCount = field(default_factory=AttemptCount)
     waited: float | None = None
     """Seconds waited before the attempt that comes next."""
     reason: str | None = None
@@ -180,18 +178,18 @@ class Context:
     """When the last attempt ended."""
     headers: Mapping[str, str] | None = None
     """Of the last reply."""
-    asking: Callable[[Any], None] | None = None
+    on_target: Callable[[Any], None] | None = None
     """Told which agent is asked, whenever one is, where several could be."""
     candidates: Callable[[], Sequence[Candidate]] | None = None
     """Who was considered, for whoever asks."""
     inbox: Inbox = field(default_factory=Inbox)
     spans: list[Any] = field(default_factory=list)
-    run: RunPlace | None = None
+    run: RunTurn | None = None
     """Which run of a tool loop this call is a part of."""
     user_context: contextvars.Context | None = None
     """The contextvars in which user code of this run executes; None for a copy of the caller's."""
 
-    def beside(self) -> Context:
+    def branch(self) -> Context:
         """For an attempt that is made beside others: the same run, but its own notes about one attempt."""
         return replace(self, waited=None, reason=None, first_event=None, headers=None, log=self.log.branch())
 

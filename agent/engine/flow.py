@@ -15,6 +15,7 @@ cancellation and interrupts close it, so nothing can be retried by mistake.
 from __future__ import annotations
 
 import contextvars
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -109,7 +110,7 @@ class Invoke(Effect[Any]):
     """Run user code, plain or async. `blocking` code is kept off an event loop, in a thread of its own.
 
     With `reports`, the function gets a keyword argument `report`; what it passes there reaches the flow that spawned
-    this one as `Emitted` news.
+    this one as `Emitted` event.
     """
 
     __slots__ = __match_args__ = ("function", "args", "kwargs", "blocking", "reports", "context")
@@ -141,8 +142,8 @@ class Spawn(Effect["Branch"]):
         self.pause = pause
 
 
-class Wait(Effect["News | None"]):
-    """The oldest news of these branches; None when `timeout` seconds have passed."""
+class Wait(Effect["BranchEvent | None"]):
+    """The oldest event of these branches; None when `timeout` seconds have passed."""
 
     __slots__ = __match_args__ = ("branches", "timeout")
 
@@ -224,7 +225,26 @@ class Failed:
         self.error = error
 
 
-News: TypeAlias = Emitted | Paused | Finished | Failed
+BranchEvent: TypeAlias = Emitted | Paused | Finished | Failed
+
+
+def take_event(waiting: deque[BranchEvent], branches: Sequence[Branch], children: list[Any]) -> BranchEvent | None:
+    """The oldest event of these branches, taken out of what waits; one that has ended is no child any more."""
+    for event in waiting:
+        if event.branch in branches:
+            waiting.remove(event)
+            if isinstance(event, Finished | Failed):
+                event.branch.done = True
+                children.remove(event.branch.run)
+            return event
+    return None
+
+
+def fatal_error(event: BranchEvent | None) -> BaseException | None:
+    """What a branch died of, if that is no mere Exception: an interrupt or an exit ends the whole run."""
+    if isinstance(event, Failed) and not isinstance(event.error, Exception):
+        return event.error
+    return None
 
 
 def rest_of(flow: Flow[T], pending: Emit) -> Flow[T]:

@@ -11,10 +11,10 @@ import threading
 from typing import Any, Protocol
 from weakref import WeakSet
 
-_all: WeakSet[Locked] = WeakSet()
+_all: WeakSet[ForkSafe] = WeakSet()
 
 
-class Locked:
+class ForkSafe:
     """Has a `_lock`. A child process, whose parent may have held it in another thread, gets a new one."""
 
     __slots__ = ("__weakref__", "_lock")
@@ -42,7 +42,7 @@ class Holder(Protocol):
 
     _lock: Any
 
-    def _let_go(self) -> None:
+    def _close_for_fork(self) -> None:
         """Close it. It is opened again when it is needed."""
 
 
@@ -50,7 +50,7 @@ _holders: WeakSet[Any] = WeakSet()
 _held: list[Any] = []
 
 
-def let_go_before_forks(holder: Holder) -> None:
+def close_before_fork(holder: Holder) -> None:
     """Have it closed before every fork, for as long as it lives."""
     _holders.add(holder)
 
@@ -59,7 +59,7 @@ def _before() -> None:
     for holder in list(_holders):
         if holder._lock.acquire(timeout=_PATIENCE):
             _held.append(holder)
-            holder._let_go()
+            holder._close_for_fork()
 
 
 def _after_in_parent() -> None:

@@ -36,7 +36,7 @@ class Headers(dict[str, str]):
     """Reply headers with lower-case names; a repeated header is joined with commas."""
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[bytes, bytes]]) -> Self:
+    def from_raw(cls, pairs: Iterable[tuple[bytes, bytes]]) -> Self:
         headers = cls()
         for raw_name, raw_value in pairs:
             name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -108,8 +108,8 @@ class Body:
 class SyncBody(Body):
     """A body read with blocking calls."""
 
-    __slots__ = ("live",)
-    live: Live
+    __slots__ = ("timeout",)
+    timeout: RunTimeout
     """The timeout its connection watches; whoever reads the body owns it."""
 
     def read(self) -> bytes:
@@ -152,7 +152,7 @@ class BlockingRun(Protocol):
         ...
 
 
-class Live(float):
+class RunTimeout(float):
     """The time limit of a sync exchange, which shrinks while it runs.
 
     A socket's timeout restarts with every byte; this one asks the run what is left before each system call. As a float
@@ -179,10 +179,10 @@ class Live(float):
 class SyncTransport(Protocol):
     """Carries requests with blocking calls. It maps its library's errors, and never retries, redirects or waits."""
 
-    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply: ...
+    def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply: ...
 
-    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
-        """The reply's head. The body has joined `live.run.bodies` before this returns."""
+    def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
+        """The reply's head. The body has joined `timeout.run.bodies` before this returns."""
         ...
 
 
@@ -263,7 +263,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     failure: Exception | None = None
 
-    def timed(self) -> Iterator[Piece]:
+    def iter_pieces(self) -> Iterator[Piece]:
         for piece in self.pieces:
             yield piece if isinstance(piece, Piece) else Piece(piece)
 
@@ -278,7 +278,7 @@ SLACK = 0.002
 """Clocks and timers may fire this much early."""
 
 
-def until_reply(limits: Limits, now: float, deadline: float, *, whole: bool) -> float:
+def reply_deadline(limits: Limits, now: float, deadline: float, *, whole: bool) -> float:
     """When waiting for a reply must end: its headers, or the `whole` of it."""
     until = deadline
     if limits.total is not None:
@@ -288,26 +288,26 @@ def until_reply(limits: Limits, now: float, deadline: float, *, whole: bool) -> 
     return until
 
 
-def exchange_end(limits: Limits, now: float) -> float:
+def exchange_deadline(limits: Limits, now: float) -> float:
     """When an exchange begun now has used up its total."""
     return math.inf if limits.total is None else now + limits.total
 
 
-def reply_expired(limits: Limits, deadline: float, now: float, *, whole: bool) -> errors.TimeoutError:
+def reply_timeout(limits: Limits, deadline: float, now: float, *, whole: bool) -> errors.TimeoutError:
     if now >= deadline - SLACK:
-        return deadline_passed("waiting for the answer")
+        return deadline_error("waiting for the answer")
     if not whole and limits.first_byte is not None and (limits.total is None or limits.first_byte < limits.total):
         return errors.TimeoutError(f"no first byte within {limits.first_byte:g} s (first_byte_timeout)")
     return errors.TimeoutError(f"no complete answer within {limits.total:g} s (timeout)")
 
 
-def read_expired(body: Body, idle: float | None, deadline: float, now: float) -> errors.TimeoutError:
+def read_timeout(body: Body, idle: float | None, deadline: float, now: float) -> errors.TimeoutError:
     if now >= deadline - SLACK:
-        return deadline_passed("reading the answer")
+        return deadline_error("reading the answer")
     if now >= body.until - SLACK or idle is None:
         return errors.TimeoutError("the stream was not complete in time (timeout)")
     return errors.TimeoutError(f"no meaningful event for {idle:g} s (idle_timeout)")
 
 
-def deadline_passed(what: str) -> errors.TimeoutError:
+def deadline_error(what: str) -> errors.TimeoutError:
     return errors.TimeoutError(f"the call's deadline passed while {what}", deadline=True)

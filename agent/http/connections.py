@@ -14,7 +14,7 @@ from weakref import WeakSet
 from typing_extensions import override
 
 from .. import errors
-from ..engine.wire import BlockingRun, Limits, Live, Reply, SyncBody, WireRequest
+from ..engine.wire import BlockingRun, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from .exchange import RECEIVE, Exchange, ResponseExchange, StaleConnection, T, cause_of, map_error
 from .parser import Address
 from .sockets import Connection, connect
@@ -65,7 +65,7 @@ class Connections:
             connection.close()
         return None
 
-    def connect(self, address: Address, limit: Live) -> Connection:
+    def connect(self, address: Address, limit: RunTimeout) -> Connection:
         context = self._context() if address.secure else None
         connection = connect(address.host, address.port, limit)
         if context is not None:
@@ -96,16 +96,16 @@ class Connections:
 
     # Exchanges
 
-    def send(self, request: WireRequest, address: Address, limits: Limits, live: Live) -> Reply:
-        connection, exchange, reply = self._perform(ResponseExchange.collect, request, address, limits, live)
+    def send(self, request: WireRequest, address: Address, limits: Limits, timeout: RunTimeout) -> Reply:
+        connection, exchange, reply = self._perform(ResponseExchange.collect, request, address, limits, timeout)
         self._release(address.origin, connection, exchange)
         return reply
 
-    def open_body(self, request: WireRequest, address: Address, limits: Limits, live: Live) -> SyncBody:
-        connection, exchange, _ = self._perform(ResponseExchange.start, request, address, limits, live)
+    def open_body(self, request: WireRequest, address: Address, limits: Limits, timeout: RunTimeout) -> SyncBody:
+        connection, exchange, _ = self._perform(ResponseExchange.start, request, address, limits, timeout)
         body = DirectBody(self, connection, exchange, request, address.origin)
-        body.live = live
-        live.run.bodies.append(body)  # now an interrupt finds its owner
+        body.timeout = timeout
+        timeout.run.bodies.append(body)  # now an interrupt finds its owner
         return body
 
     def _perform(
@@ -114,7 +114,7 @@ class Connections:
         request: WireRequest,
         address: Address,
         limits: Limits,
-        live: Live,
+        timeout: RunTimeout,
     ) -> tuple[Connection, ResponseExchange, T]:
         """Perform an exchange on an idle connection, or on a new one where there is none or it turns out closed."""
         connection: Connection | None = None
@@ -123,13 +123,13 @@ class Connections:
             if connection is not None:
                 exchange = ResponseExchange(request, address, limits, reused=True)
                 try:
-                    return connection, exchange, perform(act(exchange), connection, live.run)
+                    return connection, exchange, perform(act(exchange), connection, timeout.run)
                 except StaleConnection:
                     connection.close()
-                    live.run.seconds_left()  # raises if the run was cancelled: that closes connections, too
-            connection = self.connect(address, Live(live.run, limits.connect))
+                    timeout.run.seconds_left()  # raises if the run was cancelled: that closes connections, too
+            connection = self.connect(address, RunTimeout(timeout.run, limits.connect))
             exchange = ResponseExchange(request, address, limits, reused=False)
-            return connection, exchange, perform(act(exchange), connection, live.run)
+            return connection, exchange, perform(act(exchange), connection, timeout.run)
         except BaseException as error:
             if connection is not None:
                 connection.close()
@@ -191,7 +191,7 @@ class DirectBody(SyncBody):
         if self._connection is None:
             return b""
         try:
-            return perform(self._exchange.read(), self._connection, self.live.run)
+            return perform(self._exchange.read(), self._connection, self.timeout.run)
         except errors.AgentError:
             raise
         except Exception as error:

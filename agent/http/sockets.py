@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from ..engine.wire import BlockingRun, Cancelled, Live
+from ..engine.wire import BlockingRun, Cancelled, RunTimeout
 
 if TYPE_CHECKING:
     import ssl
@@ -175,7 +175,7 @@ class Connection(LiveSocket):
         super().__init__(connected)
         self.idle_since = 0.0
 
-    def secured(self, context: ssl.SSLContext, host: str, limit: Live) -> Connection:
+    def secured(self, context: ssl.SSLContext, host: str, limit: RunTimeout) -> Connection:
         """Start TLS. The handshake may take what is left of the limit."""
         try:
             with self.interruptible(limit.run):
@@ -205,7 +205,7 @@ class Connection(LiveSocket):
             self._socket.close()
 
 
-def connect(host: str, port: int, limit: Live) -> Connection:
+def connect(host: str, port: int, limit: RunTimeout) -> Connection:
     """Connect within the limit, name resolution included."""
     seconds = limit.seconds()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..engine.context import Context, RunPlace
+from ..engine.context import Context, RunTurn
 from ..engine.flow import Emit, Flow, Now, intercept
 from ..errors import AgentError, BudgetExceededError, ConfigurationError
 from ..tools.base import AgentToolResult, NestedTool, Nesting, Suspended, Tool, ToolContext
@@ -100,7 +100,7 @@ def _spoken(plan: Plan, record: Record, context: Context) -> Flow[None]:
     record.slots = []
     record.speaking = speaking = Speaking()
     asked = Context(
-        deadline=context.deadline, run=RunPlace(record.run_id, record.turn), user_context=context.user_context
+        deadline=context.deadline, run=RunTurn(record.run_id, record.turn), user_context=context.user_context
     )
     started = yield from Now()
     response = yield from intercept(plan.ask(messages, record.turn, asked), lambda emit: _passed_on(speaking, emit))

@@ -18,7 +18,7 @@ from ..engine.flow import Emit, Flow, Invoke
 from ..errors import AgentError, ConfigurationError, ProviderError
 from ..tools.base import Signal, Tool
 from ..tools.functions import as_tool
-from ..transports import load
+from ..transports import shared_transport
 from ..types import AgentRequest, AgentResponse, Message, Role, StreamEvent, ThinkingLevel
 from .config import AgentContext, AgentLoopConfig, Context, Model, SimpleStreamOptions, StreamFn
 from .flow import looped
@@ -299,7 +299,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 async def _driven(plan: Plan, record: Record, events: EventStream, signal: Signal) -> None:
-    run = AioRun(load("http"), looped(plan, record, RunContext()))
+    run = AioRun(shared_transport("http"), looped(plan, record, RunContext()))
     watching = asyncio.get_running_loop().create_task(_abandoned_at(signal, run))
     try:
         while (told := await run.advance()) is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from ..engine.locks import let_go_before_forks
+from ..engine.locks import close_before_fork
 from ..errors import AgentError
 from ..stores.files import create_private_file
 
@@ -94,7 +94,7 @@ class SqliteJournal:
         self._connection: sqlite3.Connection | None = None
         self._inherited: list[sqlite3.Connection] = []
         self._pid = os.getpid()
-        let_go_before_forks(self)
+        close_before_fork(self)
         self._ask("SELECT place FROM entries LIMIT 1")  # what cannot be used is an error here, not during a run
 
     def read(self, run_id: str) -> Sequence[Entry]:
@@ -132,9 +132,9 @@ class SqliteJournal:
     def close(self) -> None:
         """It is opened again when it is needed."""
         with self._lock:
-            self._let_go()
+            self._close_for_fork()
 
-    def _let_go(self) -> None:
+    def _close_for_fork(self) -> None:
         if self._pid == os.getpid() and self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 from .. import errors
 from ..engine.context import Context
 from ..engine.flow import Branch, Cancel, Emit, Emitted, Failed, Finished, Flow, Now, Paused, Spawn, Wait
-from ..engine.wire import SLACK, deadline_passed
+from ..engine.wire import SLACK, deadline_error
 from ..errors import BudgetExceededError, ConfigurationError, ToolExecutionError
 from ..tools.base import AgentToolResult, NestedTool, Nesting, Signal, Suspended, Tool, ToolContext
 from ..tools.execution import Running, tried
@@ -238,7 +238,7 @@ def _taken_up(plan: Plan, record: Record, slots: Sequence[Slot], around: Context
 def _check_deadline(around: Context) -> Flow[None]:
     """Hooks and journals take time, and nothing shall begin when it is up."""
     if (yield from Now()) >= around.deadline - SLACK:
-        raise deadline_passed("calling tools")
+        raise deadline_error("calling tools")
 
 
 def _spawned(plan: Plan, slot: Slot, around: Context) -> Flow[Branch]:

@@ -23,7 +23,7 @@ from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from ..engine.flow import Flow, Invoke
-from ..engine.locks import Locked, let_go_before_forks
+from ..engine.locks import ForkSafe, close_before_fork
 from ..errors import AgentError, ConfigurationError
 from ..stores.files import create_private_file
 from ..types import AgentRequest, AgentResponse
@@ -54,7 +54,7 @@ class ResponseStore(Protocol):
         ...
 
 
-class MemoryResponseStore(Locked):
+class MemoryResponseStore(ForkSafe):
     """Keeps answers in this process, those that were used last.
 
     Args:
@@ -119,7 +119,7 @@ class SqliteResponseStore:
         self._connection: sqlite3.Connection | None = None
         self._inherited: sqlite3.Connection | None = None
         self._process = os.getpid()
-        let_go_before_forks(self)
+        close_before_fork(self)
         self._writes = 0
         self.set_aside: list[Path] = []
         """Damaged files that this store has found."""
@@ -167,7 +167,7 @@ class SqliteResponseStore:
     def close(self) -> None:
         """Let go of the file. The next use opens it again."""
         with self._lock:
-            self._let_go()
+            self._close_for_fork()
 
     def _with_file(self, act: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
@@ -175,7 +175,7 @@ class SqliteResponseStore:
                 return act(self._opened())
             except sqlite3.DatabaseError as error:
                 _raise_unless_damaged(error)
-                self._let_go()
+                self._close_for_fork()
             try:
                 return act(self._opened())  # another process may have begun a new file
             except sqlite3.DatabaseError as error:
@@ -206,7 +206,7 @@ class SqliteResponseStore:
 
     def _set_aside(self) -> None:
         """Rename a damaged file. What SQLite keeps beside it is of no use without it."""
-        self._let_go()
+        self._close_for_fork()
         number = 1
         while (aside := self._path.with_name(f"{self._path.name}.damaged-{number}")).exists():
             number += 1
@@ -215,7 +215,7 @@ class SqliteResponseStore:
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self.set_aside.append(aside)
 
-    def _let_go(self) -> None:
+    def _close_for_fork(self) -> None:
         if self._connection is not None and self._process == os.getpid():
             self._connection.close()
             self._connection = None
@@ -267,7 +267,7 @@ class CacheStats:
     """Uses of the store that failed. The calls went on without it."""
 
 
-class Cache(Locked, Middleware):
+class Cache(ForkSafe, Middleware):
     """Answers from a store what was asked before, whole or as a stream.
 
     Two calls that ask the same at the same time are both sent.

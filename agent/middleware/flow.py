@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic_core import to_json
 
 from .. import errors
-from ..engine.context import Call, Context, total
+from ..engine.context import Call, Context, sum_attempts
 from ..engine.flow import Effect, Emit, Flow, Invoke, Now, intercept
 from ..types import (
     AgentRequest,
@@ -438,7 +438,7 @@ def _answered(
 
 def _charged(response: AgentResponse, attempts: Sequence[Attempt]) -> AgentResponse:
     """An answer in place of a failure that was paid for says what that cost, unless it says something itself."""
-    usage, cost = total(attempts)
+    usage, cost = sum_attempts(attempts)
     if response.usage is not None or usage is None:
         return response
     return response.model_copy(update={"usage": usage, "cost_estimate": cost})

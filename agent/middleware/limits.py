@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.flow import Flow, Now, Sleep
-from ..engine.locks import Locked
+from ..engine.locks import ForkSafe
 from ..models.prices import to_dollars, to_units
 from ..models.token_estimates import estimate_prompt
 from ..types import AgentRequest, AgentResponse, Attempt, Usage
@@ -33,7 +33,7 @@ class _Place:
     tokens: int
 
 
-class Throttle(Locked, Middleware):
+class Throttle(ForkSafe, Middleware):
     """Holds calls back so that in no 60 seconds there are more than allowed, whoever shares it.
 
     A wait that does not fit before the deadline, or is longer than `max_wait`, is not begun: `RateLimitError` says at
@@ -163,7 +163,7 @@ class Spending:
     """Attempts that used tokens whose price nobody knows; `cost` is without them."""
 
 
-class CostTracker(Locked, Middleware):
+class CostTracker(ForkSafe, Middleware):
     """Adds up usage and cost. With a budget, calls fail once it is used up, and nothing is sent.
 
     The budget is compared with what has been spent, so calls that are under way at the same time can exceed it by what

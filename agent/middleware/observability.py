@@ -15,9 +15,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..engine.context import RunPlace
+from ..engine.context import RunTurn
 from ..engine.flow import Flow, Now
-from ..engine.locks import Locked
+from ..engine.locks import ForkSafe
 from ..errors import AgentError
 from ..types import AgentResponse, Usage
 from .base import CallInfo, Middleware
@@ -154,7 +154,7 @@ class _Target:
         )
 
 
-class Metrics(Locked, Middleware):
+class Metrics(ForkSafe, Middleware):
     """Counts calls.
 
     Args:
@@ -295,7 +295,7 @@ class Logging(Middleware):
     def _facts(self, call: CallInfo, now: float) -> dict[str, Any]:
         facts: dict[str, Any] = {"seconds": f"{now - call.started:.3f}", "attempts": len(call.attempts)}
         if call.run is not None:
-            facts["run"] = f"{call.run.id}/{call.run.turn}" if isinstance(call.run, RunPlace) else call.run
+            facts["run"] = f"{call.run.id}/{call.run.turn}" if isinstance(call.run, RunTurn) else call.run
         return facts
 
     def _write(self, call: CallInfo, level: int, outcome: str, facts: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing_extensions import override
 
 from .. import errors
-from ..engine.context import Call, Context, OpenAttempt, total
+from ..engine.context import Call, Context, OpenAttempt, sum_attempts
 from ..engine.flow import (
     Branch,
     Cancel,
@@ -97,8 +97,8 @@ def race(
                     return response
                 case Paused(branch, rest):
                     leg = legs.pop(branch)
-                    if leg.context.asking is not None:
-                        leg.context.asking(leg.admission.target.agent)
+                    if leg.context.on_target is not None:
+                        leg.context.on_target(leg.admission.target.agent)
                     yield from _cancel_losers(state, legs)
                     legs[branch] = leg  # settled below, or abandoned at the end
                     try:
@@ -135,14 +135,14 @@ def ask_one(state: RoutingState, request: AgentRequest, admission: Admission) ->
 
 
 def _call(state: RoutingState, request: AgentRequest, target: Target, context: Context) -> Flow[AgentResponse]:
-    if context.asking is not None:
-        context.asking(target.agent)
+    if context.on_target is not None:
+        context.on_target(target.agent)
     asked = state.profile.asked(target) if request is state.request else target.callee.apply_defaults(request)
     return target.call(streaming=state.streaming)(asked, context)
 
 
 def _start(state: RoutingState, request: AgentRequest, admission: Admission, legs: dict[Branch, _Leg]) -> Flow[None]:
-    context = state.context.beside()
+    context = state.context.branch()
     context.reason = admission.reason
     context.waited, state.context.waited = state.context.waited, None
 
@@ -179,7 +179,7 @@ def _cancel_losers(state: RoutingState, legs: dict[Branch, _Leg]) -> Flow[None]:
         log = leg.context.log
         log.close(partial(_cancelled, now - state.context.started))
         log.revise(_discarded)
-        usage, cost = total(log.finished)
+        usage, cost = sum_attempts(log.finished)
         leg.admission.cancelled(now, usage, cost)
     legs.clear()
 
@@ -187,7 +187,7 @@ def _cancel_losers(state: RoutingState, legs: dict[Branch, _Leg]) -> Flow[None]:
 def _cancelled(ended: float, attempt: OpenAttempt) -> Attempt:
     usage, cost = attempt.estimate()
     elapsed = (ended - attempt.started) * 1000
-    return attempt.closed("Cancelled", _FASTER, latency_ms=elapsed, usage=usage, cost=cost)
+    return attempt.close("Cancelled", _FASTER, latency_ms=elapsed, usage=usage, cost=cost)
 
 
 def _discarded(attempt: Attempt) -> Attempt:
@@ -203,7 +203,7 @@ def _record_timeout(state: RoutingState, legs: dict[Branch, _Leg], error: errors
     for leg in legs.values():
         state.record_failure(leg.admission, error, now, leg.context)
         leg.context.log.close(
-            lambda attempt: attempt.closed(name, error.message, latency_ms=(ended - attempt.started) * 1000)
+            lambda attempt: attempt.close(name, error.message, latency_ms=(ended - attempt.started) * 1000)
         )
     legs.clear()
 
@@ -237,7 +237,7 @@ def route_call(settings: RouterSettings, *, streaming: bool) -> Call:
     """
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        first = context.tries.made == 0
+        first = context.attempt_count.value == 0
         now = context.started if first and not context.attempts else (yield from Now())
         random = (yield from Random()) if settings.strategy.needs_random else NO_RANDOM
         state = RoutingState(settings, request, context, RequestProfile(request, streaming, now, random))

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from typing import Literal, NamedTuple
 
-from ..engine.locks import Locked
+from ..engine.locks import ForkSafe
 from ..types.routing import BreakerConfig
 
 State = Literal["closed", "degraded", "open", "half-open"]
@@ -31,7 +31,7 @@ class Permit:
 _TRUSTED = Permit("trusted")
 
 
-class Breaker(Locked):
+class Breaker(ForkSafe):
     """Circuit breaker of a target: closed, degraded, open or half-open.
 
     It opens when most of the recent outcomes are failures, and admits one probe after a pause. A closed breaker is

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from ..engine.locks import Locked
+from ..engine.locks import ForkSafe
 from ..models.prices import to_dollars, to_units
 from ..types.routing import RateLimit, SpendLimit
 
@@ -39,7 +39,7 @@ _UNCOUNTED = Entry(0.0, 0)
 """Entry of requests that no window counts."""
 
 
-class RateLimiter(Locked):
+class RateLimiter(ForkSafe):
     """Rate limiter of one target."""
 
     __slots__ = (
@@ -273,7 +273,7 @@ class Refusal:
         return f"only ${self.left:.6f} is left of the limit of ${self.limit.dollars:g}{whose}"
 
 
-class SpendLedger(Locked):
+class SpendLedger(ForkSafe):
     """Keeps spending within limits: reserve, then settle, so that concurrent requests cannot overspend."""
 
     def __init__(self, limits: Sequence[SpendLimit]) -> None:

@@ -366,7 +366,7 @@ class Router(Client):
         call = self._call(streaming=True)
 
         def reading(asked: AgentRequest, context: Context) -> Flow[AgentResponse]:
-            context.asking = reader.asking
+            context.on_target = reader.asking
             return call(asked, context)
 
         return reading, Partials(reader.partial, reader.restored)

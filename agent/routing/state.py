@@ -187,7 +187,7 @@ class RoutingState:
 
     def admit_first(self, now: float) -> tuple[Admission, list[RankedTarget]] | None:
         """Admit the best target for the first attempt, and return the other candidates; None if that is not enough."""
-        if self.context.tries.made or self._failures:
+        if self.context.attempt_count.value or self._failures:
             return None
         ranked, _ = self.order(now)
         for place, one in enumerate(ranked):
@@ -259,13 +259,13 @@ class RoutingState:
 
     def stop_reason(self) -> str | None:
         """Why no further attempt is allowed; None if one is."""
-        made = self.context.tries.made
+        made = self.context.attempt_count.value
         return f"{made} attempts were made" if made > self.settings.retry.max_retries else None
 
     @property
     def is_last_attempt(self) -> bool:
         """Whether exactly one more attempt is allowed."""
-        return self.context.tries.made == self.settings.retry.max_retries
+        return self.context.attempt_count.value == self.settings.retry.max_retries
 
     # Asking
 
@@ -298,7 +298,7 @@ class RoutingState:
             self._healthy_only = permit.kind in ("probe", "panic")
         self._admitted += 1
         if not target.is_router:  # a nested router counts its own attempts
-            self.context.tries.made += 1
+            self.context.attempt_count.value += 1
         return Admission(target, permit, entry, now, reason, ledger if reservation is not None else None, reservation)
 
     def _expected_tokens(self, target: Target) -> int:
@@ -341,7 +341,7 @@ class RoutingState:
     def _note_failure(self, target: Target, error: errors.AgentError) -> NextStep:
         self.errors.append(error)
         if isinstance(error, errors.ConfigurationError):
-            self.context.tries.made -= not target.is_router  # nothing was sent
+            self.context.attempt_count.value -= not target.is_router  # nothing was sent
         before = self._failures.get(target)
         self._failures[target] = _Failure(1 if before is None else before.times + 1, error)
         step = next_step(

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from .. import errors
-from ..engine.locks import Locked
+from ..engine.locks import ForkSafe
 from ..types import AgentRequest, RouteResult, RoutingStrategy
 from .request_profile import RequestProfile
 from .targets import Target
@@ -38,7 +38,7 @@ class Placement:
     at: float
 
 
-class Memory(Locked):
+class Memory(ForkSafe):
     """Bounded memory of one router. Losing an entry may cost a cache miss, and nothing else."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from typing_extensions import override
 
-from ..engine.locks import let_go_before_forks
+from ..engine.locks import close_before_fork
 from ..errors import ConfigurationError
 from ..types import freeze
 from . import sqlite_search
@@ -295,7 +295,7 @@ class SqliteStore:
         self._checked: Identity = None
         """Which file was looked through."""
         self._process = os.getpid()
-        let_go_before_forks(self)
+        close_before_fork(self)
         with self._lock:
             self._opened()  # what cannot be used is an error here, not in the middle of a conversation
 
@@ -405,11 +405,11 @@ class SqliteStore:
     def close(self) -> None:
         """Let go of the file. The next use opens it again."""
         with self._lock:
-            self._let_go()
+            self._close_for_fork()
 
     def __del__(self) -> None:
         if hasattr(self, "_process"):  # it may be half-made
-            self._let_go()
+            self._close_for_fork()
 
     # The index
 
@@ -448,9 +448,9 @@ class SqliteStore:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         except sqlite3.Error:
-            self._let_go()  # which ends it, too
+            self._close_for_fork()  # which ends it, too
         if breaks_connection(error):
-            self._let_go()
+            self._close_for_fork()
         if says_damaged(error):
             self._checked = None
 
@@ -465,14 +465,14 @@ class SqliteStore:
                 return self._connection
             # The file was set aside by somebody, or deleted: what is written to it now would be lost. Or an interrupt
             # came between the beginning of a transaction and the care for its end.
-            self._let_go()
+            self._close_for_fork()
         # A file that was whole when this process looked through it is not looked through again.
         check = self._check and (self._checked is None or identity(self._path) != self._checked)
         self._connection, self._file = opened(self._path, busy_timeout=self._busy_timeout, check=check)
         self._checked = self._file
         return self._connection
 
-    def _let_go(self) -> None:
+    def _close_for_fork(self) -> None:
         if self._process == os.getpid() and self._connection is not None:
             connection, self._connection = self._connection, None
             with contextlib.suppress(sqlite3.Error):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from .. import errors
-from ..engine.wire import Answer, AsyncBody, Limits, Live, Network, Reply, SyncBody, Transport, WireRequest
+from ..engine.wire import Answer, AsyncBody, Limits, Network, Reply, RunTimeout, SyncBody, Transport, WireRequest
 from ..transports.scripted import ScriptedTransport
 from .faults import Fault, FaultLike, chosen, in_process
 
@@ -128,7 +128,7 @@ class FaultyTransport(_OnRecord):
     fault that stands in an answer's place sends nothing, and costs nothing.
 
     Args:
-        transport: What carries the requests, such as `agent.transports.load("http")`.
+        transport: What carries the requests, such as `agent.transports.shared_transport("http")`.
         faults: As for `Chaos`.
         share: As for `Chaos`.
         seed: As for `Chaos`.
@@ -147,19 +147,19 @@ class FaultyTransport(_OnRecord):
         self._transport = transport
         self._dice = _Dice(faults, share, seed, plan)
 
-    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
+    def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
         number, fault = self._dice.throw(request, at_server=False)
         if fault is None:
-            return self._transport.send(request, limits, live)
-        reply = None if fault.replaces else self._transport.send(request, limits, live)
-        return self._played(reply, number, fault, request).send(request, limits, live)
+            return self._transport.send(request, limits, timeout)
+        reply = None if fault.replaces else self._transport.send(request, limits, timeout)
+        return self._played(reply, number, fault, request).send(request, limits, timeout)
 
-    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
+    def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
         number, fault = self._dice.throw(request, at_server=False)
         if fault is None:
-            return self._transport.open(request, limits, live)
-        reply = None if fault.replaces else self._transport.send(request, limits, live)
-        return self._played(reply, number, fault, request).open(request, limits, live)
+            return self._transport.open(request, limits, timeout)
+        reply = None if fault.replaces else self._transport.send(request, limits, timeout)
+        return self._played(reply, number, fault, request).open(request, limits, timeout)
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         number, fault = self._dice.throw(request, at_server=False)

@@ -179,7 +179,7 @@ class LoopbackServer:
         chunked = not raw and "content-length" not in answer.headers
         if not raw:
             writer.write(_head(answer, chunked=chunked))
-        for piece in answer.timed():
+        for piece in answer.iter_pieces():
             if piece.after:
                 await writer.drain()
                 await asyncio.sleep(piece.after)
@@ -283,7 +283,7 @@ class VendorScript(Script):
         answer = self._respond(request)
         if answer.status == 200:
             self._judge.heard(
-                request.url, (piece.outcome for piece in answer.timed() if isinstance(piece.outcome, bytes))
+                request.url, (piece.outcome for piece in answer.iter_pieces() if isinstance(piece.outcome, bytes))
             )
         return answer
 

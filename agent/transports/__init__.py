@@ -13,7 +13,7 @@ _shared: dict[str, Transport] = {}
 _NAMES = ("http", "httpx", "local", "scripted", "function")
 
 
-def load(name: str) -> Transport:
+def shared_transport(name: str) -> Transport:
     """The shared transport of this name, made when it is first needed. Agents that share it share connections."""
     found = _shared.get(name)
     if found is None:
@@ -24,7 +24,7 @@ def load(name: str) -> Transport:
     return found
 
 
-def check(name: str) -> None:
+def check_transport(name: str) -> None:
     """Raise unless there is a transport of this name. Loads nothing."""
     if name not in _NAMES:
         raise errors.ConfigurationError(
@@ -34,14 +34,14 @@ def check(name: str) -> None:
         )
 
 
-def through_sdk(client: Any) -> Transport:
+def for_sdk_client(client: Any) -> Transport:
     """A transport through a client of an official SDK."""
     from .sdk_clients import SdkTransport  # lazy: only brought SDK clients need it
 
     return SdkTransport(client)
 
 
-def through_http_client(http_client: Any) -> Transport:
+def for_http_client(http_client: Any) -> Transport:
     """A transport through a user's HTTP clients."""
     from .http import HttpClientTransport  # lazy: loads `socket`
 
@@ -49,7 +49,7 @@ def through_http_client(http_client: Any) -> Transport:
 
 
 def _make(name: str) -> Transport:
-    check(name)
+    check_transport(name)
     if name in ("http", "httpx"):
         from .http import HttpTransport  # lazy: loads `socket`
 

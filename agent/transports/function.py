@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.context import ambient_deadline
-from ..engine.wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
+from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..providers.function import ENDED, FunctionCall, failure_of, is_async, write_answer, write_piece
 from .threaded import GRACE, Head, Stepper, Steps, acollect, aopen_body, collect, open_body
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 class FunctionTransport:
     """Carries requests to functions."""
 
-    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
-        return collect(self.open(request, limits, live), limits, live)
+    def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
+        return collect(self.open(request, limits, timeout), limits, timeout)
 
-    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
-        return open_body(_in_thread(_the_call(request), limits), live)
+    def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
+        return open_body(_in_thread(_the_call(request), limits), timeout)
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         return await acollect(await self.aopen(request, limits, []), limits)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing_extensions import override
 
 from .. import errors
-from ..engine.wire import AsyncBody, Limits, Live, Reply, SyncBody, WireRequest
+from ..engine.wire import AsyncBody, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..http.connections import KEEPALIVE_SECONDS, Connections, most_idle
 from ..http.exchange import unsendable
 from ..http.parser import Address, BadRequest
@@ -99,19 +99,19 @@ class HttpTransport:
 
     # Sync
 
-    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
+    def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
         route = self._route(request, limits)
         client = self._client(route.proxy)
         if client is None:
-            return self._direct.send(request, route.address, limits, live)
-        return client.send(request, limits, live)
+            return self._direct.send(request, route.address, limits, timeout)
+        return client.send(request, limits, timeout)
 
-    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
+    def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
         route = self._route(request, limits)
         client = self._client(route.proxy)
         if client is None:
-            return self._direct.open_body(request, route.address, limits, live)
-        return client.open_body(request, limits, live)
+            return self._direct.open_body(request, route.address, limits, timeout)
+        return client.open_body(request, limits, timeout)
 
     def _client(self, proxy: str | None) -> SyncClientCarrier | None:
         """The client to send through; None to connect directly."""
@@ -410,11 +410,11 @@ class HttpClientTransport:
     def __reduce__(self) -> Any:
         raise TypeError("an HTTP client holds connections and cannot be pickled; make one in the other process")
 
-    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
-        return self._sync_client(request, limits).send(request, limits, live)
+    def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
+        return self._sync_client(request, limits).send(request, limits, timeout)
 
-    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
-        return self._sync_client(request, limits).open_body(request, limits, live)
+    def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
+        return self._sync_client(request, limits).open_body(request, limits, timeout)
 
     def _sync_client(self, request: WireRequest, limits: Limits) -> SyncClientCarrier:
         self._check(request, limits)

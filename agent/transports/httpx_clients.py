@@ -19,7 +19,7 @@ from typing import Any
 from typing_extensions import override
 
 from .. import errors
-from ..engine.wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
+from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..http.exchange import check_status, describe, inflater_for, is_untrusted, map_error
 from .threaded import Head, Stepper, Steps, acollect, collect, open_body
 
@@ -35,13 +35,13 @@ class SyncClientCarrier:
         self.client = client
         self._brackets = brackets
 
-    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
-        return collect(self.open_body(request, limits, live), limits, live)
+    def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
+        return collect(self.open_body(request, limits, timeout), limits, timeout)
 
-    def open_body(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
-        left = live.seconds()
+    def open_body(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
+        left = timeout.seconds()
         return open_body(
-            Stepper(lambda stepper: self._steps(request, limits, left, stepper), contextvars.copy_context()), live
+            Stepper(lambda stepper: self._steps(request, limits, left, stepper), contextvars.copy_context()), timeout
         )
 
     def _steps(self, request: WireRequest, limits: Limits, seconds: float, stepper: Stepper) -> Steps:
@@ -302,7 +302,7 @@ def _bracketed(url: Any) -> Any:
 
 
 def _head(response: Any) -> Head:
-    return Head(response.status_code, Headers.of(response.headers.raw))
+    return Head(response.status_code, Headers.from_raw(response.headers.raw))
 
 
 # Errors. They are told apart by name, because neither library need be installed.

@@ -6,7 +6,7 @@ import contextvars
 import json
 from collections.abc import Iterator
 
-from ..engine.wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
+from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..local.engine import (
     add_usage_details,
     begin,
@@ -29,11 +29,11 @@ _JSON = Headers({"content-type": "application/json"})
 class LocalTransport:
     """Carries requests to the engines of this process."""
 
-    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
-        return collect(self.open(request, limits, live), limits, live)
+    def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
+        return collect(self.open(request, limits, timeout), limits, timeout)
 
-    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
-        return open_body(_stepper(request), live)
+    def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
+        return open_body(_stepper(request), timeout)
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         return await acollect(await self.aopen(request, limits, []), limits)

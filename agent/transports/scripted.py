@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing_extensions import override
 
 from .. import errors
-from ..engine.wire import Answer, AsyncBody, Limits, Live, Network, Piece, Reply, SyncBody, WireRequest
+from ..engine.wire import Answer, AsyncBody, Limits, Network, Piece, Reply, RunTimeout, SyncBody, WireRequest
 
 
 class ScriptedTransport:
@@ -17,22 +17,22 @@ class ScriptedTransport:
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
+    def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
         answer = self._network(request)
-        _wait(answer.after, live)
+        _wait(answer.after, timeout)
         if answer.failure is not None:
             raise answer.failure
-        body = _SyncBody(answer, live)
+        body = _SyncBody(answer, timeout)
         data = b"".join(iter(body.read, b""))
         return Reply(answer.status, answer.headers, _within(data, limits))
 
-    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
+    def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
         answer = self._network(request)
-        _wait(answer.after, live)
+        _wait(answer.after, timeout)
         if answer.failure is not None:
             raise answer.failure
-        body = _SyncBody(answer, live)
-        live.run.bodies.append(body)
+        body = _SyncBody(answer, timeout)
+        timeout.run.bodies.append(body)
         return body
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
@@ -65,15 +65,15 @@ def _within(data: bytes, limits: Limits) -> bytes:
 class _SyncBody(SyncBody):
     __slots__ = ("_pieces",)
 
-    def __init__(self, answer: Answer, live: Live) -> None:
+    def __init__(self, answer: Answer, timeout: RunTimeout) -> None:
         super().__init__(answer.status, answer.headers)
-        self.live = live
-        self._pieces: Iterator[Piece] = answer.timed()
+        self.timeout = timeout
+        self._pieces: Iterator[Piece] = answer.iter_pieces()
 
     @override
     def read(self) -> bytes:
         for piece in self._pieces:
-            _wait(piece.after, self.live)
+            _wait(piece.after, self.timeout)
             if isinstance(piece.outcome, Exception):
                 raise piece.outcome
             if piece.outcome:
@@ -90,7 +90,7 @@ class _AsyncBody(AsyncBody):
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.status, answer.headers)
-        self._pieces: Iterator[Piece] = answer.timed()
+        self._pieces: Iterator[Piece] = answer.iter_pieces()
 
     @override
     async def read(self) -> bytes:
@@ -107,21 +107,21 @@ class _AsyncBody(AsyncBody):
         self._pieces = iter(())
 
 
-def _wait(seconds: float, live: Live) -> None:
+def _wait(seconds: float, timeout: RunTimeout) -> None:
     """Wait as a socket would: no longer than the run may, and not at all once it is cancelled."""
     if seconds <= 0:
-        live.run.seconds_left()
+        timeout.run.seconds_left()
         return
     woken = threading.Event()
-    live.run.wake = woken.set
+    timeout.run.wake = woken.set
     try:
-        left = live.run.seconds_left()
+        left = timeout.run.seconds_left()
         woken.wait(min(seconds, left))
         if left < seconds:
             raise errors.TimeoutError("the time limit passed")
-        live.run.seconds_left()
+        timeout.run.seconds_left()
     finally:
-        live.run.wake = None
+        timeout.run.wake = None
 
 
 async def _await(seconds: float) -> None:

@@ -23,7 +23,7 @@ from pydantic_core import from_json
 from typing_extensions import override
 
 from .. import errors
-from ..engine.wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody, WireRequest
+from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..http.exchange import is_untrusted
 from ..providers.sdk_clients import BroughtClient, kind_of
 from .event_stream import EventStreamDecoder, is_event_stream
@@ -146,9 +146,9 @@ def headers_of(headers: Any) -> Headers:
         return Headers()
     raw: Iterable[tuple[bytes, bytes]] | None = getattr(headers, "raw", None)
     if raw is not None:
-        return Headers.of(raw)
+        return Headers.from_raw(raw)
     pairs = headers.items() if isinstance(headers, Mapping) or hasattr(headers, "items") else headers
-    return Headers.of((str(name).encode("latin-1"), str(value).encode("latin-1")) for name, value in pairs)
+    return Headers.from_raw((str(name).encode("latin-1"), str(value).encode("latin-1")) for name, value in pairs)
 
 
 def ours(error: Exception, target: str) -> errors.AgentError:
@@ -296,17 +296,17 @@ class SdkTransport:
     def __reduce__(self) -> Any:
         raise TypeError("a client holds connections and credentials and cannot be pickled; make one over there")
 
-    def send(self, request: WireRequest, limits: Limits, live: Live) -> Reply:
-        return collect(self.open(request, limits, live), limits, live)
+    def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
+        return collect(self.open(request, limits, timeout), limits, timeout)
 
-    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
+    def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
         if not self._kind.blocking:
             raise errors.ConfigurationError(
                 f"A client of type {self._kind.name} has to be awaited.",
                 field="client",
                 fix="Call the agent's async methods (acomplete, astream), or bring the blocking client of that SDK.",
             )
-        return open_body(self._in_thread(request, limits), live)
+        return open_body(self._in_thread(request, limits), timeout)
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         return await acollect(await self.aopen(request, limits, []), limits)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from typing_extensions import override
 
 from .. import errors
-from ..engine.wire import AsyncBody, Headers, Limits, Live, Reply, SyncBody
+from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody
 from ..http.exchange import Collector
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ class ThreadBody(SyncBody):
 
     __slots__ = ("_stepper",)
 
-    def __init__(self, stepper: Stepper, live: Live) -> None:
+    def __init__(self, stepper: Stepper, timeout: RunTimeout) -> None:
         super().__init__(0, Headers())
-        self.live = live
+        self.timeout = timeout
         self._stepper = stepper
 
     def begin(self) -> None:
@@ -128,7 +128,7 @@ class ThreadBody(SyncBody):
         return _bytes(self._step())
 
     def _step(self) -> Head | bytes:
-        run = self.live.run
+        run = self.timeout.run
         settled = threading.Event()
         outcomes: list[Outcome] = []
 
@@ -224,15 +224,15 @@ def _unpacked(outcomes: list[Outcome]) -> Head | bytes:
 # Opening and collecting, for the transports that are made of these
 
 
-def open_body(stepper: Stepper, live: Live) -> ThreadBody:
-    body = ThreadBody(stepper, live)
-    live.run.bodies.append(body)
+def open_body(stepper: Stepper, timeout: RunTimeout) -> ThreadBody:
+    body = ThreadBody(stepper, timeout)
+    timeout.run.bodies.append(body)
     try:
         body.begin()
     except BaseException:
         body.close()
         body.closed = True
-        live.run.bodies.remove(body)
+        timeout.run.bodies.remove(body)
         raise
     return body
 
@@ -250,7 +250,7 @@ async def aopen_body(stepper: Stepper, bodies: list[AsyncBody]) -> AsyncThreadBo
     return body
 
 
-def collect(body: SyncBody, limits: Limits, live: Live) -> Reply:
+def collect(body: SyncBody, limits: Limits, timeout: RunTimeout) -> Reply:
     """The whole answer, and the end of its body."""
     try:
         collector = Collector(body.headers, limits.max_bytes)
@@ -260,7 +260,7 @@ def collect(body: SyncBody, limits: Limits, live: Live) -> Reply:
     finally:
         body.close()
         body.closed = True
-        live.run.bodies.remove(body)
+        timeout.run.bodies.remove(body)
 
 
 async def acollect(body: AsyncBody, limits: Limits) -> Reply:

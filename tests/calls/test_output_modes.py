@@ -300,7 +300,7 @@ def test_a_stream_that_breaks_keeps_what_had_come_as_text() -> None:
 
     def network(request: Any) -> Answer:
         reply = whole(request)
-        pieces = list(reply.timed())[:-3]
+        pieces = list(reply.iter_pieces())[:-3]
         return Answer([*pieces, Piece(errors.ConnectionError("gone"))], headers=reply.headers)
 
     agent = Agent("scripted:script", transport=ScriptedTransport(network), max_retries=0)

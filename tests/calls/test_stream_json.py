@@ -138,7 +138,9 @@ def hanging() -> Agent:
 
     def network(request: Any) -> Answer:
         answer = whole(request)
-        pieces = [Piece(piece.outcome, 30.0 if number > 4 else 0.0) for number, piece in enumerate(answer.timed())]
+        pieces = [
+            Piece(piece.outcome, 30.0 if number > 4 else 0.0) for number, piece in enumerate(answer.iter_pieces())
+        ]
         return Answer(pieces, headers=answer.headers)
 
     return Agent("scripted:script", transport=ScriptedTransport(network))

@@ -11,7 +11,7 @@ import pytest
 from typing_extensions import override
 
 from agent import Agent, errors
-from agent.engine.wire import AsyncBody, Limits, Live, SyncBody, WireRequest
+from agent.engine.wire import AsyncBody, Limits, RunTimeout, SyncBody, WireRequest
 from agent.testing import scripted_agent
 from agent.types import AgentResponse, StreamEvent, TextContent, ThinkingContent, ToolCall, Usage
 
@@ -188,10 +188,10 @@ class _Batches:
         self.living.append(sum(isinstance(thing, StreamEvent) for thing in gc.get_objects()))
         return next(self._pieces, b"")
 
-    def open(self, request: WireRequest, limits: Limits, live: Live) -> SyncBody:
+    def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
         body = _Blocking(200, {})
-        body.source, body.live = self, live
-        live.run.bodies.append(body)
+        body.source, body.timeout = self, timeout
+        timeout.run.bodies.append(body)
         return body
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:

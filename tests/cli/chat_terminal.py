@@ -61,7 +61,7 @@ class Vendor:
         if text.startswith("hostile"):
             return chunked(all_at_once())
         if text.startswith("break"):
-            whole = list(VendorScript("Half an answer, and then ")(request).timed())
+            whole = list(VendorScript("Half an answer, and then ")(request).iter_pieces())
             return Answer(
                 [*whole[:3], Piece(errors.ConnectionError("reset"))], headers={"content-type": "text/event-stream"}
             )

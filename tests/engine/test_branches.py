@@ -61,14 +61,14 @@ def together(*functions: Callable[..., Any]) -> Flow[list[Any]]:
         branches.append((yield from Spawn(invoke(function))))
     outcomes: dict[Branch, Any] = {}
     while len(outcomes) < len(branches):
-        news = yield from Wait([branch for branch in branches if branch not in outcomes])
-        match news:
+        event = yield from Wait([branch for branch in branches if branch not in outcomes])
+        match event:
             case Finished(branch, value):
                 outcomes[branch] = value
             case Failed(branch, error):
                 outcomes[branch] = error
             case _:
-                raise AssertionError(news)
+                raise AssertionError(event)
     return [outcomes[branch] for branch in branches]
 
 

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from agent.engine.drivers.branch_events import Gathered
+from agent.engine.drivers.user_code import ReportBatcher
 
 
 def test_what_is_reported_before_the_loop_comes_to_it_is_told_at_once() -> None:
     told: list[list[Any]] = []
     scheduled: list[Callable[[], object]] = []
-    report = Gathered(told.append, scheduled.append)
+    report = ReportBatcher(told.append, scheduled.append)
     for number in range(100):
         report(number)
     assert len(scheduled) == 1
@@ -34,7 +34,7 @@ def test_what_is_reported_while_others_are_told_comes_next() -> None:
         if len(told) == 1:
             report("later")
 
-    report = Gathered(tell, scheduled.append)
+    report = ReportBatcher(tell, scheduled.append)
     report("first")
     while scheduled:
         scheduled.pop(0)()
@@ -46,7 +46,7 @@ def test_threads_that_report_at_once_lose_nothing_and_keep_their_order() -> None
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        report = Gathered(told.extend, loop.call_soon_threadsafe)
+        report = ReportBatcher(told.extend, loop.call_soon_threadsafe)
 
         def work(who: int) -> None:
             for number in range(2_000):

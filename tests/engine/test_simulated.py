@@ -118,8 +118,8 @@ def test_a_race_abandoned_at_any_step_leaves_no_open_body() -> None:
         branches = []
         for _ in range(3):
             branches.append((yield from Spawn(contestant(), pause=True)))
-        news = yield from Wait(branches)
-        return (yield from news.rest)  # type: ignore[union-attr]
+        event = yield from Wait(branches)
+        return (yield from event.rest)  # type: ignore[union-attr]
 
     steps = 0
     while True:

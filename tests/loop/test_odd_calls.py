@@ -190,7 +190,7 @@ class CutOff:
 
     def __call__(self, request: WireRequest) -> Answer:
         answer = self._script(request)
-        data = b"".join(piece.outcome for piece in answer.timed() if isinstance(piece.outcome, bytes))
+        data = b"".join(piece.outcome for piece in answer.iter_pieces() if isinstance(piece.outcome, bytes))
         self.size = self.size or len(data)
         if self.end is not None:
             data, self.end = data[: self.end], None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent import AgentResponse, RetryConfig, Router, Usage, errors
-from agent.engine.context import Context, RunPlace
+from agent.engine.context import Context, RunTurn
 from agent.engine.wire import Answer, Piece
 from agent.middleware import Cache, CallMetrics, Histogram, Metrics
 from agent.testing import Script, Simulation, scripted_agent, simulate
@@ -48,7 +48,7 @@ def test_times_are_those_of_the_call_in_virtual_time_too() -> None:
 
 
 def _delayed(answer: Answer, seconds: float) -> Answer:
-    return Answer([Piece(piece.outcome, seconds) for piece in answer.timed()], headers=answer.headers)
+    return Answer([Piece(piece.outcome, seconds) for piece in answer.iter_pieces()], headers=answer.headers)
 
 
 def test_a_record_says_what_became_of_a_call() -> None:
@@ -57,7 +57,7 @@ def test_a_record_says_what_became_of_a_call() -> None:
     retry = RetryConfig(max_retries=1, initial_delay=0.0)
     agent = scripted_agent(errors.OverloadedError("busy"), line, middleware=[Metrics(records.append)], retry=retry)
     simulation = Simulation(Script(errors.OverloadedError("busy"), line))
-    place = RunPlace("r", 1)
+    place = RunTurn("r", 1)
     simulation.run(agent.flow_for("hi", streaming=False, context=Context(run=place)))
     (record,) = records
     assert (record.target, record.streaming, record.attempts, record.stop_reason, record.error) == (

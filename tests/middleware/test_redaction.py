@@ -270,7 +270,7 @@ def test_a_placeholder_is_found_wherever_the_bytes_are_cut(kind: str) -> None:
     line = "[x] [EMAIL_1]! [EMA" if kind == "text" else ToolCall(id="1", name="send", arguments=arguments)
     asked = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
     answer = Script(line)(WireRequest("http://x/chat/completions", (), asked))
-    data = b"".join(piece.outcome for piece in answer.timed() if isinstance(piece.outcome, bytes))
+    data = b"".join(piece.outcome for piece in answer.iter_pieces() if isinstance(piece.outcome, bytes))
     agent = scripted_agent(middleware=[Redaction()])
     for cut in range(1, len(data)):
         simulation = Simulation(lambda request, cut=cut: Answer([data[:cut], data[cut:]], headers=answer.headers))  # type: ignore[misc]

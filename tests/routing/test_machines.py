@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
-from agent.engine.locks import Locked
+from agent.engine.locks import ForkSafe
 from agent.providers.rate_limit_hints import Left
 from agent.routing.health import Breaker, Cooldown, Permit
 from agent.routing.limits import WINDOW, RateLimiter, Refusal, RequestBudget, Reservation, SpendLedger
@@ -330,7 +330,7 @@ def test_what_the_vendor_says_is_left_counts() -> None:
 def test_a_lock_that_another_thread_held_while_forking_is_free_in_the_child() -> None:
     import warnings
 
-    state = Locked()
+    state = ForkSafe()
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:

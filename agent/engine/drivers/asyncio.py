@@ -22,6 +22,7 @@ from ..context import ambient_deadline
 from ..flow import (
     AnyEffect,
     Branch,
+    BranchEvent,
     Cancel,
     Detach,
     Emit,
@@ -30,7 +31,6 @@ from ..flow import (
     Finished,
     Flow,
     Invoke,
-    News,
     Now,
     Open,
     Paused,
@@ -40,7 +40,9 @@ from ..flow import (
     Sleep,
     Spawn,
     Wait,
+    fatal_error,
     rest_of,
+    take_event,
 )
 from ..wire import (
     GRACE,
@@ -48,14 +50,13 @@ from ..wire import (
     AsyncBody,
     AsyncTransport,
     Limits,
-    deadline_passed,
-    exchange_end,
-    read_expired,
-    reply_expired,
-    until_reply,
+    deadline_error,
+    exchange_deadline,
+    read_timeout,
+    reply_deadline,
+    reply_timeout,
 )
-from .branch_events import Gathered, fatal, take_news
-from .user_code import call_in_thread, is_async
+from .user_code import ReportBatcher, call_in_thread, is_async
 
 T = TypeVar("T")
 _detached: set[asyncio.Task[None]] = set()
@@ -77,8 +78,8 @@ class AioRun:
         "_branch",
         "_children",
         "_error",
+        "_events",
         "_expired",
-        "_news",
         "_parent",
         "_pause",
         "_reply",
@@ -119,7 +120,7 @@ class AioRun:
         # Only a branch is looked up. With a way back, the outermost run would be left to the garbage collector.
         self._branch = Branch() if parent is None else Branch(self)
         self._children: list[AioRun] = []
-        self._news: deque[News] = deque()
+        self._events: deque[BranchEvent] = deque()
         self._task: asyncio.Task[None] | None = None
         self._reply: Any = None
         self._error: Exception | None = None
@@ -267,7 +268,7 @@ class AioRun:
             case Send(request, limits, via):
                 return await self._exchange(limits, (via or self.transport).asend(request, limits), whole=True)
             case Open(request, limits, via):
-                until = exchange_end(limits, self.loop.time())
+                until = exchange_deadline(limits, self.loop.time())
                 opening = (via or self.transport).aopen(request, limits, self.bodies)
                 body = await self._exchange(limits, opening, whole=False)
                 body.until = until
@@ -292,11 +293,11 @@ class AioRun:
                 assert_never(effect)
 
     async def _exchange(self, limits: Limits, work: Awaitable[T], *, whole: bool) -> T:
-        until = until_reply(limits, self.loop.time(), self.deadline, whole=whole)
+        until = reply_deadline(limits, self.loop.time(), self.deadline, whole=whole)
         try:
             return await self._within(until, work)
         except _Expired:
-            raise reply_expired(limits, self.deadline, self.loop.time(), whole=whole) from None
+            raise reply_timeout(limits, self.deadline, self.loop.time(), whole=whole) from None
 
     async def _read(self, effect: Read) -> bytes:
         """As `_within`, but written out: this is the one effect that happens for every chunk."""
@@ -312,7 +313,7 @@ class AioRun:
             until = min(until, started + idle - body.idle_used)
         if started >= until:
             await self._close_body(body)
-            raise read_expired(body, idle, self.deadline, started)
+            raise read_timeout(body, idle, self.deadline, started)
         if self._timer is None or self._timer.when() > until:
             self._watch(until)
         task = asyncio.current_task()
@@ -325,7 +326,7 @@ class AioRun:
             reason = self._reason(task, cancelled_before)
             if isinstance(reason, _Expired):
                 await self._close_body(body)
-                raise read_expired(body, idle, self.deadline, self.loop.time()) from None
+                raise read_timeout(body, idle, self.deadline, self.loop.time()) from None
             raise reason from None
         except Exception:
             self._waiter = None
@@ -353,12 +354,14 @@ class AioRun:
         try:
             await self._within(self.deadline, asyncio.sleep(seconds) if forever is None else forever)
         except _Expired:
-            raise deadline_passed("waiting for the next attempt") from None
+            raise deadline_error("waiting for the next attempt") from None
 
     # User code
 
     async def _invoke(self, effect: Invoke) -> Any:
-        kwargs = {**effect.kwargs, "report": Gathered(self._tell, self._on_loop)} if effect.reports else effect.kwargs
+        kwargs = (
+            {**effect.kwargs, "report": ReportBatcher(self._tell, self._on_loop)} if effect.reports else effect.kwargs
+        )
         context = contextvars.copy_context() if effect.context is None else effect.context.copy()
         # A loop may have a clock of its own (uvloop does); the deadline that user code sees is on time.monotonic().
         context.run(ambient_deadline.set, monotonic() + self.deadline - self.loop.time())
@@ -372,7 +375,7 @@ class AioRun:
                 value = context.run(effect.function, *effect.args, **kwargs)
             return await self._await(value, context) if inspect.isawaitable(value) else value
         except _Expired:
-            raise deadline_passed("running user code") from None
+            raise deadline_error("running user code") from None
         except (StopIteration, StopAsyncIteration) as error:
             # Thrown into a generator, these would end it.
             raise RuntimeError(f"user code raised {type(error).__name__}") from error
@@ -414,17 +417,17 @@ class AioRun:
         """A branch's task: advance to the end, or to the first events of a branch that pauses there."""
         assert self._parent is not None
         try:
-            news = await self._last_news(self._parent)
+            event = await self._last_event(self._parent)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            news = Failed(self._branch, error)
+            event = Failed(self._branch, error)
         if self.cancelled:
             await self.aclose()
         else:
-            self._parent._post(news)
+            self._parent._post(event)
 
-    async def _last_news(self, parent: AioRun) -> News:
+    async def _last_event(self, parent: AioRun) -> BranchEvent:
         while True:
             events = await self.advance()
             if events is None:
@@ -433,25 +436,25 @@ class AioRun:
                 return Paused(self._branch, rest_of(self.flow, Emit(events)))
             parent._post(Emitted(self._branch, events))
 
-    def _post(self, news: News) -> None:
-        self._news.append(news)
+    def _post(self, event: BranchEvent) -> None:
+        self._events.append(event)
         if self._waker is not None and not self._waker.done():
             self._waker.set_result(None)
 
-    async def _wait(self, branches: Sequence[Branch], timeout: float | None) -> News | None:
+    async def _wait(self, branches: Sequence[Branch], timeout: float | None) -> BranchEvent | None:
         until = self.deadline if timeout is None else min(self.deadline, self.loop.time() + timeout)
         while True:
-            news = take_news(self._news, branches, self._children)
-            if (death := fatal(news)) is not None:
+            event = take_event(self._events, branches, self._children)
+            if (death := fatal_error(event)) is not None:
                 raise death
-            if news is not None:
-                return news
+            if event is not None:
+                return event
             self._waker = self.loop.create_future()
             try:
                 await self._within(until, self._waker)
             except _Expired:
                 if self.loop.time() >= self.deadline - SLACK:
-                    raise deadline_passed("waiting for branches") from None
+                    raise deadline_error("waiting for branches") from None
                 return None
             finally:
                 self._waker = None
@@ -472,7 +475,7 @@ class AioRun:
                 await run.aclose()  # a paused branch has no task any more, but may hold a connection
             if run in self._children:
                 self._children.remove(run)
-        self._news = deque(news for news in self._news if news.branch.run not in stopping)
+        self._events = deque(event for event in self._events if event.branch.run not in stopping)
 
 
 async def _as_coroutine(awaitable: Awaitable[T]) -> T:

@@ -21,6 +21,7 @@ from ... import errors
 from ..flow import (
     AnyEffect,
     Branch,
+    BranchEvent,
     Cancel,
     Detach,
     Emit,
@@ -29,7 +30,6 @@ from ..flow import (
     Finished,
     Flow,
     Invoke,
-    News,
     Now,
     Open,
     Paused,
@@ -39,7 +39,9 @@ from ..flow import (
     Sleep,
     Spawn,
     Wait,
+    fatal_error,
     rest_of,
+    take_event,
 )
 from ..wire import (
     Answer,
@@ -49,13 +51,12 @@ from ..wire import (
     Piece,
     Reply,
     WireRequest,
-    deadline_passed,
-    exchange_end,
-    read_expired,
-    reply_expired,
-    until_reply,
+    deadline_error,
+    exchange_deadline,
+    read_timeout,
+    reply_deadline,
+    reply_timeout,
 )
-from .branch_events import fatal, take_news
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class SimulatedBody(Body):
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.status, answer.headers)
-        self.pieces = deque(answer.timed())
+        self.pieces = deque(answer.iter_pieces())
 
     def next_piece(self) -> Piece:
         """What comes next, and when; an empty piece is only a pause, as on a socket."""
@@ -117,13 +118,13 @@ class SimulatedRun:
     __slots__ = (
         "bodies",
         "branch",
+        "branch_events",
         "children",
         "deadline",
         "ended_at",
         "error",
         "events",
         "flow",
-        "news",
         "over",
         "parent",
         "pause",
@@ -139,7 +140,7 @@ class SimulatedRun:
         self.parent = parent
         self.pause = pause
         self.branch = Branch(self)
-        self.news: deque[News] = deque()
+        self.branch_events: deque[BranchEvent] = deque()
         self.waiting: Wait | None = None
         self.step = 0
         """Counts resumptions: what was scheduled for an earlier one is out of date."""
@@ -313,7 +314,7 @@ class Simulation:
                 self._read(run, effect)
             case Sleep(seconds):
                 self.open_bodies_while_sleeping = max(self.open_bodies_while_sleeping, len(run.bodies))
-                expired = partial(deadline_passed, "waiting for the next attempt")
+                expired = partial(deadline_error, "waiting for the next attempt")
                 self._later(run, self.now + seconds, None, run.deadline, expired, nothing)
             case Now():
                 self._resume(run, self.now)
@@ -342,39 +343,39 @@ class Simulation:
 
     def _send(self, run: SimulatedRun, request: WireRequest, limits: Limits) -> None:
         if self.now >= run.deadline:
-            self._resume(run, error=reply_expired(limits, run.deadline, self.now, whole=True))
+            self._resume(run, error=reply_timeout(limits, run.deadline, self.now, whole=True))
             return
         answer = self._ask(request)
         when, outcome = self.now + answer.after, answer.failure
         data: list[bytes] = []
-        for piece in answer.timed() if outcome is None else ():
+        for piece in answer.iter_pieces() if outcome is None else ():
             when += piece.after
             if isinstance(piece.outcome, Exception):
                 outcome = piece.outcome
                 break
             data.append(piece.outcome)
-        until = until_reply(limits, self.now, run.deadline, whole=True)
+        until = reply_deadline(limits, self.now, run.deadline, whole=True)
         reply = outcome if outcome is not None else Reply(answer.status, answer.headers, b"".join(data))
-        self._later(run, when, reply, until, lambda: reply_expired(limits, run.deadline, self.now, whole=True), nothing)
+        self._later(run, when, reply, until, lambda: reply_timeout(limits, run.deadline, self.now, whole=True), nothing)
 
     def _open(self, run: SimulatedRun, request: WireRequest, limits: Limits) -> None:
         if self.now >= run.deadline:
-            self._resume(run, error=reply_expired(limits, run.deadline, self.now, whole=False))
+            self._resume(run, error=reply_timeout(limits, run.deadline, self.now, whole=False))
             return
         answer = self._ask(request)
-        until = until_reply(limits, self.now, run.deadline, whole=False)
+        until = reply_deadline(limits, self.now, run.deadline, whole=False)
         lost: Callable[[], None] = nothing
         outcome: Exception | SimulatedBody
         if answer.failure is not None:
             outcome = answer.failure
         else:
             outcome = body = SimulatedBody(answer)
-            body.until = exchange_end(limits, self.now)
+            body.until = exchange_deadline(limits, self.now)
             self.open_bodies += 1
             run.bodies.append(body)
             lost = partial(self._close_body, run, body)
         when = self.now + answer.after
-        self._later(run, when, outcome, until, lambda: reply_expired(limits, run.deadline, self.now, whole=False), lost)
+        self._later(run, when, outcome, until, lambda: reply_timeout(limits, run.deadline, self.now, whole=False), lost)
 
     def _ask(self, request: WireRequest) -> Answer:
         self.requests.append(request)
@@ -399,7 +400,7 @@ class Simulation:
             self.now + piece.after,
             piece.outcome,
             until,
-            lambda: read_expired(body, idle, run.deadline, self.now),
+            lambda: read_timeout(body, idle, run.deadline, self.now),
             close,
         )
         if isinstance(piece.outcome, Exception) or not piece.outcome:
@@ -432,7 +433,7 @@ class Simulation:
         if isinstance(function, SimulatedTool):
             for after, report in function.reports:
                 self.at(self.now + after, self._reporter(run, report))
-            expired = partial(deadline_passed, "running user code")
+            expired = partial(deadline_error, "running user code")
             self._later(run, self.now + function.after, function.result, run.deadline, expired, nothing)
             return
         kwargs = dict(effect.kwargs)
@@ -471,7 +472,7 @@ class Simulation:
             if not run.over and run.step == step:
                 run.waiting = None
                 late = self.now >= run.deadline
-                self._resume(run, error=deadline_passed("waiting for branches") if late else None)
+                self._resume(run, error=deadline_error("waiting for branches") if late else None)
 
         self.at(until, expire)
 
@@ -480,35 +481,35 @@ class Simulation:
             if branch.run in run.children:
                 self._close(branch.run)
                 run.children.remove(branch.run)
-        run.news = deque(news for news in run.news if news.branch not in branches)
+        run.branch_events = deque(event for event in run.branch_events if event.branch not in branches)
         self._resume(run)
 
-    def _post(self, run: SimulatedRun, news: News) -> None:
-        run.news.append(news)
+    def _post(self, run: SimulatedRun, event: BranchEvent) -> None:
+        run.branch_events.append(event)
         if run.waiting is not None:
             self._deliver(run)
 
     def _deliver(self, run: SimulatedRun) -> bool:
         assert run.waiting is not None
-        news = take_news(run.news, run.waiting.branches, run.children)
-        if news is None:
+        event = take_event(run.branch_events, run.waiting.branches, run.children)
+        if event is None:
             return False
         run.waiting = None
-        if (death := fatal(news)) is not None:
+        if (death := fatal_error(event)) is not None:
             self._end(run, Failed(run.branch, death))
         else:
-            self._resume(run, news)
+            self._resume(run, event)
         return True
 
-    def _end(self, run: SimulatedRun, news: Finished | Failed) -> None:
-        if isinstance(news, Finished):
-            run.result = news.value
+    def _end(self, run: SimulatedRun, event: Finished | Failed) -> None:
+        if isinstance(event, Finished):
+            run.result = event.value
         else:
-            run.error = news.error
+            run.error = event.error
         run.ended_at = self.now
         self._close(run)
         if run.parent is not None and not run.parent.over:
-            self._post(run.parent, news)
+            self._post(run.parent, event)
 
     def _close(self, run: SimulatedRun) -> None:
         run.over = True

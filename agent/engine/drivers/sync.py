@@ -23,6 +23,7 @@ from ..context import ambient_deadline
 from ..flow import (
     AnyEffect,
     Branch,
+    BranchEvent,
     Cancel,
     Detach,
     Emit,
@@ -31,7 +32,6 @@ from ..flow import (
     Finished,
     Flow,
     Invoke,
-    News,
     Now,
     Open,
     Paused,
@@ -41,24 +41,25 @@ from ..flow import (
     Sleep,
     Spawn,
     Wait,
+    fatal_error,
     rest_of,
+    take_event,
 )
 from ..wire import (
     GRACE,
     SLACK,
     Cancelled,
     Limits,
-    Live,
+    RunTimeout,
     SyncBody,
     SyncTransport,
-    deadline_passed,
-    exchange_end,
-    read_expired,
-    reply_expired,
-    until_reply,
+    deadline_error,
+    exchange_deadline,
+    read_timeout,
+    reply_deadline,
+    reply_timeout,
 )
-from .branch_events import fatal, take_news
-from .threads import Crew, Work
+from .threads import Job, WorkerThreads
 
 T = TypeVar("T")
 _RUNNING = inspect.GEN_RUNNING
@@ -73,17 +74,17 @@ class SyncRun:
         "_branch",
         "_changed",
         "_children",
-        "_crew",
         "_error",
+        "_events",
         "_in_user_code",
         "_inside",
+        "_job",
         "_loop",
-        "_news",
         "_parent",
         "_pause",
         "_quit",
         "_reply",
-        "_work",
+        "_workers",
         "bodies",
         "cancelled",
         "deadline",
@@ -118,11 +119,11 @@ class SyncRun:
         # Only a branch is looked up. With a way back, the outermost run would be left to the garbage collector.
         self._branch = Branch() if parent is None else Branch(self)
         self._children: list[SyncRun] = []
-        self._news: deque[News] = deque()
+        self._events: deque[BranchEvent] = deque()
         self._changed: threading.Condition | None = None
-        self._work: Work | None = None
+        self._job: Job | None = None
         """What a thread of the crew does for this branch."""
-        self._crew: Crew | None = None
+        self._workers: WorkerThreads | None = None
         self._in_user_code = False
         self._inside: int | None = None
         """The thread that is advancing this run just now."""
@@ -186,8 +187,8 @@ class SyncRun:
             self._close_body(body)
         if self._loop is not None:
             self._loop.stop()
-        if self._crew is not None:
-            self._crew.close()
+        if self._workers is not None:
+            self._workers.close()
 
     def cancel(self) -> None:
         """From any thread: wake whatever blocks this run, so that it ends with Cancelled."""
@@ -224,11 +225,11 @@ class SyncRun:
                 return monotonic()
             case Send(request, limits, via):
                 sender = via or self.transport
-                return self._exchange(limits, lambda: sender.send(request, limits, Live(self)), whole=True)
+                return self._exchange(limits, lambda: sender.send(request, limits, RunTimeout(self)), whole=True)
             case Open(request, limits, via):
                 sender = via or self.transport
-                until = exchange_end(limits, monotonic())
-                body = self._exchange(limits, lambda: sender.open(request, limits, Live(self)), whole=False)
+                until = exchange_deadline(limits, monotonic())
+                body = self._exchange(limits, lambda: sender.open(request, limits, RunTimeout(self)), whole=False)
                 body.until = until
                 return body
             case Sleep(seconds):
@@ -251,9 +252,9 @@ class SyncRun:
                 assert_never(effect)
 
     def _exchange(self, limits: Limits, act: Callable[[], T], *, whole: bool) -> T:
-        self.until = until_reply(limits, monotonic(), self.deadline, whole=whole)
+        self.until = reply_deadline(limits, monotonic(), self.deadline, whole=whole)
         if self.seconds_left() <= 0:
-            raise reply_expired(limits, self.deadline, monotonic(), whole=whole)
+            raise reply_timeout(limits, self.deadline, monotonic(), whole=whole)
         try:
             result = act()
         except Exception:
@@ -261,7 +262,7 @@ class SyncRun:
                 raise Cancelled from None
             now = monotonic()
             if now >= self.until - SLACK:
-                raise reply_expired(limits, self.deadline, now, whole=whole) from None
+                raise reply_timeout(limits, self.deadline, now, whole=whole) from None
             raise
         if self.cancelled:
             raise Cancelled
@@ -274,7 +275,7 @@ class SyncRun:
             raise errors.ConnectionError("the answer was read after its end")
         if effect.fresh:
             body.idle_used = 0.0
-        body.live.run = self  # a stream won in a race is read by the parent of the run that opened it
+        body.timeout.run = self  # a stream won in a race is read by the parent of the run that opened it
         started = monotonic()
         until = min(self.deadline, body.until)
         if idle is not None:
@@ -282,7 +283,7 @@ class SyncRun:
         self.until = until
         try:
             if started >= until:
-                raise read_expired(body, idle, self.deadline, started)
+                raise read_timeout(body, idle, self.deadline, started)
             chunk = body.read()
         except Exception:
             self._close_body(body)
@@ -290,7 +291,7 @@ class SyncRun:
                 raise Cancelled from None
             now = monotonic()
             if now >= until - SLACK:
-                raise read_expired(body, idle, self.deadline, now) from None
+                raise read_timeout(body, idle, self.deadline, now) from None
             raise
         if self.cancelled:
             raise Cancelled
@@ -317,7 +318,7 @@ class SyncRun:
         if self.cancelled:
             raise Cancelled
         if left < seconds:
-            raise deadline_passed("waiting for the next attempt")
+            raise deadline_error("waiting for the next attempt")
 
     # User code
 
@@ -347,7 +348,7 @@ class SyncRun:
         try:
             timeout = None if self.deadline == math.inf else max(0.0, self.deadline - monotonic())
             if not self.cancelled and not pending.done.wait(timeout):
-                raise deadline_passed("running user code")
+                raise deadline_error("running user code")
             if self.cancelled:
                 raise Cancelled
             return pending.result()
@@ -371,11 +372,11 @@ class SyncRun:
                 self._loop = LoopThread()
             return self._loop
 
-    def _threads(self) -> Crew:
+    def _threads(self) -> WorkerThreads:
         with _making:
-            if self._crew is None:
-                self._crew = Crew()
-            return self._crew
+            if self._workers is None:
+                self._workers = WorkerThreads()
+            return self._workers
 
     def _report(self, event: Any) -> None:
         """Given to user code, for any thread. Once the branch has ended it does nothing."""
@@ -394,7 +395,7 @@ class SyncRun:
         child = SyncRun(self.transport, flow, self.deadline, self, pause=pause)
         self._children.append(child)
         context = contextvars.copy_context()
-        child._work = self._root()._threads().start(lambda: context.run(child._main))
+        child._job = self._root()._threads().start(lambda: context.run(child._main))
         return child._branch
 
     def _detach(self, flow: Flow[Any], seconds: float) -> None:
@@ -410,17 +411,17 @@ class SyncRun:
         """A branch's thread: advance to the end, or to the first events of a branch that pauses there."""
         assert self._parent is not None
         try:
-            news = self._last_news(self._parent)
+            event = self._last_event(self._parent)
         except Cancelled:
             return
         except BaseException as error:
-            news = Failed(self._branch, error)
+            event = Failed(self._branch, error)
         if self.cancelled:
             self.close()
         else:
-            self._parent._post(news)
+            self._parent._post(event)
 
-    def _last_news(self, parent: SyncRun) -> News:
+    def _last_event(self, parent: SyncRun) -> BranchEvent:
         while True:
             events = self.advance()
             if events is None:
@@ -429,28 +430,28 @@ class SyncRun:
                 return Paused(self._branch, rest_of(self.flow, Emit(events)))
             parent._post(Emitted(self._branch, events))
 
-    def _post(self, news: News) -> None:
+    def _post(self, event: BranchEvent) -> None:
         changed = self._condition()
         with changed:
-            self._news.append(news)
+            self._events.append(event)
             changed.notify_all()
 
-    def _wait(self, branches: Sequence[Branch], timeout: float | None) -> News | None:
+    def _wait(self, branches: Sequence[Branch], timeout: float | None) -> BranchEvent | None:
         changed = self._condition()
         until = self.deadline if timeout is None else min(self.deadline, monotonic() + timeout)
         with changed:
             while True:
-                news = take_news(self._news, branches, self._children)
-                if (death := fatal(news)) is not None:
+                event = take_event(self._events, branches, self._children)
+                if (death := fatal_error(event)) is not None:
                     raise death
-                if news is not None:
-                    return news
+                if event is not None:
+                    return event
                 if self.cancelled:
                     raise Cancelled
                 now = monotonic()
                 if now >= until:
                     if now >= self.deadline:
-                        raise deadline_passed("waiting for branches")
+                        raise deadline_error("waiting for branches")
                     return None
                 changed.wait(None if until == math.inf else until - now)
 
@@ -461,7 +462,7 @@ class SyncRun:
             run.cancel()
         end = monotonic() + GRACE
         for run in stopping:
-            work = run._work
+            work = run._job
             if work is not None and not work.is_ours:
                 work.wait(0.01 if run._in_user_code else max(0.0, end - monotonic()))
             if work is None or work.is_done:
@@ -469,7 +470,7 @@ class SyncRun:
             run._branch.done = True
             if run in self._children:
                 self._children.remove(run)
-        self._news = deque(news for news in self._news if news.branch.run not in stopping)
+        self._events = deque(event for event in self._events if event.branch.run not in stopping)
 
 
 def _is_async_cancellation(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ _IDLE_SECONDS = 2.0
 """A thread whose run was dropped without being closed must not wait for ever."""
 
 
-class Work:
+class Job:
     """Something that a thread does, and then another thing."""
 
     __slots__ = ("_done", "_main", "_thread")
@@ -43,21 +43,21 @@ class Work:
         self._done.wait(seconds)
 
 
-class Crew:
+class WorkerThreads:
     """Threads that take up work. There is no lock: lists and queues of Python's own are enough."""
 
     __slots__ = ("_closed", "_idle")
 
     def __init__(self) -> None:
-        self._idle: list[SimpleQueue[Work | None]] = []
+        self._idle: list[SimpleQueue[Job | None]] = []
         self._closed = False
 
-    def start(self, main: Callable[[], object]) -> Work:
-        work = Work(main)
+    def start(self, main: Callable[[], object]) -> Job:
+        work = Job(main)
         try:
             self._idle.pop().put(work)
         except IndexError:
-            orders: SimpleQueue[Work | None] = SimpleQueue()
+            orders: SimpleQueue[Job | None] = SimpleQueue()
             orders.put(work)
             threading.Thread(target=self._serve, args=(orders,), daemon=True, name="agent-branch").start()
         return work
@@ -71,7 +71,7 @@ class Crew:
             except IndexError:
                 break
 
-    def _serve(self, orders: SimpleQueue[Work | None]) -> None:
+    def _serve(self, orders: SimpleQueue[Job | None]) -> None:
         work = orders.get()
         while work is not None:
             work.perform()
@@ -83,7 +83,7 @@ class Crew:
                 self.close()
             work = self._next(orders)
 
-    def _next(self, orders: SimpleQueue[Work | None]) -> Work | None:
+    def _next(self, orders: SimpleQueue[Job | None]) -> Job | None:
         try:
             return orders.get(timeout=_IDLE_SECONDS)
         except Empty:

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -51,6 +52,34 @@ async def call_in_thread(
     if error is not None:
         raise error
     return value
+
+
+class ReportBatcher:
+    """Takes reports in any thread, and tells all of them at once as soon as the event loop comes to it.
+
+    A thread that never rests leaves a loop milliseconds for each system call, and being woken takes three of them: a
+    thousand reports told one by one would hold everybody up for many seconds.
+    """
+
+    __slots__ = ("_on_loop", "_scheduled", "_tell", "_waiting")
+
+    def __init__(self, tell: Callable[[list[Any]], object], on_loop: Callable[[Callable[[], object]], object]) -> None:
+        self._tell = tell
+        self._on_loop = on_loop
+        self._waiting: deque[Any] = deque()
+        self._scheduled = False
+
+    def __call__(self, report: Any) -> None:
+        self._waiting.append(report)
+        if not self._scheduled:
+            self._scheduled = True
+            self._on_loop(self._tell_all)
+
+    def _tell_all(self) -> None:
+        self._scheduled = False  # first: what comes from now on is told in any case, now or by another call
+        waiting = self._waiting
+        if reports := [waiting.popleft() for _ in range(len(waiting))]:
+            self._tell(reports)
 
 
 class Pending:

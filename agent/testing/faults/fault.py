@@ -53,7 +53,7 @@ class Exchange:
 
     @property
     def body(self) -> bytes:
-        return b"".join(piece.outcome for piece in self.answer.timed() if isinstance(piece.outcome, bytes))
+        return b"".join(piece.outcome for piece in self.answer.iter_pieces() if isinstance(piece.outcome, bytes))
 
     @property
     def events(self) -> list[bytes]:
@@ -168,7 +168,7 @@ def fault(
 
 
 def _is_good(answer: Answer) -> bool:
-    said = any(isinstance(piece.outcome, bytes) and piece.outcome.strip() for piece in answer.timed())
+    said = any(isinstance(piece.outcome, bytes) and piece.outcome.strip() for piece in answer.iter_pieces())
     return said and answer.failure is None and answer.status == 200
 
 

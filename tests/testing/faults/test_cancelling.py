@@ -32,7 +32,7 @@ Work = Callable[[Agent], Coroutine[Any, Any, object]]
 def in_small_pieces(request: WireRequest) -> Answer:
     """A good answer with a breath before every piece, so that a call has many awaits."""
     answer = good(request)
-    body = [piece.outcome for piece in answer.timed() if isinstance(piece.outcome, bytes)]
+    body = [piece.outcome for piece in answer.iter_pieces() if isinstance(piece.outcome, bytes)]
     if len(body) == 1:
         body = [body[0][at : at + 40] for at in range(0, len(body[0]), 40)]
     return Answer([Piece(part, 0.0005) for part in body], headers=answer.headers)
@@ -149,7 +149,7 @@ def test_cancelled_while_it_waits_a_call_closes_its_socket_within_a_tenth_of_a_s
     def stalls(request: WireRequest) -> Answer:
         if when == "before-headers":
             return Answer(after=30)
-        parts = list(good(request).timed())
+        parts = list(good(request).iter_pieces())
         return Answer([*parts[: len(parts) // 2], Piece(b"", 30)], headers={"content-type": "text/event-stream"})
 
     with LoopbackServer(stalls) as server:

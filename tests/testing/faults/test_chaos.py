@@ -85,7 +85,7 @@ def test_where_a_fault_takes_an_answers_place_nobody_is_asked() -> None:
     assert len(script.requests) == 0
     chaos(ASKED)
     assert len(script.requests) == 1, "what is broken on its way had been said"
-    assert b"two" in b"".join(piece.outcome for piece in chaos(ASKED).timed() if isinstance(piece.outcome, bytes))
+    assert b"two" in b"".join(piece.outcome for piece in chaos(ASKED).iter_pieces() if isinstance(piece.outcome, bytes))
 
 
 def test_an_answer_that_is_a_failure_by_itself_is_left_alone() -> None:

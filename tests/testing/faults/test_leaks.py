@@ -35,7 +35,7 @@ SAID = "a few words that take a little while to be said"
 def slowly(request: WireRequest) -> Answer:
     """An answer in whichever API, with a breath before every second event."""
     answer = VendorScript(SAID)(request)  # a new script each time: it remembers what it was asked
-    pieces = [Piece(piece.outcome, 0.001 * (number % 2)) for number, piece in enumerate(answer.timed())]
+    pieces = [Piece(piece.outcome, 0.001 * (number % 2)) for number, piece in enumerate(answer.iter_pieces())]
     return Answer(pieces, headers=answer.headers)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent import Agent, tool
 from agent.engine.drivers import threads as crew
-from agent.engine.drivers.threads import Crew
+from agent.engine.drivers.threads import WorkerThreads
 from agent.testing import scripted_agent
 from agent.types import ToolCall
 
@@ -27,7 +27,7 @@ def gone(within: float = 2.0) -> bool:
 
 
 def test_a_thread_that_is_done_does_the_next_work() -> None:
-    threads = Crew()
+    threads = WorkerThreads()
     seen: list[int] = []
     for _ in range(5):
         work = threads.start(lambda: seen.append(threading.get_ident()))
@@ -40,7 +40,7 @@ def test_a_thread_that_is_done_does_the_next_work() -> None:
 
 
 def test_work_that_is_started_at_once_is_done_at_once() -> None:
-    threads = Crew()
+    threads = WorkerThreads()
     together = threading.Barrier(6)
     works = [threads.start(lambda: together.wait(2.0)) for _ in range(6)]
     for work in works:
@@ -51,7 +51,7 @@ def test_work_that_is_started_at_once_is_done_at_once() -> None:
 
 
 def test_who_hangs_when_the_crew_is_closed_goes_when_it_is_done() -> None:
-    threads = Crew()
+    threads = WorkerThreads()
     go = threading.Event()
     work = threads.start(lambda: go.wait(5.0))
     threads.close()
@@ -62,7 +62,7 @@ def test_who_hangs_when_the_crew_is_closed_goes_when_it_is_done() -> None:
 
 def test_a_crew_that_was_dropped_without_being_closed_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "_IDLE_SECONDS", 0.05)
-    Crew().start(lambda: None).wait(2.0)
+    WorkerThreads().start(lambda: None).wait(2.0)
     gc.collect()
     assert gone()
 
