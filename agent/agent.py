@@ -26,7 +26,7 @@ from .errors import ConfigurationError
 from .models import facts
 from .models.lookup import restrict_capabilities
 from .models.token_estimates import TokenCount, estimate_prompt
-from .providers import Provider, for_client, load
+from .providers import Provider, load_provider, provider_for_client
 from .routing.limits import retry_budget
 from .types import (
     AgentConfig,
@@ -96,7 +96,7 @@ class Agent(Client):
         **overrides: Any,
     ) -> None:
         self.config = read_config(config, overrides)
-        load(self.config.provider)  # an unknown provider is an error here, not at the first call
+        load_provider(self.config.provider)  # an unknown provider is an error here, not at the first call
         # Reading the tools as a request would, so that both take the same things.
         self.tools: Sequence[ToolSpec | Mapping[str, Any]] = read_request("", {"tools": tools}).tools if tools else ()
         self._loop = loop
@@ -196,10 +196,10 @@ class Agent(Client):
     def provider(self) -> Provider:
         """The codec, made when it is first needed: only then must there be a key."""
         if self._provider is None:
-            make, config = load(self.config.provider), self.config
+            make, config = load_provider(self.config.provider), self.config
             if self._get_key is not None:
                 config = config.with_overrides(api_key=_LATER)
-            self._provider = make(config) if self._client is None else for_client(self._client, make, config)
+            self._provider = make(config) if self._client is None else provider_for_client(self._client, make, config)
         return self._provider
 
     @override
@@ -276,7 +276,7 @@ class Agent(Client):
 
     def _endpoint_with(self, key: Secret | None) -> Endpoint:
         config = self.config if key is None else validate_with(lambda: self.config.with_overrides(api_key=key))
-        return self._endpoint(load(config.provider)(config))
+        return self._endpoint(load_provider(config.provider)(config))
 
     def _reached(self, once: Callable[[Endpoint], Call]) -> Call:
         """A call of the vendor: with the key that there is, or with the one that there is at that time."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agent.engine.wire import Reply
-from agent.providers import Provider, load
+from agent.providers import Provider, load_provider
 from agent.types import AgentConfig, AgentRequest, Message, Role, TextContent, ToolCall, ToolResult
 
 TURNS = 200
@@ -79,7 +79,7 @@ def _read(codec: Provider, request: AgentRequest, chunks: list[bytes]) -> None:
 
 
 def costs(name: str, model: str) -> dict[str, float]:
-    codec = load(name)(AgentConfig(provider=name, model=model, api_key="sk-bench"))
+    codec = load_provider(name)(AgentConfig(provider=name, model=model, api_key="sk-bench"))
     short = AgentRequest(input="hi", model=model)
     long = AgentRequest(input="hi", model=model, messages=conversation())
     whole, chunks = answers(name)

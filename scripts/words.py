@@ -51,7 +51,9 @@ EXCEPTIONS = {
     "threaded": "a client that runs in a thread",
 }
 """Names of modules and functions that are kept, with the reason."""
-SAME_NAME_ALLOWED: dict[str, str] = {}
+SAME_NAME_ALLOWED = {
+    "provider": "the entry point of every provider module",
+}
 """Public names that several modules define, with the reason."""
 
 

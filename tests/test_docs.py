@@ -41,7 +41,7 @@ import agent.toolkit
 import agent.tools
 import agent.types
 from agent.engine.wire import WireRequest
-from agent.providers import compatible, server_at
+from agent.providers import compatible, find_server_dialect
 from agent.providers.scripted import Line
 from agent.testing import Answer, LoopbackServer, VendorScript
 from agent.types import ToolCall
@@ -87,7 +87,7 @@ class Block(NamedTuple):
 
 def vendor(request: WireRequest) -> Answer:
     """Answers in whatever wire format it is asked."""
-    server = server_at(request.url)
+    server = find_server_dialect(request.url)
     assert server is not None, request.url
     text = server.decode_request(request.url, request.body).request.messages[-1].text
     line = next((answer for asked, answer in ANSWERS.items() if text.endswith(asked)), None)
@@ -390,7 +390,7 @@ def test_the_guide_lists_every_provider_and_the_variable_of_its_key() -> None:
     page = (ROOT / "docs" / "guides" / "providers.md").read_text("utf-8")
     tables = page[: page.index("## Any compatible server")]
     rows = {row.split("|")[1].strip(): row for row in tables.splitlines() if row.startswith("| `")}
-    assert sorted(rows) == sorted(f"`{name}`" for name in agent.providers.known_providers())
+    assert sorted(rows) == sorted(f"`{name}`" for name in agent.providers.list_providers())
     for dialect in compatible.ROWS:
         first = dialect.key_variables[0]
         assert f"`{first}`" in rows[f"`{dialect.name}`"] or not dialect.key_required, dialect.name

@@ -18,7 +18,7 @@ from ..engine.flow import Flow, Send
 from ..models import ModelFacts, facts
 from ..models.prices import price
 from ..models.token_estimates import TokenCount, estimate_prompt
-from ..providers import Provider, load
+from ..providers import Provider, load_provider
 from ..providers.base import CountsTokens
 from ..types import (
     AgentConfig,
@@ -173,7 +173,7 @@ class _Findings:
             self.add(error)
             return None, None
         try:
-            return load(config.provider)(config.with_overrides(api_key=_NO_KEY)), False
+            return load_provider(config.provider)(config.with_overrides(api_key=_NO_KEY)), False
         except errors.AgentError:
             return None, False  # what is wrong with it besides the key will be said when there is one
 

@@ -19,7 +19,7 @@ import typer
 from agent import __version__
 from agent.errors import AgentError, AuthenticationError
 from agent.local import status
-from agent.providers import known_providers, load
+from agent.providers import list_providers, load_provider
 from agent.types import AgentConfig, AgentRequest
 
 from . import error_messages, options, tables, targets, terminal
@@ -84,7 +84,7 @@ def doctor(
 
 def providers() -> list[Access]:
     """Every provider, and whether there is a key for it."""
-    return [_access(name) for name in known_providers() if name not in ("scripted", "local")]
+    return [_access(name) for name in list_providers() if name not in ("scripted", "local")]
 
 
 def extras() -> dict[str, dict[str, str | None]]:
@@ -123,7 +123,7 @@ def _extra_row(extra: str, packages: Mapping[str, str | None]) -> str:
 
 def _access(name: str) -> Access:
     try:
-        codec = load(name)(AgentConfig(provider=name, model="m"))
+        codec = load_provider(name)(AgentConfig(provider=name, model="m"))
         wire = codec.encode(AgentRequest(input="?", model="m"), stream=False)
     except AuthenticationError as error:
         return Access(name, "missing", advice=_advice(error.message))

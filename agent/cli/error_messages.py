@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from agent import errors
 from agent.errors import AgentError, RoutingError
-from agent.providers import known_providers
+from agent.providers import list_providers
 
 from . import exit_codes, terminal
 from .tables import hanging
@@ -121,7 +121,7 @@ def _wrong(message: str, error: AgentError) -> Told:
 
 def known_provider_fix(name: str) -> str:
     """Which provider may have been meant."""
-    near = get_close_matches(name, known_providers(), n=3)
+    near = get_close_matches(name, list_providers(), n=3)
     return f"Did you mean {' or '.join(near)}?" if near else "List the providers with: agent doctor"
 
 

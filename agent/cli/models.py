@@ -9,7 +9,7 @@ import typer
 
 from agent.models import facts, list_models
 from agent.models.prices import price
-from agent.providers import known_providers
+from agent.providers import list_providers
 from agent.types import Usage
 
 from . import error_messages, options, tables, terminal
@@ -90,7 +90,7 @@ def models(
 
 
 def _known(provider: str | None, pattern: str | None) -> list[Known]:
-    providers = known_providers()
+    providers = list_providers()
     if provider is not None and provider not in providers:
         raise Problem(f"There is no provider named {provider!r}.", fix=error_messages.known_provider_fix(provider))
     if provider is None:

@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from agent.models import list_models
-from agent.providers import known_providers
+from agent.providers import list_providers
 
 STRATEGIES = ("fallback", "round_robin", "fastest", "cheapest", "capability", "least_busy", "sticky")
 THINKING = ("off", "minimal", "low", "medium", "high", "xhigh")
@@ -18,7 +18,7 @@ def complete_model(incomplete: str) -> Iterator[str]:
     """Providers, and behind a colon the models that are known of one."""
     provider, colon, _ = incomplete.partition(":")
     if not colon:
-        begun = [name for name in known_providers() if name.startswith(incomplete)]
+        begun = [name for name in list_providers() if name.startswith(incomplete)]
         if len(begun) != 1 or not list_models(begun[0]):
             yield from (f"{name}:" for name in begun)
             return

@@ -24,10 +24,10 @@ __all__ = [
     "Provider",
     "ProviderFactory",
     "StreamDecoder",
-    "known_providers",
-    "load",
+    "find_server_dialect",
+    "list_providers",
+    "load_provider",
     "register_provider",
-    "server_at",
     "server_dialects",
 ]
 
@@ -95,17 +95,17 @@ def _factory(name: str, found: Any) -> ProviderFactory:
 
 
 def _function(name: str, function: ModelFunction) -> ProviderFactory:
-    from .function import provider_of  # lazy: only functions as models need it
+    from .function import function_provider  # lazy: only functions as models need it
 
-    return provider_of(function, name)
+    return function_provider(function, name)
 
 
-def known_providers() -> list[str]:
-    """All names that `load` understands."""
+def list_providers() -> list[str]:
+    """All names that `load_provider` understands."""
     return sorted({*WIRE_FORMATS, *_BUILT_IN, *_registered, *(point.name for point in _entry_points())})
 
 
-def load(name: str) -> ProviderFactory:
+def load_provider(name: str) -> ProviderFactory:
     """The factory for a provider's name."""
     if (registered := _registered.get(name)) is not None:
         return registered
@@ -115,22 +115,22 @@ def load(name: str) -> ProviderFactory:
         return provider(name)
     for point in _entry_points():
         if point.name == name:
-            from .function import takes_a_request  # lazy: only functions as models need it
+            from .function import is_model_function  # lazy: only functions as models need it
 
             found = point.load()
-            return _function(name, found) if callable(found) and takes_a_request(found) else _factory(name, found)
+            return _function(name, found) if callable(found) and is_model_function(found) else _factory(name, found)
     raise errors.ConfigurationError(
         f"There is no provider named {name!r}.",
         field="provider",
-        fix=f"Use one of {', '.join(known_providers())}, or add yours with register_provider().",
+        fix=f"Use one of {', '.join(list_providers())}, or add yours with register_provider().",
     )
 
 
-def for_client(client: Any, make: ProviderFactory, config: AgentConfig) -> Provider:
+def provider_for_client(client: Any, make: ProviderFactory, config: AgentConfig) -> Provider:
     """The provider that a client of the caller's is to carry requests for."""
-    from .sdk_clients import kind_of, provider_for  # lazy: only brought SDK clients need it
+    from .sdk_clients import build_client_codec, identify_client  # lazy: only brought SDK clients need it
 
-    provider: Provider = provider_for(client, kind_of(client), make, config)
+    provider: Provider = build_client_codec(client, identify_client(client), make, config)
     return provider
 
 
@@ -140,9 +140,9 @@ def server_dialects() -> tuple[ServerDialect, ...]:
     return tuple(import_module(f"{package}.server").SERVER for package in WIRE_FORMATS.values())
 
 
-def server_at(url: str) -> ServerDialect | None:
+def find_server_dialect(url: str) -> ServerDialect | None:
     """The server side of the wire format that is spoken at a URL's path."""
-    return next((server for server in server_dialects() if server.endpoint(url) is not None), None)
+    return next((server for server in server_dialects() if server.match_endpoint(url) is not None), None)
 
 
 def _entry_points() -> list[EntryPoint]:

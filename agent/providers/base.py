@@ -98,25 +98,25 @@ ProviderFactory: TypeAlias = Callable[[AgentConfig], Provider]
 """Makes a provider from a configuration, its credentials resolved."""
 
 
-class Address(NamedTuple):
+class ApiAddress(NamedTuple):
     """Where requests go and with what key."""
 
     base_url: str
     key: Secret | None
 
 
-NOWHERE = Address("", None)
+NO_ADDRESS = ApiAddress("", None)
 """Of a codec whose requests a client completes, with an address and a key of its own."""
 
 
-def resolve(
+def resolve_address(
     config: AgentConfig,
     *,
     default_base_url: str | None,
     key_variables: tuple[str, ...],
     base_url_variables: tuple[str, ...] = (),
     key_required: bool = True,
-) -> Address:
+) -> ApiAddress:
     """The configuration's key and address, else the environment's, else the vendor's usual address."""
     if config.base_url is None and (found := _first_set(base_url_variables)) is not None:
         config = validate_with(lambda: config.with_overrides(base_url=found))
@@ -142,7 +142,7 @@ def resolve(
             field="base_url",
             fix="Use https, or pass allow_insecure=True if the network is yours.",
         )
-    return Address(base_url, key)
+    return ApiAddress(base_url, key)
 
 
 def _key_from(config: AgentConfig, variables: tuple[str, ...]) -> Secret | None:

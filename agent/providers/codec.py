@@ -18,7 +18,7 @@ from ..engine.wire import Reply, parse_json
 from ..http.sse import EventTooLong, SseDecoder
 from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
 from ..types.secrets import is_credential_header
-from .failures import failure, read_complaint, reply_failure, request_id, shown
+from .failures import error_from_details, error_from_reply, read_error_details, redact_body, request_id
 
 USER_AGENT = "agent-llm-router"
 SHAPE_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
@@ -82,16 +82,16 @@ class CodecBase(ABC):
             body = parse_json(reply.body)
         except ValueError as error:
             raise self._protocol_error(f"the answer is not JSON: {error}", reply, request) from None
-        complaint = read_complaint(self._error_in(body))
+        complaint = read_error_details(self._find_error(body))
         if complaint is None:
             try:
                 return self._read_response(body, reply.headers, request)
             except SHAPE_ERRORS as error:
-                complaint = read_complaint(body)
+                complaint = read_error_details(body)
                 if complaint is None:
                     reason = f"the answer is not a {self.response_kind} ({describe_malformed(error)})"
                     raise self._protocol_error(reason, reply, request) from None
-        raise failure(
+        raise error_from_details(
             complaint,
             status=reply.status,
             headers=reply.headers,
@@ -102,11 +102,11 @@ class CodecBase(ABC):
             secrets=self._secrets,
         )
 
-    def _error_in(self, body: Any) -> Any:
+    def _find_error(self, body: Any) -> Any:
         """The part of a reply with status 200 that reports an error, or None."""
         return body if isinstance(body, dict) and body.get("error") else None
 
-    def carried_by(self, client: Any, headers: Mapping[str, str]) -> CodecBase:
+    def with_client(self, client: Any, headers: Mapping[str, str]) -> CodecBase:
         """The same codec for an SDK client, which has its own address and key."""
         raise errors.ConfigurationError(
             f"The provider {self.name!r} cannot do without an address of its own.",
@@ -119,7 +119,7 @@ class CodecBase(ABC):
         """Read the body of a successful reply. May raise an AgentError, and SHAPE_ERRORS for malformed data."""
 
     def decode_error(self, reply: Reply, request: AgentRequest) -> errors.AgentError:
-        return reply_failure(reply, provider=self.name, model=request.model, secrets=self._secrets)
+        return error_from_reply(reply, provider=self.name, model=request.model, secrets=self._secrets)
 
     def _protocol_error(self, message: str, reply: Reply, request: AgentRequest) -> errors.ProtocolError:
         return errors.ProtocolError(
@@ -127,7 +127,7 @@ class CodecBase(ABC):
             provider=self.name,
             model=request.model,
             request_id=request_id(reply.headers),
-            body=shown(reply.body, self._secrets),
+            body=redact_body(reply.body, self._secrets),
         )
 
 
@@ -196,7 +196,7 @@ class DecoderBase(ABC):
             complaint = parse_json(body)
         except ValueError:
             return
-        if read_complaint(complaint) is not None:
+        if read_error_details(complaint) is not None:
             self._report_error(complaint)
 
     def response(self) -> AgentResponse:
@@ -224,11 +224,11 @@ class DecoderBase(ABC):
 
     def _report_error(self, body: Any) -> None:
         """Fail with the error that the vendor reports inside its stream."""
-        complaint = read_complaint(body)
+        complaint = read_error_details(body)
         if complaint is None:
             self._fail("the vendor reports an error")
             return
-        self.failure = failure(
+        self.failure = error_from_details(
             complaint,
             status=200,
             headers=self._headers,

@@ -456,7 +456,7 @@ ROWS: tuple[Dialect, ...] = (
 _BY_NAME = {dialect.name: dialect for dialect in ROWS}
 
 
-def dialect_named(name: str) -> Dialect:
+def find_dialect(name: str) -> Dialect:
     return _BY_NAME[name]
 
 

@@ -52,15 +52,15 @@ class EncodingContext:
         """Whether the target refuses a request field. `encode_fields` leaves it out with a warning then."""
         return False
 
-    def unsupported(self, message: str, *, field: str, fix: str) -> errors.UnsupportedFeatureError:
+    def feature_error(self, message: str, *, field: str, fix: str) -> errors.UnsupportedFeatureError:
         """Return the error for a field that cannot be left out silently."""
         return errors.UnsupportedFeatureError(
             message, field=field, fix=fix, provider=self.provider, model=self.model or None
         )
 
-    def unsupported_part(self, part: Part, where: str) -> errors.UnsupportedFeatureError:
+    def part_error(self, part: Part, where: str) -> errors.UnsupportedFeatureError:
         """Return the error for a content part that the API has no place for."""
-        return self.unsupported(
+        return self.feature_error(
             f"{self.provider} does not take a part of type {part.type!r} {where}.",
             field="messages",
             fix="Leave it out, or use a provider that takes it.",
@@ -68,13 +68,13 @@ class EncodingContext:
 
 
 C = TypeVar("C", bound=EncodingContext)
-Row: TypeAlias = Callable[[C, Any], Mapping[str, Any]]
+FieldEncoder: TypeAlias = Callable[[C, Any], Mapping[str, Any]]
 """Encodes the value of one request field: returns the body's keys for it. It may warn, or raise."""
 
 _DEFAULTS = {name: info.default for name, info in AgentRequest.model_fields.items()}
 
 
-def encode_fields(context: C, rows: Mapping[str, Row[C]]) -> JsonDict:
+def encode_fields(context: C, rows: Mapping[str, FieldEncoder[C]]) -> JsonDict:
     """Encode every request field that is set, in the order of the table. Returns the body."""
     request, body = context.request, context.body
     for name, encode in rows.items():
@@ -88,12 +88,12 @@ def encode_fields(context: C, rows: Mapping[str, Row[C]]) -> JsonDict:
     return body
 
 
-def sent_as(key: str) -> Row[EncodingContext]:
+def send_as(key: str) -> FieldEncoder[EncodingContext]:
     """Send the value unchanged under this key."""
     return lambda context, value: {key: value}
 
 
-def nested_in(key: str, encode: Row[C]) -> Row[C]:
+def send_nested(key: str, encode: FieldEncoder[C]) -> FieldEncoder[C]:
     """Send a field inside an object of the body that other fields share."""
 
     def encode_nested(context: C, value: Any) -> JsonDict:
@@ -103,7 +103,7 @@ def nested_in(key: str, encode: Row[C]) -> Row[C]:
     return encode_nested
 
 
-def left_out(warning: str) -> Row[EncodingContext]:
+def drop_with_warning(warning: str) -> FieldEncoder[EncodingContext]:
     """Leave the field out with this warning."""
 
     def encode(context: EncodingContext, value: Any) -> JsonDict:
@@ -113,7 +113,7 @@ def left_out(warning: str) -> Row[EncodingContext]:
     return encode
 
 
-def not_sent(context: EncodingContext, value: Any) -> JsonDict:
+def drop_silently(context: EncodingContext, value: Any) -> JsonDict:
     """Leave the field out silently: it is meant for the client, or has no effect on this API."""
     return {}
 

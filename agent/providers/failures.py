@@ -161,7 +161,7 @@ _MESSAGES = ("message", "detail", "Message")
 _UNEXPLAINED = "the vendor reports an error"
 
 
-class Complaint(NamedTuple):
+class ErrorDetails(NamedTuple):
     """What a vendor says is wrong, once its spelling is taken away."""
 
     message: str
@@ -184,12 +184,12 @@ def request_id(headers: Mapping[str, str]) -> str | None:
     return next((headers[name] for name in _REQUEST_ID_HEADERS if name in headers), None)
 
 
-def shown(data: bytes, secrets: tuple[str, ...]) -> str:
+def redact_body(data: bytes, secrets: tuple[str, ...]) -> str:
     """The start of an answer, fit to be kept with an error."""
     return redact(data[: 4 * BODY_KEPT].decode("utf-8", "replace"), secrets)[:BODY_KEPT]
 
 
-def read_complaint(body: Any) -> Complaint | None:
+def read_error_details(body: Any) -> ErrorDetails | None:
     """The complaint in an answer, or None if it holds none that we can read."""
     if isinstance(body, list) and body:
         body = body[0]
@@ -201,17 +201,17 @@ def read_complaint(body: Any) -> Complaint | None:
     if isinstance(error, dict):
         return _complaint(_innermost(error))
     if isinstance(error, str) and error:
-        return Complaint(error, code=_text(body.get("code")))
+        return ErrorDetails(error, code=_text(body.get("code")))
     if any(isinstance(body.get(key), str) for key in _MESSAGES):
         return _complaint(body)
     if body.get("detail"):
-        return Complaint(str(body["detail"])[:BODY_KEPT])
+        return ErrorDetails(str(body["detail"])[:BODY_KEPT])
     listed = body.get("errors")
     if isinstance(listed, list) and listed and isinstance(listed[0], dict):
         return _complaint(listed[0])
     told = body.get("base_resp")  # MiniMax's, which is there in a success, too
     if isinstance(told, dict) and told.get("status_code"):
-        return Complaint(str(told.get("status_msg") or _UNEXPLAINED), code=_text(told["status_code"]))
+        return ErrorDetails(str(told.get("status_msg") or _UNEXPLAINED), code=_text(told["status_code"]))
     return None
 
 
@@ -224,13 +224,13 @@ def _innermost(error: Mapping[str, Any]) -> Mapping[str, Any]:
     return error
 
 
-def _complaint(error: Mapping[str, Any]) -> Complaint:
+def _complaint(error: Mapping[str, Any]) -> ErrorDetails:
     message = next((error[key] for key in _MESSAGES if error.get(key)), _UNEXPLAINED)
     details = error.get("details")
     entries = [entry for entry in details if isinstance(entry, dict)] if isinstance(details, list) else []
     # Google's ErrorInfo: {"error": {"details": [{"reason": "API_KEY_INVALID"}]}}, with the status of a bad request.
     kind = error.get("type") or next((entry["reason"] for entry in entries if entry.get("reason")), None)
-    return Complaint(
+    return ErrorDetails(
         str(message),
         kind=_text(kind),
         code=_text(error.get("code") or error.get("error_code")),
@@ -260,7 +260,7 @@ def _text(value: Any) -> str | None:
     return None if value is None or value == "" else str(value)
 
 
-def reply_failure(
+def error_from_reply(
     reply: Reply, *, provider: str, model: str | None, secrets: tuple[str, ...] = ()
 ) -> errors.AgentError:
     """The error for an answer whose status says that it failed."""
@@ -268,7 +268,7 @@ def reply_failure(
         body = parse_json(reply.body)
     except ValueError:
         body = None
-    complaint = read_complaint(body)
+    complaint = read_error_details(body)
     if 300 <= reply.status < 400:
         return errors.ProtocolError(
             f"{provider} answered with a redirect, and redirects are not followed: they would carry the key along",
@@ -279,9 +279,9 @@ def reply_failure(
             retryable=False,
         )
     if complaint is None:
-        summary = " ".join(_MARKUP.sub(" ", shown(reply.body, secrets)).split())[:200]
-        complaint = Complaint(summary or f"HTTP status {reply.status} without an explanation")
-    return failure(
+        summary = " ".join(_MARKUP.sub(" ", redact_body(reply.body, secrets)).split())[:200]
+        complaint = ErrorDetails(summary or f"HTTP status {reply.status} without an explanation")
+    return error_from_details(
         complaint,
         status=reply.status,
         headers=reply.headers,
@@ -293,8 +293,8 @@ def reply_failure(
     )
 
 
-def failure(
-    complaint: Complaint,
+def error_from_details(
+    complaint: ErrorDetails,
     *,
     status: int,
     headers: Mapping[str, str],
@@ -319,17 +319,17 @@ def failure(
         code=None if code is None else redact(code[:_WORDS_READ], secrets)[:_CODE_KEPT],
         retryable=_retryable(kind, effective, headers),
         retry_after=None if kind is errors.QuotaExceededError else wait,
-        body=None if data is None else shown(data, secrets),
+        body=None if data is None else redact_body(data, secrets),
     )
 
 
-def _status_in(complaint: Complaint) -> int:
+def _status_in(complaint: ErrorDetails) -> int:
     """Some vendors put the status they mean into the code."""
     code = complaint.code or ""
     return int(code) if _STATUS.fullmatch(code) else 0
 
 
-def _classify(complaint: Complaint, status: int, names: set[str | None]) -> type[errors.AgentError]:
+def _classify(complaint: ErrorDetails, status: int, names: set[str | None]) -> type[errors.AgentError]:
     words = complaint.words
     if names & _QUOTA_CODES or status == 402:
         return errors.QuotaExceededError
@@ -360,7 +360,7 @@ def _classify(complaint: Complaint, status: int, names: set[str | None]) -> type
     return errors.ProviderError
 
 
-def _too_much(complaint: Complaint, names: set[str | None], words: str) -> type[errors.AgentError]:
+def _too_much(complaint: ErrorDetails, names: set[str | None], words: str) -> type[errors.AgentError]:
     """Too fast, or out of money: the same status for both.
 
     A vendor's code, or its word on when to retry, is believed before its prose: messages about rates mention quotas and

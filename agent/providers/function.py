@@ -56,7 +56,7 @@ class FunctionCall(WireRequest):
     request: AgentRequest
 
 
-def provider_of(function: ModelFunction, name: str) -> ProviderFactory:
+def function_provider(function: ModelFunction, name: str) -> ProviderFactory:
     """The factory of a model that is this function."""
     if not callable(function):
         raise errors.ConfigurationError(
@@ -71,7 +71,7 @@ def provider_of(function: ModelFunction, name: str) -> ProviderFactory:
     return make
 
 
-def is_async(function: ModelFunction) -> bool:
+def is_async_function(function: ModelFunction) -> bool:
     """Whether calling it only makes something to be awaited or iterated on an event loop."""
     return any(
         inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each)
@@ -79,9 +79,9 @@ def is_async(function: ModelFunction) -> bool:
     )
 
 
-def takes_a_request(found: Any) -> bool:
+def is_model_function(found: Any) -> bool:
     """Tells a model's function from a factory: by what it is, or by its first parameter's type or name."""
-    if is_async(found) or inspect.isgeneratorfunction(found):
+    if is_async_function(found) or inspect.isgeneratorfunction(found):
         return True
     try:
         first = next(iter(inspect.signature(found).parameters.values()), None)
@@ -187,24 +187,24 @@ def written(events: Iterable[StreamEvent]) -> bytes:
     return b"".join(b"data: %b\n\n" % event.model_dump_json().encode() for event in events)
 
 
-ENDED = b"data: %b\n\n" % _DONE
+END_EVENT = b"data: %b\n\n" % _DONE
 """The function has returned."""
 
 
-def write_answer(answer: Any) -> bytes:
+def encode_result(answer: Any) -> bytes:
     """All that a function returned."""
     if isinstance(answer, Message):
         answer = answer.parts
     if isinstance(answer, AgentResponse | str | ContentPart | StreamEvent):
-        return write_piece(answer)
+        return encode_item(answer)
     if isinstance(answer, BaseModel | Mapping):
-        return write_piece(dump_json(answer).decode())
+        return encode_item(dump_json(answer).decode())
     if isinstance(answer, Sequence) and not isinstance(answer, bytes | bytearray):
-        return b"".join(write_piece(piece) for piece in answer) or write_piece("")  # no bytes would be the end
+        return b"".join(encode_item(piece) for piece in answer) or encode_item("")  # no bytes would be the end
     raise _no_answer(f"it returned {_kind(answer)}; return text, an AgentResponse, parts, or a value to write as JSON")
 
 
-def write_piece(piece: Any) -> bytes:
+def encode_item(piece: Any) -> bytes:
     """One thing that a function yielded."""
     match piece:
         case str():
@@ -265,7 +265,7 @@ def _grown(part: Part, delta: StreamEvent, plain: Part, index: int | None) -> li
 # What went wrong
 
 
-def failure_of(error: Exception, name: str) -> errors.AgentError:
+def error_from_exception(error: Exception, name: str) -> errors.AgentError:
     """A function's exception as one of our errors.
 
     It is not chained: its frames hold the request, and whoever logs an error would log them along. A note says where

@@ -28,10 +28,10 @@ from .encoding import EncodingContext, request_origin
 from .openai_chat import ChatCodec, Dialect
 from .openai_chat.dialect import Thinking
 
-LONGEST_ANSWER = 1024
+DEFAULT_MAX_TOKENS = 1024
 """Tokens, unless the request says how many. A small model that has lost the thread does not stop by itself."""
 _DONE = b"data: [DONE]\n\n"
-COUNTED = "#count"
+COUNT_FRAGMENT = "#count"
 """At the end of the address of a request whose tokens shall be counted, and which shall not be answered."""
 
 DIALECT = Dialect(
@@ -94,7 +94,7 @@ class LocalCodec(ChatCodec):
                     isinstance(part, DocumentContent) and part.text is None
                 ):
                     context = EncodingContext(request, request_origin(self.name, self.api, request.model or ""))
-                    raise context.unsupported_part(part, "in a message")
+                    raise context.part_error(part, "in a message")
         if request.output_schema is not None and request.tools:
             raise errors.UnsupportedFeatureError(
                 "The engine cannot both offer tools and enforce a schema.",
@@ -117,7 +117,7 @@ class LocalCodec(ChatCodec):
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
         wire = self.encode(request, stream=True)
-        return replace(wire, url=wire.url + COUNTED)
+        return replace(wire, url=wire.url + COUNT_FRAGMENT)
 
     def decode_count(self, reply: Reply, request: AgentRequest) -> int:
         try:
@@ -127,7 +127,7 @@ class LocalCodec(ChatCodec):
         return count
 
     @override
-    def carried_by(self, client: Any, headers: Mapping[str, str]) -> ChatCodec:
+    def with_client(self, client: Any, headers: Mapping[str, str]) -> ChatCodec:
         raise errors.ConfigurationError(
             "A local model runs in this process, and no client can carry requests to it.",
             field="client",
@@ -151,7 +151,7 @@ def _as_the_engine_takes_it(request: AgentRequest) -> AgentRequest:
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
         changes.update(output_schema=None, extra={"response_format": form, **request.extra})
     if request.max_tokens is None:
-        changes["max_tokens"] = LONGEST_ANSWER
+        changes["max_tokens"] = DEFAULT_MAX_TOKENS
     choice = request.tool_choice
     if choice not in (None, "auto", "none", "required"):
         wanted = tuple(tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.name == choice)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from ..types import AgentConfig
 from .base import Provider, ProviderFactory
 from .openai_chat import provider as chat_provider
-from .openai_chat.codec import settled
+from .openai_chat.codec import with_openai_base_url
 from .openai_responses import ResponsesCodec
 
 _HOSTS_WITH_RESPONSES = re.compile(r"(?:[a-z0-9-]+\.)?api\.openai\.com|[a-z0-9-]+\.openai\.azure\.com", re.I)
@@ -24,7 +24,7 @@ def provider(name: str) -> ProviderFactory:
 
 
 def _chosen(name: str, config: AgentConfig) -> Provider:
-    config = settled(config)
+    config = with_openai_base_url(config)
     if config.base_url is None or has_responses(config.base_url):
         return ResponsesCodec.from_config(config, name=name)
     return chat_provider(name)(config)

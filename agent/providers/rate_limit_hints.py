@@ -36,7 +36,7 @@ def retry_after(headers: Mapping[str, str], body: Any = None, message: str = "")
     return None if hint is None else min(hint, MAX_HINT)
 
 
-class Left:
+class RemainingLimit:
     """What a vendor has said is left of a limit, and when: until when that holds is worked out when it matters."""
 
     __slots__ = ("_headers", "_reset", "_said", "_until", "left")
@@ -57,11 +57,11 @@ class Left:
         return self._until
 
 
-Allowance: TypeAlias = tuple[Left | None, Left | None]
+RemainingLimits: TypeAlias = tuple[RemainingLimit | None, RemainingLimit | None]
 """What may still be asked, in requests and in tokens. None: the vendor did not say."""
 
 
-def allowance_reader(names: Iterable[str]) -> Callable[[Mapping[str, str], float], Allowance] | None:
+def make_limit_reader(names: Iterable[str]) -> Callable[[Mapping[str, str], float], RemainingLimits] | None:
     """What reads what is left from headers of these names that came at a time; None if they say nothing about it.
 
     A vendor's answers all have the same headers, so they are looked through once. Where there are several limits of a
@@ -73,18 +73,18 @@ def allowance_reader(names: Iterable[str]) -> Callable[[Mapping[str, str], float
         if "ratelimit" in name and "remaining" in name
     ]
 
-    def read(headers: Mapping[str, str], now: float) -> Allowance:
-        requests: Left | None = None
-        tokens: Left | None = None
+    def read(headers: Mapping[str, str], now: float) -> RemainingLimits:
+        requests: RemainingLimit | None = None
+        tokens: RemainingLimit | None = None
         for name, reset, of_tokens in limits:
             left = _number(headers[name])
             if left is None:
                 continue
             if of_tokens:
                 if tokens is None or left < tokens.left:
-                    tokens = Left(left, now, headers, reset)
+                    tokens = RemainingLimit(left, now, headers, reset)
             elif requests is None or left < requests.left:
-                requests = Left(left, now, headers, reset)
+                requests = RemainingLimit(left, now, headers, reset)
         return requests, tokens
 
     return read if limits else None

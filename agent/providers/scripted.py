@@ -33,13 +33,13 @@ from ..types import (
 from .base import Provider, ProviderFactory
 from .openai_chat import ChatCodec, Dialect
 from .openai_chat.server import SERVER
-from .server_dialect import Inbound, ServerDialect
+from .server_dialect import InboundRequest, ServerDialect
 from .server_stream import response_events
 
 _MAX_DEPTH = 8
 
 
-def example_of(schema: Any) -> Any:
+def generate_example(schema: Any) -> Any:
     return _example(schema, schema, 0)
 
 
@@ -171,7 +171,7 @@ class Script:
         try:
             inbound = replace(server.decode_request(request.url, request.body), id=str(number))
         except errors.ConfigurationError as error:
-            return error_answer(error, server)
+            return encode_error_answer(error, server)
         line = echo(inbound.request) if self._echoes else self._next_line()
         reply = line(body) if callable(line) else line
         if isinstance(reply, Answer):
@@ -179,10 +179,10 @@ class Script:
         if isinstance(reply, errors.ConnectionError | errors.TimeoutError):
             return Answer(failure=reply)
         if isinstance(reply, errors.AgentError):
-            return error_answer(reply, server)
+            return encode_error_answer(reply, server)
         if isinstance(reply, Exception):
             return Answer(failure=errors.ConnectionError(f"{type(reply).__name__}: {reply}"))
-        return self._write(as_response(reply, body), inbound, server)
+        return self._write(build_response(reply, body), inbound, server)
 
     def _record(self, request: WireRequest) -> tuple[dict[str, Any], int]:
         """The request's body, now on record, and its number."""
@@ -198,14 +198,14 @@ class Script:
         except IndexError:
             return errors.BadRequestError("the script has no more lines")
 
-    def _write(self, response: AgentResponse, inbound: Inbound, server: ServerDialect) -> Answer:
-        if losses := server.losses(response):  # a script that leaves something out proves nothing
+    def _write(self, response: AgentResponse, inbound: InboundRequest, server: ServerDialect) -> Answer:
+        if losses := server.find_losses(response):  # a script that leaves something out proves nothing
             raise errors.ConfigurationError(
                 f"A script does not know how to answer with {losses[0]} here.",
                 field="lines",
                 fix="Pass an Answer with the bytes.",
             )
-        response = _sealed(response, server.sealed_field).model_copy(update={"model": "", "id": None})
+        response = _sealed(response, server.signature_field).model_copy(update={"model": "", "id": None})
         headers = {"x-request-id": f"req_{inbound.id}"}
         if not inbound.stream:
             body = server.encode_response(response, inbound)
@@ -214,10 +214,10 @@ class Script:
         return Answer(pieces, headers={**server.stream_headers(inbound), **headers})
 
 
-def _stream(response: AgentResponse, inbound: Inbound, server: ServerDialect) -> Iterator[bytes]:
+def _stream(response: AgentResponse, inbound: InboundRequest, server: ServerDialect) -> Iterator[bytes]:
     """The stream, event by event."""
     encoder = server.encoder(inbound)
-    written = [*map(encoder.event, response_events(response, server)), encoder.end(response)]
+    written = [*map(encoder.encode_event, response_events(response, server)), encoder.end(response)]
     for piece in written:
         *events, rest = piece.split(b"\n\n")
         yield from (event + b"\n\n" for event in events)
@@ -239,7 +239,7 @@ def _sealed_part(part: ThinkingContent, field: str) -> ThinkingContent:
     return part if getattr(part, field) else part.model_copy(update={field: "sealed"})
 
 
-def error_answer(error: errors.AgentError, server: ServerDialect) -> Answer:
+def encode_error_answer(error: errors.AgentError, server: ServerDialect) -> Answer:
     """The HTTP answer with which a vendor would report an error."""
     status, body = server.encode_error(error)
     headers = {"content-type": "application/json"}
@@ -254,9 +254,9 @@ def echo(request: AgentRequest) -> Reply:
         named = None if request.tool_choice == "required" else request.tool_choice
         functions = (tool for tool in request.tools if isinstance(tool, ToolSpec))  # others run at the vendor
         if tool := next((each for each in functions if named in (None, each.name)), None):
-            return ToolCall(id="call_1", name=tool.name, arguments=example_of(tool.parameters))
+            return ToolCall(id="call_1", name=tool.name, arguments=generate_example(tool.parameters))
     if (schema := request.output_json_schema) is not None:
-        return TextContent(text=to_json(example_of(schema)).decode())
+        return TextContent(text=to_json(generate_example(schema)).decode())
     parts = request.messages[-1].parts if request.messages else ()
     return f"You said: {' '.join(map(_shown, parts))}"
 
@@ -273,7 +273,7 @@ def _shown(part: Part) -> str:
             return f"[{part.type}]"
 
 
-def as_response(reply: Any, body: Mapping[str, Any]) -> AgentResponse:
+def build_response(reply: Any, body: Mapping[str, Any]) -> AgentResponse:
     if isinstance(reply, AgentResponse):
         response = reply
     elif isinstance(reply, str):
@@ -290,10 +290,10 @@ def as_response(reply: Any, body: Mapping[str, Any]) -> AgentResponse:
 def _counted(response: AgentResponse, body: Mapping[str, Any]) -> Usage:
     """Words for tokens: wrong, but the same each time."""
     answered = sum(len(piece.split()) for piece in (response.text or "", response.thinking))
-    return Usage(prompt_tokens=words_in(body), completion_tokens=answered + 4 * len(response.tool_calls))
+    return Usage(prompt_tokens=count_words(body), completion_tokens=answered + 4 * len(response.tool_calls))
 
 
-def words_in(body: Mapping[str, Any]) -> int:
+def count_words(body: Mapping[str, Any]) -> int:
     """How many words the conversation in a request has, in whichever wire format."""
     asked = body.get("generateContentRequest") or body
     return len(json.dumps(asked.get("messages") or asked.get("input") or asked.get("contents") or asked).split())

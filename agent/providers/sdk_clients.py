@@ -36,7 +36,7 @@ _COUNTS_NOTHING = ("BaseBedrockClient",)
 
 
 @dataclass(frozen=True, slots=True)
-class BroughtClient:
+class SdkClientKind:
     """What a client is."""
 
     path: SdkPath
@@ -55,17 +55,17 @@ _BETAS = ("anthropic-beta",)
 _GEMINI = ("gemini",)
 
 _KINDS = {
-    ("openai", "SyncAPIClient"): BroughtClient("post", _OPENAI, blocking=True, awaiting=False),
-    ("openai", "AsyncAPIClient"): BroughtClient("post", _OPENAI, blocking=False, awaiting=True),
-    ("anthropic", "SyncAPIClient"): BroughtClient("post", _ANTHROPIC, blocking=True, awaiting=False, listing=_BETAS),
-    ("anthropic", "AsyncAPIClient"): BroughtClient("post", _ANTHROPIC, blocking=False, awaiting=True, listing=_BETAS),
-    ("google.genai", "Client"): BroughtClient("genai", _GEMINI, blocking=True, awaiting=True),
-    ("google.genai", "AsyncClient"): BroughtClient("genai", _GEMINI, blocking=False, awaiting=True),
+    ("openai", "SyncAPIClient"): SdkClientKind("post", _OPENAI, blocking=True, awaiting=False),
+    ("openai", "AsyncAPIClient"): SdkClientKind("post", _OPENAI, blocking=False, awaiting=True),
+    ("anthropic", "SyncAPIClient"): SdkClientKind("post", _ANTHROPIC, blocking=True, awaiting=False, listing=_BETAS),
+    ("anthropic", "AsyncAPIClient"): SdkClientKind("post", _ANTHROPIC, blocking=False, awaiting=True, listing=_BETAS),
+    ("google.genai", "Client"): SdkClientKind("genai", _GEMINI, blocking=True, awaiting=True),
+    ("google.genai", "AsyncClient"): SdkClientKind("genai", _GEMINI, blocking=False, awaiting=True),
 }
 """By package and class; subclasses, such as those for clouds, are what their base is."""
 
 
-def kind_of(client: Any) -> BroughtClient:
+def identify_client(client: Any) -> SdkClientKind:
     """What a client is, by its class or one of its bases."""
     for base in type(client).__mro__:
         for (package, name), kind in _KINDS.items():
@@ -78,12 +78,14 @@ def kind_of(client: Any) -> BroughtClient:
     )
 
 
-def provider_for(client: Any, kind: BroughtClient, make: Callable[[AgentConfig], Provider], config: AgentConfig) -> Any:
+def build_client_codec(
+    client: Any, kind: SdkClientKind, make: Callable[[AgentConfig], Provider], config: AgentConfig
+) -> Any:
     """The codec of the configured provider, without an address and without a key.
 
     Args:
         client: The client that was brought.
-        kind: What `kind_of` found it to be.
+        kind: What `identify_client` found it to be.
         make: The provider's factory.
         config: The agent's configuration; key and address are the client's.
     """
@@ -107,14 +109,14 @@ def provider_for(client: Any, kind: BroughtClient, make: Callable[[AgentConfig],
             field="client",
             fix="Use one of the built-in providers with a client.",
         )
-    codec = usual.carried_by(client, _joined(config.headers.reveal(), client, kind))
+    codec = usual.with_client(client, _joined(config.headers.reveal(), client, kind))
     codec._secrets = tuple(dict.fromkeys((*codec._secrets, *_secrets_of(client))))
     if any(base.__name__ in _COUNTS_NOTHING for base in type(client).__mro__):
         codec.capabilities = codec.capabilities.model_copy(update={"token_counting": False})
     return codec
 
 
-def _joined(headers: Mapping[str, str], client: Any, kind: BroughtClient) -> dict[str, str]:
+def _joined(headers: Mapping[str, str], client: Any, kind: SdkClientKind) -> dict[str, str]:
     """The agent's headers; in those that hold lists, first the client's own entries."""
     found = {name.lower(): value for name, value in headers.items()}
     for name, value in _default_headers(client).items():
@@ -129,7 +131,7 @@ def _default_headers(client: Any) -> dict[str, str]:
     return {name: value for name, value in given.items() if isinstance(value, str)}
 
 
-def _address_of(client: Any, kind: BroughtClient) -> str:
+def _address_of(client: Any, kind: SdkClientKind) -> str:
     if kind.path == "genai":
         return _STAND_IN
     found = urlsplit(str(client.base_url))

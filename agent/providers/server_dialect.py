@@ -41,7 +41,7 @@ Endpoint: TypeAlias = Literal["generate", "count"]
 
 
 @dataclass(frozen=True, slots=True)
-class Inbound:
+class InboundRequest:
     """One request as a server received it."""
 
     request: AgentRequest
@@ -65,7 +65,7 @@ class Inbound:
 class EventEncoder(Protocol):
     """Writes one stream. Nothing is written before the first event, so an early failure can still have a status."""
 
-    def event(self, event: StreamEvent) -> bytes:
+    def encode_event(self, event: StreamEvent) -> bytes:
         """The bytes for one event; none for an event that has no counterpart in the wire format.
 
         Raises:
@@ -95,7 +95,7 @@ class ServerDialect(Protocol):
         ...
 
     @property
-    def sealed_field(self) -> str | None:
+    def signature_field(self) -> str | None:
         """The field of `ThinkingContent` that holds the seal of this vendor's reasoning; None without seals."""
         ...
 
@@ -104,11 +104,11 @@ class ServerDialect(Protocol):
         """Whether a signature stands on one whole part, so that the text of a signed part is streamed in one piece."""
         ...
 
-    def endpoint(self, path: str) -> Endpoint | None:
+    def match_endpoint(self, path: str) -> Endpoint | None:
         """What a path asks for; None if it belongs to another wire format."""
         ...
 
-    def decode_request(self, path: str, body: bytes) -> Inbound:
+    def decode_request(self, path: str, body: bytes) -> InboundRequest:
         """Read a request for a response, or for a count of tokens.
 
         Raises:
@@ -116,13 +116,13 @@ class ServerDialect(Protocol):
         """
         ...
 
-    def losses(self, response: AgentResponse) -> tuple[str, ...]:
+    def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
         """What of a response has no place in this wire format, and is not written."""
         ...
 
-    def encode_response(self, response: AgentResponse, inbound: Inbound) -> bytes: ...
+    def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes: ...
 
-    def encoder(self, inbound: Inbound) -> EventEncoder: ...
+    def encoder(self, inbound: InboundRequest) -> EventEncoder: ...
 
     def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
         """Status and body. Headers such as `retry-after` are left to the server."""
@@ -132,7 +132,7 @@ class ServerDialect(Protocol):
 
     def encode_models(self, models: Sequence[str]) -> bytes: ...
 
-    def stream_headers(self, inbound: Inbound) -> Mapping[str, str]: ...
+    def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]: ...
 
 
 # Requests
@@ -163,9 +163,9 @@ class Fields:
             try:
                 body = parse_json(body)
             except ValueError:
-                raise invalid("The body is not valid JSON.") from None
+                raise invalid_request("The body is not valid JSON.") from None
         if not isinstance(body, Mapping):
-            raise invalid("The body must be a JSON object.")
+            raise invalid_request("The body must be a JSON object.")
         self._left: dict[str, Any] = {key: value for key, value in body.items() if value is not None}
 
     def take(self, name: str) -> Any:
@@ -193,7 +193,7 @@ class Fields:
     def _of(self, name: str, kind: type, called: str) -> Any:
         value = self.take(name)
         if value is not None and not isinstance(value, kind):
-            raise invalid(f"'{name}' must be {called}.", name)
+            raise invalid_request(f"'{name}' must be {called}.", name)
         return value
 
     @property
@@ -220,33 +220,33 @@ def _check_banned(value: Any, where: str) -> None:
         for key, inner in value.items():
             at = f"{where}.{key}" if where else str(key)
             if _plain_name(str(key)) in _BANNED_NAMES:
-                raise invalid(f"'{at}' is not allowed: a request cannot set addresses, keys or headers.", at)
+                raise invalid_request(f"'{at}' is not allowed: a request cannot set addresses, keys or headers.", at)
             _check_banned(inner, at)
     elif isinstance(value, list):
         for position, inner in enumerate(value):
             _check_banned(inner, f"{where}[{position}]")
 
 
-def invalid(message: str, field: str | None = None) -> errors.ConfigurationError:
+def invalid_request(message: str, field: str | None = None) -> errors.ConfigurationError:
     """The error for a request that is wrong."""
     return errors.ConfigurationError(message, field=field, status_code=400)
 
 
 @contextmanager
-def reading() -> Iterator[None]:
+def check_shape() -> Iterator[None]:
     """A request of the wrong shape raises a ConfigurationError, whatever stumbles over it."""
     try:
         yield
     except errors.ConfigurationError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise invalid(f"The request does not have the shape of this API ({type(error).__name__}).") from None
+        raise invalid_request(f"The request does not have the shape of this API ({type(error).__name__}).") from None
 
 
-def objects(value: Any, field: str) -> list[dict[str, Any]]:
+def require_objects(value: Any, field: str) -> list[dict[str, Any]]:
     """The items of an array of objects."""
     if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
-        raise invalid(f"'{field}' must be an array of objects.", field)
+        raise invalid_request(f"'{field}' must be an array of objects.", field)
     return list(value)
 
 
@@ -260,7 +260,7 @@ def build_request(**fields: Any) -> AgentRequest:
     try:
         return validate_with(lambda: AgentRequest(**given))
     except errors.ConfigurationError as error:
-        raise invalid(error.message, error.field) from None
+        raise invalid_request(error.message, error.field) from None
 
 
 def function_tool(name: Any, fields: Mapping[str, Any], schema: Any, known: Sequence[str]) -> ToolSpec:
@@ -275,7 +275,7 @@ def function_tool(name: Any, fields: Mapping[str, Any], schema: Any, known: Sequ
     try:
         return validate_with(lambda: ToolSpec(**given))
     except errors.ConfigurationError as error:
-        raise invalid(error.message, "tools") from None
+        raise invalid_request(error.message, "tools") from None
 
 
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*?;base64,(.*)", re.S)
@@ -303,7 +303,7 @@ def split_data_url(url: str, field: str) -> tuple[str | None, bytes] | None:
     if not url.startswith("data:"):
         return None
     if (found := _DATA_URL.fullmatch(url)) is None:
-        raise invalid("A data URL must be encoded as base64.", field)
+        raise invalid_request("A data URL must be encoded as base64.", field)
     return found[1] or None, decode_base64(found[2], field)
 
 
@@ -313,7 +313,7 @@ def decode_base64(text: Any, field: str) -> bytes:
         plain = text.translate(_USUAL_ALPHABET).rstrip("=")
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError, AttributeError):
-        raise invalid("The data is not valid base64.", field) from None
+        raise invalid_request("The data is not valid base64.", field) from None
 
 
 def image_from_url(url: str, field: str, detail: str | None = None) -> ImageContent:
@@ -372,7 +372,7 @@ def error_status(error: errors.AgentError, usual: int) -> int:
 # Responses
 
 
-def finish_word(response: AgentResponse, words: Mapping[str, str]) -> str:
+def encode_stop_reason(response: AgentResponse, words: Mapping[str, str]) -> str:
     """The vendor's word for why a response ended; where it has none, the response's own."""
     reason = response.stop_reason or "stop"
     if reason == "stop" and response.tool_calls:
@@ -382,7 +382,7 @@ def finish_word(response: AgentResponse, words: Mapping[str, str]) -> str:
     return words.get(reason, response.raw_stop_reason or reason)
 
 
-def arguments_text(call: ToolCall) -> str:
+def dump_call_arguments(call: ToolCall) -> str:
     """A call's arguments as the model wrote them, JSON or not."""
     return to_json({**call.arguments}).decode() if call.invalid_arguments is None else call.invalid_arguments
 
@@ -398,5 +398,5 @@ def is_foreign(part: Part, api: str) -> bool:
     return part.origin is not None and part.origin.api not in ("", api)
 
 
-def usage_of(response: AgentResponse) -> Usage:
+def usage_or_zero(response: AgentResponse) -> Usage:
     return response.usage or Usage()

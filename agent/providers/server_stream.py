@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from .. import errors
 from ..engine.wire import parse_json
 from ..types import AgentResponse, Part, RefusalContent, StreamEvent, TextContent, ThinkingContent, ToolCall, Usage
-from .server_dialect import Inbound, ServerDialect, arguments_text
+from .server_dialect import InboundRequest, ServerDialect, dump_call_arguments
 
 BlockKind: TypeAlias = Literal["text", "thinking", "refusal", "call"]
 _WORDS: Mapping[str, BlockKind] = {"text_delta": "text", "thinking_delta": "thinking", "refusal_delta": "refusal"}
@@ -54,9 +54,9 @@ class Block:
 class BlockEncoder:
     """Base of the stream encoders: writes blocks one after the other, however the events interleave them."""
 
-    def __init__(self, inbound: Inbound) -> None:
+    def __init__(self, inbound: InboundRequest) -> None:
         self.inbound = inbound
-        self.facts = AgentResponse(model=inbound.model)
+        self.head = AgentResponse(model=inbound.model)
         """What is known about the answer before its content."""
         self.usage: Usage | None = None
         self._started = False
@@ -82,11 +82,11 @@ class BlockEncoder:
     def write_close(self, block: Block) -> bytes:
         return b""
 
-    def write_whole(self, part: Part) -> bytes:
+    def write_part(self, part: Part) -> bytes:
         """A part that is no text and no call."""
         return b""
 
-    def write_late(self, part: Part) -> bytes:
+    def write_late_part(self, part: Part) -> bytes:
         """A finished part whose block has been closed; most wire formats have no place for what it adds."""
         return b""
 
@@ -95,7 +95,7 @@ class BlockEncoder:
 
     # The protocol.
 
-    def event(self, event: StreamEvent) -> bytes:
+    def encode_event(self, event: StreamEvent) -> bytes:
         written: list[bytes] = []
         self._take(event, written)
         return b"".join(written)
@@ -134,7 +134,7 @@ class BlockEncoder:
     def _learn(self, event: StreamEvent) -> None:
         if event.response is not None:
             facts = event.response
-            self.facts = facts.model_copy(update={"model": facts.model or self.inbound.model, "content": ()})
+            self.head = facts.model_copy(update={"model": facts.model or self.inbound.model, "content": ()})
             self.usage = facts.usage
 
     def _start(self, written: list[bytes]) -> None:
@@ -150,7 +150,7 @@ class BlockEncoder:
         if block is not None and not _continues(block, event):
             if self._is_closed(event):
                 if event.part is not None:
-                    written.append(self.write_late(event.part))
+                    written.append(self.write_late_part(event.part))
                 return
             if not block.is_complete():
                 self._waiting.append(event)
@@ -192,14 +192,14 @@ class BlockEncoder:
             block = self._open("call", event, written, call)
         if event.type == "tool_call_end":
             if not block.pieces:
-                self._write(block, arguments_text(call), written)
+                self._write(block, dump_call_arguments(call), written)
             self._close(written, call)
 
     def _take_part(self, event: StreamEvent, written: list[bytes]) -> None:
         part, block = event.part, self._block
         assert part is not None
         if block is None and event.index in self._closed:
-            written.append(self.write_late(part))
+            written.append(self.write_late_part(part))
             return
         kind, text = _words_of_part(part)
         if block is not None and block.kind != kind:
@@ -208,7 +208,7 @@ class BlockEncoder:
         if isinstance(part, ToolCall):
             self._take_call(StreamEvent.tool_call_end(part, index=event.index), written)
         elif kind is None:
-            written.append(self.write_whole(part))
+            written.append(self.write_part(part))
         else:
             if block is None:
                 block = self._open(kind, event, written, part)
@@ -291,22 +291,22 @@ def _part_events(part: Part, index: int, dialect: ServerDialect) -> list[StreamE
     match part:
         case TextContent():
             if part == TextContent(text=part.text):
-                return [StreamEvent.text_delta(word, index=index) for word in words_of(part.text)]
+                return [StreamEvent.text_delta(word, index=index) for word in split_words(part.text)]
             if part.signature and dialect.signs_whole_parts:
                 return [whole]
-            return [*(StreamEvent.text_delta(word, index=index) for word in words_of(part.text)), whole]
+            return [*(StreamEvent.text_delta(word, index=index) for word in split_words(part.text)), whole]
         case ThinkingContent():
             if part.signature and dialect.signs_whole_parts:
                 return [whole]
             raw = {"item_id": part.id} if part.id else None
             return [
-                *(StreamEvent.thinking_delta(word, index=index, raw=raw) for word in words_of(part.thinking)),
+                *(StreamEvent.thinking_delta(word, index=index, raw=raw) for word in split_words(part.thinking)),
                 whole,
             ]
         case RefusalContent():
-            return [StreamEvent.refusal_delta(word, index=index) for word in words_of(part.refusal)]
+            return [StreamEvent.refusal_delta(word, index=index) for word in split_words(part.refusal)]
         case ToolCall():
-            text = arguments_text(part)
+            text = dump_call_arguments(part)
             pieces = [text[at : at + _ARGUMENTS_AT_A_TIME] for at in range(0, len(text), _ARGUMENTS_AT_A_TIME)]
             started = ToolCall(id=part.id, name=part.name)
             return [
@@ -318,7 +318,7 @@ def _part_events(part: Part, index: int, dialect: ServerDialect) -> list[StreamE
             return [whole]
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Words with the space before them, as models stream them; joined they are the text."""
     words = text.split(" ")
     return [word if position == 0 else f" {word}" for position, word in enumerate(words) if word or position]

@@ -19,7 +19,7 @@ from ..models.prices import to_dollars, to_units
 from ..types.routing import RateLimit, SpendLimit
 
 if TYPE_CHECKING:
-    from ..providers.rate_limit_hints import Left
+    from ..providers.rate_limit_hints import RemainingLimit
 
 
 WINDOW = 60.0
@@ -54,9 +54,9 @@ class RateLimiter(ForkSafe):
         """Whether no limit is configured or reported."""
         self._entries: deque[Entry] = deque()
         self._tokens = 0
-        self._vendor_requests: Left | None = None
+        self._vendor_requests: RemainingLimit | None = None
         """Requests left according to the vendor, and until when that holds."""
-        self._vendor_tokens: Left | None = None
+        self._vendor_tokens: RemainingLimit | None = None
         self.in_flight = 0
 
     def wait_seconds(self, tokens: int, now: float) -> float:
@@ -109,7 +109,7 @@ class RateLimiter(ForkSafe):
                     self._tokens += tokens - entry.tokens
                 entry.tokens = tokens
 
-    def learn(self, requests: Left | None, tokens: Left | None) -> None:
+    def learn(self, requests: RemainingLimit | None, tokens: RemainingLimit | None) -> None:
         """Update what the vendor says is left."""
         if requests is not None:
             self._vendor_requests = requests
@@ -153,13 +153,13 @@ class RateLimiter(ForkSafe):
             self._tokens -= entries.popleft().tokens
 
 
-def _left(allowance: Left | None, wanted: float, now: float) -> float:
+def _left(allowance: RemainingLimit | None, wanted: float, now: float) -> float:
     if allowance is None or allowance.left >= wanted or now >= allowance.until:
         return 0.0
     return allowance.until - now
 
 
-def _take(allowance: Left | None, taken: float) -> None:
+def _take(allowance: RemainingLimit | None, taken: float) -> None:
     if allowance is not None:
         allowance.left = max(0.0, allowance.left - taken)
 

@@ -15,7 +15,7 @@ from .. import errors
 from ..engine.context import Call
 from ..models.prices import price
 from ..models.token_estimates import estimate_prompt
-from ..providers.rate_limit_hints import Allowance, allowance_reader
+from ..providers.rate_limit_hints import RemainingLimits, make_limit_reader
 from ..types import AgentRequest, AgentResponse, ProviderCapabilities, Usage
 from ..types.routing import BreakerConfig, RateLimit
 from .health import Cooldown, Health, Permit, Timings
@@ -336,7 +336,7 @@ def learn_from_headers(target: Target, headers: Mapping[str, str] | None, now: f
 
 
 @lru_cache(maxsize=256)
-def _reader_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str], float], Allowance] | None:
+def _reader_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str], float], RemainingLimits] | None:
     if not any("ratelimit" in name for name in names):
         return None
-    return allowance_reader(names)
+    return make_limit_reader(names)

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from .. import errors
 from ..engine.wire import Reply
-from ..providers import Provider, load, server_dialects
-from ..providers.server_dialect import Inbound, ServerDialect
+from ..providers import Provider, load_provider, server_dialects
+from ..providers.server_dialect import InboundRequest, ServerDialect
 from ..providers.server_stream import response_events
 from ..schemas import compile_schema
 from ..types import (
@@ -55,7 +55,7 @@ class FormatTrial:
     server: ServerDialect = field(init=False)
 
     def __post_init__(self) -> None:
-        self.codec = load(self.name)(
+        self.codec = load_provider(self.name)(
             AgentConfig(provider=self.name, model=self.model, base_url=_URL, api_key="sk-test")
         )
         found = [server for server in server_dialects() if server.api == self.codec.api]
@@ -65,10 +65,10 @@ class FormatTrial:
     def request(self, **fields: Any) -> AgentRequest:
         return AgentRequest(**{"model": self.model, "input": "Hi", **fields})
 
-    def receive(self, request: AgentRequest, *, stream: bool = False) -> Inbound:
+    def receive(self, request: AgentRequest, *, stream: bool = False) -> InboundRequest:
         """A request as the server side reads it."""
         wire = self.codec.encode(request, stream=stream)
-        assert self.server.endpoint(wire.url) == "generate", f"its own server does not know {wire.url}"
+        assert self.server.match_endpoint(wire.url) == "generate", f"its own server does not know {wire.url}"
         return self.server.decode_request(wire.url, wire.body)
 
     def read(self, response: AgentResponse, request: AgentRequest | None = None) -> AgentResponse:
@@ -78,7 +78,7 @@ class FormatTrial:
 
     def stream(self, response: AgentResponse) -> bytes:
         encoder = self.server.encoder(self.receive(self.request(), stream=True))
-        written = [encoder.event(event) for event in response_events(response, self.server)]
+        written = [encoder.encode_event(event) for event in response_events(response, self.server)]
         return b"".join([*written, encoder.end(response)])
 
     def read_stream(self, pieces: Iterable[bytes]) -> AgentResponse:
@@ -211,7 +211,7 @@ def a_stream_of_another_vendor_can_be_told(trial: FormatTrial) -> None:
             events.append(StreamEvent.tool_call_delta_event(text[half], index=3 + place))
     events += [StreamEvent.tool_call_end(call, index=3 + place) for place, call in enumerate(calls)]
     encoder = trial.server.encoder(trial.receive(trial.request(), stream=True))
-    written = [encoder.event(event) for event in events]
+    written = [encoder.encode_event(event) for event in events]
     _same(trial.read_stream([*written, encoder.end(response)]), response, "an interleaved stream")
 
 
@@ -235,8 +235,8 @@ def errors_are_read_as_what_they_are(trial: FormatTrial) -> None:
 def an_error_in_a_stream_ends_it(trial: FormatTrial) -> None:
     encoder = trial.server.encoder(trial.receive(trial.request(), stream=True))
     decoder = trial.codec.decoder({}, trial.request())
-    decoder.feed(encoder.event(StreamEvent.text_delta("Once ", index=0)))
-    decoder.feed(encoder.event(StreamEvent.text_delta("upon ", index=0)))
+    decoder.feed(encoder.encode_event(StreamEvent.text_delta("Once ", index=0)))
+    decoder.feed(encoder.encode_event(StreamEvent.text_delta("upon ", index=0)))
     decoder.feed(encoder.fail(errors.OverloadedError("sorry")))
     decoder.end()
     assert not decoder.done, "it passes for whole"
@@ -335,6 +335,6 @@ def tokens_are_counted(trial: FormatTrial) -> None:
     if not trial.codec.capabilities.token_counting:
         return
     wire = codec.encode_count(trial.request())
-    assert trial.server.endpoint(wire.url) == "count", f"its own server does not know {wire.url}"
+    assert trial.server.match_endpoint(wire.url) == "count", f"its own server does not know {wire.url}"
     assert trial.server.decode_request(wire.url, wire.body).model == trial.model
     assert codec.decode_count(Reply(200, {}, trial.server.encode_count(17)), trial.request()) == 17

@@ -25,8 +25,8 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import Answer, Network, WireRequest
-from ..providers import server_at, server_dialects
-from ..providers.scripted import Line, Script, error_answer, words_in
+from ..providers import find_server_dialect, server_dialects
+from ..providers.scripted import Line, Script, count_words, encode_error_answer
 from .rules import Judge, Violation
 
 
@@ -295,14 +295,14 @@ class VendorScript(Script):
         return _json_answer(to_json(complaint), number, status=400)
 
     def _respond(self, request: WireRequest) -> Answer:
-        server = server_at(request.url)
+        server = find_server_dialect(request.url)
         if server is None:
             path = urlsplit(request.url).path
             error = errors.ModelNotFoundError(f"a VendorScript does not answer {path}", code="not_found")
-            return error_answer(error, server_dialects()[0])
-        if server.endpoint(request.url) == "count":
+            return encode_error_answer(error, server_dialects()[0])
+        if server.match_endpoint(request.url) == "count":
             body, number = self._record(request)
-            return _json_answer(server.encode_count(words_in(body)), number)
+            return _json_answer(server.encode_count(count_words(body)), number)
         return self._answer(request, server)
 
 

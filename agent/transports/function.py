@@ -14,7 +14,14 @@ from typing_extensions import override
 from .. import errors
 from ..engine.context import ambient_deadline
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
-from ..providers.function import ENDED, FunctionCall, failure_of, is_async, write_answer, write_piece
+from ..providers.function import (
+    END_EVENT,
+    FunctionCall,
+    encode_item,
+    encode_result,
+    error_from_exception,
+    is_async_function,
+)
 from .threaded import GRACE, Head, Stepper, Steps, acollect, aopen_body, collect, open_body
 
 if TYPE_CHECKING:
@@ -35,7 +42,7 @@ class FunctionTransport:
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
         call = _the_call(request)
-        if not is_async(call.function):
+        if not is_async_function(call.function):
             return await aopen_body(_in_thread(call, limits), bodies)
         body = _LoopBody(call, _context_for(call, limits))
         bodies.append(body)
@@ -98,21 +105,21 @@ def _pieces(call: FunctionCall, stepper: Stepper) -> Generator[bytes, None, None
         elif hasattr(answer, "__next__"):
             try:
                 for piece in answer:
-                    yield write_piece(piece)
+                    yield encode_item(piece)
             finally:
                 if hasattr(answer, "close"):
                     answer.close()
         else:
-            yield write_answer(answer)
+            yield encode_result(answer)
     except Exception as error:
-        failed = failure_of(error, call.target)
+        failed = error_from_exception(error, call.target)
     except BaseException as error:  # a loop that plain code ran: to whoever awaits us, it would be their own end
         if type(error).__name__ != "CancelledError" or stepper.closed:
             raise
         failed = _cancelled_itself(call)
     if failed is not None:  # raised out here: an error that is being handled would become its context
         raise failed
-    yield ENDED
+    yield END_EVENT
 
 
 def _on_own_loop(
@@ -153,15 +160,15 @@ async def _awaited(answer: Any) -> AsyncGenerator[bytes, None]:
     if hasattr(answer, "__aiter__"):
         try:
             async for piece in answer:
-                yield write_piece(piece)
+                yield encode_item(piece)
         finally:
             if hasattr(answer, "aclose"):
                 await answer.aclose()
     elif hasattr(answer, "__next__"):
         for piece in answer:
-            yield write_piece(piece)
+            yield encode_item(piece)
     else:
-        yield write_answer(answer)
+        yield encode_result(answer)
 
 
 class _Pump:
@@ -271,10 +278,10 @@ class _LoopBody(AsyncBody):
             finally:
                 await source.aclose()
         except Exception as error:
-            failed = failure_of(error, self._call.target)
+            failed = error_from_exception(error, self._call.target)
         if failed is not None:
             raise failed
-        yield ENDED
+        yield END_EVENT
 
     async def _step(self) -> bytes:
         import asyncio

@@ -19,7 +19,7 @@ from ..local.engine import (
 )
 from ..local.prompts import encode_count_request, encode_request
 from ..local.weights import find_model
-from ..providers.local import COUNTED
+from ..providers.local import COUNT_FRAGMENT
 from .threaded import Head, Stepper, Steps, acollect, aopen_body, collect, open_body
 
 _STREAM = Headers({"content-type": "text/event-stream"})
@@ -50,7 +50,7 @@ def _steps(request: WireRequest, stepper: Stepper) -> Steps:
     """An answer as a server would give it: a failure, or events with an end."""
     asked = json.loads(request.body)
     model = find_model(asked["model"])
-    counted = request.url.endswith(COUNTED)
+    counted = request.url.endswith(COUNT_FRAGMENT)
     body = encode_count_request(asked) if counted else encode_request(asked, dict(model.settings))
     first = None
     while first is None:  # or it was unloaded before it said anything, and is loaded again

@@ -25,7 +25,7 @@ from typing_extensions import override
 from .. import errors
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..http.exchange import is_untrusted
-from ..providers.sdk_clients import BroughtClient, kind_of
+from ..providers.sdk_clients import SdkClientKind, identify_client
 from .event_stream import EventStreamDecoder, is_event_stream
 from .threaded import Head, Stepper, Steps, acollect, aopen_body, collect, open_body
 
@@ -283,7 +283,7 @@ class SdkTransport:
     """Carries requests through a brought client."""
 
     def __init__(self, client: Any) -> None:
-        self._kind: BroughtClient = kind_of(client)
+        self._kind: SdkClientKind = identify_client(client)
         self._path = _PATHS[self._kind.path](client)
         self._lock = threading.Lock()
         self._home: weakref.ref[Any] | None = None

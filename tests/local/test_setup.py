@@ -231,7 +231,7 @@ def test_a_count_is_a_number(codec: LocalCodec) -> None:
 
 def test_no_client_can_carry_requests_to_a_model_in_this_process(codec: LocalCodec) -> None:
     with pytest.raises(errors.ConfigurationError, match="client"):
-        codec.carried_by(object(), {})
+        codec.with_client(object(), {})
 
 
 def test_a_model_has_to_be_named() -> None:

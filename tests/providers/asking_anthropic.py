@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.engine.wire import WireRequest
 from agent.providers.anthropic import AnthropicCodec
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.types import (
     AgentRequest,
     ContentPart,
@@ -24,7 +24,7 @@ from agent.types import (
 SONNET = "claude-sonnet-4-5"
 HOME = Origin(provider="anthropic", api="anthropic", model=SONNET)
 ELSEWHERE = Origin(provider="openai", api="openai-responses", model="gpt-5")
-CODEC = AnthropicCodec(Address("https://api.anthropic.com", Secret("sk-ant-test")))
+CODEC = AnthropicCodec(ApiAddress("https://api.anthropic.com", Secret("sk-ant-test")))
 WEATHER = ToolSpec(
     name="get_weather",
     description="Weather for a city",

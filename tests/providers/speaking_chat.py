@@ -6,14 +6,14 @@ import json
 from typing import Any
 
 from agent.engine.wire import Reply
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.providers.openai_chat.messages import encode_body
 from agent.types import AgentRequest, AgentResponse
 
 
 def codec_of(dialect: Dialect = OPENAI) -> ChatCodec:
-    return ChatCodec(dialect, Address("http://127.0.0.1", None))
+    return ChatCodec(dialect, ApiAddress("http://127.0.0.1", None))
 
 
 def encoded(request: AgentRequest, dialect: Dialect = OPENAI) -> tuple[dict[str, Any], tuple[str, ...]]:

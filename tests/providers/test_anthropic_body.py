@@ -10,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from agent import errors
-from agent.providers import load
+from agent.providers import load_provider
 from agent.providers.anthropic import AnthropicCodec
 from agent.providers.anthropic.conversation import (
     LAST_THINKING,
@@ -21,7 +21,7 @@ from agent.providers.anthropic.conversation import (
     PLACEHOLDER_SENT,
 )
 from agent.providers.anthropic.messages import DETAIL_LEFT_OUT, ERROR_WITH_MEDIA
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.providers.repair import FOREIGN_BLOCK_DROPPED, FOREIGN_THINKING_DROPPED, FOREIGN_THINKING_TOLD
 from agent.types import (
     AgentConfig,
@@ -119,7 +119,7 @@ def test_a_whole_request_is_written_out() -> None:
     ],
 )
 def test_the_address_is_understood_with_and_without_the_version(base_url: str, url: str) -> None:
-    codec = AnthropicCodec(Address(base_url, None))
+    codec = AnthropicCodec(ApiAddress(base_url, None))
     assert wire_of(Message.user("Hi"), codec=codec).url == url
     assert codec.encode_count(AgentRequest(input="Hi", model=SONNET)).url == f"{url}/count_tokens"
 
@@ -134,7 +134,7 @@ def test_the_key_and_the_version_are_headers() -> None:
 def test_key_and_address_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-env")
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "https://here.test/v1")
-    codec: Any = load("anthropic")(AgentConfig(provider="anthropic", model=SONNET, foreign_thinking="text"))
+    codec: Any = load_provider("anthropic")(AgentConfig(provider="anthropic", model=SONNET, foreign_thinking="text"))
     wire = wire_of(Message.user("Hi"), codec=codec)
     assert wire.url == "https://here.test/v1/messages"
     assert dict(wire.headers)[b"x-api-key"] == b"sk-env"
@@ -357,7 +357,7 @@ def test_reasoning_from_elsewhere_is_left_out_or_told() -> None:
     conversation = (Message.user("Hi"), Message.assistant([foreign, TextContent(text="So.")]), Message.user("?"))
     assert turns(*conversation)[1][1] == [text("So.")]
     assert FOREIGN_THINKING_DROPPED in warnings_of(*conversation)
-    teller = AnthropicCodec(Address("https://x.test", None), foreign_thinking="text")
+    teller = AnthropicCodec(ApiAddress("https://x.test", None), foreign_thinking="text")
     told = wire_of(*conversation, codec=teller)
     assert FOREIGN_THINKING_TOLD in told.warnings
     assert "Hm." in json.loads(told.body)["messages"][1]["content"][0]["text"]

@@ -18,7 +18,7 @@ from agent import Agent
 from agent.engine.wire import Answer
 from agent.providers.anthropic import AnthropicCodec
 from agent.providers.anthropic.models import features_of
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.testing import LoopbackServer
 from agent.testing.rules import AnthropicRules, Known
 from agent.types import AgentRequest, AgentResponse, Origin
@@ -32,7 +32,7 @@ from tests.support.values import agent_requests
 RECORDED = exchanges("anthropic.messages")
 REQUESTS = [exchange for exchange in RECORDED if exchange.request is not None]
 ANSWERS = [exchange for exchange in RECORDED if exchange.expected["kind"] == "message"]
-CODEC = AnthropicCodec(Address("http://127.0.0.1", None))
+CODEC = AnthropicCodec(ApiAddress("http://127.0.0.1", None))
 
 OLDER_KEYS = frozenset(("temperature", "top_p", "top_k", "output_format"))
 """Keys of the API's version 2023-06-01, which we send, that the SDK has given up with the version it sends."""

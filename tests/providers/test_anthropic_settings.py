@@ -15,7 +15,7 @@ from agent.providers.anthropic import fields as wording
 from agent.providers.anthropic.codec import merge_betas
 from agent.providers.anthropic.messages import NO_BREAKPOINT, SHORTENED, TOO_MANY_BREAKPOINTS
 from agent.providers.anthropic.models import features_of
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.types import AgentRequest, Message, Role, TextContent, ToolResult, ToolSpec, VendorContent
 from tests.providers.asking_anthropic import (
     CALL,
@@ -101,7 +101,7 @@ def test_blocks_in_the_conversation_need_their_beta_too() -> None:
 
 
 def test_the_callers_own_betas_stay_and_count() -> None:
-    codec = AnthropicCodec(Address("https://x.test", None), {"Anthropic-Beta": "mine-2025-01-01"})
+    codec = AnthropicCodec(ApiAddress("https://x.test", None), {"Anthropic-Beta": "mine-2025-01-01"})
     tools = [{"type": "computer_20250124", "name": "computer"}]
     headers = wire_of(Message.user("Hi"), codec=codec, tools=tools).headers
     assert [value for name, value in headers if name == b"anthropic-beta"] == [

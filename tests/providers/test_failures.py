@@ -9,8 +9,8 @@ import pytest
 
 from agent import errors
 from agent.engine.wire import Reply
-from agent.providers.base import Address
-from agent.providers.failures import read_complaint, reply_failure
+from agent.providers.base import ApiAddress
+from agent.providers.failures import error_from_reply, read_error_details
 from agent.providers.openai_chat import OPENAI, ChatCodec
 from agent.providers.rate_limit_hints import retry_after
 from agent.types import AgentRequest
@@ -18,7 +18,7 @@ from agent.types import AgentRequest
 
 def failed(status: int, body: Any = None, headers: dict[str, str] | None = None) -> errors.AgentError:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return reply_failure(Reply(status, headers or {}, data), provider="p", model="m", secrets=("sk-secret",))
+    return error_from_reply(Reply(status, headers or {}, data), provider="p", model="m", secrets=("sk-secret",))
 
 
 def openai(message: str, code: str | None = None, kind: str | None = None) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def test_no_more_than_two_kilobytes_are_kept() -> None:
 
 @pytest.mark.parametrize("body", [None, 3, "x", [], {}, {"ok": True}, [3]])
 def test_what_is_no_complaint_is_not_read_as_one(body: Any) -> None:
-    assert read_complaint(body) is None
+    assert read_error_details(body) is None
 
 
 def test_a_detail_that_says_how_long_counts_before_the_message() -> None:
@@ -192,7 +192,7 @@ def test_a_key_is_quoted_nowhere() -> None:
 
 def test_keys_that_callers_pass_as_headers_are_quoted_nowhere() -> None:
     headers = {"Helicone-Auth": "Bearer hc-secret-1", "X-Api-Key": "xk-secret-2", "x-team": "blue-team"}
-    codec = ChatCodec(OPENAI, Address("https://example.com", None), headers)
+    codec = ChatCodec(OPENAI, ApiAddress("https://example.com", None), headers)
     body = json.dumps({"error": {"message": "no: hc-secret-1 xk-secret-2 blue-team"}}).encode()
     error = codec.decode_error(Reply(400, {}, body), AgentRequest(input="hi", model="m"))
     assert error.message == "no: *** *** blue-team"

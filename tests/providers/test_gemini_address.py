@@ -8,8 +8,8 @@ import pytest
 
 from agent import AgentConfig, errors
 from agent.engine.wire import Reply, WireRequest
-from agent.providers import load
-from agent.providers.base import Address
+from agent.providers import load_provider
+from agent.providers.base import ApiAddress
 from agent.providers.gemini import VERTEX, GeminiCodec
 from agent.types import AgentRequest, ToolSpec
 
@@ -24,7 +24,7 @@ def _no_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sent(provider: str, *, model: str = MODEL, stream: bool = False, **config: object) -> WireRequest:
-    codec = load(provider)(AgentConfig.from_dict({"provider": provider, **config}))
+    codec = load_provider(provider)(AgentConfig.from_dict({"provider": provider, **config}))
     return codec.encode(AgentRequest(model=model, input="hi"), stream=stream)
 
 
@@ -96,7 +96,7 @@ def test_a_model_is_one_segment_whatever_its_name(model: str, path: str) -> None
 
 def test_a_request_without_a_model_is_refused() -> None:
     with pytest.raises(errors.ConfigurationError, match="No model is named"):
-        GeminiCodec(Address("", None)).encode(AgentRequest(input="hi"), stream=False)
+        GeminiCodec(ApiAddress("", None)).encode(AgentRequest(input="hi"), stream=False)
 
 
 def test_headers_of_the_callers_own_replace_the_key() -> None:
@@ -115,12 +115,12 @@ def test_beside_credentials_of_the_callers_own_the_key_of_the_environment_stays_
 
 
 def test_without_an_address_paths_are_relative() -> None:
-    codec = GeminiCodec(Address("", None))
+    codec = GeminiCodec(ApiAddress("", None))
     request = AgentRequest(model=MODEL, input="hi")
     assert codec.encode(request, stream=False).url == "models/gemini-2.5-flash:generateContent"
     assert codec.encode(request, stream=True).url == "models/gemini-2.5-flash:streamGenerateContent?alt=sse"
     assert codec.encode_count(request).url == "models/gemini-2.5-flash:countTokens"
-    on_vertex = GeminiCodec(Address("", None), platform=VERTEX)
+    on_vertex = GeminiCodec(ApiAddress("", None), platform=VERTEX)
     assert on_vertex.encode(request, stream=False).url == "publishers/google/models/gemini-2.5-flash:generateContent"
 
 
@@ -256,22 +256,22 @@ def test_vertex_is_asked_to_count_only_what_it_counts() -> None:
         model=MODEL, input="hi", system="Be brief.", tools=[tool], tool_choice="required", temperature=0.5,
         metadata={"team": "a"}, extra={"safetySettings": [], "cachedContent": "c"},
     )  # fmt: skip
-    body = json.loads(GeminiCodec(Address("", None), platform=VERTEX).encode_count(request).body)
+    body = json.loads(GeminiCodec(ApiAddress("", None), platform=VERTEX).encode_count(request).body)
     assert body.keys() == {"contents", "systemInstruction", "tools", "generationConfig"}
-    whole = json.loads(GeminiCodec(Address("", None)).encode_count(request).body)["generateContentRequest"]
+    whole = json.loads(GeminiCodec(ApiAddress("", None)).encode_count(request).body)["generateContentRequest"]
     assert {"toolConfig", "safetySettings", "cachedContent"} <= whole.keys()
 
 
 def test_counting_wraps_the_request_for_the_gemini_api_and_not_for_vertex() -> None:
     request = AgentRequest(model="models/gemini-x", input="hi", system="Be brief.")
-    wrapped = json.loads(GeminiCodec(Address("", None)).encode_count(request).body)
-    plain = json.loads(GeminiCodec(Address("", None), platform=VERTEX).encode_count(request).body)
+    wrapped = json.loads(GeminiCodec(ApiAddress("", None)).encode_count(request).body)
+    plain = json.loads(GeminiCodec(ApiAddress("", None), platform=VERTEX).encode_count(request).body)
     assert wrapped == {"generateContentRequest": {"model": "models/gemini-x", **plain}}
     assert plain["contents"] == [{"role": "user", "parts": [{"text": "hi"}]}]
 
 
 def test_a_count_that_is_none_is_an_error() -> None:
-    codec, request = GeminiCodec(Address("", None)), AgentRequest(model=MODEL, input="hi")
+    codec, request = GeminiCodec(ApiAddress("", None)), AgentRequest(model=MODEL, input="hi")
     for body in (b"", b"{}", b"[]", b'{"totalTokens": null}', b'{"totalTokens": 1e400}'):
         with pytest.raises(errors.ProtocolError):
             codec.decode_count(Reply(200, {}, body), request)

@@ -9,7 +9,7 @@ import pytest
 
 from agent import errors
 from agent.engine.wire import Reply
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.providers.gemini import GeminiCodec
 from agent.providers.gemini.response import read_usage
 from agent.types import (
@@ -30,7 +30,7 @@ from agent.types import (
     fold,
 )
 
-CODEC = GeminiCodec(Address("http://127.0.0.1", None))
+CODEC = GeminiCodec(ApiAddress("http://127.0.0.1", None))
 MODEL = "gemini-3-flash-preview"
 HOME = Origin(provider="gemini", api="gemini", model=MODEL)
 REQUEST = AgentRequest(model=MODEL, input="hi")

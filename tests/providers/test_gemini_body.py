@@ -9,7 +9,7 @@ import pytest
 
 from agent import errors
 from agent.engine.wire import Reply
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.providers.gemini import VERTEX, GeminiCodec
 from agent.providers.gemini.models import SKIP_SIGNATURE
 from agent.providers.gemini.names import generate_id
@@ -32,8 +32,8 @@ from agent.types import (
     VendorContent,
 )
 
-CODEC = GeminiCodec(Address("http://127.0.0.1", None))
-ON_VERTEX = GeminiCodec(Address("http://127.0.0.1", None), name="vertex", platform=VERTEX)
+CODEC = GeminiCodec(ApiAddress("http://127.0.0.1", None))
+ON_VERTEX = GeminiCodec(ApiAddress("http://127.0.0.1", None), name="vertex", platform=VERTEX)
 OLD, NEW = "gemini-2.5-flash", "gemini-3-flash-preview"
 WEATHER = ToolSpec(
     name="get_weather",
@@ -269,7 +269,7 @@ def test_what_a_candidate_said_about_itself_is_no_part() -> None:
 
 
 def test_reasoning_made_elsewhere_can_be_told_as_text() -> None:
-    codec = GeminiCodec(Address("http://127.0.0.1", None), foreign_thinking="text")
+    codec = GeminiCodec(ApiAddress("http://127.0.0.1", None), foreign_thinking="text")
     said = Message.assistant([ThinkingContent(thinking="hm", signature="s"), TextContent(text="a")])
     body, warnings = sent(codec, messages=[Message.user("hi"), said])
     assert body["contents"][1]["parts"][0]["text"] == "<thinking>\nhm\n</thinking>\n"

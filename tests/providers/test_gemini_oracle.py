@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from agent import Agent, errors
 from agent.engine.wire import Answer, Reply
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.providers.gemini import VERTEX, GeminiCodec
 from agent.providers.gemini.models import SKIP_SIGNATURE, features_of
 from agent.testing import LoopbackServer
@@ -33,7 +33,7 @@ from tests.support.values import agent_requests
 RECORDED = exchanges("gemini.generate")
 REQUESTS = [exchange for exchange in RECORDED if exchange.request is not None]
 ANSWERS = [exchange for exchange in RECORDED if exchange.expected["kind"] == "message"]
-CODEC = GeminiCodec(Address("http://127.0.0.1", None))
+CODEC = GeminiCodec(ApiAddress("http://127.0.0.1", None))
 
 
 class Body(BaseModel):
@@ -145,7 +145,7 @@ def test_whatever_is_asked_becomes_a_body_that_the_sdks_types_allow(request: Age
 @given(agent_requests("gemini-3-pro-preview"))
 def test_gemini_3_takes_everything_that_can_be_asked(request: AgentRequest) -> None:
     checked(request)
-    vertex = GeminiCodec(Address("http://127.0.0.1", None), name="vertex", platform=VERTEX)
+    vertex = GeminiCodec(ApiAddress("http://127.0.0.1", None), name="vertex", platform=VERTEX)
     body = checked(request, vertex)
     assert set(body.get("labels") or {}) <= set(request.metadata)
 
@@ -237,7 +237,7 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it(vertex: bool) -> N
 def test_a_stream_holds_the_same_as_its_chunks_in_one_answer(exchange: Exchange) -> None:
     lines = (exchange.stream or b"").decode().splitlines()
     chunks = [json.loads(line.removeprefix("data:")) for line in lines if line.startswith("data:")]
-    codec = GeminiCodec(Address("http://127.0.0.1", None), name=exchange.provider)
+    codec = GeminiCodec(ApiAddress("http://127.0.0.1", None), name=exchange.provider)
     headers = exchange.response.get("headers") or {}
     whole = codec.decode(Reply(200, headers, json.dumps(chunks).encode()), exchange.agent_request)
     assert decoded(exchange) == whole
@@ -255,7 +255,7 @@ def test_every_recorded_answer_can_be_answered_in_turn() -> None:
             messages=[Message.user("hi"), message, *([Message(Role.TOOL, results)] if results else [])],
             input="go on",
         )
-        sent = checked(request, GeminiCodec(Address("http://127.0.0.1", None), name=exchange.provider))
+        sent = checked(request, GeminiCodec(ApiAddress("http://127.0.0.1", None), name=exchange.provider))
         for part in (part for content in sent["contents"] for part in content["parts"]):
             if "functionCall" in part and "id" in part["functionCall"]:
                 assert not part["functionCall"]["id"].startswith("gemini_")

@@ -14,7 +14,7 @@ import pytest
 from agent import errors
 from agent.providers import Provider, repair
 from agent.providers.anthropic import AnthropicCodec
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.providers.gemini import GeminiCodec
 from agent.providers.openai_chat import OPENAI
 from agent.providers.openai_responses import ResponsesCodec
@@ -147,7 +147,7 @@ def test_reasoning_can_be_carried_over_as_text() -> None:
         dropped = codec.encode(AgentRequest(model=MODELS[api], messages=messages), stream=False)
         assert b"Rain" not in dropped.body
         assert dropped.warnings == (repair.FOREIGN_THINKING_DROPPED,)
-    here = Address("http://127.0.0.1", None)
+    here = ApiAddress("http://127.0.0.1", None)
     for told in (
         AnthropicCodec(here, foreign_thinking="text").encode(
             AgentRequest(model="claude-sonnet-4-5", messages=messages), stream=False

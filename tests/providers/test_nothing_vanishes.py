@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.providers import Provider, load
+from agent.providers import Provider, load_provider
 from agent.types import (
     AgentConfig,
     AgentRequest,
@@ -145,7 +145,7 @@ DECLARED = {
 @cache
 def codec(target: str) -> Provider:
     name = target.partition(":")[0]
-    return load(name)(AgentConfig(provider=name, model="m", api_key="sk-test"))
+    return load_provider(name)(AgentConfig(provider=name, model="m", api_key="sk-test"))
 
 
 def outcome(target: str, request: AgentRequest) -> tuple[str, tuple[str, ...]] | None:
@@ -246,8 +246,8 @@ def test_every_field_of_a_request_is_looked_at() -> None:
     """A new field must say what becomes of it."""
     asked = {field for table in (SETTINGS, WITH_TOOLS) for fields in table.values() for field in fields}
     hints = {"cache", "metadata", "session_id"}
-    not_sent = {"deadline", "output_mode"}
-    assert asked | hints | not_sent | {"input", "messages", "model"} == set(AgentRequest.model_fields)
+    drop_silently = {"deadline", "output_mode"}
+    assert asked | hints | drop_silently | {"input", "messages", "model"} == set(AgentRequest.model_fields)
 
 
 @pytest.mark.parametrize("target", TARGETS)

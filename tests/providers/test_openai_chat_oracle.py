@@ -23,7 +23,7 @@ from openai.types.chat.completion_create_params import (
 )
 
 from agent import Agent, errors
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.providers.compatible import ROWS
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.testing import LoopbackServer, Script
@@ -92,7 +92,7 @@ def _rules_of_calls(messages: list[dict[str, Any]], dialect: Dialect) -> Iterato
 
 
 def codec_of(dialect: Dialect) -> ChatCodec:
-    return ChatCodec(dialect, Address("http://127.0.0.1", None))
+    return ChatCodec(dialect, ApiAddress("http://127.0.0.1", None))
 
 
 CODEC = codec_of(OPENAI)

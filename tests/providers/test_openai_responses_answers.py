@@ -9,7 +9,7 @@ import pytest
 
 from agent import errors
 from agent.engine.wire import Reply
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.providers.openai_responses import ResponsesCodec
 from agent.providers.openai_responses.stream import ResponsesDecoder
 from agent.types import AgentRequest, AgentResponse, Origin, Part, TextContent, ThinkingContent, ToolSpec, VendorContent
@@ -17,7 +17,7 @@ from tests.support.cases import for_each
 from tests.support.corpus import Exchange, codec_for, exchanges, vendor
 from tests.support.judging import decoded
 
-CODEC = ResponsesCodec(Address("", None), name="openai")
+CODEC = ResponsesCodec(ApiAddress("", None), name="openai")
 REQUEST = AgentRequest(input="?", model="gpt-5")
 HOME = Origin(provider="openai", api="openai-responses", model="gpt-5")
 USAGE = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8}

@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 
 from agent import errors
 from agent.engine.wire import Reply, WireRequest
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.providers.openai_responses import Dialect, ResponsesCodec
 from agent.providers.openai_responses.messages import (
     FAILED,
@@ -45,7 +45,7 @@ from tests.providers.test_openai_responses_oracle import judge
 
 HOME = Origin(provider="openai", api="openai-responses", model="gpt-5")
 ELSEWHERE = Origin(provider="anthropic", api="anthropic", model="claude-sonnet-4-5")
-CODEC = ResponsesCodec(Address("https://api.openai.com/v1", Secret("sk-test")), name="openai")
+CODEC = ResponsesCodec(ApiAddress("https://api.openai.com/v1", Secret("sk-test")), name="openai")
 WEATHER = ToolSpec(
     name="get_weather",
     description="Weather for a city",
@@ -153,13 +153,13 @@ def test_a_whole_request_is_written_out() -> None:
 
 
 def test_an_empty_address_leaves_the_path_that_a_brought_client_completes() -> None:
-    codec = ResponsesCodec(Address("", None), name="openai")
+    codec = ResponsesCodec(ApiAddress("", None), name="openai")
     assert codec.encode(AgentRequest(input="hi", model="m"), stream=False).url == "/responses"
 
 
 def test_key_and_version_are_sent_as_the_vendor_wants_them() -> None:
     azure = Dialect(key_header="api-key", api_version="2025-04-01 preview")
-    codec = ResponsesCodec(Address("https://r.openai.azure.com/openai", Secret("k")), name="azure", dialect=azure)
+    codec = ResponsesCodec(ApiAddress("https://r.openai.azure.com/openai", Secret("k")), name="azure", dialect=azure)
     wire = codec.encode(AgentRequest(input="hi", model="m"), stream=False)
     assert wire.url == "https://r.openai.azure.com/openai/responses?api-version=2025-04-01%20preview"
     assert dict(wire.headers)[b"api-key"] == b"k"
@@ -529,7 +529,7 @@ def test_what_the_vendor_will_not_enforce_is_a_warning() -> None:
 
 def test_a_vendor_without_the_settings_is_not_sent_them() -> None:
     plain = ResponsesCodec(
-        Address("", None),
+        ApiAddress("", None),
         dialect=Dialect(cache_settings=False, metadata=False, encrypted_reasoning=False, min_output_tokens=1),
     )
     request = AgentRequest(input="?", model="m", session_id="s", cache="long", metadata={"a": "b"}, max_tokens=1)
@@ -786,7 +786,7 @@ def test_a_count_that_is_none_is_an_error() -> None:
         CODEC.decode_count(Reply(200, {}, b"{}"), request)
     with pytest.raises(errors.ModelNotFoundError):
         CODEC.decode_count(Reply(404, {}, b'{"error": {"message": "no such model"}}'), request)
-    codec = ResponsesCodec(Address("", None), dialect=Dialect(counts_tokens=False))
+    codec = ResponsesCodec(ApiAddress("", None), dialect=Dialect(counts_tokens=False))
     with pytest.raises(errors.UnsupportedFeatureError, match="does not count"):
         codec.encode_count(request)
 

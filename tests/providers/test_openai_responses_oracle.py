@@ -21,7 +21,7 @@ from openai.types.responses.response_create_params import (
 )
 
 from agent import Agent
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.providers.openai_responses import ResponsesCodec
 from agent.testing import LoopbackServer
 from agent.testing.rules import Known, ResponsesRules
@@ -50,7 +50,7 @@ REQUESTS = [
     if exchange.request is not None and exchange.request.get("temperature") != -1  # our types refuse that one, too
 ]
 ANSWERS = [exchange for exchange in RECORDED if exchange.expected["kind"] == "message"]
-CODEC = ResponsesCodec(Address("", None), name="openai")
+CODEC = ResponsesCodec(ApiAddress("", None), name="openai")
 
 
 def broken_rules(body: dict[str, Any], request: AgentRequest) -> Iterator[str]:

@@ -34,7 +34,7 @@ from agent import (
 )
 from agent.engine.wire import Reply, WireRequest
 from agent.providers import register_provider
-from agent.providers.function import takes_a_request, written
+from agent.providers.function import is_model_function, written
 from agent.providers.openai_chat import Dialect
 from agent.testing import Answer, LoopbackServer, Script
 from agent.types import ImageContent, RefusalContent, TextContent, ThinkingContent
@@ -56,7 +56,7 @@ PLUGIN = {
 
         import json
 
-        from agent.providers.base import resolve
+        from agent.providers.base import resolve_address
         from agent.providers.codec import CodecBase, DecoderBase
         from agent.types import AgentResponse, ProviderCapabilities, StreamEvent, TextContent, Usage
         from agent.engine.wire import WireRequest, parse_json
@@ -67,7 +67,7 @@ PLUGIN = {
             response_kind = "telegram"
 
             def __init__(self, config):
-                address = resolve(config, default_base_url=None, key_variables=("TELEGRAPH_KEY",))
+                address = resolve_address(config, default_base_url=None, key_variables=("TELEGRAPH_KEY",))
                 key = address.key.get_secret_value() if address.key else ""
                 super().__init__("telegraph", ProviderCapabilities(streaming=True), {"x-key": key}, (key,))
                 self._url = f"{address.base_url}/send"
@@ -202,7 +202,7 @@ def first_of(agents: Sequence[Agent], ask: Ask, request: Any) -> AgentResponse:
 
 @pytest.mark.usefixtures("plugin")
 def test_the_plugins_names_are_known() -> None:
-    assert {"acme", "telegraph", "shout"} <= set(providers.known_providers())
+    assert {"acme", "telegraph", "shout"} <= set(providers.list_providers())
 
 
 @pytest.mark.usefixtures("plugin")
@@ -309,7 +309,7 @@ def _nothing() -> Any:
     [(_typed, True), (_named, True), (_factory, False), (_nothing, False), (lambda config: None, False), (dict, False)],
 )
 def test_a_models_function_is_told_from_a_factory_by_its_first_parameter(found: Any, is_model: bool) -> None:
-    assert takes_a_request(found) is is_model
+    assert is_model_function(found) is is_model
 
 
 # What functions may be and answer

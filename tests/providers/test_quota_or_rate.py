@@ -9,7 +9,7 @@ import pytest
 
 from agent import errors
 from agent.engine.wire import Reply
-from agent.providers.failures import reply_failure
+from agent.providers.failures import error_from_reply
 
 Kind = Literal["quota", "rate", "overloaded"]
 KINDS: dict[Kind, type[errors.AgentError]] = {
@@ -331,7 +331,7 @@ CASES = [
 
 def failed(case: Case) -> errors.AgentError:
     data = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
-    return reply_failure(Reply(case.status, case.headers, data), provider=case.vendor, model="m")
+    return error_from_reply(Reply(case.status, case.headers, data), provider=case.vendor, model="m")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

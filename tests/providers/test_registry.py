@@ -9,7 +9,7 @@ import pytest
 
 from agent import Agent, AgentConfig, errors, providers, register_provider, transports
 from agent.providers import Provider
-from agent.providers.base import resolve
+from agent.providers.base import resolve_address
 from agent.providers.scripted import provider as scripted
 
 
@@ -29,7 +29,7 @@ def test_a_registered_provider_answers_under_its_name() -> None:
     register_provider("acme", third_party)
     response = Agent("acme:m").complete("hi")
     assert (response.provider, response.text) == ("acme", "You said: hi")
-    assert "acme" in providers.known_providers()
+    assert "acme" in providers.list_providers()
 
 
 def test_a_built_in_provider_may_be_replaced() -> None:
@@ -42,7 +42,7 @@ def test_an_entry_point_is_found_and_loaded_when_it_is_needed(monkeypatch: pytes
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point] if group == "agent.providers" else [])
     monkeypatch.setattr(EntryPoint, "load", lambda self: third_party)
     assert Agent("acme:m").complete("hi").provider == "acme"
-    assert "acme" in providers.known_providers()
+    assert "acme" in providers.list_providers()
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
@@ -53,7 +53,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_a_provider_without_an_address_asks_for_one() -> None:
     config = AgentConfig(provider="acme", model="m")
     with pytest.raises(errors.ConfigurationError) as caught:
-        resolve(config, default_base_url=None, key_variables=())
+        resolve_address(config, default_base_url=None, key_variables=())
     assert caught.value.field == "base_url"
 
 
@@ -64,7 +64,7 @@ def test_an_address_from_the_environment_is_checked_as_if_it_had_been_passed(
     monkeypatch.setenv("ACME_BASE_URL", url)
     config = AgentConfig(provider="acme", model="m", api_key="sk-test")
     with pytest.raises(errors.ConfigurationError) as caught:
-        resolve(config, default_base_url=None, key_variables=(), base_url_variables=("ACME_BASE_URL",))
+        resolve_address(config, default_base_url=None, key_variables=(), base_url_variables=("ACME_BASE_URL",))
     assert caught.value.field == "base_url"
     assert "secret" not in str(caught.value)
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from agent import Agent, ToolSpec, errors
 from agent.engine.wire import Answer
-from agent.providers.scripted import example_of
+from agent.providers.scripted import generate_example
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import ContentPart, Message, RefusalContent, TextContent, ThinkingContent, ToolCall
 
@@ -142,13 +142,13 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 def test_the_example_for_a_schema_fits_it(schema: dict[str, Any]) -> None:
-    value = example_of(schema)
+    value = generate_example(schema)
     if schema is not SCHEMAS["tree"]:  # an endless tree is cut off somewhere
         jsonschema.validate(value, schema)
     assert value is not None or schema == {"type": "null"}
 
 
 def test_what_cannot_be_read_has_no_example() -> None:
-    assert example_of(True) is None
-    assert example_of({}) is None
-    assert example_of({"$ref": "#/$defs/Nowhere"}) is None
+    assert generate_example(True) is None
+    assert generate_example({}) is None
+    assert generate_example({"$ref": "#/$defs/Nowhere"}) is None

@@ -26,8 +26,8 @@ from typing_extensions import override
 from agent import errors
 from agent.engine.wire import MAX_REPLY_BYTES, Reply
 from agent.http.sse import SseDecoder
-from agent.providers import Provider, load, server_dialects
-from agent.providers.server_dialect import Inbound, ServerDialect
+from agent.providers import Provider, load_provider, server_dialects
+from agent.providers.server_dialect import InboundRequest, ServerDialect
 from agent.providers.server_stream import response_events
 from agent.testing import Answer, LoopbackServer
 from agent.types import (
@@ -75,7 +75,7 @@ class Format:
 
     @property
     def codec(self) -> Provider:
-        return load(self.name)(AgentConfig(provider=self.name, model=self.model, api_key="sk-test"))
+        return load_provider(self.name)(AgentConfig(provider=self.name, model=self.model, api_key="sk-test"))
 
     @property
     def server(self) -> ServerDialect:
@@ -85,7 +85,7 @@ class Format:
     def request(self) -> AgentRequest:
         return AgentRequest(input="Hi", model=self.model)
 
-    def inbound(self, *, stream: bool = True) -> Inbound:
+    def inbound(self, *, stream: bool = True) -> InboundRequest:
         wire = self.codec.encode(self.request, stream=stream)
         return self.server.decode_request(wire.url, wire.body)
 
@@ -242,7 +242,7 @@ def assert_same(found: AgentResponse, expected: AgentResponse, form: Callable[[I
 
 def streamed(format: Format, events: Iterable[StreamEvent], response: AgentResponse) -> list[bytes]:
     encoder = format.server.encoder(format.inbound())
-    pieces = [encoder.event(event) for event in events]
+    pieces = [encoder.encode_event(event) for event in events]
     return [*pieces, encoder.end(response)]
 
 
@@ -520,7 +520,7 @@ def test_a_stream_that_breaks_says_why_and_has_no_end(
 ) -> None:
     encoder = format.server.encoder(format.inbound())
     events = [StreamEvent.text_delta(f"word {number} ", index=0) for number in range(words)]
-    written = b"".join([*(encoder.event(event) for event in events), encoder.fail(kind("sorry"))])
+    written = b"".join([*(encoder.encode_event(event) for event in events), encoder.fail(kind("sorry"))])
     decoder = format.codec.decoder({}, format.request)
     decoder.feed(written)
     decoder.end()
@@ -534,29 +534,29 @@ def test_a_stream_that_breaks_says_why_and_has_no_end(
 def test_a_ping_means_nothing(format: Format) -> None:
     response = AgentResponse(text="Hello there", usage=Usage(), model=format.model)
     encoder = format.server.encoder(format.inbound())
-    pieces = [encoder.ping() + encoder.event(event) for event in response_events(response, format.server)]
+    pieces = [encoder.ping() + encoder.encode_event(event) for event in response_events(response, format.server)]
     assert decoded(format, [*pieces, encoder.ping(), encoder.end(response)])[1].text == "Hello there"
 
 
 @every_format
 def test_nothing_is_written_before_the_first_content(format: Format) -> None:
     encoder = format.server.encoder(format.inbound())
-    assert encoder.event(StreamEvent.message_start(response=AgentResponse(model="m"))) == b""
+    assert encoder.encode_event(StreamEvent.message_start(response=AgentResponse(model="m"))) == b""
 
 
 @every_format
 def test_a_stream_cannot_begin_anew(format: Format) -> None:
     encoder = format.server.encoder(format.inbound())
-    encoder.event(StreamEvent.text_delta("Hel"))
+    encoder.encode_event(StreamEvent.text_delta("Hel"))
     with pytest.raises(errors.ProtocolError, match="on_partial"):
-        encoder.event(StreamEvent.restart_event("elsewhere"))
+        encoder.encode_event(StreamEvent.restart_event("elsewhere"))
 
 
 @pytest.mark.parametrize("format", FORMATS[1:], ids=str)
 def test_a_client_reads_a_count(format: Format) -> None:
     codec: Any = format.codec
     wire = codec.encode_count(format.request)
-    assert format.server.endpoint(wire.url) == "count"
+    assert format.server.match_endpoint(wire.url) == "count"
     inbound = format.server.decode_request(wire.url, wire.body)
     assert (inbound.model, inbound.request.to_messages()) == (format.model, format.request.to_messages())
     assert codec.decode_count(Reply(200, {}, format.server.encode_count(17)), format.request) == 17
@@ -613,7 +613,7 @@ def test_gemini_streams_events_or_one_array(query: str) -> None:
     assert (inbound.stream, inbound.model) == (True, "gemini-2.5-pro")
     response = AgentResponse(text="one two three", usage=Usage())
     encoder = gemini.server.encoder(inbound)
-    written = b"".join([*map(encoder.event, response_events(response, gemini.server)), encoder.end(response)])
+    written = b"".join([*map(encoder.encode_event, response_events(response, gemini.server)), encoder.end(response)])
     if query:
         assert written.startswith(b"data: ")
     else:
@@ -666,7 +666,7 @@ def test_opaque_parts_of_another_vendor_are_reported_and_not_written(format: For
     origin = Origin(provider="acme", api="acme", model="m")
     part = VendorContent(kind="search", provider_data={"type": "search", "secret": "x"}, origin=origin)
     response = AgentResponse(content=[part, TextContent(text="Found.")], model=format.model)
-    assert format.server.losses(response) == ("a part of type 'vendor'",)
+    assert format.server.find_losses(response) == ("a part of type 'vendor'",)
     assert b"secret" not in format.server.encode_response(response, format.inbound(stream=False))
     assert b"secret" not in b"".join(streamed(format, response_events(response, format.server), response))
 

@@ -33,14 +33,14 @@ PROGRAM = """
 from agent import Agent, errors
 from agent.models.prices import price
 from agent.models import facts, list_models
-from agent.providers import known_providers
+from agent.providers import list_providers
 from agent.schemas import compile_schema
 from agent.testing import Chaos, LoopbackServer, VendorScript, check_wire_format
 from agent.types import ToolCall, ToolSpec, Usage
 
 check_wire_format("postcard")
 
-assert "postcard" in known_providers()
+assert "postcard" in list_providers()
 model = next(name for name in list_models("mistral"))
 assert facts("postcard", model).model_copy(update={"provider": "mistral"}) == facts("mistral", model)
 assert price(Usage(prompt_tokens=1000), provider="postcard", models=("mistral-large-latest",)) is not None
@@ -83,7 +83,7 @@ def test_a_new_wire_format_is_one_package_and_one_line(tmp_path: Path) -> None:
     ("old", "new", "case"),
     [
         ('"text": response.text or ""', '"text": "Twice"', "a_response_is_read_as_it_was_written"),
-        ('sse({"model": self.facts.model})', 'sse({"model": "other"})', "a_stream_says_the_same_however_it_is_cut"),
+        ('sse({"model": self.head.model})', 'sse({"model": "other"})', "a_stream_says_the_same_however_it_is_cut"),
         ('return sse(_error(error))', 'return sse({"end": "done", "cost": {"read": 1, "written": 1}})',
          "an_error_in_a_stream_ends_it"),
         ('{"extra": fields.rest()}', '{"extra": {}}', "an_unknown_field_is_carried"),

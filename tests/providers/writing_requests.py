@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from agent.errors import AgentError
-from agent.providers import Provider, load
+from agent.providers import Provider, load_provider
 from agent.types import AgentConfig, AgentRequest
 
 TARGETS = (
@@ -30,7 +30,7 @@ TARGETS = (
 @cache
 def codec_of(target: str) -> Provider:
     provider = target.partition(":")[0]
-    return load(provider)(AgentConfig(provider=provider, model=model_of(target), api_key="sk-0123456789"))
+    return load_provider(provider)(AgentConfig(provider=provider, model=model_of(target), api_key="sk-0123456789"))
 
 
 def model_of(target: str) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from agent.engine.locks import ForkSafe
-from agent.providers.rate_limit_hints import Left
+from agent.providers.rate_limit_hints import RemainingLimit
 from agent.routing.health import Breaker, Cooldown, Permit
 from agent.routing.limits import WINDOW, RateLimiter, Refusal, RequestBudget, Reservation, SpendLedger
 from agent.types import BreakerConfig, RateLimit, SpendLimit
@@ -316,12 +316,12 @@ def test_a_spend_limit_is_whole_again_after_its_window() -> None:
 def test_what_the_vendor_says_is_left_counts() -> None:
     rates = RateLimiter(RateLimit())
     assert rates.unlimited
-    rates.learn(Left(1, 0.0, {"reset": "20"}, "reset"), None)
+    rates.learn(RemainingLimit(1, 0.0, {"reset": "20"}, "reset"), None)
     assert rates.wait_seconds(0, 0.0) == 0.0
     assert rates.acquire(0, 0.0) is not None
     assert rates.wait_seconds(0, 0.0) == 20.0
     assert rates.wait_seconds(0, 20.0) == 0.0
-    rates.learn(None, Left(500, 30.0, {"reset": "10"}, "reset"))
+    rates.learn(None, RemainingLimit(500, 30.0, {"reset": "10"}, "reset"))
     assert rates.wait_seconds(400, 30.0) == 0.0
     assert rates.wait_seconds(600, 30.0) == 10.0
 

@@ -52,7 +52,7 @@ def test_the_agents_own_retries_are_not_used(drive: Driver) -> None:
     assert fleet.asked == ["a", "b"]
 
 
-NOWHERE = [
+NO_ADDRESS = [
     errors.BadRequestError("no"),
     errors.ContentFilterError("no"),
 ]
@@ -65,7 +65,7 @@ ELSEWHERE = [
 ]
 
 
-@pytest.mark.parametrize("error", NOWHERE, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", NO_ADDRESS, ids=lambda error: type(error).__name__)
 def test_what_would_be_refused_everywhere_goes_nowhere(drive: Driver, error: errors.AgentError) -> None:
     fleet = Fleet(a=error, b="never")
     outcome = drive.complete(fleet, make=fleet.make())

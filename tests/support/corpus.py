@@ -19,8 +19,8 @@ import pytest
 
 from agent.engine.wire import Reply
 from agent.providers import Provider
-from agent.providers.base import Address
-from agent.providers.compatible import dialect_named
+from agent.providers.base import ApiAddress
+from agent.providers.compatible import find_dialect
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.types import AgentRequest
 
@@ -107,17 +107,17 @@ def exchanges(api: str) -> tuple[Exchange, ...]:
 
 def dialect_of(provider: str) -> Dialect:
     """The vendor's own row, under the name that the recording has for it."""
-    row = OPENAI if provider == "openai" else dialect_named(ROWS.get(provider, provider))
+    row = OPENAI if provider == "openai" else find_dialect(ROWS.get(provider, provider))
     return replace(row, name=provider)
 
 
 def chat_codec(provider: str) -> ChatCodec:
-    return ChatCodec(dialect_of(provider), Address("http://127.0.0.1", None))
+    return ChatCodec(dialect_of(provider), ApiAddress("http://127.0.0.1", None))
 
 
 def codec_for(exchange: Exchange) -> Provider:
     """The codec that would have sent a recorded request."""
-    here = Address("http://127.0.0.1", None)
+    here = ApiAddress("http://127.0.0.1", None)
     match exchange.api:
         case "openai.chat":
             return chat_codec(exchange.provider)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
-from agent.providers import server_at
+from agent.providers import find_server_dialect
 from agent.types import AgentRequest, Message, TextContent, ThinkingContent, ToolCall, ToolResult, ToolSpec
 from tests.support.corpus import APIS, Exchange, exchanges
 
@@ -27,7 +27,7 @@ _KEPT_ELSEWHERE = {
 
 def read_request(exchange: Exchange) -> AgentRequest:
     """A recorded request in our types, as the server side of its wire format reads it."""
-    server = server_at(exchange.path)
+    server = find_server_dialect(exchange.path)
     assert server is not None, exchange.path
     request = server.decode_request(exchange.path, json.dumps(exchange.request).encode()).request
     provider = {"openai.chat": exchange.provider, "openai.responses": "openai"}.get(exchange.api, server.api)

@@ -205,7 +205,7 @@ def both(drive: Driver, agent: Agent) -> tuple[str | None, str | None]:
     return agent.complete("hi").text, agent.stream("hi").collect().text
 
 
-def failure_of(drive: Driver, agent: Agent) -> tuple[type[errors.AgentError], bool, str]:
+def error_from_exception(drive: Driver, agent: Agent) -> tuple[type[errors.AgentError], bool, str]:
     """What a call fails with: its type, whether to try again, and all that is shown of it. The error itself is dropped,
     since its traceback would keep the connection's objects alive."""
     try:
@@ -374,7 +374,7 @@ def test_a_proxy_that_refuses_us_is_final(
     proxy = proxies(demand="user:right")
     server = drive_http.serve(streamed_or_whole) if target == "plain" else secure[0]
     transport = drive_http.transport(ca_file=secure[1], proxy=f"{scheme}://user:wr0ng-canary@127.0.0.1:{proxy.port}")
-    kind, retryable, shown = failure_of(drive_http, agent_at(server, transport=transport, max_retries=2))
+    kind, retryable, shown = error_from_exception(drive_http, agent_at(server, transport=transport, max_retries=2))
     assert (kind, retryable) == (errors.ConnectionError, False)
     assert server.requests == []
     encoded = base64.b64encode(b"user:wr0ng-canary").decode()
@@ -391,7 +391,7 @@ def test_a_proxy_that_hangs_does_not_outlast_the_deadline(
     proxy, (server, ca_file) = proxies(silent=True), secure
     transport = drive_http.transport(ca_file=ca_file, proxy=f"{scheme}://127.0.0.1:{proxy.port}")
     started = time.monotonic()
-    kind, _, shown = failure_of(drive_http, agent_at(server, transport=transport, deadline=0.3))
+    kind, _, shown = error_from_exception(drive_http, agent_at(server, transport=transport, deadline=0.3))
     assert kind is errors.TimeoutError
     assert "deadline" in shown
     assert time.monotonic() - started < 0.5
@@ -404,14 +404,14 @@ def test_a_proxy_that_talks_nonsense_is_a_typed_error(
 ) -> None:
     proxy, (server, ca_file) = proxies(garbage=True), secure
     transport = drive_http.transport(ca_file=ca_file, proxy=f"{scheme}://127.0.0.1:{proxy.port}")
-    assert failure_of(drive_http, agent_at(server, transport=transport))[0] is errors.ConnectionError
+    assert error_from_exception(drive_http, agent_at(server, transport=transport))[0] is errors.ConnectionError
     transport.close()
 
 
 def test_a_proxy_that_is_not_there_is_a_connection_error(drive_http: Driver) -> None:
     server = drive_http.serve(streamed_or_whole)
     transport = drive_http.transport(proxy="http://127.0.0.1:9")
-    assert failure_of(drive_http, agent_at(server, transport=transport))[0] is errors.ConnectionError
+    assert error_from_exception(drive_http, agent_at(server, transport=transport))[0] is errors.ConnectionError
     assert server.requests == []
 
 

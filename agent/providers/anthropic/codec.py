@@ -12,7 +12,7 @@ from typing_extensions import override
 from ... import errors
 from ...engine.wire import Reply, WireRequest, parse_json
 from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, TextContent, ToolSpec
-from ..base import NOWHERE, Address, StreamDecoder, resolve
+from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
 from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
@@ -139,7 +139,7 @@ def encode_body(
             "There is nothing to send: the conversation is empty.", field="messages", fix="Pass input= or messages."
         )
     if not context.features.prefill and ends_with_prefill(messages):
-        raise context.unsupported(
+        raise context.feature_error(
             f"{context.model} does not go on from an assistant's message that stands last.",
             field="messages",
             fix="End the conversation with a user's message.",
@@ -211,7 +211,7 @@ class AnthropicCodec(CodecBase):
 
     def __init__(
         self,
-        address: Address,
+        address: ApiAddress,
         headers: Mapping[str, str] | None = None,
         *,
         name: str = API,
@@ -230,7 +230,7 @@ class AnthropicCodec(CodecBase):
     @classmethod
     def from_config(cls, config: AgentConfig, name: str = API) -> AnthropicCodec:
         has_credentials = not {header.lower() for header in config.headers}.isdisjoint(("authorization", "x-api-key"))
-        address = resolve(
+        address = resolve_address(
             config,
             default_base_url=BASE_URL,
             key_variables=() if has_credentials else ("ANTHROPIC_API_KEY",),
@@ -240,8 +240,8 @@ class AnthropicCodec(CodecBase):
         return cls(address, config.headers.reveal(), name=name, foreign_thinking=config.foreign_thinking)
 
     @override
-    def carried_by(self, client: Any, headers: Mapping[str, str]) -> AnthropicCodec:
-        return AnthropicCodec(NOWHERE, headers, name=self.name, foreign_thinking=self._foreign_thinking)
+    def with_client(self, client: Any, headers: Mapping[str, str]) -> AnthropicCodec:
+        return AnthropicCodec(NO_ADDRESS, headers, name=self.name, foreign_thinking=self._foreign_thinking)
 
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
         return self._wire(self._url, encode_body(request, self.name, self._foreign_thinking, stream=stream))

@@ -73,7 +73,7 @@ def _system_texts(message: Message, context: EncodingContext) -> Iterator[TextCo
                 | ToolCall()
                 | ToolResult()
             ):
-                raise context.unsupported_part(part, "in a system message")
+                raise context.part_error(part, "in a system message")
             case _:
                 assert_never(part)
         if text.text.strip():

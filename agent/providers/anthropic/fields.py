@@ -11,13 +11,13 @@ from ...schemas import compile_schema
 from ...types import Message, ThinkingLevel, ToolSpec
 from ..encoding import (
     EncodingContext,
+    FieldEncoder,
     JsonDict,
-    Row,
-    left_out,
-    nested_in,
+    drop_silently,
+    drop_with_warning,
     normalize_name,
-    not_sent,
-    sent_as,
+    send_as,
+    send_nested,
     tool_parameters,
 )
 from .conversation import turn_starts_with_thinking
@@ -384,7 +384,7 @@ def encode_output_schema(context: MessagesContext, schema: Any) -> JsonDict:
         return {}
     compiled = compile_schema(request.output_json_schema or {}, SCHEMA_DIALECT)
     if not compiled.strict:
-        raise context.unsupported(
+        raise context.feature_error(
             f"{context.provider} cannot enforce this schema: {'; '.join(compiled.lost) or 'it does not fit'}.",
             field="output_schema",
             fix='Simplify it, or pass output_mode="tool" or "prompted".',
@@ -400,25 +400,25 @@ def encode_metadata(context: MessagesContext, metadata: Mapping[str, Any]) -> Js
     return {"metadata": {"user_id": user}} if isinstance(user, str) else {}
 
 
-_PROMPT_FIELDS: dict[str, Row[MessagesContext]] = {
-    "model": sent_as("model"),
+_PROMPT_FIELDS: dict[str, FieldEncoder[MessagesContext]] = {
+    "model": send_as("model"),
     "tools": encode_tools,
     "tool_choice": encode_tool_choice,
     "parallel_tool_calls": encode_parallel_tool_calls,  # part of the tool choice
-    "output_schema": nested_in("output_config", encode_output_schema),
-    "output_mode": not_sent,
+    "output_schema": send_nested("output_config", encode_output_schema),
+    "output_mode": drop_silently,
 }
-FIELDS: dict[str, Row[MessagesContext]] = {
+FIELDS: dict[str, FieldEncoder[MessagesContext]] = {
     **_PROMPT_FIELDS,
-    "max_tokens": sent_as("max_tokens"),
+    "max_tokens": send_as("max_tokens"),
     "temperature": encode_temperature,
     "top_p": encode_top_p,
-    "seed": left_out(NO_SEED),
+    "seed": drop_with_warning(NO_SEED),
     "stop": encode_stop,
-    "logprobs": left_out(NO_LOGPROBS),
+    "logprobs": drop_with_warning(NO_LOGPROBS),
     "metadata": encode_metadata,
-    "session_id": not_sent,
-    "deadline": not_sent,
+    "session_id": drop_silently,
+    "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "thinking", "extra"))
 """Fields that `encode_body` and the message encoder read. `thinking` comes first, because other fields depend on it."""

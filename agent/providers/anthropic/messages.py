@@ -203,7 +203,7 @@ class MessageEncoder:
             case VendorContent():
                 return self._encode_vendor_block(part)
             case ToolResult() | ImageContent() | DocumentContent() | AudioContent():
-                raise self._context.unsupported_part(part, "in an assistant's message")
+                raise self._context.part_error(part, "in an assistant's message")
             case _:
                 assert_never(part)
 
@@ -224,11 +224,11 @@ class MessageEncoder:
             case VendorContent():
                 return self._encode_vendor_block(part)
             case AudioContent():
-                raise self._context.unsupported_part(part, "at all")
+                raise self._context.part_error(part, "at all")
             case ThinkingContent() if is_blank(part):
                 return self._encode_thinking(part)
             case ThinkingContent() | ToolCall():
-                raise self._context.unsupported_part(part, "in a user's message")
+                raise self._context.part_error(part, "in a user's message")
             case _:
                 assert_never(part)
 
@@ -322,7 +322,7 @@ class MessageEncoder:
         # The API compares the media type with the data.
         media_type = _detect_image_type(data) or _IMAGE_TYPES.get(part.media_type or "image/png")
         if media_type is None:
-            raise self._context.unsupported_part(part, f"as {part.media_type}; it takes PNG, JPEG, GIF and WebP")
+            raise self._context.part_error(part, f"as {part.media_type}; it takes PNG, JPEG, GIF and WebP")
         return {"type": "base64", "media_type": media_type, "data": encode_base64(data)}
 
     def _encode_document(self, part: DocumentContent) -> DocumentBlock:
@@ -344,9 +344,9 @@ class MessageEncoder:
             try:
                 return {"type": "text", "media_type": "text/plain", "data": part.data.decode()}
             except UnicodeDecodeError:
-                raise self._context.unsupported_part(part, "whose text is not UTF-8") from None
+                raise self._context.part_error(part, "whose text is not UTF-8") from None
         where = f"as {media_type}; it takes PDF and plain text, and only PDF by URL"
-        raise self._context.unsupported_part(part, where)
+        raise self._context.part_error(part, where)
 
 
 def encode_text(text: str) -> TextBlock:

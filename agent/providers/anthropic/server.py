@@ -24,14 +24,14 @@ from ..server_dialect import (
     Endpoint,
     ErrorKind,
     Fields,
-    Inbound,
+    InboundRequest,
+    check_shape,
+    encode_stop_reason,
     error_kind,
     error_status,
-    finish_word,
     is_foreign,
-    reading,
     sse,
-    usage_of,
+    usage_or_zero,
 )
 from ..server_stream import Block, BlockEncoder
 from .models import API
@@ -64,31 +64,31 @@ class MessagesServer:
     """The Messages API, as a server speaks it."""
 
     api: ClassVar[str] = API
-    sealed_field: ClassVar[str | None] = "signature"
+    signature_field: ClassVar[str | None] = "signature"
     signs_whole_parts: ClassVar[bool] = False
 
-    def endpoint(self, path: str) -> Endpoint | None:
+    def match_endpoint(self, path: str) -> Endpoint | None:
         path = urlsplit(path).path
         if path.endswith("/messages/count_tokens"):
             return "count"
         return "generate" if path.endswith("/messages") else None
 
-    def decode_request(self, path: str, body: bytes) -> Inbound:
-        with reading():
+    def decode_request(self, path: str, body: bytes) -> InboundRequest:
+        with check_shape():
             return RequestReader(Fields(body)).inbound()
 
-    def losses(self, response: AgentResponse) -> tuple[str, ...]:
+    def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
         return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
 
-    def encode_response(self, response: AgentResponse, inbound: Inbound) -> bytes:
+    def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
         blocks = [block for part in response.content if (block := _block(part)) is not None]
         head = _head(response, inbound)
         return to_json({**head, "content": blocks, **_ending(response), "usage": _usage(response)})
 
-    def encoder(self, inbound: Inbound) -> MessagesEncoder:
+    def encoder(self, inbound: InboundRequest) -> MessagesEncoder:
         return MessagesEncoder(inbound)
 
-    def stream_headers(self, inbound: Inbound) -> Mapping[str, str]:
+    def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]:
         return {"content-type": "text/event-stream"}
 
     def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
@@ -149,7 +149,7 @@ def _block(part: Part) -> dict[str, Any] | None:
             return None
 
 
-def _head(response: AgentResponse, inbound: Inbound) -> dict[str, Any]:
+def _head(response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
     return {
         "id": response.id or f"msg_{inbound.id}",
         "type": "message",
@@ -160,11 +160,11 @@ def _head(response: AgentResponse, inbound: Inbound) -> dict[str, Any]:
 
 def _ending(response: AgentResponse) -> dict[str, Any]:
     details = {"type": "refusal", "category": None, "explanation": response.refusal} if response.refusal else None
-    return {"stop_reason": finish_word(response, _REASONS), "stop_sequence": None, "stop_details": details}
+    return {"stop_reason": encode_stop_reason(response, _REASONS), "stop_sequence": None, "stop_details": details}
 
 
 def _usage(response: AgentResponse) -> dict[str, Any]:
-    usage = usage_of(response)
+    usage = usage_or_zero(response)
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.completion_tokens,
@@ -188,7 +188,7 @@ _DELTAS = {
 class MessagesEncoder(BlockEncoder):
     """Writes a stream of events."""
 
-    def __init__(self, inbound: Inbound) -> None:
+    def __init__(self, inbound: InboundRequest) -> None:
         super().__init__(inbound)
         self._blocks = 0
 
@@ -203,7 +203,7 @@ class MessagesEncoder(BlockEncoder):
     @override
     def write_start(self) -> bytes:
         empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "stop_details": None}
-        facts = self.facts.model_copy(update={"usage": self.usage})
+        facts = self.head.model_copy(update={"usage": self.usage})
         counts = {**_usage(facts), "output_tokens": 1}
         return _event({"type": "message_start", "message": {**_head(facts, self.inbound), **empty, "usage": counts}})
 
@@ -242,7 +242,7 @@ class MessagesEncoder(BlockEncoder):
         return written + _event({"type": "content_block_stop", "index": block.number})
 
     @override
-    def write_whole(self, part: Part) -> bytes:
+    def write_part(self, part: Part) -> bytes:
         block, number = _block(part), self._blocks
         if block is None:
             return b""

@@ -21,7 +21,15 @@ from ...types import (
     ToolSpec,
     VendorContent,
 )
-from ..server_dialect import Fields, Inbound, build_request, decode_base64, function_tool, invalid, objects
+from ..server_dialect import (
+    Fields,
+    InboundRequest,
+    build_request,
+    decode_base64,
+    function_tool,
+    invalid_request,
+    require_objects,
+)
 from .models import API, EFFORTS, THINKING_BUDGETS, features_of
 
 _TOOL_KEYS = ("type", "name", "input_schema", "cache_control")
@@ -35,21 +43,21 @@ class RequestReader:
         self._model = fields.text("model") or ""
         self._origin = Origin(provider=API, api=API, model=self._model)
 
-    def inbound(self) -> Inbound:
+    def inbound(self) -> InboundRequest:
         fields = self._fields
         system = fields.take("system")
         messages = [message for text in [system] if text for message in self._system(text)]
-        for at, item in enumerate(objects(fields.list("messages"), "messages")):
+        for at, item in enumerate(require_objects(fields.list("messages"), "messages")):
             messages += self._turn(item, f"messages[{at}]")
         stream = fields.flag("stream") or False
         request = build_request(messages=messages, model=self._model, **self._settings())
-        return Inbound(request.model_copy(update={"extra": fields.rest()}), self._model, stream)
+        return InboundRequest(request.model_copy(update={"extra": fields.rest()}), self._model, stream)
 
     def _settings(self) -> dict[str, Any]:
         fields = self._fields
         choice = fields.object("tool_choice")
         return {
-            "tools": [_read_tool(tool) for tool in objects(fields.list("tools"), "tools")],
+            "tools": [_read_tool(tool) for tool in require_objects(fields.list("tools"), "tools")],
             "tool_choice": _read_tool_choice(choice),
             "parallel_tool_calls": False if choice.get("disable_parallel_tool_use") else None,
             "max_tokens": fields.take("max_tokens"),
@@ -99,11 +107,14 @@ class RequestReader:
     def _system(self, system: Any) -> list[Message]:
         if isinstance(system, str):
             return [Message(Role.SYSTEM, system)]
-        return [Message(Role.SYSTEM, _simplest([self._block(block, "system")])) for block in objects(system, "system")]
+        return [
+            Message(Role.SYSTEM, _simplest([self._block(block, "system")]))
+            for block in require_objects(system, "system")
+        ]
 
     def _turn(self, item: Mapping[str, Any], where: str) -> list[Message]:
         content = item.get("content")
-        blocks = content if isinstance(content, str) else objects(content or (), f"{where}.content")
+        blocks = content if isinstance(content, str) else require_objects(content or (), f"{where}.content")
         match item.get("role"):
             case "assistant":
                 return [Message(Role.ASSISTANT, self._parts(blocks, where))]
@@ -112,7 +123,7 @@ class RequestReader:
             case "system":
                 return [Message(Role.SYSTEM, self._parts(blocks, where))]
             case role:
-                raise invalid(f"{where}.role: {role!r} is not a role.", f"{where}.role")
+                raise invalid_request(f"{where}.role: {role!r} is not a role.", f"{where}.role")
 
     def _user_turn(self, parts: Any) -> list[Message]:
         """Results are a tool's messages; what follows them is the user's."""
@@ -161,7 +172,7 @@ class RequestReader:
             case str():
                 return VendorContent(kind=kind, provider_data=block, origin=self._origin)
             case _:
-                raise invalid(f"{where}: a block needs a type.", where)
+                raise invalid_request(f"{where}: a block needs a type.", where)
 
     def _text(self, block: dict[str, Any]) -> TextContent:
         citations = [_citation(source) for source in block.get("citations") or ()]
@@ -176,12 +187,14 @@ class RequestReader:
 
     def _result(self, block: Mapping[str, Any], where: str) -> ToolResult:
         if not isinstance(id := block.get("tool_use_id"), str):
-            raise invalid(f"{where}.tool_use_id must be a string.", f"{where}.tool_use_id")
+            raise invalid_request(f"{where}.tool_use_id must be a string.", f"{where}.tool_use_id")
         content = block.get("content") or ""
         if not isinstance(content, str):
-            content = [self._block(inner, f"{where}.content") for inner in objects(content, f"{where}.content")]
+            content = [self._block(inner, f"{where}.content") for inner in require_objects(content, f"{where}.content")]
             if other := next((part for part in content if not isinstance(part, _IN_RESULTS)), None):
-                raise invalid(f"{where}.content: a block of type {other.type!r} is not supported in a result.", where)
+                raise invalid_request(
+                    f"{where}.content: a block of type {other.type!r} is not supported in a result.", where
+                )
         rest = self._rest(block, "type", "tool_use_id", "content", "is_error")
         result = ToolResult(tool_call_id=id, content=content, is_error=bool(block.get("is_error")))
         return result.model_copy(update=rest)
@@ -213,7 +226,7 @@ def _citation(source: Any) -> Citation:
 def _named_call(block: Mapping[str, Any], where: str) -> ToolCall:
     id, name = block.get("id"), block.get("name")
     if not isinstance(id, str) or not isinstance(name, str):
-        raise invalid(f"{where}: a call needs an id and a name.", where)
+        raise invalid_request(f"{where}: a call needs an id and a name.", where)
     return ToolCall(id=id, name=name, arguments=block["input"])
 
 
@@ -270,11 +283,13 @@ def _read_tool_choice(choice: Mapping[str, Any]) -> str | None:
         case "auto" | "none":
             return str(choice["type"])
         case kind:
-            raise invalid(f"'tool_choice.type': {kind!r} is not one of auto, any, tool, none.", "tool_choice.type")
+            raise invalid_request(
+                f"'tool_choice.type': {kind!r} is not one of auto, any, tool, none.", "tool_choice.type"
+            )
 
 
 def _level_of_budget(budget: Any) -> ThinkingLevel:
     """The level whose budget comes closest."""
     if not isinstance(budget, int):
-        raise invalid("'thinking.budget_tokens' must be an integer.", "thinking.budget_tokens")
+        raise invalid_request("'thinking.budget_tokens' must be an integer.", "thinking.budget_tokens")
     return min(THINKING_BUDGETS, key=lambda level: abs(THINKING_BUDGETS[level] - budget))

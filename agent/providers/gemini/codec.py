@@ -14,10 +14,10 @@ from typing_extensions import override
 from ... import errors
 from ...engine.wire import Reply, WireRequest, parse_json
 from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, ProviderCapabilities, Role
-from ..base import NOWHERE, Address, StreamDecoder
+from ..base import NO_ADDRESS, ApiAddress, StreamDecoder
 from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
-from ..failures import failure, read_complaint, request_id
+from ..failures import error_from_details, read_error_details, request_id
 from ..repair import ForeignThinking, repair
 from .contents import ContentsEncoder
 from .fields import FIELDS, GeminiContext
@@ -124,7 +124,7 @@ class GeminiCodec(CodecBase):
 
     def __init__(
         self,
-        address: Address,
+        address: ApiAddress,
         headers: Mapping[str, str] | None = None,
         *,
         name: str = API,
@@ -159,9 +159,11 @@ class GeminiCodec(CodecBase):
         return features_of(model).schema_with_tools
 
     @override
-    def carried_by(self, client: Any, headers: Mapping[str, str]) -> GeminiCodec:
+    def with_client(self, client: Any, headers: Mapping[str, str]) -> GeminiCodec:
         platform = VERTEX if getattr(client, "vertexai", False) else GEMINI_API
-        return GeminiCodec(NOWHERE, headers, name=self.name, foreign_thinking=self._foreign_thinking, platform=platform)
+        return GeminiCodec(
+            NO_ADDRESS, headers, name=self.name, foreign_thinking=self._foreign_thinking, platform=platform
+        )
 
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
         url = self._url(request, "streamGenerateContent?alt=sse" if stream else "generateContent")
@@ -182,9 +184,9 @@ class GeminiCodec(CodecBase):
     def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         reader = ResponseReader(self._origin(request), tools_by_name(request), streaming=False)
         for chunk in body if isinstance(body, list) else (body,):
-            complaint = read_complaint(chunk) if chunk.get("error") else None
+            complaint = read_error_details(chunk) if chunk.get("error") else None
             if complaint is not None:
-                raise failure(
+                raise error_from_details(
                     complaint,
                     status=200,
                     headers=headers,

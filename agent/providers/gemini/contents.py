@@ -156,7 +156,7 @@ class ContentsEncoder:
                 ImageContent() | AudioContent() | DocumentContent() | ThinkingContent() | ToolCall() | ToolResult()
                 | RefusalContent() | VendorContent()
             ):  # fmt: skip
-                raise self._context.unsupported_part(part, "in a system message; it takes text there")
+                raise self._context.part_error(part, "in a system message; it takes text there")
             case _:
                 assert_never(part)
 
@@ -175,7 +175,7 @@ class ContentsEncoder:
             case VendorContent():
                 return _replay(part)
             case ThinkingContent() | ToolCall() | ToolResult() | RefusalContent():
-                raise self._context.unsupported_part(part, "in a user's message")
+                raise self._context.part_error(part, "in a user's message")
             case _:
                 assert_never(part)
 
@@ -213,7 +213,7 @@ class ContentsEncoder:
             case VendorContent():
                 return None if part.kind == METADATA_KIND else _replay(part)
             case ToolResult():
-                raise self._context.unsupported_part(part, "in an assistant's message")
+                raise self._context.part_error(part, "in an assistant's message")
             case _:
                 assert_never(part)
 

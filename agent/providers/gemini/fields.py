@@ -11,7 +11,7 @@ from ... import errors
 from ...models import facts
 from ...schemas import compile_schema
 from ...types import ThinkingLevel, ToolSpec
-from ..encoding import EncodingContext, JsonDict, Row, nested_in, not_sent, sent_as, tool_parameters
+from ..encoding import EncodingContext, FieldEncoder, JsonDict, drop_silently, send_as, send_nested, tool_parameters
 from .models import SCHEMA_DIALECT_NAME, ModelFeatures
 from .names import function_name
 from .params import FunctionCallingConfig, FunctionDeclaration, ToolConfig
@@ -160,7 +160,7 @@ def encode_output_schema(context: GeminiContext, schema: Any) -> JsonDict:
 
 
 def _schema_error(context: GeminiContext, reason: str, alternative: str) -> errors.UnsupportedFeatureError:
-    return context.unsupported(
+    return context.feature_error(
         f"{context.request.model} does not take that output schema. {reason}",
         field="output_schema",
         fix=f'Use output_mode="tool" or "prompted", or {alternative}.',
@@ -182,23 +182,23 @@ def encode_labels(context: GeminiContext, metadata: Mapping[str, Any]) -> JsonDi
     return {"labels": dict(labels[:_MAX_LABELS])} if labels else {}
 
 
-FIELDS: dict[str, Row[GeminiContext]] = {
+FIELDS: dict[str, FieldEncoder[GeminiContext]] = {
     "tools": encode_tools,
-    "tool_choice": nested_in("toolConfig", encode_tool_choice),
+    "tool_choice": send_nested("toolConfig", encode_tool_choice),
     "parallel_tool_calls": encode_parallel_tool_calls,
-    "max_tokens": nested_in("generationConfig", sent_as("maxOutputTokens")),
-    "temperature": nested_in("generationConfig", encode_temperature),
-    "top_p": nested_in("generationConfig", encode_top_p),
-    "seed": nested_in("generationConfig", encode_seed),
-    "stop": nested_in("generationConfig", encode_stop),
-    "logprobs": nested_in("generationConfig", encode_logprobs),
-    "thinking": nested_in("generationConfig", encode_thinking),
-    "output_schema": nested_in("generationConfig", encode_output_schema),
-    "output_mode": not_sent,
+    "max_tokens": send_nested("generationConfig", send_as("maxOutputTokens")),
+    "temperature": send_nested("generationConfig", encode_temperature),
+    "top_p": send_nested("generationConfig", encode_top_p),
+    "seed": send_nested("generationConfig", encode_seed),
+    "stop": send_nested("generationConfig", encode_stop),
+    "logprobs": send_nested("generationConfig", encode_logprobs),
+    "thinking": send_nested("generationConfig", encode_thinking),
+    "output_schema": send_nested("generationConfig", encode_output_schema),
+    "output_mode": drop_silently,
     "metadata": encode_labels,
-    "cache": not_sent,  # prompts are cached without being marked
-    "session_id": not_sent,
-    "deadline": not_sent,
+    "cache": drop_silently,  # prompts are cached without being marked
+    "session_id": drop_silently,
+    "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("model", "input", "messages", "system", "extra"))
 """Fields that the URL, `encode_body` and the contents encoder use."""

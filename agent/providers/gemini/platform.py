@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from ... import errors
 from ...types import AgentConfig
-from ..base import Address, resolve
+from ..base import ApiAddress, resolve_address
 
 TOKEN_VARIABLE = "GOOGLE_CLOUD_ACCESS_TOKEN"  # noqa: S105  # the name of a variable
 _TOKEN = "ya29."  # noqa: S105  # how tokens begin
@@ -86,13 +86,13 @@ class Endpoint:
     """A platform, its address, and whether the key is an access token."""
 
     platform: Platform
-    address: Address
+    address: ApiAddress
     token: bool
 
 
 def gemini_endpoint(config: AgentConfig) -> Endpoint:
     given = _credentials_in(config.headers)
-    address = resolve(
+    address = resolve_address(
         config,
         default_base_url="https://generativelanguage.googleapis.com",
         key_variables=() if given else ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
@@ -109,7 +109,7 @@ def vertex_endpoint(config: AgentConfig) -> Endpoint:
         token = "authorization" in given or (not given and bool(os.environ.get(TOKEN_VARIABLE, "").strip()))
     else:
         token = config.api_key.get_secret_value().startswith(_TOKEN)
-    address = resolve(
+    address = resolve_address(
         config,
         default_base_url=_host(location) if token else _host("global"),
         key_variables=() if given else (TOKEN_VARIABLE, "GOOGLE_API_KEY"),
@@ -127,10 +127,10 @@ def vertex_endpoint(config: AgentConfig) -> Endpoint:
                 "base_url='https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION'.",
             )
         root = f"{root}/projects/{project}/locations/{_location_in(root) or location or 'global'}"
-    return Endpoint(VERTEX, Address(root, address.key), token)
+    return Endpoint(VERTEX, ApiAddress(root, address.key), token)
 
 
-def is_token(address: Address) -> bool:
+def is_token(address: ApiAddress) -> bool:
     return address.key is not None and address.key.get_secret_value().startswith(_TOKEN)
 
 

@@ -25,13 +25,13 @@ from ...types import (
 from ..server_dialect import (
     Endpoint,
     ErrorKind,
-    Inbound,
+    InboundRequest,
+    check_shape,
+    encode_stop_reason,
     error_kind,
     error_status,
-    finish_word,
     is_foreign,
-    reading,
-    usage_of,
+    usage_or_zero,
 )
 from ..server_stream import Block, BlockEncoder
 from .server_requests import API, METHOD_IN_PATH, RequestReader
@@ -71,10 +71,10 @@ class GeminiServer:
     """generateContent, as a server speaks it."""
 
     api: ClassVar[str] = API
-    sealed_field: ClassVar[str | None] = None
+    signature_field: ClassVar[str | None] = None
     signs_whole_parts: ClassVar[bool] = True
 
-    def endpoint(self, path: str) -> Endpoint | None:
+    def match_endpoint(self, path: str) -> Endpoint | None:
         found = METHOD_IN_PATH.search(urlsplit(path).path)
         match found and found[2]:
             case "generateContent" | "streamGenerateContent":
@@ -84,21 +84,21 @@ class GeminiServer:
             case _:
                 return None
 
-    def decode_request(self, path: str, body: bytes) -> Inbound:
-        with reading():
+    def decode_request(self, path: str, body: bytes) -> InboundRequest:
+        with check_shape():
             return RequestReader(body, path).inbound()
 
-    def losses(self, response: AgentResponse) -> tuple[str, ...]:
+    def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
         return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
 
-    def encode_response(self, response: AgentResponse, inbound: Inbound) -> bytes:
+    def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
         parts = [written for part in response.content if (written := _part(part)) is not None]
         return to_json(_last_chunk(parts, response, inbound))
 
-    def encoder(self, inbound: Inbound) -> GeminiEncoder:
+    def encoder(self, inbound: InboundRequest) -> GeminiEncoder:
         return GeminiEncoder(inbound)
 
-    def stream_headers(self, inbound: Inbound) -> Mapping[str, str]:
+    def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]:
         return {"content-type": "text/event-stream" if inbound.settings.get("sse") else "application/json"}
 
     def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
@@ -185,7 +185,7 @@ def _inline(data: bytes, media_type: str, part: Part) -> dict[str, Any]:
     return {**inline, "thoughtSignature": seal} if seal else inline
 
 
-def _chunk(parts: Sequence[Mapping[str, Any]], response: AgentResponse, inbound: Inbound) -> dict[str, Any]:
+def _chunk(parts: Sequence[Mapping[str, Any]], response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
     return {
         "candidates": [{"content": {"role": "model", "parts": parts}, "index": 0}],
         "modelVersion": response.model or inbound.model,
@@ -193,13 +193,13 @@ def _chunk(parts: Sequence[Mapping[str, Any]], response: AgentResponse, inbound:
     }
 
 
-def _last_chunk(parts: Sequence[Mapping[str, Any]], response: AgentResponse, inbound: Inbound) -> dict[str, Any]:
+def _last_chunk(parts: Sequence[Mapping[str, Any]], response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
     chunk = _chunk(parts, response, inbound)
     candidate = chunk["candidates"][0]
     for part in response.content:
         if isinstance(part, TextContent | VendorContent):
             candidate.update(_metadata_of(part))
-    candidate["finishReason"] = finish_word(response, _REASONS)
+    candidate["finishReason"] = encode_stop_reason(response, _REASONS)
     if response.refusal:
         candidate["finishMessage"] = response.refusal
     if response.logprobs:
@@ -209,7 +209,7 @@ def _last_chunk(parts: Sequence[Mapping[str, Any]], response: AgentResponse, inb
                 {"candidates": [_token(top) for top in entry.get("top") or ()]} for entry in response.logprobs
             ],
         }
-    usage = usage_of(response)
+    usage = usage_or_zero(response)
     chunk["usageMetadata"] = {
         "promptTokenCount": usage.prompt_tokens,
         "candidatesTokenCount": usage.completion_tokens - usage.reasoning_tokens,
@@ -230,7 +230,7 @@ class GeminiEncoder(BlockEncoder):
     The latest piece of text waits for the next event, because a signature must stand on the part it belongs to.
     """
 
-    def __init__(self, inbound: Inbound) -> None:
+    def __init__(self, inbound: InboundRequest) -> None:
         super().__init__(inbound)
         self._held = ""
         self._first = True
@@ -243,7 +243,7 @@ class GeminiEncoder(BlockEncoder):
         return lead + data
 
     def _write_part(self, part: Mapping[str, Any]) -> bytes:
-        return self._write_chunk(_chunk([part], self.facts, self.inbound))
+        return self._write_chunk(_chunk([part], self.head, self.inbound))
 
     def _release(self, block: Block, signature: str | None = None) -> bytes:
         held, self._held = self._held, ""
@@ -270,13 +270,13 @@ class GeminiEncoder(BlockEncoder):
         return self._release(block, getattr(part, "signature", None) if home else None)
 
     @override
-    def write_whole(self, part: Part) -> bytes:
+    def write_part(self, part: Part) -> bytes:
         written = _part(part)
         return b"" if written is None else self._write_part(written)
 
     @override
     def write_end(self, response: AgentResponse) -> bytes:
-        facts = {"id": self.facts.id, "model": self.facts.model}
+        facts = {"id": self.head.id, "model": self.head.model}
         ending = self._write_chunk(_last_chunk([], response.model_copy(update=facts), self.inbound))
         return ending if self.inbound.settings.get("sse") else ending + b"]"
 

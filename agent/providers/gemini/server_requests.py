@@ -25,7 +25,15 @@ from ...types import (
     ToolSpec,
     VendorContent,
 )
-from ..server_dialect import Fields, Inbound, build_request, decode_base64, function_tool, invalid, objects
+from ..server_dialect import (
+    Fields,
+    InboundRequest,
+    build_request,
+    decode_base64,
+    function_tool,
+    invalid_request,
+    require_objects,
+)
 from .models import SKIP_SIGNATURE, features_of
 from .names import generate_id
 
@@ -62,17 +70,17 @@ class RequestReader:
         """Calls that have no result yet."""
         self._count = 0
 
-    def inbound(self) -> Inbound:
+    def inbound(self) -> InboundRequest:
         fields = self._fields
         messages = self._system(fields.take("systemInstruction"))
         contents = fields.take("contents") or []
         if isinstance(contents, dict):
             contents = [contents]
-        for at, item in enumerate(objects(contents, "contents")):
+        for at, item in enumerate(require_objects(contents, "contents")):
             messages += self._turn(_camel(item), f"contents[{at}]")
         request = build_request(messages=messages, model=self._model, **self._settings())
         request = request.model_copy(update={"extra": fields.rest()})
-        return Inbound(request, self._model, self._stream, settings={"sse": self._sse})
+        return InboundRequest(request, self._model, self._stream, settings={"sse": self._sse})
 
     def _settings(self) -> dict[str, Any]:
         fields = self._fields
@@ -85,7 +93,9 @@ class RequestReader:
         logprobs = generation.take("logprobs")
         if generation.flag("responseLogprobs"):
             logprobs = logprobs or 0
-        tools = [tool for group in objects(fields.list("tools"), "tools") for tool in _read_tools(_camel(group))]
+        tools = [
+            tool for group in require_objects(fields.list("tools"), "tools") for tool in _read_tools(_camel(group))
+        ]
         settings = {
             "tools": tools,
             "tool_choice": self._tool_choice(),
@@ -141,11 +151,11 @@ class RequestReader:
         if isinstance(instruction, str):
             return [Message(Role.SYSTEM, instruction)]
         parts = instruction.get("parts") if isinstance(instruction, dict) else None
-        blocks = objects([parts] if isinstance(parts, dict) else parts or (), "systemInstruction.parts")
+        blocks = require_objects([parts] if isinstance(parts, dict) else parts or (), "systemInstruction.parts")
         return [Message(Role.SYSTEM, str(block["text"])) for block in blocks if block.get("text")]
 
     def _turn(self, item: Mapping[str, Any], where: str) -> list[Message]:
-        parts = [_camel(part) for part in objects(item.get("parts") or (), f"{where}.parts")]
+        parts = [_camel(part) for part in require_objects(item.get("parts") or (), f"{where}.parts")]
         match item.get("role", "user"):
             case "model":
                 self._calls = []
@@ -164,7 +174,7 @@ class RequestReader:
                 turns = [Message(Role.TOOL, results)] if results else []
                 return [*turns, Message(Role.USER, _simplest(said))] if said or not results else turns
             case role:
-                raise invalid(f"{where}.role: {role!r} is not a role.", f"{where}.role")
+                raise invalid_request(f"{where}.role: {role!r} is not a role.", f"{where}.role")
 
     def _user_part(self, part: dict[str, Any], where: str) -> Part:
         if isinstance(part.get("text"), str):
@@ -189,7 +199,7 @@ class RequestReader:
     def _call(self, call: Mapping[str, Any], signature: str | None, where: str) -> ToolCall:
         name, arguments = call.get("name"), call.get("args") or {}
         if not isinstance(name, str):
-            raise invalid(f"{where}.functionCall: a call needs a name.", where)
+            raise invalid_request(f"{where}.functionCall: a call needs a name.", where)
         id = call.get("id") or generate_id(where, self._count, name, arguments)
         self._count += 1
         origin = self._origin if signature or call.get("id") else None
@@ -278,7 +288,7 @@ def _simplest(parts: Sequence[Part]) -> Any:
 def _read_tools(group: Mapping[str, Any]) -> list[ToolSpec | dict[str, Any]]:
     rest = {key: value for key, value in group.items() if key != "functionDeclarations"}
     found: list[ToolSpec | dict[str, Any]] = [rest] if rest else []
-    for function in objects(group.get("functionDeclarations") or (), "tools.functionDeclarations"):
+    for function in require_objects(group.get("functionDeclarations") or (), "tools.functionDeclarations"):
         named = _camel(function)
         schema = named.get("parametersJsonSchema") or _json_schema(named.get("parameters"))
         known = ("name", "parametersJsonSchema", "parameters")

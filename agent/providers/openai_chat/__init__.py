@@ -10,7 +10,7 @@ from dataclasses import replace
 from ...types import AgentConfig
 from ...wire_formats import WireFormat
 from ..base import ProviderFactory
-from .codec import ChatCodec, path_at_openai, settled
+from .codec import ChatCodec, openai_api_path, with_openai_base_url
 from .dialect import API, OPENAI, SCHEMA_DIALECT, UNKNOWN, Dialect
 
 __all__ = ["API", "OPENAI", "WIRE_FORMAT", "ChatCodec", "Dialect", "provider"]
@@ -24,8 +24,8 @@ def provider(name: str) -> ProviderFactory:
     """Factory for OpenAI's API under the given name, or for a compatible server at a base_url."""
 
     def made(config: AgentConfig) -> ChatCodec:
-        config = settled(config)
-        elsewhere = config.base_url is not None and path_at_openai(config.base_url) is None
+        config = with_openai_base_url(config)
+        elsewhere = config.base_url is not None and openai_api_path(config.base_url) is None
         return ChatCodec.from_config(config, replace(UNKNOWN if elsewhere else OPENAI, name=name))
 
     return made

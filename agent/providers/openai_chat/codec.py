@@ -17,7 +17,7 @@ from ... import errors
 from ...engine.wire import WireRequest
 from ...types import AgentConfig, AgentRequest, AgentResponse, RefusalContent, ToolCall
 from ...types._base import validate_with
-from ..base import NOWHERE, Address, StreamDecoder, resolve
+from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
 from ..codec import CodecBase
 from ..failures import request_id
 from .dialect import API, OPENAI, Dialect
@@ -35,28 +35,28 @@ _VARIABLE = re.compile(r"\{([A-Z_]+)\}")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\S*")
 
 
-def path_at_openai(base_url: str) -> str | None:
+def openai_api_path(base_url: str) -> str | None:
     """Where OpenAI's APIs are below an address that names only the host; None if the host is somebody else's."""
     host = urlsplit(base_url).hostname or ""
     return next((path for pattern, path in _PATHS_AT_OPENAI if pattern.fullmatch(host)), None)
 
 
-def settled(config: AgentConfig) -> AgentConfig:
+def with_openai_base_url(config: AgentConfig) -> AgentConfig:
     """The configuration with the address told for OpenAI, if one is. Its host alone will do: portals show no more."""
     base_url = config.base_url or _told(OPENAI.base_url_variables)
     if base_url is None:
         return config
     config = _at(config, base_url)
-    path = None if urlsplit(base_url).path.strip("/") else path_at_openai(base_url)
+    path = None if urlsplit(base_url).path.strip("/") else openai_api_path(base_url)
     return config if path is None else config.with_overrides(base_url=base_url.rstrip("/") + path)
 
 
-def find_address(config: AgentConfig, dialect: Dialect) -> tuple[Address, str]:
+def find_address(config: AgentConfig, dialect: Dialect) -> tuple[ApiAddress, str]:
     """Key and base address, and the URL of the endpoint, in which {model} may stand for the model's name."""
     base_url = config.base_url or _told(dialect.base_url_variables) or _filled(dialect, config.provider)
     if base_url is not None:
         config = _at(config, base_url.rstrip("/"))
-    address = resolve(
+    address = resolve_address(
         config,
         default_base_url=None,
         key_variables=dialect.key_variables,
@@ -117,7 +117,7 @@ class ChatCodec(CodecBase):
     def __init__(
         self,
         dialect: Dialect,
-        address: Address,
+        address: ApiAddress,
         headers: Mapping[str, str] | None = None,
         *,
         url: str | None = None,
@@ -136,17 +136,17 @@ class ChatCodec(CodecBase):
         return cls(dialect, address, config.headers.reveal(), url=url, foreign_thinking=config.foreign_thinking)
 
     @override
-    def carried_by(self, client: Any, headers: Mapping[str, str]) -> ChatCodec:
-        return ChatCodec(self.dialect, NOWHERE, headers, foreign_thinking=self._foreign_thinking)
+    def with_client(self, client: Any, headers: Mapping[str, str]) -> ChatCodec:
+        return ChatCodec(self.dialect, NO_ADDRESS, headers, foreign_thinking=self._foreign_thinking)
 
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
         body, warnings = encode_body(request, self.dialect, stream=stream, foreign_thinking=self._foreign_thinking)
         return WireRequest(endpoint_of(self._url, request.model or ""), self._headers, body, self.name, warnings)
 
     @override
-    def _error_in(self, body: Any) -> Any:
+    def _find_error(self, body: Any) -> Any:
         """Gateways report errors of the vendor behind them in the choice."""
-        found = super()._error_in(body)
+        found = super()._find_error(body)
         choices = body.get("choices") if found is None and isinstance(body, dict) else None
         first = choices[0] if isinstance(choices, list) and choices else None
         return first if isinstance(first, dict) and first.get("error") else found

@@ -14,13 +14,13 @@ from ...schemas import compile_schema
 from ...types import ThinkingLevel, ToolSpec
 from ..encoding import (
     EncodingContext,
+    FieldEncoder,
     JsonDict,
-    Row,
+    drop_silently,
     normalize_id,
     normalize_name,
-    not_sent,
     schema_name,
-    sent_as,
+    send_as,
     tool_parameters,
 )
 from .dialect import MAX_NAME_LENGTH, Dialect, ToolChoice
@@ -47,7 +47,7 @@ Tools = Sequence[ToolSpec | Mapping[str, Any]]
 
 def encode_tools(context: ChatContext, tools: Tools) -> JsonDict:
     if not context.dialect.capabilities.tools:
-        raise context.unsupported(
+        raise context.feature_error(
             f"{context.provider} does not call tools.",
             field="tools",
             fix="Leave them out, or use a provider that takes them.",
@@ -213,8 +213,8 @@ def encode_session_id(context: ChatContext, session_id: str) -> JsonDict:
     return {key: normalize_id(session_id, _SESSION_ID, 64)} if key is not None and session_id else {}
 
 
-FIELDS: dict[str, Row[ChatContext]] = {
-    "model": sent_as("model"),
+FIELDS: dict[str, FieldEncoder[ChatContext]] = {
+    "model": send_as("model"),
     "tools": encode_tools,
     "tool_choice": encode_tool_choice,
     "parallel_tool_calls": encode_parallel_tool_calls,
@@ -226,10 +226,10 @@ FIELDS: dict[str, Row[ChatContext]] = {
     "logprobs": encode_logprobs,
     "thinking": encode_thinking,  # after the settings that it may displace
     "output_schema": encode_output_schema,
-    "output_mode": not_sent,
+    "output_mode": drop_silently,
     "metadata": encode_metadata,
     "session_id": encode_session_id,
-    "deadline": not_sent,
+    "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "extra"))
 """Fields that `encode_body` and the message encoder read."""

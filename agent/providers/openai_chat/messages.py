@@ -161,7 +161,7 @@ class MessageEncoder:
         for part in parts:
             block = self._encode_block(part, where)
             if system and block["type"] != "text":
-                raise self._context.unsupported_part(part, where)
+                raise self._context.part_error(part, where)
             blocks.append(cast(Block, {**block, **self._mark_of(part)}))
         if len(blocks) == 1 and (block := blocks[0])["type"] == "text" and len(block) == 2:
             return block["text"]
@@ -180,14 +180,14 @@ class MessageEncoder:
             case DocumentContent():
                 return self._encode_document(part)
             case ThinkingContent() | ToolCall() | ToolResult() | RefusalContent() | VendorContent():
-                raise self._context.unsupported_part(part, where)
+                raise self._context.part_error(part, where)
             case _:
                 assert_never(part)
 
     def _encode_audio(self, part: AudioContent) -> AudioBlock:
         format = _AUDIO_FORMATS.get(part.media_type or "audio/wav")
         if format is None:
-            raise self._context.unsupported_part(part, f"as {part.media_type}; it takes wav and mp3")
+            raise self._context.part_error(part, f"as {part.media_type}; it takes wav and mp3")
         return {"type": "input_audio", "input_audio": {"data": encode_base64(part.data), "format": format}}
 
     def _encode_document(self, part: DocumentContent) -> TextBlock | FileBlock:
@@ -198,7 +198,7 @@ class MessageEncoder:
         elif part.url is not None and self._dialect.document_urls:
             data = part.url
         else:
-            raise self._context.unsupported_part(part, "by URL; pass its bytes as data")
+            raise self._context.part_error(part, "by URL; pass its bytes as data")
         return {"type": "file", "file": {"filename": part.title or "document", "file_data": data}}
 
     # Assistant messages.
@@ -238,7 +238,7 @@ class MessageEncoder:
                 case ImageContent() if is_own(part, self._origin) and "images" in self._dialect.replayed:
                     encoded.setdefault("images", []).append(encode_image(part))
                 case ToolResult() | ImageContent() | DocumentContent():
-                    raise self._context.unsupported_part(part, "in an assistant's message")
+                    raise self._context.part_error(part, "in an assistant's message")
                 case _:
                     assert_never(part)
             if part.cache is not None:

@@ -26,15 +26,15 @@ from ..server_dialect import (
     Endpoint,
     ErrorKind,
     Fields,
-    Inbound,
-    arguments_text,
+    InboundRequest,
+    check_shape,
+    dump_call_arguments,
+    encode_stop_reason,
     error_kind,
     error_status,
-    finish_word,
     is_foreign,
-    reading,
     sse,
-    usage_of,
+    usage_or_zero,
 )
 from ..server_stream import Block, BlockEncoder
 from .dialect import API, OPAQUE_KEYS
@@ -63,45 +63,45 @@ class ChatServer:
     """Chat Completions, as a server speaks it."""
 
     api: ClassVar[str] = API
-    sealed_field: ClassVar[str | None] = None
+    signature_field: ClassVar[str | None] = None
     signs_whole_parts: ClassVar[bool] = False
 
-    def endpoint(self, path: str) -> Endpoint | None:
+    def match_endpoint(self, path: str) -> Endpoint | None:
         return "generate" if urlsplit(path).path.endswith("/chat/completions") else None
 
-    def decode_request(self, path: str, body: bytes) -> Inbound:
-        with reading():
+    def decode_request(self, path: str, body: bytes) -> InboundRequest:
+        with check_shape():
             return RequestReader(Fields(body), path).inbound()
 
-    def losses(self, response: AgentResponse) -> tuple[str, ...]:
+    def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
         return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
 
-    def encode_response(self, response: AgentResponse, inbound: Inbound) -> bytes:
+    def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
         message: dict[str, Any] = {"role": "assistant", "content": response.text, "refusal": response.refusal}
         if response.thinking:
             message["reasoning_content"] = response.thinking
         if response.tool_calls:
-            message["tool_calls"] = [_call(call, arguments_text(call)) for call in response.tool_calls]
+            message["tool_calls"] = [_call(call, dump_call_arguments(call)) for call in response.tool_calls]
         for part in response.content:
             _add_beside(message, part)
         choice = {
             "index": 0,
             "message": message,
             "logprobs": _logprobs(response),
-            "finish_reason": finish_word(response, _REASONS),
+            "finish_reason": encode_stop_reason(response, _REASONS),
         }
         return to_json(
             {
                 **_head(response, inbound, "chat.completion"),
                 "choices": [choice],
-                "usage": _usage(usage_of(response)),
+                "usage": _usage(usage_or_zero(response)),
             }
         )
 
-    def encoder(self, inbound: Inbound) -> ChatEncoder:
+    def encoder(self, inbound: InboundRequest) -> ChatEncoder:
         return ChatEncoder(inbound)
 
-    def stream_headers(self, inbound: Inbound) -> Mapping[str, str]:
+    def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]:
         return {"content-type": "text/event-stream"}
 
     def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
@@ -171,7 +171,7 @@ def _call(call: ToolCall, arguments: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **kept}
 
 
-def _head(response: AgentResponse, inbound: Inbound, kind: str) -> dict[str, Any]:
+def _head(response: AgentResponse, inbound: InboundRequest, kind: str) -> dict[str, Any]:
     return {
         "id": response.id or f"chatcmpl-{inbound.id}",
         "object": kind,
@@ -225,7 +225,7 @@ _KEYS = {"text": "content", "thinking": "reasoning_content", "refusal": "refusal
 class ChatEncoder(BlockEncoder):
     """Writes a stream of chunks."""
 
-    def __init__(self, inbound: Inbound) -> None:
+    def __init__(self, inbound: InboundRequest) -> None:
         super().__init__(inbound)
         self._calls = 0
         self._held = ""
@@ -233,7 +233,7 @@ class ChatEncoder(BlockEncoder):
 
     def _chunk(self, delta: Mapping[str, Any], reason: FinishReason | str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason, **more}
-        return sse({**_head(self.facts, self.inbound, "chat.completion.chunk"), "choices": [choice]})
+        return sse({**_head(self.head, self.inbound, "chat.completion.chunk"), "choices": [choice]})
 
     @override
     def write_start(self) -> bytes:
@@ -270,24 +270,24 @@ class ChatEncoder(BlockEncoder):
         return self._chunk(delta) if delta else b""
 
     @override
-    def write_whole(self, part: Part) -> bytes:
+    def write_part(self, part: Part) -> bytes:
         delta: dict[str, Any] = {}
         _add_beside(delta, part)
         _silence_details(delta)
         return self._chunk(delta) if delta else b""
 
     @override
-    def write_late(self, part: Part) -> bytes:
-        return self.write_whole(part)
+    def write_late_part(self, part: Part) -> bytes:
+        return self.write_part(part)
 
     @override
     def write_end(self, response: AgentResponse) -> bytes:
         logprobs = _logprobs(response)
         told = self._chunk({}, logprobs=logprobs) if logprobs else b""
-        ending = told + self._chunk({}, finish_word(response, _REASONS))
+        ending = told + self._chunk({}, encode_stop_reason(response, _REASONS))
         if self.inbound.settings.get("include_usage"):
-            head = _head(self.facts, self.inbound, "chat.completion.chunk")
-            ending += sse({**head, "choices": [], "usage": _usage(usage_of(response))})
+            head = _head(self.head, self.inbound, "chat.completion.chunk")
+            ending += sse({**head, "choices": [], "usage": _usage(usage_or_zero(response))})
         return ending + b"data: [DONE]\n\n"
 
     def fail(self, error: errors.AgentError) -> bytes:

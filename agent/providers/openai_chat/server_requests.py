@@ -25,14 +25,14 @@ from ...types import (
 )
 from ..server_dialect import (
     Fields,
-    Inbound,
+    InboundRequest,
     build_request,
     decode_base64,
     document_from_url,
     function_tool,
     image_from_url,
-    invalid,
-    objects,
+    invalid_request,
+    require_objects,
 )
 from .dialect import API, OPAQUE_KEYS
 
@@ -50,16 +50,18 @@ class RequestReader:
         self._origin = Origin(provider=API, api=API, model=self._model)
         self._warnings: list[str] = []
 
-    def inbound(self) -> Inbound:
+    def inbound(self) -> InboundRequest:
         fields = self._fields
         several = fields.peek("n") not in (None, 1)
         if fields.flag("store"):
             self._warnings.append("store was left out: answers are not stored")
-        messages = [self._message(item, at) for at, item in enumerate(objects(fields.list("messages"), "messages"))]
+        messages = [
+            self._message(item, at) for at, item in enumerate(require_objects(fields.list("messages"), "messages"))
+        ]
         stream = fields.flag("stream") or False
         options = fields.object("stream_options")
         request = build_request(messages=messages, model=self._model, **self._settings())
-        return Inbound(
+        return InboundRequest(
             request.model_copy(update={"extra": fields.rest()}),
             self._model,
             stream,
@@ -72,10 +74,10 @@ class RequestReader:
         fields = self._fields
         limit, newer = fields.take("max_tokens"), fields.take("max_completion_tokens")
         top = fields.take("top_logprobs")
-        tools = [_read_tool(tool) for tool in objects(fields.list("tools"), "tools")]
+        tools = [_read_tool(tool) for tool in require_objects(fields.list("tools"), "tools")]
         effort = fields.text("reasoning_effort")
         if effort is not None and effort not in _LEVELS:
-            raise invalid(f"'reasoning_effort' must be one of {', '.join(_LEVELS)}.", "reasoning_effort")
+            raise invalid_request(f"'reasoning_effort' must be one of {', '.join(_LEVELS)}.", "reasoning_effort")
         return {
             "tools": tools,
             "tool_choice": _read_tool_choice(fields.take("tool_choice")),
@@ -120,12 +122,12 @@ class RequestReader:
                 result = self._result(item, where)
                 return Message(Role.TOOL, [result])
             case role:
-                raise invalid(f"{where}.role: {role!r} is not a role.", f"{where}.role")
+                raise invalid_request(f"{where}.role: {role!r} is not a role.", f"{where}.role")
 
     def _content(self, content: Any, where: str) -> Any:
         if content is None or isinstance(content, str):
             return content or ""
-        return [self._block(block, f"{where}[{at}]") for at, block in enumerate(objects(content, where))]
+        return [self._block(block, f"{where}[{at}]") for at, block in enumerate(require_objects(content, where))]
 
     def _block(self, block: Mapping[str, Any], where: str) -> Part:
         cache = _cache(block)
@@ -150,14 +152,16 @@ class RequestReader:
             case str():
                 return VendorContent(kind=kind, provider_data=dict(block), origin=self._origin)
             case _:
-                raise invalid(f"{where}: a block needs a type.", where)
+                raise invalid_request(f"{where}: a block needs a type.", where)
 
     def _assistant(self, item: Mapping[str, Any], where: str) -> Message:
         parts: list[Part] = []
         thinking = item.get("reasoning_content") or item.get("reasoning") or ""
         texts: list[Part] = []
         content = item.get("content") or ()
-        for block in [{"type": "text", "text": content}] if isinstance(content, str) else objects(content, where):
+        for block in (
+            [{"type": "text", "text": content}] if isinstance(content, str) else require_objects(content, where)
+        ):
             match block.get("type"):
                 case "refusal":
                     texts.append(RefusalContent(refusal=block.get("refusal") or ""))
@@ -173,7 +177,9 @@ class RequestReader:
         parts += texts
         if item.get("refusal"):
             parts.append(RefusalContent(refusal=item["refusal"]))
-        parts += [self._call(call, where) for call in objects(item.get("tool_calls") or (), f"{where}.tool_calls")]
+        parts += [
+            self._call(call, where) for call in require_objects(item.get("tool_calls") or (), f"{where}.tool_calls")
+        ]
         if item.get("audio"):
             self._warnings.append(f"{where}.audio was left out: answers in sound are not kept")
         return Message(Role.ASSISTANT, _simplest(parts), name=item.get("name"))
@@ -189,12 +195,12 @@ class RequestReader:
             function = call.get("function") or {}
             name, arguments = function.get("name"), function.get("arguments") or "{}"
         if not isinstance(id, str) or not isinstance(name, str):
-            raise invalid(f"{where}: a call needs an id and a name.", where)
+            raise invalid_request(f"{where}: a call needs an id and a name.", where)
         return read_call(id, name, arguments, provider_data=opaque or None, origin=self._origin if opaque else None)
 
     def _result(self, item: Mapping[str, Any], where: str) -> ToolResult:
         if not isinstance(id := item.get("tool_call_id"), str):
-            raise invalid(f"{where}.tool_call_id must be a string.", f"{where}.tool_call_id")
+            raise invalid_request(f"{where}.tool_call_id must be a string.", f"{where}.tool_call_id")
         content = self._content(item.get("content"), f"{where}.content")
         return ToolResult(tool_call_id=id, name=item.get("name"), content=content)
 
@@ -248,7 +254,7 @@ def _read_tool_choice(choice: Any) -> str | None:
         return choice
     named = (choice.get("function") or choice.get("custom")) if isinstance(choice, Mapping) else None
     if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
-        raise invalid("'tool_choice' must be a word, or name a tool.", "tool_choice")
+        raise invalid_request("'tool_choice' must be a word, or name a tool.", "tool_choice")
     return str(named["name"])
 
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 from ...engine.wire import parse_json
 from ...types import AgentRequest, AgentResponse, StreamEvent, ToolCall
 from ..codec import DecoderBase
-from ..failures import read_complaint, request_id
+from ..failures import read_error_details, request_id
 from .dialect import OPAQUE_KEYS, Dialect
 from .response import (
     VENDOR_KEYS,
@@ -147,7 +147,7 @@ class ChatDecoder(DecoderBase):
                 if chunk.get(key):
                     self._collected.sources[key] = chunk[key]
         elif choices is None and "usage" not in chunk and chunk.get("object") != "chat.completion.chunk":
-            if read_complaint(chunk) is None:
+            if read_error_details(chunk) is None:
                 raise ValueError("it is not a chat completion chunk")
             self._report_error(chunk)
             return

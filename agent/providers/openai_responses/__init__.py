@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...wire_formats import WireFormat
 from ..base import ProviderFactory
-from ..openai_chat.codec import settled
+from ..openai_chat.codec import with_openai_base_url
 from .codec import BASE_URL, ResponsesCodec
 from .dialect import API, MODELS, OPENAI, Dialect, ModelFeatures
 
@@ -29,7 +29,7 @@ WIRE_FORMAT = WireFormat(API, price_list="openai", facts=("openai",), rules="age
 
 def provider(name: str) -> ProviderFactory:
     """Factory for OpenAI's API under the given name, or for a compatible server at a base_url."""
-    return lambda config: factory(name)(settled(config))
+    return lambda config: factory(name)(with_openai_base_url(config))
 
 
 def factory(

@@ -15,7 +15,7 @@ from typing_extensions import override
 from ... import errors
 from ...engine.wire import Reply, WireRequest, parse_json
 from ...types import AgentConfig, AgentRequest, AgentResponse, Message, RefusalContent, Role, ToolCall, ToolResult
-from ..base import NOWHERE, Address, StreamDecoder, resolve
+from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
 from ..codec import SHAPE_ERRORS, CodecBase, describe_malformed
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
@@ -139,7 +139,7 @@ class ResponsesCodec(CodecBase):
 
     def __init__(
         self,
-        address: Address,
+        address: ApiAddress,
         headers: Mapping[str, str] | None = None,
         *,
         name: str = API,
@@ -168,7 +168,7 @@ class ResponsesCodec(CodecBase):
         base_url_variables: tuple[str, ...] = ("OPENAI_BASE_URL",),
         key_required: bool = True,
     ) -> ResponsesCodec:
-        address = resolve(
+        address = resolve_address(
             config,
             default_base_url=base_url,
             key_variables=key_variables,
@@ -180,10 +180,10 @@ class ResponsesCodec(CodecBase):
         )
 
     @override
-    def carried_by(self, client: Any, headers: Mapping[str, str]) -> ResponsesCodec:
+    def with_client(self, client: Any, headers: Mapping[str, str]) -> ResponsesCodec:
         dialect = replace(self.dialect, api_version=None)  # the client adds it
         return ResponsesCodec(
-            NOWHERE, headers, name=self.name, foreign_thinking=self._foreign_thinking, dialect=dialect
+            NO_ADDRESS, headers, name=self.name, foreign_thinking=self._foreign_thinking, dialect=dialect
         )
 
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:

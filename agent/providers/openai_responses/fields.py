@@ -12,14 +12,14 @@ from ...schemas import compile_schema
 from ...types import ThinkingLevel, ToolSpec
 from ..encoding import (
     EncodingContext,
+    FieldEncoder,
     JsonDict,
-    Row,
-    left_out,
+    drop_silently,
+    drop_with_warning,
     normalize_id,
     normalize_name,
-    not_sent,
     schema_name,
-    sent_as,
+    send_as,
     tool_parameters,
 )
 from .dialect import EFFORTS, MAX_NAME_LENGTH, SCHEMA_DIALECT, Dialect, Effort, ModelFeatures, features_of
@@ -214,24 +214,24 @@ def _is_metadata(key: str, value: Any) -> bool:
     return len(key) <= _MAX_METADATA_KEY_LENGTH and isinstance(value, str) and len(value) <= _MAX_METADATA_VALUE_LENGTH
 
 
-FIELDS: dict[str, Row[ResponsesContext]] = {
-    "model": sent_as("model"),
+FIELDS: dict[str, FieldEncoder[ResponsesContext]] = {
+    "model": send_as("model"),
     "tools": encode_tools,
     "tool_choice": encode_tool_choice,
-    "parallel_tool_calls": sent_as("parallel_tool_calls"),
+    "parallel_tool_calls": send_as("parallel_tool_calls"),
     "max_tokens": encode_max_tokens,
     "thinking": encode_thinking,
     "output_schema": encode_output_schema,
-    "output_mode": not_sent,
+    "output_mode": drop_silently,
     "temperature": encode_temperature,  # after thinking, which may displace it
     "top_p": encode_top_p,
     "logprobs": encode_logprobs,
     "session_id": encode_session_id,
     "cache": encode_cache,
     "metadata": encode_metadata,
-    "stop": left_out("stop was left out: the Responses API has no such setting"),
-    "seed": left_out("seed was left out: the Responses API has no such setting"),
-    "deadline": not_sent,
+    "stop": drop_with_warning("stop was left out: the Responses API has no such setting"),
+    "seed": drop_with_warning("seed was left out: the Responses API has no such setting"),
+    "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "extra"))
 """Fields that `encode_body` and the item encoder read."""

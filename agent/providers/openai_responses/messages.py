@@ -185,7 +185,7 @@ class ItemEncoder:
             case VendorContent():
                 _add_vendor_item(part, items)
             case ToolResult() | ImageContent() | DocumentContent() | AudioContent() | ThinkingContent():
-                raise self._context.unsupported_part(part, "in an assistant's message")
+                raise self._context.part_error(part, "in an assistant's message")
             case _:
                 assert_never(part)
 
@@ -293,7 +293,7 @@ class ItemEncoder:
             case DocumentContent():
                 return self._encode_document(part)
             case AudioContent() | ThinkingContent() | ToolCall() | ToolResult() | RefusalContent() | VendorContent():
-                raise self._context.unsupported_part(part, where)
+                raise self._context.part_error(part, where)
             case _:
                 assert_never(part)
 

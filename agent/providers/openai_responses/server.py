@@ -22,7 +22,17 @@ from ...types import (
 )
 from ..openai_chat.server import describe_error, model_entry
 from ..openai_chat.server_requests import read_call
-from ..server_dialect import Endpoint, Fields, Inbound, arguments_text, finish_word, is_foreign, reading, sse, usage_of
+from ..server_dialect import (
+    Endpoint,
+    Fields,
+    InboundRequest,
+    check_shape,
+    dump_call_arguments,
+    encode_stop_reason,
+    is_foreign,
+    sse,
+    usage_or_zero,
+)
 from ..server_stream import Block, BlockEncoder
 from .dialect import API
 from .server_requests import RequestReader
@@ -40,23 +50,23 @@ class ResponsesServer:
     """The Responses API, as a server speaks it."""
 
     api: ClassVar[str] = API
-    sealed_field: ClassVar[str | None] = "encrypted_content"
+    signature_field: ClassVar[str | None] = "encrypted_content"
     signs_whole_parts: ClassVar[bool] = False
 
-    def endpoint(self, path: str) -> Endpoint | None:
+    def match_endpoint(self, path: str) -> Endpoint | None:
         path = urlsplit(path).path
         if path.endswith("/responses/input_tokens"):
             return "count"
         return "generate" if path.endswith("/responses") else None
 
-    def decode_request(self, path: str, body: bytes) -> Inbound:
-        with reading():
+    def decode_request(self, path: str, body: bytes) -> InboundRequest:
+        with check_shape():
             return RequestReader(Fields(body)).inbound()
 
-    def losses(self, response: AgentResponse) -> tuple[str, ...]:
+    def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
         return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
 
-    def encode_response(self, response: AgentResponse, inbound: Inbound) -> bytes:
+    def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
         items: list[dict[str, Any]] = []
         for part in response.content:
             if (item := _item(part, len(items), inbound)) is not None:
@@ -64,10 +74,10 @@ class ResponsesServer:
         _add_logprobs(items, response)
         return to_json(_final(response, inbound, items))
 
-    def encoder(self, inbound: Inbound) -> ResponsesEncoder:
+    def encoder(self, inbound: InboundRequest) -> ResponsesEncoder:
         return ResponsesEncoder(inbound)
 
-    def stream_headers(self, inbound: Inbound) -> Mapping[str, str]:
+    def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]:
         return {"content-type": "text/event-stream"}
 
     def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
@@ -98,7 +108,7 @@ def _is_annotation(citation: Citation) -> bool:
     return kind in ("url_citation", "file_citation", "container_file_citation", "file_path")
 
 
-def _item(part: Part, number: int, inbound: Inbound, id: str | None = None) -> dict[str, Any] | None:
+def _item(part: Part, number: int, inbound: InboundRequest, id: str | None = None) -> dict[str, Any] | None:
     """A part as an output item of its own; None for what has no place."""
     facts = {} if is_foreign(part, API) else dict(part.provider_data or {})
     match part:
@@ -118,7 +128,7 @@ def _item(part: Part, number: int, inbound: Inbound, id: str | None = None) -> d
             if facts.pop("type", None) == "custom":
                 given = part.arguments.get("input", "")
                 return {**facts, **item, "type": "custom_tool_call", "name": part.name, "input": given}
-            arguments = arguments_text(part)
+            arguments = dump_call_arguments(part)
             return {**facts, **item, "type": "function_call", "name": part.name, "arguments": arguments}
         case VendorContent() if not is_foreign(part, API):
             return {"id": f"item_{inbound.id}_{number}", **(facts or {"type": part.kind})}
@@ -151,7 +161,7 @@ def _token(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"token": entry.get("token"), "logprob": entry.get("logprob"), "bytes": [], "top_logprobs": tops}
 
 
-def _head(response: AgentResponse, inbound: Inbound) -> dict[str, Any]:
+def _head(response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
     asked = inbound.settings
     return {
         "id": response.id or f"resp_{inbound.id}",
@@ -172,9 +182,9 @@ def _head(response: AgentResponse, inbound: Inbound) -> dict[str, Any]:
     }
 
 
-def _final(response: AgentResponse, inbound: Inbound, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    cut = finish_word(response, _REASONS)
-    usage = usage_of(response)
+def _final(response: AgentResponse, inbound: InboundRequest, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    cut = encode_stop_reason(response, _REASONS)
+    usage = usage_or_zero(response)
     return {
         **_head(response, inbound),
         "status": "incomplete" if cut else "completed",
@@ -199,7 +209,7 @@ _PREFIXES = {"text": "msg", "refusal": "msg", "thinking": "rs", "call": "fc"}
 class ResponsesEncoder(BlockEncoder):
     """Writes a stream of events; each block is an output item."""
 
-    def __init__(self, inbound: Inbound) -> None:
+    def __init__(self, inbound: InboundRequest) -> None:
         super().__init__(inbound)
         self._sequence = 0
         self._items: list[dict[str, Any]] = []
@@ -225,7 +235,7 @@ class ResponsesEncoder(BlockEncoder):
 
     @override
     def write_start(self) -> bytes:
-        opening = {**_head(self.facts, self.inbound), "status": "in_progress", "output": [], "usage": None}
+        opening = {**_head(self.head, self.inbound), "status": "in_progress", "output": [], "usage": None}
         return self._event("response.created", response=opening) + self._event("response.in_progress", response=opening)
 
     @override
@@ -334,7 +344,7 @@ class ResponsesEncoder(BlockEncoder):
                 )
 
     @override
-    def write_whole(self, part: Part) -> bytes:
+    def write_part(self, part: Part) -> bytes:
         number = len(self._items)
         item = _item(part, number, self.inbound)
         if item is None:
@@ -345,7 +355,7 @@ class ResponsesEncoder(BlockEncoder):
 
     @override
     def write_end(self, response: AgentResponse) -> bytes:
-        facts = {"id": self.facts.id, "model": self.facts.model}
+        facts = {"id": self.head.id, "model": self.head.model}
         _add_logprobs(self._items, response)
         final = _final(response.model_copy(update=facts), self.inbound, self._items)
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
@@ -354,7 +364,7 @@ class ResponsesEncoder(BlockEncoder):
     def fail(self, error: errors.AgentError) -> bytes:
         described = describe_error(error)[1]
         failed = {
-            **_head(self.facts, self.inbound),
+            **_head(self.head, self.inbound),
             "status": "failed",
             "error": {"code": described["code"] or "server_error", "message": described["message"]},
             "output": self._items,

@@ -23,13 +23,13 @@ from ...types import (
 from ..openai_chat.server_requests import read_call, titled
 from ..server_dialect import (
     Fields,
-    Inbound,
+    InboundRequest,
     build_request,
     document_from_url,
     function_tool,
     image_from_url,
-    invalid,
-    objects,
+    invalid_request,
+    require_objects,
 )
 from .dialect import API
 
@@ -56,7 +56,7 @@ class RequestReader:
         self._references: list[str] = []
         """Where the input refers to items that a vendor has stored."""
 
-    def inbound(self) -> Inbound:
+    def inbound(self) -> InboundRequest:
         fields = self._fields
         unsupported = tuple(name for name in _STORED if fields.peek(name))
         if fields.take("store"):
@@ -65,7 +65,7 @@ class RequestReader:
         stream = fields.flag("stream") or False
         request = build_request(messages=messages, model=self._model, **self._settings())
         request = request.model_copy(update={"extra": fields.rest()})
-        return Inbound(
+        return InboundRequest(
             request, self._model, stream, tuple(self._warnings), (*unsupported, *self._references), self._echo
         )
 
@@ -74,7 +74,7 @@ class RequestReader:
         reasoning, text = fields.object("reasoning"), fields.object("text")
         effort = reasoning.pop("effort", None)
         if effort is not None and effort not in _LEVELS:
-            raise invalid(f"'reasoning.effort' must be one of {', '.join(_LEVELS)}.", "reasoning.effort")
+            raise invalid_request(f"'reasoning.effort' must be one of {', '.join(_LEVELS)}.", "reasoning.effort")
         if effort is not None and reasoning.get("summary") == "auto":
             reasoning.pop("summary")
         form = text.pop("format", None) or {}
@@ -84,7 +84,7 @@ class RequestReader:
             if left:
                 fields.put(name, left)
         return {
-            "tools": [_read_tool(tool) for tool in objects(fields.list("tools"), "tools")],
+            "tools": [_read_tool(tool) for tool in require_objects(fields.list("tools"), "tools")],
             "tool_choice": _read_tool_choice(fields.take("tool_choice")),
             "parallel_tool_calls": fields.flag("parallel_tool_calls"),
             "max_tokens": fields.take("max_output_tokens"),
@@ -119,7 +119,7 @@ class RequestReader:
             return [*messages, Message(Role.USER, given)]
         held: list[Part] = []
         results: list[ToolResult] = []
-        for at, item in enumerate(objects(given or (), "input")):
+        for at, item in enumerate(require_objects(given or (), "input")):
             where = f"input[{at}]"
             if (result := self._result(item, where)) is not None:
                 messages += _turns(held, results, but_results=True)
@@ -145,7 +145,7 @@ class RequestReader:
             case "system" | "developer":
                 role = Role.SYSTEM
             case name:
-                raise invalid(f"{where}.role: {name!r} is not a role.", f"{where}.role")
+                raise invalid_request(f"{where}.role: {name!r} is not a role.", f"{where}.role")
         content = item.get("content") or ""
         return Message(role, content if isinstance(content, str) else self._blocks(content, f"{where}.content"))
 
@@ -162,7 +162,7 @@ class RequestReader:
                     self._references.append(where)
                 return [VendorContent(kind=kind, provider_data=dict(item), origin=self._origin)]
             case _:
-                raise invalid(f"{where}: an item needs a type.", where)
+                raise invalid_request(f"{where}: an item needs a type.", where)
 
     def _words(self, item: Mapping[str, Any], where: str) -> list[Part]:
         facts = {key: item[key] for key in ("id", "phase") if item.get(key)}
@@ -173,7 +173,7 @@ class RequestReader:
         if isinstance(content, str):
             return [TextContent(text=content, **told)]
         parts: list[Part] = []
-        for block in objects(content, f"{where}.content"):
+        for block in require_objects(content, f"{where}.content"):
             if block.get("type") == "refusal":
                 parts.append(RefusalContent(refusal=block.get("refusal") or "", **told))
             elif isinstance(block.get("text"), str):
@@ -200,7 +200,7 @@ class RequestReader:
     def _call(self, item: Mapping[str, Any], where: str) -> ToolCall:
         id, name = item.get("call_id"), item.get("name")
         if not isinstance(id, str) or not isinstance(name, str):
-            raise invalid(f"{where}: a call needs a call_id and a name.", where)
+            raise invalid_request(f"{where}: a call needs a call_id and a name.", where)
         known = ("type", "id", "call_id", "name", "arguments", "input", "status")
         rest = {key: value for key, value in item.items() if key not in known and value is not None}
         facts: dict[str, Any] = {"item_id": item.get("id"), "origin": self._origin}
@@ -215,14 +215,14 @@ class RequestReader:
         if item.get("type") not in ("function_call_output", "custom_tool_call_output"):
             return None
         if not isinstance(id := item.get("call_id"), str):
-            raise invalid(f"{where}.call_id must be a string.", f"{where}.call_id")
+            raise invalid_request(f"{where}.call_id must be a string.", f"{where}.call_id")
         output = item.get("output") or ""
         return ToolResult(
             tool_call_id=id, content=output if isinstance(output, str) else self._blocks(output, f"{where}.output")
         )
 
     def _blocks(self, blocks: Any, where: str) -> list[Any]:
-        return [self._block(block, f"{where}[{at}]") for at, block in enumerate(objects(blocks, where))]
+        return [self._block(block, f"{where}[{at}]") for at, block in enumerate(require_objects(blocks, where))]
 
     def _block(self, block: Mapping[str, Any], where: str) -> Part:
         part = self._plain_block(block, where)
@@ -244,7 +244,7 @@ class RequestReader:
             case str():
                 return VendorContent(kind=kind, provider_data=dict(block), origin=self._origin)
             case _:
-                raise invalid(f"{where}: a block needs a type.", where)
+                raise invalid_request(f"{where}: a block needs a type.", where)
 
 
 def _begins_turn(parts: Sequence[Part], held: Sequence[Part]) -> bool:
@@ -297,5 +297,5 @@ def _read_tool_choice(choice: Any) -> str | None:
         return choice
     named = (choice.get("name") or choice.get("server_label") or choice.get("type")) if isinstance(choice, dict) else 0
     if not isinstance(named, str):
-        raise invalid("'tool_choice' must be a word, or name a tool.", "tool_choice")
+        raise invalid_request("'tool_choice' must be a word, or name a tool.", "tool_choice")
     return named

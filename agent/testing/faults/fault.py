@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from ... import errors
 from ...engine.wire import MAX_REPLY_BYTES, Answer, Piece, WireRequest
 from ...http.sse import SseDecoder
-from ...providers import server_at, server_dialects
+from ...providers import find_server_dialect, server_dialects
 from ..server import RawAnswer
 
 Form: TypeAlias = Literal["whole", "stream"]
@@ -174,7 +174,7 @@ def _is_good(answer: Answer) -> bool:
 
 def form_of(request: WireRequest) -> Form:
     """Whether a request asks for a stream. Paths of no wire format are taken for Chat Completions."""
-    server = server_at(request.url) or server_dialects()[0]
+    server = find_server_dialect(request.url) or server_dialects()[0]
     try:
         return "stream" if server.decode_request(request.url, request.body).stream else "whole"
     except errors.ConfigurationError:

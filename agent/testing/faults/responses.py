@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from ... import errors
 from ...engine.wire import Answer, WireRequest
-from ...providers import server_at, server_dialects
-from ...providers.server_dialect import Inbound, ServerDialect
+from ...providers import find_server_dialect, server_dialects
+from ...providers.server_dialect import InboundRequest, ServerDialect
 from ...types import AgentRequest
 from .fault import BOTH, JSON, SSE, STREAM, WHOLE, Exchange, Fault, Form, Kind, fault, payload_of, reset
 
@@ -47,12 +47,12 @@ def plain_error_body(request: WireRequest, status: int, message: str) -> bytes:
 
 def error_event(request: WireRequest, reason: Reason) -> bytes:
     """The event that breaks off a stream."""
-    inbound = Inbound(AgentRequest(), "", stream=True, settings={"sse": True})
+    inbound = InboundRequest(AgentRequest(), "", stream=True, settings={"sse": True})
     return _server(request).encoder(inbound).fail(_ERRORS[reason])
 
 
 def _server(request: WireRequest) -> ServerDialect:
-    return server_at(request.url) or server_dialects()[0]
+    return find_server_dialect(request.url) or server_dialects()[0]
 
 
 HTML = (

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ...providers import server_at
+from ...providers import find_server_dialect
 from ...wire_formats import wire_format
 from .base import Known, Rules, Violation
 
@@ -31,9 +31,9 @@ def rules_of(api: str) -> Rules | None:
 
 def rules_at(url: str) -> tuple[Rules, bool] | None:
     """The rules of the API that a request was sent to, by its path, and whether it asks to count tokens."""
-    server = server_at(url)
+    server = find_server_dialect(url)
     rules = None if server is None else rules_of(server.api)
-    return None if server is None or rules is None else (rules, server.endpoint(url) == "count")
+    return None if server is None or rules is None else (rules, server.match_endpoint(url) == "count")
 
 
 def model_at(url: str) -> str:

@@ -12,18 +12,18 @@ from agent import errors
 from agent.providers.server_dialect import (
     Endpoint,
     Fields,
-    Inbound,
-    arguments_text,
+    InboundRequest,
     build_request,
+    check_shape,
+    dump_call_arguments,
+    encode_stop_reason,
     error_kind,
     error_status,
-    finish_word,
     function_tool,
-    invalid,
-    objects,
-    reading,
+    invalid_request,
+    require_objects,
     sse,
-    usage_of,
+    usage_or_zero,
 )
 from agent.providers.server_stream import Block, BlockEncoder
 from agent.types import AgentResponse, Message, Part, Role, TextContent, ToolCall, ToolResult
@@ -36,42 +36,42 @@ STATUSES = {"authentication": 401, "not_found": 404, "rate_limit": 429, "quota":
 
 class PostcardServer:
     api: ClassVar[str] = API
-    sealed_field: ClassVar[str | None] = None
+    signature_field: ClassVar[str | None] = None
     signs_whole_parts: ClassVar[bool] = False
 
-    def endpoint(self, path: str) -> Endpoint | None:
+    def match_endpoint(self, path: str) -> Endpoint | None:
         return "generate" if path.endswith("/postcards") else None
 
-    def decode_request(self, path: str, body: bytes) -> Inbound:
-        with reading():
+    def decode_request(self, path: str, body: bytes) -> InboundRequest:
+        with check_shape():
             fields = Fields(body)
             model, stream = fields.text("model") or "", fields.flag("stream") or False
             request = build_request(
                 model=model,
-                messages=[_message(turn) for turn in objects(fields.list("turns"), "turns")],
+                messages=[_message(turn) for turn in require_objects(fields.list("turns"), "turns")],
                 temperature=fields.take("warmth"),
                 max_tokens=fields.take("room"),
                 tools=[
                     function_tool(tool["name"], {"description": tool["about"]}, tool["takes"], ())
-                    for tool in objects(fields.list("tools"), "tools")
+                    for tool in require_objects(fields.list("tools"), "tools")
                 ],
                 tool_choice=fields.text("use"),
             )
-            return Inbound(request.model_copy(update={"extra": fields.rest()}), model, stream)
+            return InboundRequest(request.model_copy(update={"extra": fields.rest()}), model, stream)
 
-    def losses(self, response: AgentResponse) -> tuple[str, ...]:
+    def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
         lost = [part.type for part in response.content if not isinstance(part, TextContent | ToolCall)]
         return tuple(f"a part of type {kind!r}" for kind in lost)
 
-    def encode_response(self, response: AgentResponse, inbound: Inbound) -> bytes:
-        calls = [{"id": call.id, "name": call.name, "args": arguments_text(call)} for call in response.tool_calls]
+    def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
+        calls = [{"id": call.id, "name": call.name, "args": dump_call_arguments(call)} for call in response.tool_calls]
         body = {"model": response.model or inbound.model, "text": response.text or "", "calls": calls}
         return json.dumps({**body, **_ending(response)}).encode()
 
-    def encoder(self, inbound: Inbound) -> PostcardEncoder:
+    def encoder(self, inbound: InboundRequest) -> PostcardEncoder:
         return PostcardEncoder(inbound)
 
-    def stream_headers(self, inbound: Inbound) -> Mapping[str, str]:
+    def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]:
         return {"content-type": "text/event-stream"}
 
     def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
@@ -96,13 +96,13 @@ def _message(turn: Mapping[str, Any]) -> Message:
             said: list[Part] = [TextContent(text=turn["text"])] if turn["text"] else []
             return Message(Role(role), [*said, *calls] if calls else turn["text"])
         case who:
-            raise invalid(f"{who!r} cannot write a postcard.", "turns")
+            raise invalid_request(f"{who!r} cannot write a postcard.", "turns")
 
 
 def _ending(response: AgentResponse) -> dict[str, Any]:
-    usage = usage_of(response)
+    usage = usage_or_zero(response)
     cost = {"read": usage.prompt_tokens, "written": usage.completion_tokens}
-    return {"end": finish_word(response, ENDS), "cost": cost}
+    return {"end": encode_stop_reason(response, ENDS), "cost": cost}
 
 
 def _error(error: errors.AgentError) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class PostcardEncoder(BlockEncoder):
 
     @override
     def write_start(self) -> bytes:
-        return sse({"model": self.facts.model})
+        return sse({"model": self.head.model})
 
     @override
     def write_open(self, block: Block) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from agent.engine.wire import WireRequest
 from agent.providers import Provider
 from agent.providers.anthropic import AnthropicCodec
-from agent.providers.base import Address
+from agent.providers.base import ApiAddress
 from agent.providers.gemini import GeminiCodec
 from agent.providers.openai_chat import OPENAI, ChatCodec
 from agent.providers.openai_responses import ResponsesCodec
@@ -104,7 +104,7 @@ def test_recorded_refusals_are_repeated_word_for_word() -> None:
     assert len(same) == (4 if HAS_RECORDINGS else 3), same
 
 
-HERE = Address("http://127.0.0.1", None)
+HERE = ApiAddress("http://127.0.0.1", None)
 CODECS: tuple[tuple[Provider, Origin], ...] = (
     (ChatCodec(OPENAI, HERE), Origin(provider="openai-chat", api="openai-chat", model="gpt-5")),
     (ResponsesCodec(HERE, name="openai"), Origin(provider="openai", api="openai-responses", model="gpt-5")),
