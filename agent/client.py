@@ -199,9 +199,9 @@ class Client:
     ) -> BatchStream:
         """As `batch`, with each item as soon as it is done. Nothing is sent before the first is asked for."""
         from .batch.streams import BatchStream  # lazy: only batches need it
-        from .batch.worker import Plan  # lazy: only batches need it
+        from .batch.worker import BatchPlan  # lazy: only batches need it
 
-        return BatchStream(Plan(*self._batched(requests, concurrency, on_progress, options), awaiting=False))
+        return BatchStream(BatchPlan(*self._batched(requests, concurrency, on_progress, options), awaiting=False))
 
     def abatch_stream(
         self,
@@ -213,9 +213,9 @@ class Client:
     ) -> AsyncBatchStream:
         """As `batch_stream`, for `async for`. There is nothing to await first."""
         from .batch.streams import AsyncBatchStream  # lazy: only batches need it
-        from .batch.worker import Plan  # lazy: only batches need it
+        from .batch.worker import BatchPlan  # lazy: only batches need it
 
-        return AsyncBatchStream(Plan(*self._batched(requests, concurrency, on_progress, options), awaiting=True))
+        return AsyncBatchStream(BatchPlan(*self._batched(requests, concurrency, on_progress, options), awaiting=True))
 
     def _batched(self, requests: Any, concurrency: int, on_progress: Any, options: Mapping[str, Any]) -> Any:
         from .batch.worker import read_options  # lazy: only batches need it

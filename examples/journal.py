@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from agent import tool
-from agent.loop import SqliteJournal, calls_in
+from agent.loop import SqliteJournal, list_calls
 from agent.testing import scripted_agent
 from agent.types import ToolCall
 
@@ -31,7 +31,7 @@ def work(file: str) -> None:
     calls = [ToolCall(id="call_1", name="pay", arguments={"recipient": "Ada"})]
     calls.append(ToolCall(id="call_2", name="power_cut", arguments={}))
     # A model goes by the conversation; a script has to be told where it was.
-    agent = scripted_agent(*calls[len(calls_in(SqliteJournal(file).read("wages"))) :], "Done.", tools=[pay, power_cut])
+    agent = scripted_agent(*calls[len(list_calls(SqliteJournal(file).read("wages"))) :], "Done.", tools=[pay, power_cut])
     print(" ", agent.run("Pay the wages.", run_id="wages", journal=SqliteJournal(file)).text)
 
 
@@ -41,7 +41,7 @@ def main() -> None:
         for attempt in ("first", "second"):
             print(f"{attempt} process:", flush=True)
             subprocess.run([sys.executable, __file__, file])
-        for call in calls_in(SqliteJournal(file).read("wages")):
+        for call in list_calls(SqliteJournal(file).read("wages")):
             print(f"{call.name}: {call.outcome}")
 
 

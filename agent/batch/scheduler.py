@@ -17,7 +17,7 @@ from typing_extensions import override
 from ..engine.stream import StreamBase
 from ..errors import ConfigurationError
 from .values import BatchInputError, BatchItem, BatchProgress, BatchResult, clock
-from .worker import OnProgress, Plan, Tally
+from .worker import OnProgress, BatchPlan, ProgressTracker
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -84,15 +84,15 @@ _PATIENCE = 0.005
 """Seconds of reading a slow input after which others have their turn, although there is room for more."""
 
 
-class Feeding:
+class Scheduler:
     """One batch stream, without its waiting: a subclass says how requests are begun, and waits for the outcomes."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BatchPlan) -> None:
         self._plan = plan
         self._bar: Bar | None = None
         if plan.options.progress:
             self._bar = Bar()  # before anything is sent, if it cannot be shown
-        self._tally: Tally | None = None
+        self._tally: ProgressTracker | None = None
         self._source: Iterator[Any] = iter(())
         self._ready: deque[BatchItem] = deque()
         self._under_way = 0
@@ -135,7 +135,7 @@ class Feeding:
 
     def _open(self, read: Callable[[Any], Iterator[Any]]) -> None:
         self._source = read(self._plan.source)
-        self._tally = Tally(self._plan, self._told())
+        self._tally = ProgressTracker(self._plan, self._told())
 
     def _told(self) -> OnProgress | None:
         bar, told = self._bar, self._plan.options.on_progress
@@ -222,7 +222,7 @@ class Feeding:
 class BatchView(StreamBase[BatchItem, BatchResult]):
     """The state of a batch."""
 
-    _batch: Feeding
+    _batch: Scheduler
 
     @property
     @override

@@ -20,20 +20,20 @@ from typing_extensions import override
 from ..engine.drivers.user_code import LoopThread
 from ..engine.stream import AsyncStream, Stream
 from ..engine.wire import GRACE
-from .scheduler import LATER, BatchView, Feeding
+from .scheduler import LATER, BatchView, Scheduler
 from .values import BatchInputError, BatchInterrupted, BatchItem, BatchResult
-from .worker import Ask, Asking, Plan
+from .worker import Ask, RequestRunner, BatchPlan
 
 _HEARING = 1.0
 """Seconds after which somebody who waits looks whether there was a signal."""
 
 
-class ThreadedBatch(Feeding):
+class ThreadedBatch(Scheduler):
     """A batch whose requests are sent from a thread of its own."""
 
     result: BatchResult | None = None
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BatchPlan) -> None:
         super().__init__(plan)
         self._worker: _Worker | None = None
 
@@ -105,7 +105,7 @@ class BatchStream(BatchView, Stream[BatchItem, BatchResult]):
     ```
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BatchPlan) -> None:
         super().__init__()
         self._batch: ThreadedBatch = ThreadedBatch(plan)
 
@@ -146,11 +146,11 @@ class _Worker:
     def __init__(self, ask: Ask, context: contextvars.Context) -> None:
         self.outcomes: SimpleQueue[BatchItem] = SimpleQueue()
         self._thread = LoopThread()
-        made: SimpleQueue[Asking] = SimpleQueue()
+        made: SimpleQueue[RequestRunner] = SimpleQueue()
         outcomes = self.outcomes
 
         async def make() -> None:
-            made.put(Asking(ask, context, outcomes.put))
+            made.put(RequestRunner(ask, context, outcomes.put))
 
         self._thread.submit(make(), context.copy())
         self._asking = made.get()
@@ -164,15 +164,15 @@ class _Worker:
         self._thread.stop()
 
 
-class LoopBatch(Feeding):
+class LoopBatch(Scheduler):
     """A batch whose requests are sent on the running event loop."""
 
     result: BatchResult | None = None
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BatchPlan) -> None:
         super().__init__(plan)
         self.loop: asyncio.AbstractEventLoop
-        self._asking: Asking | None = None
+        self._asking: RequestRunner | None = None
         self._post = _Post()
         self._pulled: _Pulled | None = None
 
@@ -185,7 +185,7 @@ class LoopBatch(Feeding):
         """Begin to read the input."""
         self.loop = asyncio.get_running_loop()
         self._open(self._pulling)
-        self._asking = Asking(self._plan.ask, self._plan.context(), self._post.put)
+        self._asking = RequestRunner(self._plan.ask, self._plan.context(), self._post.put)
 
     async def advance(self) -> Sequence[BatchItem] | None:
         """The next item; None at the end. Only one: those that were not handed out are in `rest`."""
@@ -245,7 +245,7 @@ class LoopBatch(Feeding):
 class AsyncBatchStream(BatchView, AsyncStream[BatchItem, BatchResult]):
     """The items of a batch as they are done, in no order. There is nothing to await first; leaving the loop cancels."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BatchPlan) -> None:
         super().__init__()
         self._batch: LoopBatch = LoopBatch(plan)
 

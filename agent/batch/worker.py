@@ -118,7 +118,7 @@ def read_source(requests: Any, *, awaiting: bool) -> Any:
     )
 
 
-class Plan:
+class BatchPlan:
     """One batch: what is asked, whom, and within which limits."""
 
     __slots__ = ("ask", "options", "sized", "source", "total")
@@ -141,10 +141,10 @@ class Plan:
         return context
 
 
-class Tally:
+class ProgressTracker:
     """Adds up what was done, tells whoever wants to know, and says when a limit is reached. O(1) for each item."""
 
-    def __init__(self, plan: Plan, on_progress: OnProgress | None) -> None:
+    def __init__(self, plan: BatchPlan, on_progress: OnProgress | None) -> None:
         options = plan.options
         self._options = options
         self._on_progress = on_progress
@@ -232,7 +232,7 @@ def _bill(item: BatchItem) -> tuple[float, int, bool]:
     return cost, sum(usage.total_tokens for usage in usages_of(item)), unpriced
 
 
-class Asking:
+class RequestRunner:
     """Asks, on a loop; use it on that loop's thread.
 
     Args:

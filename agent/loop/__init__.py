@@ -9,9 +9,9 @@ from __future__ import annotations
 from ..tools.base import AgentTool, AgentToolResult, Signal, Tool
 from ..types import ImageContent, JsonObject, Message, TextContent, ThinkingContent, ThinkingLevel, ToolCallContent
 from .agent_loop import AgentLoop
-from .approval import Allow, Ask, Change, Decision, Deny, Rules
+from .approval import Allow, Ask, Change, Decision, Deny, ApprovalRules
 from .compaction import Compaction
-from .config import (
+from .functions import (
     AgentContext,
     AgentLoopConfig,
     AgentMessageProvider,
@@ -40,7 +40,7 @@ from .events import (
     TurnStartEvent,
 )
 from .functions import EventStream, agent_loop, agent_loop_continue, stream_function
-from .journal import CallRecord, Entry, Journal, JournalError, MemoryJournal, Outcome, SqliteJournal, calls_in
+from .journal import ToolCallRecord, JournalEntry, Journal, JournalError, MemoryJournal, Outcome, SqliteJournal, list_calls
 from .message_dicts import (
     AgentMessage,
     AssistantContent,
@@ -51,7 +51,7 @@ from .message_dicts import (
     StopReason,
     ToolResultMessage,
     UserMessage,
-    for_the_model,
+    to_model_messages,
 )
 from .plan import Hooks
 from .results import PausedRun, PendingCall, RunResult
@@ -76,7 +76,7 @@ __all__ = [
     "AssistantMessage",
     "AssistantMessageEvent",
     "AsyncRunStream",
-    "CallRecord",
+    "ToolCallRecord",
     "Change",
     "Compaction",
     "Context",
@@ -84,7 +84,7 @@ __all__ = [
     "CustomAgentMessage",
     "Decision",
     "Deny",
-    "Entry",
+    "JournalEntry",
     "EventStream",
     "Hooks",
     "ImageContent",
@@ -102,7 +102,7 @@ __all__ = [
     "Outcome",
     "PausedRun",
     "PendingCall",
-    "Rules",
+    "ApprovalRules",
     "RunResult",
     "RunStream",
     "Signal",
@@ -126,7 +126,7 @@ __all__ = [
     "UserMessage",
     "agent_loop",
     "agent_loop_continue",
-    "calls_in",
-    "for_the_model",
+    "list_calls",
+    "to_model_messages",
     "stream_function",
 ]

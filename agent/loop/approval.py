@@ -76,13 +76,13 @@ _MEANS = {"read": "read", "write": "change things", "network": "use the network"
 
 
 @dataclass(frozen=True)
-class Rules:
+class ApprovalRules:
     """A ready `before_tool_call`: by name or by risk, what to allow, deny or ask about.
 
     ```python
-    from agent.loop import Rules
+    from agent.loop import ApprovalRules
 
-    careful = Rules(ask={"write", "exec"}, deny={"delete_everything"})
+    careful = ApprovalRules(ask={"write", "exec"}, deny={"delete_everything"})
     ```
 
     Names go before risks; among either, deny before ask before allow.

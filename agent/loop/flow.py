@@ -18,11 +18,11 @@ from ..errors import AgentError, BudgetExceededError, ConfigurationError
 from ..tools.base import AgentToolResult, NestedTool, Nesting, Suspended, Tool, ToolContext
 from ..types import AgentResponse, Message, Role, Route
 from .events import AgentEndEvent, AgentEvent, LiveUpdate, MessageEndEvent, MessageStartEvent
-from .message_dicts import AgentMessage, for_the_model
-from .plan import Plan, heard, messages_from, takes_second
+from .message_dicts import AgentMessage, to_model_messages
+from .plan import RunPlan, heard, messages_from, takes_second
 from .recovery import note_answer, note_end, note_message, restored
 from .results import RunResult
-from .run_state import Record, Speaking
+from .run_state import RunState, Speaking
 from .setup import Runner, begun, pause_run
 from .tool_calls import run_calls
 
@@ -31,7 +31,7 @@ class _Waits(Exception):
     """Calls wait for a person. Internal: it only leaves the loops."""
 
 
-def looped(plan: Plan, record: Record, context: Context) -> Flow[RunResult]:
+def looped(plan: RunPlan, record: RunState, context: Context) -> Flow[RunResult]:
     """Run to the end, or to the point where a person has to decide."""
     record.began = yield from Now()
     try:
@@ -54,7 +54,7 @@ def looped(plan: Plan, record: Record, context: Context) -> Flow[RunResult]:
     return record.result(now=(yield from Now()))
 
 
-def _turns(plan: Plan, record: Record, context: Context) -> Flow[None]:
+def _turns(plan: RunPlan, record: RunState, context: Context) -> Flow[None]:
     """Turn after turn; when there is nothing left to do, whatever was kept for that moment."""
     if not _has_answered(record):
         yield from _spoken(plan, record, context)
@@ -73,19 +73,19 @@ def _turns(plan: Plan, record: Record, context: Context) -> Flow[None]:
         yield from _spoken(plan, record, context)
 
 
-def _has_answered(record: Record) -> bool:
+def _has_answered(record: RunState) -> bool:
     """Whether a run that is taken up again stopped behind an answer: its calls, or its end, come next."""
     last = record.history[-1] if record.turn else None
     return isinstance(last, Message) and last.role in (Role.ASSISTANT, Role.TOOL)
 
 
-def _goes_on(record: Record) -> bool:
+def _goes_on(record: RunState) -> bool:
     """Whether the model expects to be asked again: its calls have results, or its vendor took a break."""
     assert record.latest is not None
     return bool(record.slots) or record.latest.stop_reason == "pause"
 
 
-def _said(plan: Plan, record: Record, messages: Sequence[AgentMessage]) -> Flow[None]:
+def _said(plan: RunPlan, record: RunState, messages: Sequence[AgentMessage]) -> Flow[None]:
     """Begin a turn, with what somebody says in it."""
     for message in messages:
         record.untold += record.say(message)
@@ -93,7 +93,7 @@ def _said(plan: Plan, record: Record, messages: Sequence[AgentMessage]) -> Flow[
     yield Emit([*record.turn_begins(), *record.news()])
 
 
-def _spoken(plan: Plan, record: Record, context: Context) -> Flow[None]:
+def _spoken(plan: RunPlan, record: RunState, context: Context) -> Flow[None]:
     """Ask the model, and take in what it says."""
     messages = yield from _prepare_messages(plan, record)
     record.turn += 1
@@ -103,7 +103,7 @@ def _spoken(plan: Plan, record: Record, context: Context) -> Flow[None]:
         deadline=context.deadline, run=RunTurn(record.run_id, record.turn), user_context=context.user_context
     )
     started = yield from Now()
-    response = yield from intercept(plan.ask(messages, record.turn, asked), lambda emit: _passed_on(speaking, emit))
+    response = yield from intercept(plan.call_model(messages, record.turn, asked), lambda emit: _passed_on(speaking, emit))
     message = record.hear(_placed(response, started - record.began))
     record.speaking = None
     assert record.latest is not None
@@ -121,7 +121,7 @@ def _placed(response: AgentResponse, offset: float) -> AgentResponse:
     return response.copy_with(route=Route(moved, response.route.candidates))
 
 
-def _prepare_messages(plan: Plan, record: Record) -> Flow[Sequence[Message]]:
+def _prepare_messages(plan: RunPlan, record: RunState) -> Flow[Sequence[Message]]:
     """The conversation as the model gets it."""
     messages: Sequence[AgentMessage] = record.history
     hooks = plan.hooks
@@ -131,7 +131,7 @@ def _prepare_messages(plan: Plan, record: Record) -> Flow[Sequence[Message]]:
     if hooks.convert_to_llm is not None:
         converted = yield from heard("convert_to_llm", hooks.convert_to_llm, list(messages))
         return [message if isinstance(message, Message) else Message.from_dict(message) for message in converted]
-    return for_the_model(messages)
+    return to_model_messages(messages)
 
 
 def _passed_on(speaking: Speaking, emit: Emit) -> Flow[None]:
@@ -148,7 +148,7 @@ def _passed_on(speaking: Speaking, emit: Emit) -> Flow[None]:
         yield Emit(events)
 
 
-def _acted(plan: Plan, record: Record, context: Context) -> Flow[None]:
+def _acted(plan: RunPlan, record: RunState, context: Context) -> Flow[None]:
     """Make the calls of the turn, and end it."""
     if record.slots:
         _check_budgets(plan, record)
@@ -159,7 +159,7 @@ def _acted(plan: Plan, record: Record, context: Context) -> Flow[None]:
     yield Emit(record.turn_ends())
 
 
-def _check_budgets(plan: Plan, record: Record) -> None:
+def _check_budgets(plan: RunPlan, record: RunState) -> None:
     """Nothing is done whose result nobody would see: a run that may not ask again makes no more calls."""
     config = plan.config
     if record.turn >= config.max_iterations:
@@ -175,7 +175,7 @@ def _check_budgets(plan: Plan, record: Record) -> None:
         record.warnings["what some answers cost is not known, so cost_budget did not see them"] = None
 
 
-def _paused(plan: Plan, record: Record) -> Flow[RunResult]:
+def _paused(plan: RunPlan, record: RunState) -> Flow[RunResult]:
     record.settle()
     record.over = True
     paused = pause_run(plan, record)

@@ -20,11 +20,11 @@ from ..tools.base import Signal, Tool
 from ..tools.functions import as_tool
 from ..transports import shared_transport
 from ..types import AgentRequest, AgentResponse, Message, Role, StreamEvent, ThinkingLevel
-from .config import AgentContext, AgentLoopConfig, Context, Model, SimpleStreamOptions, StreamFn
+from .functions import AgentContext, AgentLoopConfig, Context, Model, SimpleStreamOptions, StreamFn
 from .flow import looped
-from .message_dicts import AgentMessage, MessageLike, read_message
-from .plan import Ask, Hooks, Plan, heard
-from .run_state import Record
+from .events import AgentMessage, MessageLike, read_message
+from .hooks import Hooks, ModelCall, RunPlan, heard
+from .run_state import RunState
 
 
 class AgentStreamResponse:
@@ -92,7 +92,7 @@ def stream_function(caller: Client | Callable[[Model], Client]) -> StreamFn:
 
 def asked_through(
     stream_fn: StreamFn, config: AgentLoopConfig, system_prompt: str, tools: Sequence[Tool] | None, signal: Signal
-) -> Ask:
+) -> ModelCall:
     """How a run asks through a stream function."""
 
     def ask(messages: Sequence[Message], turn: int, context: RunContext) -> Flow[AgentResponse]:
@@ -267,12 +267,12 @@ def _begun(
     stopping = signal if signal is not None else Signal()
     history = [read_message(message) for message in context.messages]
     tools = {tool.name: tool for tool in map(as_tool, context.tools or ())}
-    record = Record("run", list(history), len(history))
+    record = RunState("run", list(history), len(history))
     ask = asked_through(
         stream_fn or stream_function(_agent_for), config, context.system_prompt, context.tools, stopping
     )
-    plan = Plan(
-        ask=ask,
+    plan = RunPlan(
+        call_model=ask,
         tools=lambda response: tools,
         request=AgentRequest(system=context.system_prompt or None),
         config=config.loop,
@@ -298,7 +298,7 @@ _tasks: set[asyncio.Task[None]] = set()
 """Loops hold their tasks only weakly."""
 
 
-async def _driven(plan: Plan, record: Record, events: EventStream, signal: Signal) -> None:
+async def _driven(plan: RunPlan, record: RunState, events: EventStream, signal: Signal) -> None:
     run = AioRun(shared_transport("http"), looped(plan, record, RunContext()))
     watching = asyncio.get_running_loop().create_task(_abandoned_at(signal, run))
     try:
@@ -324,7 +324,7 @@ async def _abandoned_at(signal: Signal, run: AioRun) -> None:
     await run.aclose()
 
 
-def _close(record: Record, events: EventStream, reason: str, error: Exception | None) -> None:
+def _close(record: RunState, events: EventStream, reason: str, error: Exception | None) -> None:
     if not record.over:
         for event in record.closing(reason, error):
             events.push(event)

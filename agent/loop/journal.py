@@ -29,7 +29,7 @@ acted or not."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One thing that a run wrote down."""
 
     key: str
@@ -37,7 +37,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class CallRecord:
+class ToolCallRecord:
     """One tool call of a run, and what became of it."""
 
     id: str
@@ -61,10 +61,10 @@ class MemoryJournal:
     """For tests, and for runs that are resumed within one process."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, dict[str, Entry]] = {}
+        self._runs: dict[str, dict[str, JournalEntry]] = {}
         self._lock = threading.Lock()
 
-    def read(self, run_id: str) -> Sequence[Entry]:
+    def read(self, run_id: str) -> Sequence[JournalEntry]:
         with self._lock:
             return list(self._runs.get(run_id, {}).values())
 
@@ -74,7 +74,7 @@ class MemoryJournal:
             run = self._runs.setdefault(run_id, {})
             if key in run:
                 return False
-            run[key] = Entry(key, kept)
+            run[key] = JournalEntry(key, kept)
             return True
 
 
@@ -97,10 +97,10 @@ class SqliteJournal:
         close_before_fork(self)
         self._ask("SELECT place FROM entries LIMIT 1")  # what cannot be used is an error here, not during a run
 
-    def read(self, run_id: str) -> Sequence[Entry]:
+    def read(self, run_id: str) -> Sequence[JournalEntry]:
         rows, _ = self._ask("SELECT key, data FROM entries WHERE run = ? ORDER BY place", run_id)
         try:
-            return [Entry(key, json.loads(data)) for key, data in rows]
+            return [JournalEntry(key, json.loads(data)) for key, data in rows]
         except (TypeError, ValueError) as error:
             raise JournalError(f"The journal {self._path.name} is damaged: {error}") from error
 
@@ -190,14 +190,14 @@ class JournalError(AgentError):
     """A journal cannot be read or written, or another run is writing under the same id."""
 
 
-def calls_in(entries: Sequence[Entry]) -> list[CallRecord]:
+def list_calls(entries: Sequence[JournalEntry]) -> list[ToolCallRecord]:
     """What became of each tool call of a run, in the order they began."""
-    calls: dict[str, CallRecord] = {}
+    calls: dict[str, ToolCallRecord] = {}
     for entry in entries:
         kind, _, id = entry.key.partition(":")
         data = entry.data
         if kind == "begun":
-            calls[id] = CallRecord(id, data["name"], data["arguments"], "interrupted")
+            calls[id] = ToolCallRecord(id, data["name"], data["arguments"], "interrupted")
         elif kind == "ended":
-            calls[id] = CallRecord(id, data["name"], data["arguments"], data["outcome"], data["result"])
+            calls[id] = ToolCallRecord(id, data["name"], data["arguments"], data["outcome"], data["result"])
     return list(calls.values())

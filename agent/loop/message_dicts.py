@@ -74,7 +74,7 @@ def read_message(given: MessageLike) -> AgentMessage:
     return Message.from_dict(given) if given.get("role") in _ROLES else given
 
 
-def for_the_model(messages: Iterable[AgentMessage]) -> list[Message]:
+def to_model_messages(messages: Iterable[AgentMessage]) -> list[Message]:
     """What a model is sent unless `convert_to_llm` says otherwise: its own roles, and no turn that broke off."""
     said = list(messages)
     if set(map(type, said)) == {Message} and _BROKEN_OFF.isdisjoint(map(_stop_reason, said)):

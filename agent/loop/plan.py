@@ -17,7 +17,7 @@ from .approval import AfterToolCall, BeforeToolCall
 from .journal import Journal
 from .message_dicts import AgentMessage, read_message
 
-Ask: TypeAlias = Callable[[Sequence[Message], int, Context], Flow[AgentResponse]]
+ModelCall: TypeAlias = Callable[[Sequence[Message], int, Context], Flow[AgentResponse]]
 """Ask the model: with a conversation, in which turn, within which limits. While it streams, it emits StreamEvents."""
 
 
@@ -45,10 +45,10 @@ class Hooks:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """One run, before it begins."""
 
-    ask: Ask
+    call_model: ModelCall
     tools: Callable[[AgentResponse | None], Mapping[str, Tool]]
     """The tools by name; after an answer, as whoever gave it knows them."""
     request: AgentRequest

@@ -14,11 +14,11 @@ from ..engine.flow import Flow, Invoke
 from ..errors import AgentError, ConfigurationError
 from ..tools.base import NestedTool
 from ..types import AgentResponse, FrozenDict, Message, ToolResult
-from .journal import Entry, JournalError
-from .message_dicts import AgentMessage, for_the_model
-from .plan import Plan, bill_of
+from .journal import JournalEntry, JournalError
+from .message_dicts import AgentMessage, to_model_messages
+from .plan import RunPlan, bill_of
 from .results import WaitingCall
-from .run_state import Record, Slot
+from .run_state import RunState, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Beginning:
     """Whether it is the run of a sub-agent, which has entries of its own."""
 
 
-def begun_before(record: Record, slot: Slot) -> Beginning | None:
+def begun_before(record: RunState, slot: Slot) -> Beginning | None:
     """How a call began before the run was cut short; None if it did not begin."""
     begun = record.known.get(f"begun:{slot.call.id}")
     return None if begun is None else Beginning(begun["arguments"], begun.get("nested", False))
 
 
-def recall(record: Record, slot: Slot) -> None:
+def recall(record: RunState, slot: Slot) -> None:
     """Restore from the journal that a call waits, or the result of one that ended."""
     waiting = record.known.get(f"waiting:{slot.call.id}")
     if waiting is not None and slot.waiting is None:
@@ -49,8 +49,8 @@ def recall(record: Record, slot: Slot) -> None:
         record.charge_elsewhere(AgentResponse.model_validate(answer))
 
 
-def note_waiting(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
-    """Record that a call waits, before the pause is reported: a restarted run must not execute it."""
+def note_waiting(plan: RunPlan, record: RunState, slot: Slot) -> Flow[None]:
+    """RunState that a call waits, before the pause is reported: a restarted run must not execute it."""
     if plan.hooks.journal is None:
         return
     assert slot.waiting is not None
@@ -58,7 +58,7 @@ def note_waiting(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
     yield from _written(plan, record, f"waiting:{slot.call.id}", data)
 
 
-def begin(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
+def begin(plan: RunPlan, record: RunState, slot: Slot) -> Flow[None]:
     """Write down that a call is about to be made."""
     if plan.hooks.journal is None:
         return
@@ -71,7 +71,7 @@ def begin(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
         raise _somebody_else(record)
 
 
-def finish(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
+def finish(plan: RunPlan, record: RunState, slot: Slot) -> Flow[None]:
     """Write down what a call came to, before anybody is told."""
     if plan.hooks.journal is None or slot.noted:
         return
@@ -92,7 +92,7 @@ def finish(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
     slot.noted = True
 
 
-def note_message(plan: Plan, record: Record, message: AgentMessage) -> Flow[None]:
+def note_message(plan: RunPlan, record: RunState, message: AgentMessage) -> Flow[None]:
     """Write down what somebody has just said."""
     if plan.hooks.journal is None:
         return
@@ -100,7 +100,7 @@ def note_message(plan: Plan, record: Record, message: AgentMessage) -> Flow[None
     yield from _noted(plan, record, data)
 
 
-def note_answer(plan: Plan, record: Record, response: AgentResponse) -> Flow[None]:
+def note_answer(plan: RunPlan, record: RunState, response: AgentResponse) -> Flow[None]:
     """Write down what the model has just said: before anything is done about it."""
     if plan.hooks.journal is None:
         return
@@ -116,24 +116,24 @@ def _dump_response(response: AgentResponse) -> dict[str, Any]:
     return response.model_dump(mode="json", exclude_none=True, exclude={"text", "tool_calls", "output"})
 
 
-def _noted(plan: Plan, record: Record, data: Mapping[str, Any]) -> Flow[None]:
+def _noted(plan: RunPlan, record: RunState, data: Mapping[str, Any]) -> Flow[None]:
     place = len(record.history) - record.start
     if not (yield from _written(plan, record, f"message:{place}", data)):
         raise _somebody_else(record)
 
 
-def note_end(plan: Plan, record: Record) -> Flow[None]:
+def note_end(plan: RunPlan, record: RunState) -> Flow[None]:
     yield from _written(plan, record, "end", {})
 
 
 # A run that goes on
 
 
-def restored(plan: Plan, record: Record) -> Flow[bool]:
+def restored(plan: RunPlan, record: RunState) -> Flow[bool]:
     """Read what an earlier run under this id had done, and take its place. True if it had come to its end."""
     if plan.hooks.journal is None:
         return False
-    entries: Sequence[Entry] = yield from _asked(plan, record, plan.hooks.journal.read, record.run_id)
+    entries: Sequence[JournalEntry] = yield from _asked(plan, record, plan.hooks.journal.read, record.run_id)
     record.known = {entry.key: entry.data for entry in entries}
     asked = {"digest": digest(plan, record)}
     begun = record.known.get("request")
@@ -160,16 +160,16 @@ def restored(plan: Plan, record: Record) -> Flow[bool]:
     return "end" in record.known
 
 
-def digest(plan: Plan, record: Record) -> str:
+def digest(plan: RunPlan, record: RunState) -> str:
     """Of what was asked. Prompts are a part of the question, the conversation before it another."""
     if not record.digest:
-        said = [message.to_dict() for message in for_the_model([*record.history[: record.start], *plan.prompts])]
+        said = [message.to_dict() for message in to_model_messages([*record.history[: record.start], *plan.prompts])]
         text = repr((plan.request.system, said))
         record.digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     return record.digest
 
 
-def _replay(plan: Plan, record: Record, data: Mapping[str, Any]) -> None:
+def _replay(plan: RunPlan, record: RunState, data: Mapping[str, Any]) -> None:
     """Put a message back, and after a model's the results of its calls, as far as there are any."""
     if record.slots:  # whatever follows the calls of a turn, they are dealt with
         record.count_calls()
@@ -187,14 +187,14 @@ def _replay(plan: Plan, record: Record, data: Mapping[str, Any]) -> None:
         record.history.append(dict(data["custom"]))
 
 
-def _recall_results(record: Record) -> None:
+def _recall_results(record: RunState) -> None:
     for slot in record.slots:
         if slot.result is None:
             recall(record, slot)
     record.ready_results()
 
 
-def _read_answer(plan: Plan, data: Mapping[str, Any]) -> AgentResponse:
+def _read_answer(plan: RunPlan, data: Mapping[str, Any]) -> AgentResponse:
     response = AgentResponse.model_validate(dict(data["response"]))
     if "output" not in data:
         return response
@@ -208,14 +208,14 @@ def _read_answer(plan: Plan, data: Mapping[str, Any]) -> AgentResponse:
     return response.model_copy(update={"output": output})
 
 
-def _written_output(plan: Plan, output: Any) -> Any:
+def _written_output(plan: RunPlan, output: Any) -> Any:
     adapter = _adapter(plan)
     if adapter is None:
         return _plain(output)
     return adapter.dump_python(output, mode="json", by_alias=True, round_trip=True)
 
 
-def _adapter(plan: Plan) -> TypeAdapter[Any] | None:
+def _adapter(plan: RunPlan) -> TypeAdapter[Any] | None:
     schema = plan.request.output_schema
     if schema is None or isinstance(schema, FrozenDict):
         return None
@@ -230,13 +230,13 @@ def _plain(value: Any) -> Any:
     return to_jsonable_python(value, fallback=str, bytes_mode="base64")
 
 
-def _written(plan: Plan, record: Record, key: str, data: Mapping[str, Any]) -> Flow[bool]:
+def _written(plan: RunPlan, record: RunState, key: str, data: Mapping[str, Any]) -> Flow[bool]:
     """False if that was written before: by this run in an earlier life, or by somebody else."""
     journal = plan.hooks.journal
     return True if journal is None else bool((yield from _asked(plan, record, journal.write, record.run_id, key, data)))
 
 
-def _asked(plan: Plan, record: Record, method: Any, *args: Any) -> Flow[Any]:
+def _asked(plan: RunPlan, record: RunState, method: Any, *args: Any) -> Flow[Any]:
     try:
         return (yield from Invoke(method, args, blocking=True))
     except AgentError:
@@ -247,5 +247,5 @@ def _asked(plan: Plan, record: Record, method: Any, *args: Any) -> Flow[Any]:
         ) from error
 
 
-def _somebody_else(record: Record) -> JournalError:
+def _somebody_else(record: RunState) -> JournalError:
     return JournalError(f"The run {record.run_id!r} is being continued by another process.")

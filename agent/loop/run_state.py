@@ -215,7 +215,7 @@ class CallIds:
 
 
 @dataclass(slots=True, eq=False)
-class Record:
+class RunState:
     """One run, as far as it has come."""
 
     run_id: str

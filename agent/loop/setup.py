@@ -17,16 +17,16 @@ from ..errors import ConfigurationError
 from ..tools.base import Signal, Tool
 from ..tools.functions import as_tool
 from ..types import AgentRequest, AgentResponse, Message, Role, ToolLoopConfig, ToolSpec
-from .message_dicts import AgentMessage, for_the_model, read_message
-from .plan import Bill, Hooks, Plan
+from .message_dicts import AgentMessage, to_model_messages, read_message
+from .plan import Bill, Hooks, RunPlan
 from .recovery import digest
 from .results import PausedRun, RunNotes, open_turn, read_history, results_in
-from .run_state import Record, Slot
+from .run_state import RunState, Slot
 
 _FACTS = ("provider", "model", "usage", "stop_reason", "latency_ms", "cost_estimate", "cost_source", "id", "request_id")
 
 
-def pause_run(plan: Plan, record: Record) -> PausedRun:
+def pause_run(plan: RunPlan, record: RunState) -> PausedRun:
     """Everything that is needed to resume the run, as data."""
     open_slots = [slot for slot in record.slots if slot.result is None]
     return PausedRun(
@@ -52,7 +52,7 @@ def pause_run(plan: Plan, record: Record) -> PausedRun:
     )
 
 
-def _notes(plan: Plan, record: Record) -> RunNotes:
+def _notes(plan: RunPlan, record: RunState) -> RunNotes:
     return RunNotes(
         digest=digest(plan, record),
         start=record.start,
@@ -72,11 +72,11 @@ def _as_dict(message: AgentMessage) -> dict[str, Any]:
     return message.to_dict() if isinstance(message, Message) else dict(message)
 
 
-def resume_record(paused: PausedRun) -> Record:
+def resume_record(paused: PausedRun) -> RunState:
     """The record of a paused run, as it was when it paused. Raises ConfigurationError if it is inconsistent."""
     paused.check()
     notes = paused.notes
-    record = Record(paused.run_id, *read_history(paused))
+    record = RunState(paused.run_id, *read_history(paused))
     record.turn = paused.turn
     record.usage = paused.usage
     record.bill = Bill.brought_forward(paused.cost or 0.0, known=paused.costs_known)
@@ -146,7 +146,7 @@ class Run:
 
     __slots__ = ("deadline", "plan", "record")
 
-    def __init__(self, plan: Plan, record: Record, deadline: float | None) -> None:
+    def __init__(self, plan: RunPlan, record: RunState, deadline: float | None) -> None:
         self.plan = plan
         self.record = record
         self.deadline = deadline
@@ -179,12 +179,12 @@ def begun(
         asked = read_request(request, overrides)
         before = list(asked.messages) if history is None else list(history)
         said = prompts if prompts is not None else () if not asked.input else (Message.user(asked.input),)
-        record = Record(run_options.get("run_id") or f"run_{os.urandom(8).hex()}", before, len(before))
+        record = RunState(run_options.get("run_id") or f"run_{os.urandom(8).hex()}", before, len(before))
         if history is not None or prompts is not None:
-            asked = asked.model_copy(update={"input": None, "messages": for_the_model([*before, *said])})
+            asked = asked.model_copy(update={"input": None, "messages": to_model_messages([*before, *said])})
     prepared = runner._prepare(asked, {})
-    plan = Plan(
-        ask=_asking(runner._call(streaming=streaming), prepared),
+    plan = RunPlan(
+        call_model=_asking(runner._call(streaming=streaming), prepared),
         tools=_toolbox(runner, prepared),
         request=asked.copy_with(input=None, messages=()),
         config=config,

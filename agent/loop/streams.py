@@ -20,7 +20,7 @@ from ..types import Message
 from .events import AgentEvent
 from .message_dicts import AgentMessage, MessageLike, read_message
 from .results import RunResult
-from .run_state import Record
+from .run_state import RunState
 
 if TYPE_CHECKING:
     from ..engine.drivers.asyncio import AioRun
@@ -35,7 +35,7 @@ class StartedRun:
     """An agent run that was started."""
 
     run: SyncRun | AioRun
-    record: Record
+    record: RunState
     signal: Signal
     finish: Finish
 
@@ -60,7 +60,7 @@ class RunView(StreamBase[AgentEvent, RunResult]):
     def __init__(
         self,
         start: Callable[[], StartedRun],
-        record: Record | None = None,
+        record: RunState | None = None,
         signal: Signal | None = None,
         *,
         scope: Callable[[Any], Any] | None = None,
@@ -112,7 +112,7 @@ class RunView(StreamBase[AgentEvent, RunResult]):
         """Add a message when the run would otherwise end."""
         self._started_record().follow_ups.put(read_message(message))
 
-    def _started_record(self) -> Record:
+    def _started_record(self) -> RunState:
         if self._record is None:
             raise errors.ConfigurationError(
                 "The run has not started.", field="run", fix="Iterate over it first: its conversation is read then."

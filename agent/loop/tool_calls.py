@@ -22,17 +22,17 @@ from ..types import Message
 from .approval import Allow, Ask, Change, Deny, by_risk, read_decision
 from .events import AgentEvent, ToolExecutionUpdateEvent
 from .journal import JournalError, Outcome
-from .message_dicts import for_the_model
-from .plan import Plan, heard, messages_from
+from .message_dicts import to_model_messages
+from .plan import RunPlan, heard, messages_from
 from .recovery import begin, begun_before, finish, note_waiting, recall
 from .results import WaitingCall
-from .run_state import INTERRUPTED, Record, Slot
+from .run_state import INTERRUPTED, RunState, Slot
 
 SKIPPED = "Skipped: the user said something meanwhile."
 STOPPED = "The call was not made: another tool failed."
 
 
-def run_calls(plan: Plan, record: Record, around: Context) -> Flow[None]:
+def run_calls(plan: RunPlan, record: RunState, around: Context) -> Flow[None]:
     """Deal with every call of the turn. Calls that wait for a person are left without a result."""
     tools = plan.tools(record.latest)
     waiting = [slot for slot in record.slots if slot.result is None]
@@ -61,7 +61,7 @@ def _is_sequential(slot: Slot, tools: Mapping[str, Tool]) -> bool:
 # Whether a call is made
 
 
-def _decide(plan: Plan, record: Record, slot: Slot, tools: Mapping[str, Tool]) -> Flow[None]:
+def _decide(plan: RunPlan, record: RunState, slot: Slot, tools: Mapping[str, Tool]) -> Flow[None]:
     """Make a call ready, or answer it, or leave it to a person. A call that waits is left to its verdict alone."""
     recall(record, slot)
     if slot.result is not None:
@@ -105,7 +105,7 @@ def _decide(plan: Plan, record: Record, slot: Slot, tools: Mapping[str, Tool]) -
         yield from note_waiting(plan, record, slot)
 
 
-def _resume_nested(plan: Plan, record: Record, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> None:
+def _resume_nested(plan: RunPlan, record: RunState, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> None:
     """Go on with the run of a sub-agent: it knows itself which of its calls were made, and which wait."""
     if not isinstance(tool, NestedTool):
         raise ConfigurationError(
@@ -117,7 +117,7 @@ def _resume_nested(plan: Plan, record: Record, slot: Slot, tool: Tool | None, ar
     slot.context = _context(plan, record, slot, tool, arguments)
 
 
-def _resume(plan: Plan, record: Record, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> None:
+def _resume(plan: RunPlan, record: RunState, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> None:
     """A call that had begun was allowed, and may have acted. It is made again only if that does no harm."""
     if tool is not None and tool.idempotent and _checked(slot, tool, arguments):
         slot.tool, slot.context = tool, _context(plan, record, slot, tool, arguments)
@@ -126,7 +126,7 @@ def _resume(plan: Plan, record: Record, slot: Slot, tool: Tool | None, arguments
         slot.misfit = False
 
 
-def _reason_against(plan: Plan, record: Record, slot: Slot) -> tuple[str, Outcome] | None:
+def _reason_against(plan: RunPlan, record: RunState, slot: Slot) -> tuple[str, Outcome] | None:
     """Why a call is not made, whatever it is."""
     most = plan.config.max_tool_calls_per_iteration
     if record.slots.index(slot) >= most:
@@ -171,7 +171,7 @@ def _checked(slot: Slot, tool: Tool, given: Mapping[str, Any]) -> bool:
     return True
 
 
-def _context(plan: Plan, record: Record, slot: Slot, tool: Tool, given: Mapping[str, Any]) -> ToolContext[Any]:
+def _context(plan: RunPlan, record: RunState, slot: Slot, tool: Tool, given: Mapping[str, Any]) -> ToolContext[Any]:
     return ToolContext(
         deps=plan.deps,
         call_id=slot.call.id,
@@ -186,11 +186,11 @@ def _context(plan: Plan, record: Record, slot: Slot, tool: Tool, given: Mapping[
     )
 
 
-def _remembered(record: Record, length: int) -> Sequence[Message]:
-    return for_the_model(record.history[:length])
+def _remembered(record: RunState, length: int) -> Sequence[Message]:
+    return to_model_messages(record.history[:length])
 
 
-def _permitted(plan: Plan, record: Record, slot: Slot, tool: Tool) -> Flow[None]:
+def _permitted(plan: RunPlan, record: RunState, slot: Slot, tool: Tool) -> Flow[None]:
     before = plan.hooks.before_tool_call
     said = None
     if before is not None:
@@ -213,7 +213,7 @@ def _permitted(plan: Plan, record: Record, slot: Slot, tool: Tool) -> Flow[None]
 # Making calls
 
 
-def _taken_up(plan: Plan, record: Record, slots: Sequence[Slot], around: Context) -> Flow[None]:
+def _taken_up(plan: RunPlan, record: RunState, slots: Sequence[Slot], around: Context) -> Flow[None]:
     """Make the calls that are ready, all at once, and tell of all of them."""
     for slot in slots:
         if slot.result is None:
@@ -241,7 +241,7 @@ def _check_deadline(around: Context) -> Flow[None]:
         raise deadline_error("calling tools")
 
 
-def _spawned(plan: Plan, slot: Slot, around: Context) -> Flow[Branch]:
+def _spawned(plan: RunPlan, slot: Slot, around: Context) -> Flow[Branch]:
     tool, context = slot.tool, slot.context
     assert tool is not None
     assert context is not None
@@ -256,7 +256,7 @@ def _spawned(plan: Plan, slot: Slot, around: Context) -> Flow[Branch]:
     return (yield from Spawn(steps))
 
 
-def _next_news(plan: Plan, record: Record, running: dict[Branch, Slot], around: Context) -> Flow[None]:
+def _next_news(plan: RunPlan, record: RunState, running: dict[Branch, Slot], around: Context) -> Flow[None]:
     now = yield from Now()
     until = min((slot.until for slot in running.values() if _is_busy(slot)), default=None)
     if until is not None and until <= now:  # asked first: a tool that reports without end always has news
@@ -296,7 +296,7 @@ def _is_busy(slot: Slot) -> bool:
     return slot.running is not None and not slot.running.over
 
 
-def _expire(plan: Plan, record: Record, running: dict[Branch, Slot]) -> Flow[None]:
+def _expire(plan: RunPlan, record: RunState, running: dict[Branch, Slot]) -> Flow[None]:
     now = yield from Now()
     late = [branch for branch, slot in running.items() if slot.until <= now and _is_busy(slot)]
     for branch in late:
@@ -312,7 +312,7 @@ def _expire(plan: Plan, record: Record, running: dict[Branch, Slot]) -> Flow[Non
         yield from _ended(plan, record, slot)
 
 
-def _ended(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
+def _ended(plan: RunPlan, record: RunState, slot: Slot) -> Flow[None]:
     after = plan.hooks.after_tool_call
     if after is not None:
         yield from _reviewed(plan, slot)
@@ -322,7 +322,7 @@ def _ended(plan: Plan, record: Record, slot: Slot) -> Flow[None]:
     record.steered += yield from messages_from("get_steering_messages", plan.hooks.get_steering_messages)
 
 
-def _reviewed(plan: Plan, slot: Slot) -> Flow[None]:
+def _reviewed(plan: RunPlan, slot: Slot) -> Flow[None]:
     assert plan.hooks.after_tool_call is not None
     assert slot.result is not None
     given = yield from heard("after_tool_call", plan.hooks.after_tool_call, slot.call, slot.result, slot.context)
@@ -347,7 +347,7 @@ def _update(slot: Slot, report: Any) -> ToolExecutionUpdateEvent:
 # What the turn tells about the run
 
 
-def _look_back(plan: Plan, record: Record) -> None:
+def _look_back(plan: RunPlan, record: RunState) -> None:
     """End runs that do not get anywhere."""
     slots = record.slots
     failure = next((slot for slot in slots if slot.outcome == "failed"), None)

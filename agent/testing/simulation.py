@@ -18,7 +18,7 @@ from ..errors import Aborted
 from ..loop.events import AgentEvent
 from ..loop.message_dicts import MessageLike, read_message
 from ..loop.results import PausedRun, RunResult
-from ..loop.run_state import Record
+from ..loop.run_state import RunState
 from ..tools.base import FlowTool, ToolContext
 from ..types import AgentResponse
 
@@ -69,7 +69,7 @@ class SimulatedLoop:
         self._simulation = simulation
         flow, begun = agent.run_flow(request, streaming=streaming, context=context, **options)
         limit = begun.deadline
-        self.record: Record = begun.record
+        self.record: RunState = begun.record
         context.deadline = math.inf if limit is None else simulation.now + limit
         self.run: SimulatedRun = simulation.start(flow, context.deadline)
         self._aborted = False

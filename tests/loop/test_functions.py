@@ -23,7 +23,7 @@ from agent.loop import (
     SimpleStreamOptions,
     agent_loop,
     agent_loop_continue,
-    for_the_model,
+    to_model_messages,
     stream_function,
 )
 from agent.testing import scripted_agent
@@ -34,7 +34,7 @@ MODEL = Model(provider="scripted", id="m")
 
 
 def config(**settings: Any) -> AgentLoopConfig:
-    return AgentLoopConfig(model=MODEL, convert_to_llm=for_the_model, **settings)
+    return AgentLoopConfig(model=MODEL, convert_to_llm=to_model_messages, **settings)
 
 
 class Fake:

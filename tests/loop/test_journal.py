@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 from typing_extensions import override
 
 from agent import Agent, Hooks, Router, ToolContext, errors, tool
-from agent.loop import Change, Deny, Entry, Journal, JournalError, MemoryJournal, RunResult, SqliteJournal, calls_in
+from agent.loop import Change, Deny, JournalEntry, Journal, JournalError, MemoryJournal, RunResult, SqliteJournal, list_calls
 from agent.loop.run_state import INTERRUPTED
 from agent.testing import Script, ScriptedTransport, SimulatedLoop, Simulation, TimedTool, scripted_agent
 from agent.types import Message, ToolCall
@@ -31,7 +31,7 @@ def call(id: str, name: str = "look", /, **arguments: Any) -> ToolCall:
 
 
 def outcomes(journal: Any, run_id: str = "r") -> dict[str, str]:
-    return {record.id: record.outcome for record in calls_in(journal.read(run_id))}
+    return {record.id: record.outcome for record in list_calls(journal.read(run_id))}
 
 
 def results(result: RunResult) -> list[str]:
@@ -248,7 +248,7 @@ def test_an_agents_own_journal_and_one_that_is_async() -> None:
         def __init__(self) -> None:
             self._kept = MemoryJournal()
 
-        async def read(self, run_id: str) -> Sequence[Entry]:
+        async def read(self, run_id: str) -> Sequence[JournalEntry]:
             await asyncio.sleep(0)
             return self._kept.read(run_id)
 
@@ -281,7 +281,7 @@ def test_everything_that_can_become_of_a_call_is_on_record(run: Run, journal: An
     assert outcomes(journal) == {
         "c1": "rejected", "c2": "failed", "c3": "rejected", "c4": "completed", "c5": "rejected",
     }  # fmt: skip
-    records = calls_in(journal.read("r"))
+    records = list_calls(journal.read("r"))
     assert [record.name for record in records] == ["look", "fail", "nobody", "look", "look"]
     assert [(record.result or {})["content"] for record in records] == results(result)
 

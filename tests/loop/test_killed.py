@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agent.loop import SqliteJournal, calls_in
+from agent.loop import SqliteJournal, list_calls
 from agent.loop.run_state import INTERRUPTED
 from agent.types import Message
 from tests.loop.nursery import CALLS, TURNS, Nursery
@@ -25,7 +25,7 @@ from tests.support.cases import examples
 def outcomes(directory: Path, run_id: str) -> dict[str, str]:
     """What became of each call of a run, by its journal."""
     journal = SqliteJournal(directory / "runs.db")
-    became = {record.id: record.outcome for record in calls_in(journal.read(run_id))}
+    became = {record.id: record.outcome for record in list_calls(journal.read(run_id))}
     journal.close()
     return dict(became)
 

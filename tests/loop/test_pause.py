@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from agent import Agent, Router, ToolContext, ToolError, errors, tool
-from agent.loop import Allow, Ask, Change, Deny, MemoryJournal, PausedRun, RunResult, SqliteJournal, calls_in
+from agent.loop import Allow, Ask, Change, Deny, MemoryJournal, PausedRun, RunResult, SqliteJournal, list_calls
 from agent.testing import Script, ScriptedTransport, TimedTool, VendorScript, scripted_agent
 from agent.types import AgentResponse, ImageContent, Message, TextContent, ThinkingContent, ToolCall, ToolSpec
 from tests.loop.telling import check_history, story
@@ -532,7 +532,7 @@ def test_a_run_with_a_journal_goes_on_from_either(run: Run, journal: SqliteJourn
     assert sorted(till.paid) == [1, 3]
     result = run(scripted_agent("Done."), paused(first).approve(), **options)
     assert sorted(till.paid) == [1, 2, 3]
-    assert {record.id: record.outcome for record in calls_in(journal.read("r"))} == dict.fromkeys(
+    assert {record.id: record.outcome for record in list_calls(journal.read("r"))} == dict.fromkeys(
         ("c1", "c2", "c3"), "completed"
     )
     for asked in (paused(first).approve(), paused(first).deny(), "Go."):

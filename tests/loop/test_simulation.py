@@ -11,7 +11,7 @@ import pytest
 
 from agent.engine.flow import Flow
 from agent.loop import flow, recovery, tool_calls
-from agent.loop.journal import JournalError, calls_in
+from agent.loop.journal import JournalError, list_calls
 from agent.loop.run_state import INTERRUPTED, Record, Slot
 from agent.tools.execution import performed
 from agent.types import ToolResult
@@ -77,7 +77,7 @@ def _as_if_nothing_had_been(scenario: Scenario) -> set[str]:
     """Run it, and look whether it ends as if nothing had been. Which calls it says were interrupted."""
     world = World(scenario).run()
     assert (world.problems or differences(world)) == [], scenario
-    return {record.id for record in calls_in(world.journal.read(RUN)) if record.outcome == "interrupted"}
+    return {record.id for record in list_calls(world.journal.read(RUN)) if record.outcome == "interrupted"}
 
 
 def test_a_run_that_crashes_at_any_step_goes_on_as_if_nothing_had_been() -> None:
@@ -136,7 +136,7 @@ def test_the_worlds_are_as_various_as_they_should_be() -> None:
 def test_everything_happens_in_these_worlds_that_promises_are_made_about() -> None:
     """Or they would be kept by nothing happening."""
     worlds = [World(Scenario.drawn(seed)).run() for seed in range(FIRST, FIRST + 120)]
-    records = [record for world in worlds for record in calls_in(world.journal.read(RUN))]
+    records = [record for world in worlds for record in list_calls(world.journal.read(RUN))]
     assert {record.outcome for record in records} == {"completed", "failed", "rejected", "skipped", "interrupted"}
     ends = {type(life.error).__name__ for world in worlds for life in world.lives}
     assert {"Aborted", "BudgetExceededError", "JournalError", "TimeoutError", "ToolExecutionError"} <= ends

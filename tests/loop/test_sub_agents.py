@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent import Agent, Hooks, Router, errors, tool
-from agent.loop import MemoryJournal, PausedRun, SqliteJournal, calls_in
+from agent.loop import MemoryJournal, PausedRun, SqliteJournal, list_calls
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import AgentResponse, TextContent, ToolCall, Usage
 from tests.loop.pausing import NOBODY, WAYS, Run, Till, ask_about, call, ids, pays, reloaded, results, run_by
@@ -344,7 +344,7 @@ def test_a_sub_agent_that_was_killed_goes_on_and_makes_no_call_twice(run: Run, j
     assert (result.text, results(result)) == ("Done.", ["Paid."])
     assert result.usage is not None
     assert result.usage.prompt_tokens == 73
-    assert {one.id: one.outcome for one in calls_in(journal.read("r/o1"))} == {"i1": "completed", "i2": "interrupted"}
+    assert {one.id: one.outcome for one in list_calls(journal.read("r/o1"))} == {"i1": "completed", "i2": "interrupted"}
 
 
 def test_a_retried_sub_agent_is_billed_once(journal: Any) -> None:

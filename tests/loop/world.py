@@ -19,7 +19,7 @@ from agent.client import Client
 from agent.engine.drivers.simulated import Stopped
 from agent.engine.flow import AnyEffect, Invoke, Open, Read, Send
 from agent.engine.wire import Answer, WireRequest
-from agent.loop import Allow, Ask, CallRecord, Change, Deny, PausedRun, RunResult, calls_in
+from agent.loop import Allow, Ask, ToolCallRecord, Change, Deny, PausedRun, RunResult, list_calls
 from agent.loop.run_state import INTERRUPTED
 from agent.testing import SimulatedLoop, Simulation
 from agent.tools.base import ToolContext
@@ -341,7 +341,7 @@ class World:
         done = self.end.outcome
         assert done is not None
         messages = [message for message in done.messages if message.stop_reason not in ("error", "aborted")]
-        records = {record.id: record for record in calls_in(self.journal.read(RUN))}
+        records = {record.id: record for record in list_calls(self.journal.read(RUN))}
         results = {part.tool_call_id: part for part in _results(messages)}
         for call in (call for message in messages for call in message.tool_calls or ()):
             record, result = records.get(call.id), results.get(call.id)
@@ -352,7 +352,7 @@ class World:
         if self.end.error is None:
             self._judge_bill(done.usage)
 
-    def _judge_call(self, record: CallRecord, result: ToolResult) -> None:
+    def _judge_call(self, record: ToolCallRecord, result: ToolResult) -> None:
         starts = [start for start in self.starts if start.call == record.id]
         tool = starts[0].tool if starts else None
         if (record.outcome == "interrupted") != (result.text == INTERRUPTED):
@@ -461,7 +461,7 @@ def differences(world: World) -> list[str]:
     ours, theirs = world.end.outcome, calm.end.outcome
     if calm.problems or ours is None or theirs is None:
         return ["undisturbed, too, it goes wrong", *calm.problems]
-    cut = {record.id for record in calls_in(world.journal.read(RUN)) if record.outcome == "interrupted"}
+    cut = {record.id for record in list_calls(world.journal.read(RUN)) if record.outcome == "interrupted"}
     if type(world.end.error) is not type(calm.end.error):
         if cut:
             return []  # a call that was interrupted is none that failed, or brought nothing new
