@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from . import errors
     from .agent import Agent
     from .errors import AgentError
-    from .loop.plan import Hooks
+    from .loop.hooks import Hooks
     from .loop.results import RunResult
     from .providers import register_provider
     from .routing.router import Router
@@ -75,7 +75,7 @@ __all__ = [
 _HOMES = {
     "agent": ("Agent",),
     "errors": ("AgentError",),
-    "loop.plan": ("Hooks",),
+    "loop.hooks": ("Hooks",),
     "loop.results": ("RunResult",),
     "providers": ("register_provider",),
     "routing.router": ("Router",),

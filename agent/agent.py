@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .calls.credentials import GetKey
     from .calls.output_modes import Plan
     from .calls.preflight import Report
-    from .loop.plan import Hooks
+    from .loop.hooks import Hooks
     from .middleware import Middleware
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .batch.streams import AsyncBatchStream, BatchStream
     from .batch.values import BatchProgress, BatchResult
     from .calls.streams import Partials
-    from .loop.plan import Hooks
+    from .loop.hooks import Hooks
     from .loop.results import PausedRun, RunResult
     from .loop.streams import AsyncRunStream, RunStream
     from .middleware.base import Middleware

@@ -31,7 +31,9 @@ def work(file: str) -> None:
     calls = [ToolCall(id="call_1", name="pay", arguments={"recipient": "Ada"})]
     calls.append(ToolCall(id="call_2", name="power_cut", arguments={}))
     # A model goes by the conversation; a script has to be told where it was.
-    agent = scripted_agent(*calls[len(list_calls(SqliteJournal(file).read("wages"))) :], "Done.", tools=[pay, power_cut])
+    agent = scripted_agent(
+        *calls[len(list_calls(SqliteJournal(file).read("wages"))) :], "Done.", tools=[pay, power_cut]
+    )
     print(" ", agent.run("Pay the wages.", run_id="wages", journal=SqliteJournal(file)).text)
 
 

@@ -34,7 +34,7 @@ from .ledger import Ledger
 from .records import Line, answered, failed, lines_of
 from .streams import BatchStream
 from .values import BatchInterrupted, BatchItem, BatchProgress
-from .worker import CONCURRENCY, Ask, Options, BatchPlan, read_options
+from .worker import CONCURRENCY, Ask, BatchPlan, Options, read_options
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -182,7 +182,9 @@ class _Run:
         """Ask what has no outcome yet."""
         ledger = self._ledger
         earlier = ledger.answers + ledger.failures
-        plan = BatchPlan(self._ask, self._pending(), replace(options, total=self._total, earlier=earlier), awaiting=False)
+        plan = BatchPlan(
+            self._ask, self._pending(), replace(options, total=self._total, earlier=earlier), awaiting=False
+        )
         stream = BatchStream(plan)
         settling: BatchItem | None = None
         written = 0

@@ -17,7 +17,7 @@ from typing_extensions import override
 from ..engine.stream import StreamBase
 from ..errors import ConfigurationError
 from .values import BatchInputError, BatchItem, BatchProgress, BatchResult, clock
-from .worker import OnProgress, BatchPlan, ProgressTracker
+from .worker import BatchPlan, OnProgress, ProgressTracker
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

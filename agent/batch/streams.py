@@ -22,7 +22,7 @@ from ..engine.stream import AsyncStream, Stream
 from ..engine.wire import GRACE
 from .scheduler import LATER, BatchView, Scheduler
 from .values import BatchInputError, BatchInterrupted, BatchItem, BatchResult
-from .worker import Ask, RequestRunner, BatchPlan
+from .worker import Ask, BatchPlan, RequestRunner
 
 _HEARING = 1.0
 """Seconds after which somebody who waits looks whether there was a signal."""

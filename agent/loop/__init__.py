@@ -9,8 +9,31 @@ from __future__ import annotations
 from ..tools.base import AgentTool, AgentToolResult, Signal, Tool
 from ..types import ImageContent, JsonObject, Message, TextContent, ThinkingContent, ThinkingLevel, ToolCallContent
 from .agent_loop import AgentLoop
-from .approval import Allow, Ask, Change, Decision, Deny, ApprovalRules
 from .compaction import Compaction
+from .events import (
+    AgentEndEvent,
+    AgentEvent,
+    AgentMessage,
+    AgentStartEvent,
+    AssistantContent,
+    AssistantMessage,
+    AssistantMessageEvent,
+    CustomAgentMessage,
+    JsonPrimitive,
+    JsonValue,
+    MessageEndEvent,
+    MessageStartEvent,
+    MessageUpdateEvent,
+    StopReason,
+    ToolExecutionEndEvent,
+    ToolExecutionStartEvent,
+    ToolExecutionUpdateEvent,
+    ToolResultMessage,
+    TurnEndEvent,
+    TurnStartEvent,
+    UserMessage,
+    to_model_messages,
+)
 from .functions import (
     AgentContext,
     AgentLoopConfig,
@@ -19,41 +42,27 @@ from .functions import (
     ApiKeyResolver,
     Context,
     ConvertToLlmFn,
+    EventStream,
     Model,
     SimpleStreamOptions,
     StreamFn,
     StreamResponse,
     TransformContextFn,
+    agent_loop,
+    agent_loop_continue,
+    stream_function,
 )
-from .events import (
-    AgentEndEvent,
-    AgentEvent,
-    AgentStartEvent,
-    AssistantMessageEvent,
-    MessageEndEvent,
-    MessageStartEvent,
-    MessageUpdateEvent,
-    ToolExecutionEndEvent,
-    ToolExecutionStartEvent,
-    ToolExecutionUpdateEvent,
-    TurnEndEvent,
-    TurnStartEvent,
+from .hooks import Allow, ApprovalRules, Ask, Change, Decision, Deny, Hooks
+from .journal import (
+    Journal,
+    JournalEntry,
+    JournalError,
+    MemoryJournal,
+    Outcome,
+    SqliteJournal,
+    ToolCallRecord,
+    list_calls,
 )
-from .functions import EventStream, agent_loop, agent_loop_continue, stream_function
-from .journal import ToolCallRecord, JournalEntry, Journal, JournalError, MemoryJournal, Outcome, SqliteJournal, list_calls
-from .message_dicts import (
-    AgentMessage,
-    AssistantContent,
-    AssistantMessage,
-    CustomAgentMessage,
-    JsonPrimitive,
-    JsonValue,
-    StopReason,
-    ToolResultMessage,
-    UserMessage,
-    to_model_messages,
-)
-from .plan import Hooks
 from .results import PausedRun, PendingCall, RunResult
 from .streams import AsyncRunStream, RunStream
 
@@ -71,12 +80,12 @@ __all__ = [
     "AgentToolResult",
     "Allow",
     "ApiKeyResolver",
+    "ApprovalRules",
     "Ask",
     "AssistantContent",
     "AssistantMessage",
     "AssistantMessageEvent",
     "AsyncRunStream",
-    "ToolCallRecord",
     "Change",
     "Compaction",
     "Context",
@@ -84,11 +93,11 @@ __all__ = [
     "CustomAgentMessage",
     "Decision",
     "Deny",
-    "JournalEntry",
     "EventStream",
     "Hooks",
     "ImageContent",
     "Journal",
+    "JournalEntry",
     "JournalError",
     "JsonObject",
     "JsonPrimitive",
@@ -102,7 +111,6 @@ __all__ = [
     "Outcome",
     "PausedRun",
     "PendingCall",
-    "ApprovalRules",
     "RunResult",
     "RunStream",
     "Signal",
@@ -116,6 +124,7 @@ __all__ = [
     "ThinkingLevel",
     "Tool",
     "ToolCallContent",
+    "ToolCallRecord",
     "ToolExecutionEndEvent",
     "ToolExecutionStartEvent",
     "ToolExecutionUpdateEvent",
@@ -127,6 +136,6 @@ __all__ = [
     "agent_loop",
     "agent_loop_continue",
     "list_calls",
-    "to_model_messages",
     "stream_function",
+    "to_model_messages",
 ]

@@ -18,11 +18,9 @@ from ..errors import ConfigurationError
 from ..tools.base import Tool
 from ..tools.functions import as_tool
 from ..types import Message, ThinkingLevel, ToolLoopConfig
-from .config import AgentState, Model
-from .events import AgentEvent
-from .functions import check_continuable
-from .message_dicts import AgentMessage, MessageLike, read_message
-from .plan import Hooks
+from .events import AgentEvent, AgentMessage, MessageLike, read_message
+from .functions import AgentState, Model, check_continuable
+from .hooks import Hooks
 from .results import RunResult
 from .streams import AsyncRunStream, RunStream, RunView, StartedRun
 

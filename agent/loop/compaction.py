@@ -14,7 +14,7 @@ from ..client import Client
 from ..errors import AgentError, ConfigurationError
 from ..models.token_estimates import estimate_prompt
 from ..types import AgentRequest, Message, Role, ToolCall, ToolResult
-from .message_dicts import AgentMessage
+from .events import AgentMessage
 
 _ASK = (
     "Sum up the conversation above for somebody who has to go on with it and has not seen it. Keep every fact, "

@@ -17,9 +17,16 @@ from ..engine.flow import Emit, Flow, Now, intercept
 from ..errors import AgentError, BudgetExceededError, ConfigurationError
 from ..tools.base import AgentToolResult, NestedTool, Nesting, Suspended, Tool, ToolContext
 from ..types import AgentResponse, Message, Role, Route
-from .events import AgentEndEvent, AgentEvent, LiveUpdate, MessageEndEvent, MessageStartEvent
-from .message_dicts import AgentMessage, to_model_messages
-from .plan import RunPlan, heard, messages_from, takes_second
+from .events import (
+    AgentEndEvent,
+    AgentEvent,
+    AgentMessage,
+    LiveUpdate,
+    MessageEndEvent,
+    MessageStartEvent,
+    to_model_messages,
+)
+from .hooks import RunPlan, heard, messages_from, takes_second
 from .recovery import note_answer, note_end, note_message, restored
 from .results import RunResult
 from .run_state import RunState, Speaking
@@ -103,7 +110,9 @@ def _spoken(plan: RunPlan, record: RunState, context: Context) -> Flow[None]:
         deadline=context.deadline, run=RunTurn(record.run_id, record.turn), user_context=context.user_context
     )
     started = yield from Now()
-    response = yield from intercept(plan.call_model(messages, record.turn, asked), lambda emit: _passed_on(speaking, emit))
+    response = yield from intercept(
+        plan.call_model(messages, record.turn, asked), lambda emit: _passed_on(speaking, emit)
+    )
     message = record.hear(_placed(response, started - record.began))
     record.speaking = None
     assert record.latest is not None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Protocol, Self, TypeAlias, TypedDict
 
 from ..agent import Agent
 from ..calls.streams import AsyncResponseStream
@@ -16,15 +17,108 @@ from ..engine.context import Context as RunContext
 from ..engine.drivers.asyncio import AioRun
 from ..engine.flow import Emit, Flow, Invoke
 from ..errors import AgentError, ConfigurationError, ProviderError
-from ..tools.base import Signal, Tool
+from ..tools.base import AgentTool, Signal, Tool
 from ..tools.functions import as_tool
 from ..transports import shared_transport
 from ..types import AgentRequest, AgentResponse, Message, Role, StreamEvent, ThinkingLevel
-from .functions import AgentContext, AgentLoopConfig, Context, Model, SimpleStreamOptions, StreamFn
 from .flow import looped
 from .events import AgentMessage, MessageLike, read_message
 from .hooks import Hooks, ModelCall, RunPlan, heard
 from .run_state import RunState
+
+
+@dataclass
+class Context:
+    """What a stream function is given: a conversation that models understand."""
+
+    system_prompt: str = ""
+    messages: list[Message] = field(default_factory=list)
+    tools: list[Tool] | None = None
+
+
+@dataclass
+class AgentContext:
+    """What a run begins with. Messages with roles of their own may stand among the others."""
+
+    system_prompt: str = ""
+    messages: list[AgentMessage] = field(default_factory=list)
+    tools: list[Tool] | None = None
+
+
+@dataclass
+class Model:
+    """Which model, and how hard it shall think."""
+
+    provider: str = ""
+    id: str = ""
+    api: str = ""
+    thinking_level: ThinkingLevel = ThinkingLevel.OFF
+
+
+class SimpleStreamOptions(TypedDict, total=False):
+    """What a stream function is told besides."""
+
+    api_key: str | None
+    temperature: float | None
+    max_tokens: int | None
+    signal: Signal | None
+
+
+class StreamResponse(Protocol):
+    """A model's answer while it arrives. It never raises: a failure is a message with the stop reason `error`."""
+
+    def result(self) -> Awaitable[Message | AgentResponse]: ...
+
+    def __aiter__(self) -> AsyncIterator[AssistantMessageEvent]: ...
+
+    async def __anext__(self) -> AssistantMessageEvent: ...
+
+
+StreamFn: TypeAlias = Callable[[Model, Context, SimpleStreamOptions], Awaitable[StreamResponse]]
+ConvertToLlmFn: TypeAlias = Callable[[Sequence[AgentMessage]], Any]
+"""From the conversation of a run to the messages a model is sent. Plain or async."""
+TransformContextFn: TypeAlias = Callable[..., Any]
+"""From the conversation to the part of it that matters now, before `convert_to_llm`. Plain or async. A second
+parameter, if there is one, is the `Signal` that is set when the run is aborted."""
+ApiKeyResolver: TypeAlias = Callable[[str], Any]
+"""The key for a provider, asked for before each model call. Plain or async."""
+AgentMessageProvider: TypeAlias = Callable[[], Any]
+"""Messages that are waiting, if any. Plain or async."""
+
+
+@dataclass
+class AgentLoopConfig:
+    """How `agent_loop` runs."""
+
+    model: Model
+    convert_to_llm: ConvertToLlmFn
+    transform_context: TransformContextFn | None = None
+    get_api_key: ApiKeyResolver | None = None
+    get_steering_messages: AgentMessageProvider | None = None
+    get_follow_up_messages: AgentMessageProvider | None = None
+    api_key: str | None = field(default=None, repr=False)
+    temperature: float | None = None
+    max_tokens: int | None = None
+    _: KW_ONLY
+    before_tool_call: BeforeToolCall | None = None
+    after_tool_call: AfterToolCall | None = None
+    loop: ToolLoopConfig = field(default_factory=ToolLoopConfig)
+    journal: Journal | None = None
+    deps: Any = None
+
+
+class AgentState(TypedDict, total=False):
+    """Everything about a loop that can be looked at, as it is now."""
+
+    system_prompt: str
+    model: Model | None
+    thinking_level: ThinkingLevel
+    tools: list[AgentTool | Tool]
+    messages: list[AgentMessage]
+    is_streaming: bool
+    stream_message: AgentMessage | None
+    pending_tool_calls: set[str]
+    error: str | None
 
 
 class AgentStreamResponse:

@@ -14,9 +14,9 @@ from ..engine.flow import Flow, Invoke
 from ..errors import AgentError, ConfigurationError
 from ..tools.base import NestedTool
 from ..types import AgentResponse, FrozenDict, Message, ToolResult
+from .events import AgentMessage, to_model_messages
+from .hooks import RunPlan, bill_of
 from .journal import JournalEntry, JournalError
-from .message_dicts import AgentMessage, to_model_messages
-from .plan import RunPlan, bill_of
 from .results import WaitingCall
 from .run_state import RunState, Slot
 

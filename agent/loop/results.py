@@ -11,8 +11,8 @@ from pydantic import ConfigDict, Field, StrictBool
 from ..errors import ConfigurationError
 from ..types import AgentRequest, AgentResponse, Attempt, JsonObject, Message, Role, ToolCall, ToolResult, Usage, Value
 from ..types._base import Json, Many, validate_with
+from .events import AgentMessage, read_message
 from .journal import Outcome
-from .message_dicts import AgentMessage, read_message
 
 Count = Annotated[int, Field(ge=0, strict=True)]
 

@@ -38,6 +38,7 @@ from ..types.usage import LazyCost
 from .events import (
     AgentEndEvent,
     AgentEvent,
+    AgentMessage,
     AgentStartEvent,
     MessageEndEvent,
     MessageStartEvent,
@@ -48,9 +49,8 @@ from .events import (
     TurnStartEvent,
     told,
 )
+from .hooks import Bill, bill_of
 from .journal import Outcome
-from .message_dicts import AgentMessage
-from .plan import Bill, bill_of
 from .results import PausedRun, RunResult, Verdict, WaitingCall
 
 INTERRUPTED = "The call was interrupted; whether it took effect is not known."

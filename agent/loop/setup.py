@@ -17,8 +17,8 @@ from ..errors import ConfigurationError
 from ..tools.base import Signal, Tool
 from ..tools.functions import as_tool
 from ..types import AgentRequest, AgentResponse, Message, Role, ToolLoopConfig, ToolSpec
-from .message_dicts import AgentMessage, to_model_messages, read_message
-from .plan import Bill, Hooks, RunPlan
+from .events import AgentMessage, read_message, to_model_messages
+from .hooks import Bill, Hooks, RunPlan
 from .recovery import digest
 from .results import PausedRun, RunNotes, open_turn, read_history, results_in
 from .run_state import RunState, Slot

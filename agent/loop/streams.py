@@ -17,8 +17,7 @@ from ..engine.drivers.sync import SyncRun
 from ..engine.stream import AsyncStream, Stream, StreamBase
 from ..tools.base import Signal
 from ..types import Message
-from .events import AgentEvent
-from .message_dicts import AgentMessage, MessageLike, read_message
+from .events import AgentEvent, AgentMessage, MessageLike, read_message
 from .results import RunResult
 from .run_state import RunState
 

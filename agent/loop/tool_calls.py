@@ -19,11 +19,9 @@ from ..tools.base import AgentToolResult, NestedTool, Nesting, Signal, Suspended
 from ..tools.execution import Running, tried
 from ..tools.results import error_text, rendered
 from ..types import Message
-from .approval import Allow, Ask, Change, Deny, by_risk, read_decision
-from .events import AgentEvent, ToolExecutionUpdateEvent
+from .events import AgentEvent, ToolExecutionUpdateEvent, to_model_messages
+from .hooks import Allow, Ask, Change, Deny, RunPlan, by_risk, heard, messages_from, read_decision
 from .journal import JournalError, Outcome
-from .message_dicts import to_model_messages
-from .plan import RunPlan, heard, messages_from
 from .recovery import begin, begun_before, finish, note_waiting, recall
 from .results import WaitingCall
 from .run_state import INTERRUPTED, RunState, Slot
@@ -105,7 +103,9 @@ def _decide(plan: RunPlan, record: RunState, slot: Slot, tools: Mapping[str, Too
         yield from note_waiting(plan, record, slot)
 
 
-def _resume_nested(plan: RunPlan, record: RunState, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> None:
+def _resume_nested(
+    plan: RunPlan, record: RunState, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]
+) -> None:
     """Go on with the run of a sub-agent: it knows itself which of its calls were made, and which wait."""
     if not isinstance(tool, NestedTool):
         raise ConfigurationError(

@@ -31,7 +31,7 @@ from .targets import Target, merge_tools, name_targets, share_health
 
 if TYPE_CHECKING:
     from ..calls.preflight import Report
-    from ..loop.plan import Hooks
+    from ..loop.hooks import Hooks
     from ..middleware import Middleware
 
 TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"

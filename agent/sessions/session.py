@@ -20,7 +20,7 @@ from ..errors import ConfigurationError
 from ..graph import DAG
 from ..graph.dag import append_messages, keep_setup, rewind_last_turn
 from ..graph.node import collect_system_prompt, collect_tools
-from ..loop.message_dicts import MessageLike, read_message
+from ..loop.events import MessageLike, read_message
 from ..loop.results import PausedRun, RunResult, SessionPlace
 from ..loop.streams import AsyncRunStream, RunStream, StartedRun
 from ..stores.base import SessionNotFoundError, SessionRecord, Store, StoreError

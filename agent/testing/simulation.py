@@ -15,8 +15,7 @@ from ..engine.context import Context
 from ..engine.drivers.simulated import SimulatedRun, Simulation
 from ..engine.flow import Emit, Flow, Sleep
 from ..errors import Aborted
-from ..loop.events import AgentEvent
-from ..loop.message_dicts import MessageLike, read_message
+from ..loop.events import AgentEvent, MessageLike, read_message
 from ..loop.results import PausedRun, RunResult
 from ..loop.run_state import RunState
 from ..tools.base import FlowTool, ToolContext

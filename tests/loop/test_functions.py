@@ -23,8 +23,8 @@ from agent.loop import (
     SimpleStreamOptions,
     agent_loop,
     agent_loop_continue,
-    to_model_messages,
     stream_function,
+    to_model_messages,
 )
 from agent.testing import scripted_agent
 from agent.types import Message, StreamEvent, TextContent, ThinkingLevel, ToolCall

@@ -17,7 +17,17 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 from typing_extensions import override
 
 from agent import Agent, Hooks, Router, ToolContext, errors, tool
-from agent.loop import Change, Deny, JournalEntry, Journal, JournalError, MemoryJournal, RunResult, SqliteJournal, list_calls
+from agent.loop import (
+    Change,
+    Deny,
+    Journal,
+    JournalEntry,
+    JournalError,
+    MemoryJournal,
+    RunResult,
+    SqliteJournal,
+    list_calls,
+)
 from agent.loop.run_state import INTERRUPTED
 from agent.testing import Script, ScriptedTransport, SimulatedLoop, Simulation, TimedTool, scripted_agent
 from agent.types import Message, ToolCall

@@ -19,7 +19,7 @@ from agent.client import Client
 from agent.engine.drivers.simulated import Stopped
 from agent.engine.flow import AnyEffect, Invoke, Open, Read, Send
 from agent.engine.wire import Answer, WireRequest
-from agent.loop import Allow, Ask, ToolCallRecord, Change, Deny, PausedRun, RunResult, list_calls
+from agent.loop import Allow, Ask, Change, Deny, PausedRun, RunResult, ToolCallRecord, list_calls
 from agent.loop.run_state import INTERRUPTED
 from agent.testing import SimulatedLoop, Simulation
 from agent.tools.base import ToolContext

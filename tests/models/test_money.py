@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from agent import Agent, Router, errors
 from agent.calls.call import priced
 from agent.engine.wire import Answer
-from agent.loop import plan
+from agent.loop import hooks as plan
 from agent.middleware import CostTracker
 from agent.models import ModelFacts, Prices, lookup, register_model
 from agent.models.prices import PROVIDERS, Cost, ServiceTier, load_prices, price, price_list_name, service_tier

@@ -14,7 +14,7 @@ from ...client import Client
 from ...errors import AgentError, ConfigurationError
 from ...graph import DAG, Message
 from ...graph.dag import rewind_last_turn
-from ...loop.approval import BeforeToolCall
+from ...loop.hooks import BeforeToolCall
 from ...loop.results import RunResult
 from ...loop.streams import RunStream
 from ...sessions import AgentSession

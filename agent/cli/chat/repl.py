@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import AgentError
-from ...loop.approval import Allow, Decision, Deny
 from ...loop.events import AgentEvent
+from ...loop.hooks import Allow, Decision, Deny
 from ...loop.results import RunResult
 from ...tools.base import ToolContext
 from ...types import ContentPart, Message, StreamEvent, TextContent, ToolCall

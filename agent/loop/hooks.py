@@ -9,13 +9,101 @@ from typing import Any, TypeAlias
 
 from ..engine.context import Context
 from ..engine.flow import Flow, Invoke
-from ..errors import AgentError, ToolExecutionError
+from ..errors import AgentError, ConfigurationError, ToolExecutionError
 from ..models.prices import to_dollars, to_units
-from ..tools.base import Signal, Tool
-from ..types import AgentRequest, AgentResponse, Message, ToolLoopConfig
-from .approval import AfterToolCall, BeforeToolCall
+from ..tools.base import Signal, Tool, ToolContext
+from ..types import AgentRequest, AgentResponse, Message, ToolCall, ToolLoopConfig
+from .events import AgentMessage, read_message
 from .journal import Journal
-from .message_dicts import AgentMessage, read_message
+
+
+@dataclass(frozen=True)
+class Allow:
+    """Run it, whatever its risk."""
+
+
+@dataclass(frozen=True)
+class Deny:
+    """Do not run it. The model is told the reason."""
+
+    reason: str = "The call was denied."
+
+
+@dataclass(frozen=True)
+class Change:
+    """Run it with these arguments instead. They are checked like the model's own."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A person shall decide: the run pauses, and can be resumed later, in another process."""
+
+    reason: str = "A person has to approve this call."
+
+
+Decision: TypeAlias = Allow | Deny | Change | Ask
+BeforeToolCall: TypeAlias = Callable[..., Any]
+"""`(call, context) → Decision | bool | None`, plain or async. True allows, False denies."""
+AfterToolCall: TypeAlias = Callable[..., Any]
+"""`(call, result, context) → ToolResult | AgentToolResult | str | None`, plain or async. None keeps the result."""
+
+
+def read_decision(said: Any) -> Decision | None:
+    """What a hook said. Anything unknown is an error: taking it for consent could do harm."""
+    match said:
+        case None | Allow() | Deny() | Change() | Ask():
+            return said
+        case True:
+            return Allow()
+        case False:
+            return Deny()
+        case _:
+            raise ConfigurationError(
+                f"before_tool_call said {type(said).__name__}.",
+                field="before_tool_call",
+                fix="Return Allow(), Deny(reason), Change(arguments), Ask(reason), True, False or None.",
+            )
+
+
+def by_risk(tool: Tool, config: ToolLoopConfig) -> Decision:
+    """What holds when nobody has an opinion."""
+    if tool.risk in config.allowed_risks:
+        return Allow()
+    return Deny(f"The tool {tool.name!r} may {_MEANS[tool.risk]}, and that is not allowed here unless it is approved.")
+
+
+_MEANS = {"read": "read", "write": "change things", "network": "use the network", "exec": "run code"}
+
+
+@dataclass(frozen=True)
+class ApprovalRules:
+    """A ready `before_tool_call`: by name or by risk, what to allow, deny or ask about.
+
+    ```python
+    from agent.loop import ApprovalRules
+
+    careful = ApprovalRules(ask={"write", "exec"}, deny={"delete_everything"})
+    ```
+
+    Names go before risks; among either, deny before ask before allow.
+    """
+
+    allow: frozenset[str] | set[str] = frozenset()
+    ask: frozenset[str] | set[str] = frozenset()
+    deny: frozenset[str] | set[str] = frozenset()
+
+    def __call__(self, call: ToolCall, context: ToolContext[Any]) -> Decision | None:
+        for key in (call.name, context.risk):
+            if key in self.deny:
+                return Deny(f"Calls of {call.name!r} are not allowed.")
+            if key in self.ask:
+                return Ask(f"{call.name} needs approval.")
+            if key in self.allow:
+                return Allow()
+        return None
+
 
 ModelCall: TypeAlias = Callable[[Sequence[Message], int, Context], Flow[AgentResponse]]
 """Ask the model: with a conversation, in which turn, within which limits. While it streams, it emits StreamEvents."""
@@ -26,7 +114,7 @@ class Hooks:
     """Who has a say in a run. Each may be plain or async; plain ones are kept off an event loop.
 
     Args:
-        before_tool_call: See `agent.loop.approval`.
+        before_tool_call: See `agent.loop.hooks`.
         after_tool_call: May replace a result before the model sees it.
         transform_context: What of the conversation matters for the next question, such as a `Compaction`.
         convert_to_llm: What becomes of messages with roles of their own; by default they are left out.
