@@ -199,7 +199,7 @@ class Client:
     ) -> BatchStream:
         """As `batch`, with each item as soon as it is done. Nothing is sent before the first is asked for."""
         from .batch.streams import BatchStream  # lazy: only batches need it
-        from .batch.worker import BatchPlan  # lazy: only batches need it
+        from .batch.values import BatchPlan  # lazy: only batches need it
 
         return BatchStream(BatchPlan(*self._batched(requests, concurrency, on_progress, options), awaiting=False))
 
@@ -213,12 +213,12 @@ class Client:
     ) -> AsyncBatchStream:
         """As `batch_stream`, for `async for`. There is nothing to await first."""
         from .batch.streams import AsyncBatchStream  # lazy: only batches need it
-        from .batch.worker import BatchPlan  # lazy: only batches need it
+        from .batch.values import BatchPlan  # lazy: only batches need it
 
         return AsyncBatchStream(BatchPlan(*self._batched(requests, concurrency, on_progress, options), awaiting=True))
 
     def _batched(self, requests: Any, concurrency: int, on_progress: Any, options: Mapping[str, Any]) -> Any:
-        from .batch.worker import read_options  # lazy: only batches need it
+        from .batch.values import read_options  # lazy: only batches need it
 
         ask, ours = read_options(self, {**options, "concurrency": concurrency, "on_progress": on_progress})
         return ask, requests, ours
@@ -321,14 +321,14 @@ class Client:
         return flow(context or Context()), run
 
     def _running(self, request: RequestLike | PausedRun, options: Mapping[str, Any], *, streaming: bool) -> Any:
-        from .loop.flow import looped  # lazy: only runs need it
-        from .loop.setup import begun  # lazy: only runs need it
+        from .loop.flow import run_loop  # lazy: only runs need it
+        from .loop.setup import prepare_run  # lazy: only runs need it
 
         caller, changes = self._chosen(options)
-        run = begun(caller, request, changes, streaming=streaming)
+        run = prepare_run(caller, request, changes, streaming=streaming)
 
         def flow(context: Context) -> Any:
-            looping = looped(run.plan, run.record, context)
+            looping = run_loop(run.plan, run.record, context)
             return caller._overheard(looping, run, streaming=streaming) if caller.middleware else looping
 
         return caller, run, flow

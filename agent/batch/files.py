@@ -33,8 +33,16 @@ from ..types import AgentResponse
 from .ledger import Ledger
 from .records import Line, answered, failed, lines_of
 from .streams import BatchStream
-from .values import BatchInterrupted, BatchItem, BatchProgress
-from .worker import CONCURRENCY, Ask, BatchPlan, Options, read_options
+from .values import (
+    CONCURRENCY,
+    BatchInterrupted,
+    BatchItem,
+    BatchPlan,
+    BatchProgress,
+    Options,
+    SendRequest,
+    read_options,
+)
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -131,7 +139,7 @@ def run_file(
 class _Run:
     """One run over a file."""
 
-    def __init__(self, ask: Ask, source: BinaryIO, ledger: Ledger) -> None:
+    def __init__(self, ask: SendRequest, source: BinaryIO, ledger: Ledger) -> None:
         self._ask_model = ask
         self._source = source
         self._ledger = ledger

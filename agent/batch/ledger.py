@@ -34,7 +34,7 @@ class BatchFileError(AgentError):
         self.fix = fix
 
 
-class Output:
+class FileOutput:
     """One file, open for adding lines and closed to other processes."""
 
     def __init__(self, path: Path, name: str) -> None:
@@ -120,7 +120,7 @@ class Output:
         os.close(self._descriptor)
 
 
-class Stream:
+class StreamOutput:
     """Standard output, say: lines go out, and nobody can tell later which."""
 
     repaired = False
@@ -159,7 +159,7 @@ class Ledger:
     added later only the numbers are kept, so that an input of any length needs no memory for it.
     """
 
-    def __init__(self, answers: Output | Stream, failures: Output | Stream) -> None:
+    def __init__(self, answers: FileOutput | StreamOutput, failures: FileOutput | StreamOutput) -> None:
         self._answers, self._failures = answers, failures
         self.answered: dict[str | int, str] = {}
         self.failed: dict[str | int, str] = {}
@@ -180,9 +180,9 @@ class Ledger:
     def in_files(cls, target: Path, failures: Path) -> Self:
         """Opens both, for this process alone."""
         with contextlib.ExitStack() as undo:
-            answers = Output(target, "target")
+            answers = FileOutput(target, "target")
             undo.callback(answers.close)
-            failing = Output(failures, "failures")
+            failing = FileOutput(failures, "failures")
             undo.callback(failing.close)
             made = cls(answers, failing)
             for folder in {target.parent, failures.parent}:
@@ -193,7 +193,7 @@ class Ledger:
     @classmethod
     def on_stream(cls, stream: BinaryIO) -> Self:
         """Both go to one stream, and nothing is known of earlier runs."""
-        both = Stream(stream)
+        both = StreamOutput(stream)
         return cls(both, both)
 
     def forget_failures(self) -> None:

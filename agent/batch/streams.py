@@ -20,9 +20,8 @@ from typing_extensions import override
 from ..engine.drivers.user_code import LoopThread
 from ..engine.stream import AsyncStream, Stream
 from ..engine.wire import GRACE
-from .scheduler import LATER, BatchView, Scheduler
-from .values import BatchInputError, BatchInterrupted, BatchItem, BatchResult
-from .worker import Ask, BatchPlan, RequestRunner
+from .scheduler import LATER, BatchView, RequestRunner, Scheduler
+from .values import BatchInputError, BatchInterrupted, BatchItem, BatchPlan, BatchResult, SendRequest
 
 _HEARING = 1.0
 """Seconds after which somebody who waits looks whether there was a signal."""
@@ -143,7 +142,7 @@ class BatchStream(BatchView, Stream[BatchItem, BatchResult]):
 class _Worker:
     """The loop's thread, and what comes from there. It does not know the stream, which may be left to the collector."""
 
-    def __init__(self, ask: Ask, context: contextvars.Context) -> None:
+    def __init__(self, ask: SendRequest, context: contextvars.Context) -> None:
         self.outcomes: SimpleQueue[BatchItem] = SimpleQueue()
         self._thread = LoopThread()
         made: SimpleQueue[RequestRunner] = SimpleQueue()

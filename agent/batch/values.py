@@ -5,16 +5,25 @@ These are facts only. Who asks, and when, is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+import contextvars
+import math
+import warnings
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from typing_extensions import override
 
+from .. import errors
+from ..calls.requests import read_request
+from ..engine.context import ambient_deadline
 from ..errors import AgentError
-from ..types import AgentResponse, Usage
+from ..types import AgentRequest, AgentResponse, Message, Usage
 
 if TYPE_CHECKING:
+    from ..client import Client
     from ..types import Attempt
 
 
@@ -195,3 +204,207 @@ class BatchInterrupted(KeyboardInterrupt):
     def __init__(self, result: Any = None) -> None:
         super().__init__("the batch was interrupted")
         self.result = result
+
+
+CONCURRENCY = 32
+"""Requests under way at a time, unless said otherwise."""
+
+SendRequest: TypeAlias = Callable[[Any], Awaitable[AgentResponse]]
+OnProgress: TypeAlias = Callable[[BatchProgress], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a batch goes about its work; see `Client.batch`."""
+
+    concurrency: int = CONCURRENCY
+    on_progress: OnProgress | None = None
+    progress: bool = False
+    total: int | None = None
+    max_failures: int | None = None
+    max_cost: float | None = None
+    max_seconds: float | None = None
+    earlier: int = 0
+
+    def __post_init__(self) -> None:
+        _whole("concurrency", self.concurrency, least=1)
+        if self.total is not None:
+            _whole("total", self.total, least=0)
+        if self.max_failures is not None:
+            _whole("max_failures", self.max_failures, least=1)
+        for name in ("max_cost", "max_seconds"):
+            _above_zero(name, getattr(self, name))
+        if self.on_progress is not None and not callable(self.on_progress):
+            raise errors.ConfigurationError(
+                "on_progress cannot be called.", field="on_progress", fix="Pass a function of a BatchProgress."
+            )
+
+
+_NAMES = frozenset(Options.__dataclass_fields__) - {"earlier"}
+
+
+def read_options(caller: Client, given: Mapping[str, Any]) -> tuple[SendRequest, Options]:
+    """How each request is asked, and how the batch goes about it. What is wrong with either is raised here, once."""
+    options = Options(**{name: value for name, value in given.items() if name in _NAMES})
+    chosen, overrides = caller._chosen({name: value for name, value in given.items() if name not in _NAMES})
+    _check_ready(chosen)
+    if not overrides:
+        return chosen.acomplete, options
+    read_request("", overrides)
+    return partial(chosen.acomplete, **overrides), options
+
+
+def _check_ready(caller: Client) -> None:
+    """A key that is missing is missing for every request."""
+    caller._call(streaming=False)
+    problems = {target.name: target.problem for target in getattr(caller, "targets", ())}
+    if problems and all(problems.values()):
+        told = "; ".join(f"{name}: {str(problem).rstrip('.')}" for name, problem in problems.items())
+        raise errors.AuthenticationError(f"None of the targets can be asked: {told}.")
+
+
+def _whole(name: str, value: Any, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise errors.ConfigurationError(
+            f"{name} is {value!r}.", field=name, fix=f"Use a whole number of at least {least}."
+        )
+
+
+def _above_zero(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise errors.ConfigurationError(f"{name} is {value!r}.", field=name, fix="Use a number above 0.")
+
+
+def read_source(requests: Any, *, awaiting: bool) -> Any:
+    """The requests as they were passed in. What can be iterated but can only be a mistake is refused."""
+    if isinstance(requests, str | bytes | Mapping | Message | AgentRequest):
+        raise errors.ConfigurationError(
+            f"A batch is made from several requests, not from one {type(requests).__name__}.",
+            field="requests",
+            fix="Pass a list of requests; one request is for complete().",
+        )
+    if isinstance(requests, Iterable) or (awaiting and isinstance(requests, AsyncIterable)):
+        return requests
+    if isinstance(requests, AsyncIterable):
+        fix = "Use abatch, which takes async iterables, too."
+    else:
+        fix = "Pass a list, a generator, or anything else that can be iterated."
+    raise errors.ConfigurationError(
+        f"A batch cannot be made from {type(requests).__name__}.", field="requests", fix=fix
+    )
+
+
+class BatchPlan:
+    """One batch: what is asked, whom, and within which limits."""
+
+    __slots__ = ("ask", "options", "sized", "source", "total")
+
+    def __init__(self, ask: SendRequest, requests: Any, options: Options, *, awaiting: bool) -> None:
+        self.ask = ask
+        self.source = read_source(requests, awaiting=awaiting)
+        self.options = options
+        length = len(requests) if hasattr(requests, "__len__") else None
+        self.total = length if options.total is None else options.total
+        self.sized = length is not None and not (awaiting and isinstance(requests, AsyncIterable))
+        """Whether what is left of the requests can be read when nothing more is asked."""
+
+    def context(self) -> contextvars.Context:
+        """In which the requests are asked: the caller's, with the deadline of the batch for each of them."""
+        context = contextvars.copy_context()
+        if self.options.max_seconds is not None:
+            until = min(ambient_deadline.get(), monotonic() + self.options.max_seconds)
+            context.run(ambient_deadline.set, until)
+        return context
+
+
+class ProgressTracker:
+    """Adds up what was done, tells whoever wants to know, and says when a limit is reached. O(1) for each item."""
+
+    def __init__(self, plan: BatchPlan, on_progress: OnProgress | None) -> None:
+        options = plan.options
+        self._options = options
+        self._on_progress = on_progress
+        self._began = monotonic()
+        self._until = math.inf if options.max_seconds is None else self._began + options.max_seconds
+        self._progress = BatchProgress(total=plan.total, earlier=options.earlier)
+        self.stopped: str | None = None
+        """Why nothing more is asked, once that is so."""
+
+    @property
+    def progress(self) -> BatchProgress:
+        return replace(self._progress, elapsed=monotonic() - self._began)
+
+    def add(self, item: BatchItem) -> None:
+        cost, tokens, unpriced = _bill(item)
+        so_far = self._progress
+        self._progress = BatchProgress(
+            done=so_far.done + 1,
+            failed=so_far.failed + (item.error is not None),
+            total=so_far.total,
+            cost=so_far.cost + cost,
+            unpriced=so_far.unpriced + unpriced,
+            tokens=so_far.tokens + tokens,
+            elapsed=monotonic() - self._began,
+            earlier=so_far.earlier,
+        )
+        if self.stopped is None:
+            self.stopped = self._limit_reached()
+        if item.error is not None:
+            self.may_go_on()  # if it failed because the time is over, that is so also when nothing more is to be asked
+        if self._on_progress is not None:
+            self._tell()
+
+    @property
+    def out_of_time(self) -> bool:
+        return monotonic() >= self._until
+
+    def may_go_on(self) -> bool:
+        """Whether another request may be asked."""
+        if self.stopped is None and self.out_of_time:
+            self.stopped = f"max_seconds: {self._options.max_seconds:g} seconds have passed"
+        return self.stopped is None
+
+    def never_asked(self) -> errors.AgentError:
+        """The outcome of a request that was not asked any more."""
+        message = f"Not asked: the batch was stopped by {self.stopped}."
+        if self.stopped is not None and self.stopped.startswith("max_seconds"):
+            return errors.TimeoutError(message, deadline=True)
+        return errors.Aborted(message)
+
+    def _limit_reached(self) -> str | None:
+        progress, options = self._progress, self._options
+        if options.max_failures is not None and progress.failed >= options.max_failures:
+            return f"max_failures: {progress.failed} of {progress.done} requests failed"
+        if options.max_cost is None:
+            return None
+        if progress.cost >= options.max_cost:
+            return f"max_cost: ${progress.cost:.6f} of ${options.max_cost:g} is spent"
+        if progress.unpriced:
+            return "max_cost: nobody knows the price of this model, so the limit cannot be kept"
+        return None
+
+    def _tell(self) -> None:
+        assert self._on_progress is not None
+        try:
+            self._on_progress(self._progress)
+        except Exception as error:
+            # A mistake in the display must not cost the answers, which are paid for.
+            self._on_progress = None
+            warnings.warn(
+                f"on_progress is not called any more, because it raised {type(error).__name__}: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _bill(item: BatchItem) -> tuple[float, int, bool]:
+    """Dollars and tokens of all attempts for one request, and whether some of it has no known price."""
+    cost, unpriced = 0.0, False
+    for attempt in item.attempts:
+        if attempt.cost is not None:
+            cost += attempt.cost
+        elif attempt.usage is not None:
+            unpriced = True
+    return cost, sum(usage.total_tokens for usage in usages_of(item)), unpriced

@@ -30,7 +30,7 @@ from .hooks import RunPlan, heard, messages_from, takes_second
 from .recovery import note_answer, note_end, note_message, restored
 from .results import RunResult
 from .run_state import RunState, Speaking
-from .setup import Runner, begun, pause_run
+from .setup import Runner, pause_run, prepare_run
 from .tool_calls import run_calls
 
 
@@ -38,7 +38,7 @@ class _Waits(Exception):
     """Calls wait for a person. Internal: it only leaves the loops."""
 
 
-def looped(plan: RunPlan, record: RunState, context: Context) -> Flow[RunResult]:
+def run_loop(plan: RunPlan, record: RunState, context: Context) -> Flow[RunResult]:
     """Run to the end, or to the point where a person has to decide."""
     record.began = yield from Now()
     try:
@@ -238,11 +238,11 @@ class SubAgent(NestedTool):
         if nesting.journal is not None and (self.runner.hooks is None or self.runner.hooks.journal is None):
             options.setdefault("journal", nesting.journal)
         request = nesting.paused or _task(arguments)
-        run = begun(self.runner, request, options, streaming=False, is_retried=nesting.is_retried())
+        run = prepare_run(self.runner, request, options, streaming=False, is_retried=nesting.is_retried())
         run.record.bill_caller = context.account
         deadline = nesting.context.deadline
         result: RunResult = yield from intercept(
-            looped(run.plan, run.record, Context(deadline=deadline)), _report_as_progress
+            run_loop(run.plan, run.record, Context(deadline=deadline)), _report_as_progress
         )
         return Suspended(result.paused) if result.paused is not None and context.nesting else _answer(result)
 

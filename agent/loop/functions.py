@@ -20,10 +20,11 @@ from ..errors import AgentError, ConfigurationError, ProviderError
 from ..tools.base import AgentTool, Signal, Tool
 from ..tools.functions import as_tool
 from ..transports import shared_transport
-from ..types import AgentRequest, AgentResponse, Message, Role, StreamEvent, ThinkingLevel
-from .flow import looped
-from .events import AgentMessage, MessageLike, read_message
-from .hooks import Hooks, ModelCall, RunPlan, heard
+from ..types import AgentRequest, AgentResponse, Message, Role, StreamEvent, ThinkingLevel, ToolLoopConfig
+from .events import AgentMessage, AssistantMessageEvent, MessageLike, read_message
+from .flow import run_loop
+from .hooks import AfterToolCall, BeforeToolCall, Hooks, ModelCall, RunPlan, heard
+from .journal import Journal
 from .run_state import RunState
 
 
@@ -393,7 +394,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 async def _driven(plan: RunPlan, record: RunState, events: EventStream, signal: Signal) -> None:
-    run = AioRun(shared_transport("http"), looped(plan, record, RunContext()))
+    run = AioRun(shared_transport("http"), run_loop(plan, record, RunContext()))
     watching = asyncio.get_running_loop().create_task(_abandoned_at(signal, run))
     try:
         while (told := await run.advance()) is not None:

@@ -141,7 +141,7 @@ class Runner(Protocol):
     def own_tools(self, response: AgentResponse | None) -> Sequence[Any]: ...
 
 
-class Run:
+class PreparedRun:
     """A run that can be started once, by whichever driver."""
 
     __slots__ = ("deadline", "plan", "record")
@@ -153,14 +153,14 @@ class Run:
         """Seconds for the whole of it."""
 
 
-def begun(
+def prepare_run(
     runner: Runner,
     request: RequestLike | PausedRun,
     options: Mapping[str, Any],
     *,
     streaming: bool,
     is_retried: bool = False,
-) -> Run:
+) -> PreparedRun:
     """Make a run ready. What is wrong with the request is raised here, before anything is sent.
 
     The options `history` and `prompts` stand for the request's messages and input where these hold more than a request
@@ -195,7 +195,7 @@ def begun(
         is_retried=is_retried,
     )
     limits = [limit for limit in (prepared.deadline, config.time_budget) if limit is not None]
-    return Run(plan, record, min(limits, default=None))
+    return PreparedRun(plan, record, min(limits, default=None))
 
 
 def _config(given: Any, own: ToolLoopConfig) -> ToolLoopConfig:

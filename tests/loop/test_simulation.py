@@ -12,7 +12,7 @@ import pytest
 from agent.engine.flow import Flow
 from agent.loop import flow, recovery, tool_calls
 from agent.loop.journal import JournalError, list_calls
-from agent.loop.run_state import INTERRUPTED, Record, Slot
+from agent.loop.run_state import INTERRUPTED, RunState, Slot
 from agent.tools.execution import performed
 from agent.types import ToolResult
 from tests.conftest import SEED
@@ -221,17 +221,17 @@ def _share_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _tell_results_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ready_results(self: Record) -> list[Any]:
+    def ready_results(self: RunState) -> list[Any]:
         ready = [slot.message for slot in self.slots if slot.result is not None]
         fresh = [message for message in ready if message not in self.added]
         self.told_results += len(fresh)
         return self.say(*fresh)
 
-    monkeypatch.setattr(Record, "ready_results", ready_results)
+    monkeypatch.setattr(RunState, "ready_results", ready_results)
 
 
 def _leave_calls_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Record, "_answered", lambda self: [])
+    monkeypatch.setattr(RunState, "_answered", lambda self: [])
 
 
 def _skip_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,11 +281,11 @@ def _ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _lose_the_bill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Record, "account", lambda self, response: None)
+    monkeypatch.setattr(RunState, "account", lambda self, response: None)
 
 
 def _begin_anew_with_every_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    def replay(plan: Any, record: Record, data: Mapping[str, Any]) -> None:
+    def replay(plan: Any, record: RunState, data: Mapping[str, Any]) -> None:
         record.known = {}
 
     monkeypatch.setattr(recovery, "_replay", replay)

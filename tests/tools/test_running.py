@@ -108,7 +108,7 @@ async def _stays(closed: list[str]) -> None:
         raise
 
 
-def begun(awaitable: Leavable, *, cancelled: bool) -> Any:
+def start_awaiting(awaitable: Leavable, *, cancelled: bool) -> Any:
     """Its steps, the first of which were made in a loop that has ended since."""
 
     async def begin() -> Any:
@@ -124,7 +124,7 @@ def begun(awaitable: Leavable, *, cancelled: bool) -> Any:
 def test_a_coroutine_is_closed_with_whoever_awaits_it() -> None:
     closed: list[str] = []
     awaitable = Leavable(_stays(closed), lambda: False)
-    begun(awaitable, cancelled=False).close()
+    start_awaiting(awaitable, cancelled=False).close()
     assert closed == ["closed"]
     assert awaitable.closed
 
@@ -134,7 +134,7 @@ def test_a_coroutine_that_was_given_up_is_not_run_again_when_its_loop_is_gone(mo
     monkeypatch.setattr(execution, "_keep_for_ever", kept.append)
     closed: list[str] = []
     awaitable = Leavable(_stays(closed), lambda: True)
-    begun(awaitable, cancelled=True).close()
+    start_awaiting(awaitable, cancelled=True).close()
     assert awaitable.closed
     assert closed == []
     assert [each.__name__ for each in kept] == ["_as_coroutine", "_stays", "sleep"]
