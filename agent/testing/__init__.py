@@ -22,7 +22,7 @@ from .chaos import Chaos, FaultyTransport, Injected
 from .conformance import WIRE_FORMAT_CASES, check_wire_format
 from .faults import FAULTS, Exchange, Fault
 from .httpx_mode import use_httpx
-from .rules import Violation, broken_rules
+from .rules import Violation, find_violations
 from .server import LoopbackServer, RawAnswer, VendorScript
 from .simulation import SimulatedLoop, TimedTool, simulate, start
 from .stores import STORE_CASES, check_store
@@ -51,9 +51,9 @@ __all__ = [
     "TimedTool",
     "VendorScript",
     "Violation",
-    "broken_rules",
     "check_store",
     "check_wire_format",
+    "find_violations",
     "scripted_agent",
     "simulate",
     "start",

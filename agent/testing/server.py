@@ -1,12 +1,11 @@
-"""A real HTTP server on loopback that plays scripted answers, breaks them as told, and watches its connections.
+"""HTTP server on loopback for tests: scripted responses, broken connections, and records of requests.
 
-It runs in a thread of its own on a free port. It is for tests and demonstrations and speaks just enough HTTP/1.1.
+It runs in its own thread on a free port, and supports only the necessary parts of HTTP/1.1.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import ssl
 import struct
@@ -27,27 +26,27 @@ from .. import errors
 from ..engine.wire import Answer, Network, WireRequest
 from ..providers import find_server_dialect, server_dialects
 from ..providers.scripted import Line, Script, count_words, encode_error_answer
-from .rules import Judge, Violation
+from .rules import RequestValidator, Violation
 
 
 @dataclass(slots=True)
 class RawAnswer(Answer):
-    """An answer whose pieces go to the socket as they are, status line and framing included."""
+    """A response whose pieces are written to the socket unchanged, including status line and framing."""
 
 
 class LoopbackServer:
-    """Serves until it is closed; a `with` block closes it.
+    """HTTP server on loopback. It starts immediately and is a context manager.
 
     Args:
-        network: Decides what becomes of each request, such as a `Script`. The request's `url` is the path.
-        ssl_context: Serve TLS with this.
+        network: Answers the requests, such as a `Script`. The request's `url` is the path.
+        ssl_context: Context for TLS. Without one, the server speaks plain HTTP.
     """
 
     def __init__(self, network: Network, *, ssl_context: ssl.SSLContext | None = None) -> None:
         self.network = network
         self.requests: list[WireRequest] = []
-        self.hangups: list[tuple[str, float]] = []
-        """Paths whose answer the client did not wait for, and when it left (time.monotonic)."""
+        self.disconnects: list[tuple[str, float]] = []
+        """Path and time (time.monotonic) of each response during which the client disconnected."""
         self.open_connections = 0
         self.connections_made = 0
         self._ssl_context = ssl_context
@@ -81,16 +80,16 @@ class LoopbackServer:
     ) -> None:
         self.close()
 
-    def wait_until(self, condition: Callable[[], bool], within: float = 2.0) -> bool:
-        """Give the network a moment; whether the condition came true."""
-        end = time.monotonic() + within
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 2.0) -> bool:
+        """Wait until a condition is true. Returns False on timeout."""
+        end = time.monotonic() + timeout
         while not condition():
             if time.monotonic() >= end:
                 return False
             time.sleep(0.002)
         return True
 
-    # The server's thread
+    # In the server's thread.
 
     def _main(self, ready: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
@@ -104,7 +103,7 @@ class LoopbackServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         self._stop = asyncio.Event()
-        # Not asyncio's own server: closed when it has just accepted a connection, that one loses the socket.
+        # asyncio.Server leaks the socket of a connection that it accepts while it is closed.
         with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
             listener.setblocking(False)
             self._port = listener.getsockname()[1]
@@ -112,7 +111,7 @@ class LoopbackServer:
             ready.set()
             await self._stop.wait()
             self._loop.remove_reader(listener)
-        # Again and again: a task that is just cancelling another takes the news for that one's.
+        # Repeated, because a task that is awaiting a cancelled task swallows its own cancellation.
         while self._connections:
             for task in self._connections:
                 task.cancel()
@@ -121,15 +120,15 @@ class LoopbackServer:
             await asyncio.sleep(0)  # sockets are closed in a later step of the loop
 
     def _accept(self, listener: socket.socket) -> None:
-        with suppress(BlockingIOError, ConnectionAbortedError):  # the client has thought better of it
+        with suppress(BlockingIOError, ConnectionAbortedError):  # the client has disconnected
             accepted, _ = listener.accept()
             accepted.setblocking(False)
-            # asyncio does not see that this is TCP; small pieces would wait 40 ms for each other.
+            # asyncio does not set it on accepted sockets. Without it, small writes are delayed by 40 ms.
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = self._loop.create_task(self._connection(accepted))
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
-            task.add_done_callback(lambda _: accepted.close())  # a task that is cancelled early never begins
+            task.add_done_callback(lambda _: accepted.close())  # a task that is cancelled early never starts
 
     async def _connection(self, accepted: socket.socket) -> None:
         writer: asyncio.StreamWriter | None = None
@@ -145,31 +144,31 @@ class LoopbackServer:
             writer.close()
             await writer.wait_closed()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # the client has left, or the server is closing
+            pass  # the client has disconnected, or the server is closing
         finally:
             if writer is not None:
                 self.open_connections -= 1
-                with suppress(AttributeError):  # asyncio's: closed, and emptied only then, it has forgotten its loop
+                with suppress(AttributeError):  # a closed transport of asyncio may have no loop any more
                     writer.transport.abort()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request and its answer; whether the connection stays."""
+        """Handle one request. Returns whether the connection stays open."""
         request = await _read_request(reader)
         self.requests.append(request)
-        playing = asyncio.ensure_future(self._play(request, writer))
-        leaving = asyncio.ensure_future(reader.read(1))
+        response = asyncio.ensure_future(self._respond(request, writer))
+        disconnect = asyncio.ensure_future(reader.read(1))
         try:
-            await asyncio.wait({playing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if playing.done() and not isinstance(playing.exception(), OSError):  # writing to one who has left fails
-                return playing.result()
-            self.hangups.append((request.url, time.monotonic()))
+            await asyncio.wait({response, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if response.done() and not isinstance(response.exception(), OSError):  # raised after a disconnect
+                return response.result()
+            self.disconnects.append((request.url, time.monotonic()))
             return False
         finally:
-            await _cancel(playing)
-            await _cancel(leaving)
+            await _cancel(response)
+            await _cancel(disconnect)
 
-    async def _play(self, request: WireRequest, writer: asyncio.StreamWriter) -> bool:
-        answer = _asked(self.network, request)
+    async def _respond(self, request: WireRequest, writer: asyncio.StreamWriter) -> bool:
+        answer = _call_network(self.network, request)
         if answer.after:
             await asyncio.sleep(answer.after)
         if answer.failure is not None:
@@ -196,13 +195,13 @@ class LoopbackServer:
         return not raw
 
 
-def _asked(network: Network, request: WireRequest) -> Answer:
-    """What raises in a script or in a function is said to the client, who would otherwise see a lost connection."""
+def _call_network(network: Network, request: WireRequest) -> Answer:
+    """Answer a request, with status 400 if the script raises. The client sees the message, not a lost connection."""
     try:
         return network(request)
     except Exception as error:
-        said = {"message": f"{type(error).__name__}: {error}", "type": "the_script_failed"}
-        return Answer([json.dumps({"error": said}).encode()], status=400, headers={"content-type": "application/json"})
+        body = {"error": {"message": f"{type(error).__name__}: {error}", "type": "script_error"}}
+        return _json_answer(to_json(body), status=400)
 
 
 async def _read_request(reader: asyncio.StreamReader) -> WireRequest:
@@ -228,34 +227,33 @@ def _chunk(data: bytes) -> bytes:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Break the connection so that the client sees a reset. Closed without this, it would seem to end in peace."""
-    wire: socket.socket = writer.get_extra_info("socket")
-    wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    """Reset the connection. A plain close would look like a regular end."""
+    connection: socket.socket = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 
 async def _cancel(task: asyncio.Future[Any]) -> None:
     task.cancel()
-    with suppress(asyncio.CancelledError, OSError):  # awaited even if it is done: nobody else asks for its error
+    with suppress(asyncio.CancelledError, OSError):  # asyncio logs errors of tasks that are never awaited
         await task
 
 
 class VendorScript(Script):
-    """A script for a `LoopbackServer` that answers each request in the wire format of the path it was sent to.
+    """Script for a `LoopbackServer` that answers in the wire format of the request's path.
 
-    Chat Completions, Responses, Anthropic's Messages and Gemini's generateContent; see `Script` for the lines. Without
-    any lines it echoes, and fills in schemas and forced tools, in each of them. Requests to count tokens are answered
-    with the number of words, and take no line.
+    It supports Chat Completions, Responses, Anthropic's Messages and Gemini's generateContent. Without lines, it
+    echoes, and generates values for schemas and forced tools. A token count is the number of words, and uses no line.
 
     Args:
         lines: See `Script`.
         delay: Seconds between the pieces of a stream.
-        strict: Judge each request by the rules of its API first. One that breaks a rule gets status 400 in the
-            vendor's own format, and takes no line; `refusals` has what was wrong.
-        signatures: Looked at only if strict: signatures, sealed reasoning and ids of stored items that the vendor
-            knows besides those that this script has issued. A set, or whatever else can say what is in it.
-        extra_keys: Looked at only if strict: keys of a body that are fine although the API does not have them, such
-            as those of a vendor that speaks a dialect of it.
+        strict: Validate each request against the rules of its API. An invalid one gets status 400 in the vendor's
+            format and uses no line; `refusals` has the violations.
+        signatures: With `strict`, signatures, encrypted reasoning and ids of stored items that are valid in addition to
+            those that this script has issued.
+        extra_keys: With `strict`, keys that are valid in addition to those of the wire format, such as a compatible
+            vendor's.
     """
 
     def __init__(
@@ -267,38 +265,36 @@ class VendorScript(Script):
         extra_keys: Container[str] = (),
     ) -> None:
         super().__init__(*lines, delay=delay)
-        self._judge = Judge(signatures, extra_keys) if strict else None
+        self._validator = RequestValidator(signatures, extra_keys) if strict else None
         self.refusals: deque[Violation] = deque(maxlen=10_000)
-        """What was wrong with the requests that were refused, in order."""
+        """Violations of the rejected requests, in order."""
 
     @override
     def __call__(self, request: WireRequest) -> Answer:
-        if self._judge is None:
+        if self._validator is None:
             return self._respond(request)
-        verdict = self._judge.verdict(request.url, request.body)
-        if verdict is not None:
-            violation, complaint = verdict
+        if (invalid := self._validator.validate(request.url, request.body)) is not None:
+            violation, body = invalid
             self.refusals.append(violation)
-            return self._refuse(request, complaint)
+            return self._reject(request, body)
         answer = self._respond(request)
         if answer.status == 200:
-            self._judge.heard(
-                request.url, (piece.outcome for piece in answer.iter_pieces() if isinstance(piece.outcome, bytes))
-            )
+            pieces = (piece.outcome for piece in answer.iter_pieces() if isinstance(piece.outcome, bytes))
+            self._validator.record_response(request.url, pieces)
         return answer
 
-    def _refuse(self, request: WireRequest, complaint: dict[str, Any]) -> Answer:
+    def _reject(self, request: WireRequest, body: dict[str, Any]) -> Answer:
         try:
             number = self._record(request)[1]
-        except ValueError:  # no JSON, so there is nothing to put on record
+        except ValueError:  # the body is not JSON
             number = 0
-        return _json_answer(to_json(complaint), number, status=400)
+        return _json_answer(to_json(body), number, status=400)
 
     def _respond(self, request: WireRequest) -> Answer:
         server = find_server_dialect(request.url)
         if server is None:
             path = urlsplit(request.url).path
-            error = errors.ModelNotFoundError(f"a VendorScript does not answer {path}", code="not_found")
+            error = errors.ModelNotFoundError(f"no wire format has the path {path}", code="not_found")
             return encode_error_answer(error, server_dialects()[0])
         if server.match_endpoint(request.url) == "count":
             body, number = self._record(request)
@@ -306,5 +302,5 @@ class VendorScript(Script):
         return self._answer(request, server)
 
 
-def _json_answer(body: bytes, number: int, status: int = 200) -> Answer:
+def _json_answer(body: bytes, number: int = 0, status: int = 200) -> Answer:
     return Answer([body], status=status, headers={"content-type": "application/json", "x-request-id": f"req_{number}"})

@@ -63,7 +63,7 @@ def test_an_answer_appears_while_it_arrives(server: LoopbackServer) -> None:
 
 
 def test_ctrl_c_ends_the_answer_and_leaves_a_clean_line(server: LoopbackServer) -> None:
-    before = len(server.hangups)
+    before = len(server.disconnects)
     with Terminal("run", "-m", MODEL, "slowly", env=environment(server.url), look=True) as terminal:
         terminal.see("word5 ")
         began = time.monotonic()
@@ -76,7 +76,7 @@ def test_ctrl_c_ends_the_answer_and_leaves_a_clean_line(server: LoopbackServer) 
         assert all(line.startswith("word") for line in words)  # and no empty line behind them
         assert last == "the terminal is as it was"
         assert terminal.screen.cursor.x == 0
-    assert server.wait_until(lambda: len(server.hangups) > before), "the vendor was not told to stop"
+    assert server.wait_until(lambda: len(server.disconnects) > before), "the vendor was not told to stop"
 
 
 def test_a_resized_terminal_loses_nothing(server: LoopbackServer) -> None:

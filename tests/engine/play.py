@@ -109,7 +109,7 @@ def agent_at(server: LoopbackServer, mode: str = "any", **options: Any) -> Agent
 
 
 def hung_up(server: LoopbackServer, mode: str = "any", within: float = 2.0) -> bool:
-    return server.wait_until(lambda: any(f"/{mode}" in path for path, _ in server.hangups), within)
+    return server.wait_until(lambda: any(f"/{mode}" in path for path, _ in server.disconnects), within)
 
 
 @contextmanager

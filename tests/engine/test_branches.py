@@ -427,7 +427,7 @@ def test_cancelling_a_race_closes_everything(real_stage: Stage) -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     sync() if real_stage.name == "sync" else asyncio.run(aio())
-    assert real_stage.server.wait_until(lambda: len(real_stage.server.hangups) == 2)
+    assert real_stage.server.wait_until(lambda: len(real_stage.server.disconnects) == 2)
     assert not branch_threads()
 
 

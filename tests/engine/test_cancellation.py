@@ -136,7 +136,7 @@ def test_a_timeout_around_a_call_is_the_callers_and_not_ours(stalling: LoopbackS
             task = asyncio.current_task()
             assert task is not None
             assert task.cancelling() == 0
-        assert await asyncio.to_thread(stalling.wait_until, lambda: len(stalling.hangups) == 2)
+        assert await asyncio.to_thread(stalling.wait_until, lambda: len(stalling.disconnects) == 2)
         assert len(stalling.requests) == 2
 
     asyncio.run(main())
@@ -173,7 +173,7 @@ def test_a_second_cancellation_does_not_stop_the_closing(
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        assert await asyncio.to_thread(stalling.wait_until, lambda: len(stalling.hangups) == 4)
+        assert await asyncio.to_thread(stalling.wait_until, lambda: len(stalling.disconnects) == 4)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(main())

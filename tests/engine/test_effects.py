@@ -71,7 +71,7 @@ def test_a_body_that_was_let_go_is_closed_before_the_flow_waits(stage: Stage) ->
     if stage.name == "simulated":
         assert stage.simulation.open_bodies_while_sleeping == 0  # type: ignore[attr-defined]
     else:
-        assert time.monotonic() - stage.server.hangups[0][1] > 0.2
+        assert time.monotonic() - stage.server.disconnects[0][1] > 0.2
 
 
 def test_a_body_the_flow_forgot_is_closed_when_the_run_ends(stage: Stage) -> None:

@@ -20,7 +20,7 @@ from agent.providers.anthropic import AnthropicCodec
 from agent.providers.anthropic.models import features_of
 from agent.providers.base import ApiAddress
 from agent.testing import LoopbackServer
-from agent.testing.rules import AnthropicRules, Known
+from agent.testing.rules import AnthropicRules, VendorState
 from agent.types import AgentRequest, AgentResponse, Origin
 from tests.providers.sdk_judges import Replay
 from tests.support.cases import examples, for_each
@@ -113,7 +113,7 @@ def checked(
 def check_rules(body: dict[str, Any], request: AgentRequest, refused: str | None = None) -> None:
     """What the API refuses although its types allow it, and what we promise beyond that."""
     home = Origin(provider="anthropic", api="anthropic", model=request.model or "")
-    broken = AnthropicRules().broken(body, Known(own_seals(request, home)))
+    broken = AnthropicRules().check(body, VendorState(own_seals(request, home)))
     assert [violation.message for violation in broken] == ([refused] if refused else [])
     messages = body["messages"]
     assert [message["role"] for message in messages] == [("user", "assistant")[n % 2] for n in range(len(messages))]

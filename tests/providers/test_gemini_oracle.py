@@ -20,8 +20,8 @@ from agent.providers.base import ApiAddress
 from agent.providers.gemini import VERTEX, GeminiCodec
 from agent.providers.gemini.models import SKIP_SIGNATURE, features_of
 from agent.testing import LoopbackServer
-from agent.testing.rules import GeminiRules, Known
-from agent.testing.rules.gemini import camel
+from agent.testing.rules import GeminiRules, VendorState
+from agent.testing.rules.gemini import normalize_keys
 from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, ToolCall, ToolResult
 from tests.providers.sdk_judges import Replay, replayed
 from tests.support.cases import examples, for_each
@@ -75,7 +75,7 @@ def check_rules(body: dict[str, Any], request: AgentRequest, provider: str) -> N
     """What the API refuses although its types allow it, and what we promise beyond that."""
     model = request.model or ""
     seals = own_seals(request, Origin(provider=provider, api="gemini", model=model))
-    broken = GeminiRules().broken(body, Known(seals), model=model)
+    broken = GeminiRules().check(body, VendorState(seals), model=model)
     assert [violation.message for violation in broken] == []
     contents = body["contents"]
     assert [content["role"] for content in contents] == [("user", "model")[n % 2] for n in range(len(contents))]
@@ -105,7 +105,7 @@ def function_names(body: dict[str, Any]) -> list[str]:
 def test_a_recorded_request_goes_out_again_and_says_the_same(exchange: Exchange) -> None:
     recorded = exchange.request or {}
     request = read_request(exchange)
-    sent, meant = checked(request), camel(recorded)
+    sent, meant = checked(request), normalize_keys(recorded)
     assert texts_in(sent["contents"]) == texts_in(meant["contents"])
     for key in ("functionCall", "thoughtSignature"):
         assert values_of(sent["contents"], key) == values_of(meant["contents"], key)
@@ -115,7 +115,7 @@ def test_a_recorded_request_goes_out_again_and_says_the_same(exchange: Exchange)
     ]
     assert function_names(sent) == function_names(meant)
     for key in ("safetySettings", "cachedContent", "modelArmorConfig"):
-        assert camel(sent).get(key) == meant.get(key)
+        assert normalize_keys(sent).get(key) == meant.get(key)
     settings = meant.get("generationConfig") or {}
     for key in ("temperature", "maxOutputTokens", "stopSequences", "seed", "responseModalities", "responseMimeType"):
         if key != "temperature" or "temperature" in (sent.get("generationConfig") or {}):

@@ -27,7 +27,7 @@ from agent.providers.base import ApiAddress
 from agent.providers.compatible import ROWS
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.testing import LoopbackServer, Script
-from agent.testing.rules import ChatRules, Known
+from agent.testing.rules import ChatRules, VendorState
 from agent.types import AgentRequest, AgentResponse, ThinkingContent
 from tests.providers.sdk_judges import Replay, replayed, sdk_types
 from tests.support.cases import examples, for_each
@@ -50,10 +50,10 @@ SOME = settings(MANY, max_examples=50)
 def broken_rules(body: dict[str, Any], request: AgentRequest, dialect: Dialect) -> Iterator[str]:
     """What the API would refuse although the SDK's types allow it, and what other vendors would."""
     elsewhere = dialect.name != OPENAI.name
-    rules = ChatRules(longest_call_id=128) if elsewhere else ChatRules()
+    rules = ChatRules(max_call_id_length=128) if elsewhere else ChatRules()
     if elsewhere and body.get("tool_choice") == dialect.required_word:
         body = {**body, "tool_choice": "required"}  # the same, in a word of the vendor's own
-    for violation in rules.broken(body, Known(keys=Anything() if elsewhere else ())):
+    for violation in rules.check(body, VendorState(extra_keys=Anything() if elsewhere else ())):
         if not (elsewhere and OTHERS_DIFFER.search(violation.message)):
             yield violation.message
     messages: list[dict[str, Any]] = body["messages"]

@@ -24,7 +24,7 @@ from agent import Agent
 from agent.providers.base import ApiAddress
 from agent.providers.openai_responses import ResponsesCodec
 from agent.testing import LoopbackServer
-from agent.testing.rules import Known, ResponsesRules
+from agent.testing.rules import ResponsesRules, VendorState
 from agent.types import (
     AgentRequest,
     Message,
@@ -57,9 +57,9 @@ def broken_rules(body: dict[str, Any], request: AgentRequest) -> Iterator[str]:
     """What the API would refuse although the SDK's types allow it, and what we promise beyond that."""
     home = Origin(provider="openai", api="openai-responses", model=request.model or "")
     stored = {request.extra["previous_response_id"]} if "previous_response_id" in request.extra else set()
-    known = Known(own_seals(request, home) | stored)
-    for violation in ResponsesRules().broken(body, known):
-        if not (violation.at or "").startswith(tuple(request.extra)):  # the caller's own words are sent as they are
+    known = VendorState(own_seals(request, home) | stored)
+    for violation in ResponsesRules().check(body, known):
+        if not (violation.field or "").startswith(tuple(request.extra)):  # the caller's own words are sent as they are
             yield violation.message
     items: list[dict[str, Any]] = body.get("input") or []
     waiting: set[str] = set()

@@ -90,12 +90,12 @@ def test_the_server_counts_requests_connections_and_hangups(drive_real: Driver) 
     server = drive_real.serve(lambda request: endless() if b'"stream":true' in request.body else whole())
     agent = agent_at(server)
     agent.complete("hi")
-    assert (len(server.requests), server.hangups) == (1, [])
+    assert (len(server.requests), server.disconnects) == (1, [])
     before = time.monotonic()
     for _ in agent.stream("hi"):
         break
-    assert server.wait_until(lambda: len(server.hangups) == 1)
-    path, when = server.hangups[0]
+    assert server.wait_until(lambda: len(server.disconnects) == 1)
+    path, when = server.disconnects[0]
     assert path == "/any/v1/chat/completions"
     assert before <= when <= time.monotonic()
 
@@ -131,5 +131,5 @@ def test_wait_until_says_whether_it_came_true() -> None:
     with LoopbackServer(lambda request: tokens(1)) as server:
         assert server.wait_until(lambda: True)
         started = time.monotonic()
-        assert not server.wait_until(lambda: False, within=0.05)
+        assert not server.wait_until(lambda: False, timeout=0.05)
         assert time.monotonic() - started < 0.3

@@ -745,7 +745,7 @@ def test_leaving_a_stream_closes_its_connection(session: Session, serve: Serve) 
             async for event in stream:
                 if event.type == "text_delta":
                     break
-        assert await asyncio.to_thread(server.wait_until, lambda: bool(server.hangups))
+        assert await asyncio.to_thread(server.wait_until, lambda: bool(server.disconnects))
         await aclose(client)
 
     def leave() -> None:
@@ -754,7 +754,7 @@ def test_leaving_a_stream_closes_its_connection(session: Session, serve: Serve) 
             for event in stream:
                 if event.type == "text_delta":
                     break
-        assert server.wait_until(lambda: bool(server.hangups))
+        assert server.wait_until(lambda: bool(server.disconnects))
         client.close()
 
     asyncio.run(leave_async()) if session.way == "astream" else leave()
@@ -771,7 +771,7 @@ def test_cancelling_a_task_closes_the_connection(case: Case, serve: Serve) -> No
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await asyncio.to_thread(server.wait_until, lambda: bool(server.hangups))
+        assert await asyncio.to_thread(server.wait_until, lambda: bool(server.disconnects))
         await aclose(client)
 
     asyncio.run(main())
@@ -788,7 +788,7 @@ def test_aborting_frees_a_blocked_reader(case: Case, serve: Serve) -> None:
     with pytest.raises(errors.Aborted):
         stream.collect()
     assert time.monotonic() - started < 1.5
-    assert server.wait_until(lambda: bool(server.hangups))
+    assert server.wait_until(lambda: bool(server.disconnects))
     client.close()
 
 
@@ -799,8 +799,8 @@ def test_an_abandoned_call_closes_its_answer_when_it_comes(serve: Serve) -> None
         threading.Timer(0.1, stream.abort).start()
         with pytest.raises(errors.Aborted):
             stream.collect()
-        assert not server.hangups
-        assert server.wait_until(lambda: bool(server.hangups))
+        assert not server.disconnects
+        assert server.wait_until(lambda: bool(server.disconnects))
 
 
 # What does not go together

@@ -1,7 +1,6 @@
-"""What the rules of all APIs have in common: how a broken rule is told, and what a vendor knows beyond one request.
+"""Rules of vendors' APIs: violations, the state a vendor keeps, and helpers for unvalidated JSON.
 
-Rules read bodies that anybody may have written, so nothing about their shape may be taken for granted: what is not what
-it should be is either a broken rule or passed over, and never an exception.
+Rules check bodies of any shape. A malformed body leads to violations, never to an exception.
 """
 
 from __future__ import annotations
@@ -14,129 +13,166 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that a request breaks, as the vendor would say it."""
+    """A violation of an API's rule, in the vendor's words."""
 
     message: str
-    at: str | None = None
-    """The part of the body that is wrong, in the vendor's spelling, where the vendor would name it."""
+    field: str | None = None
+    """The invalid field of the body, in the vendor's notation, if the vendor names it."""
     code: str | None = None
-    """The vendor's own code for it, if it has one."""
+    """The vendor's error code, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
-    """Something opaque in an answer that the vendor will know again."""
+class IssuedValue:
+    """An opaque value of a response that the vendor recognizes in later requests."""
 
     value: str
     text: str | None = None
-    """The words that it vouches for, where it does."""
-    after: str | None = None
-    """The id of the reasoning that it followed, without which it is not taken back."""
+    """The text that a signature signs."""
+    reasoning_id: str | None = None
+    """The id of the reasoning item before it, without which the vendor rejects the value."""
 
 
-class Known:
-    """What a vendor would know beyond one request: what it has issued itself, and what a test declares.
+class VendorState:
+    """State that a vendor keeps between requests: the opaque values that it issued.
 
     Args:
-        signatures: Opaque values (signatures, sealed reasoning, ids of stored items) that count as the vendor's own.
-        keys: Keys of a body that a dialect of the wire format takes beyond the format itself.
+        signatures: Opaque values (signatures, encrypted reasoning, ids of stored items) that count as issued.
+        extra_keys: Keys of a body that are valid in addition to those of the wire format.
     """
 
-    def __init__(self, signatures: Container[str] = (), keys: Container[str] = ()) -> None:
-        self.keys = keys
+    def __init__(self, signatures: Container[str] = (), extra_keys: Container[str] = ()) -> None:
+        self.extra_keys = extra_keys
         self._declared = signatures
         self._issued: dict[str, set[str] | None] = {}
-        self._after: dict[str, str] = {}
+        self._reasoning_ids: dict[str, str] = {}
 
-    def learn(self, issued: Iterable[Issued]) -> None:
-        for one in issued:
-            texts = self._issued.setdefault(one.value, set() if one.text is not None else None)
-            if texts is not None and one.text is not None:
-                texts.add(one.text)
-            if one.after is not None:
-                self._after[one.value] = one.after
+    def record(self, values: Iterable[IssuedValue]) -> None:
+        for issued in values:
+            texts = self._issued.setdefault(issued.value, set() if issued.text is not None else None)
+            if texts is not None and issued.text is not None:
+                texts.add(issued.text)
+            if issued.reasoning_id is not None:
+                self._reasoning_ids[issued.value] = issued.reasoning_id
 
-    def knows(self, value: str) -> bool:
+    def has_issued(self, value: str) -> bool:
         return bool(value) and (value in self._issued or value in self._declared)
 
-    def vouches(self, value: str, text: str) -> bool:
-        """Whether a value that is known goes with these words. What was merely declared goes with any."""
+    def has_signed(self, value: str, text: str) -> bool:
+        """Whether an issued signature is valid for a text. Declared signatures are valid for any text."""
         texts = self._issued.get(value)
         return texts is None or text in texts or value in self._declared
 
-    def followed(self, value: str) -> str | None:
-        """The id of the reasoning that something issued came after."""
-        return self._after.get(value)
+    def reasoning_before(self, value: str) -> str | None:
+        """Return the id of the reasoning item that preceded an issued item."""
+        return self._reasoning_ids.get(value)
 
 
 class Rules(ABC):
-    """What one API refuses, and how it says so."""
+    """Rules of one API, and the format of its errors."""
 
     name: ClassVar[str]
 
     @abstractmethod
-    def broken(
-        self, body: Mapping[str, Any], known: Known, *, model: str = "", counting: bool = False
+    def check(
+        self, body: Mapping[str, Any], state: VendorState, *, model: str = "", count_tokens: bool = False
     ) -> Iterator[Violation]:
-        """The rules that a request breaks, in the order in which they are looked at.
+        """Yield the violations of a request body.
 
         Args:
-            model: The model, where it is not in the body.
-            counting: The request is to count tokens, not to answer.
+            model: The model, if the URL contains it.
+            count_tokens: The request is for the endpoint that counts tokens.
         """
 
     @abstractmethod
-    def complaint(self, violation: Violation) -> dict[str, Any]:
-        """The body of the answer with status 400."""
+    def encode_error(self, violation: Violation) -> dict[str, Any]:
+        """Return the body of the response with status 400."""
 
     @abstractmethod
-    def unreadable(self) -> Violation:
-        """What is said about a body that is no JSON object."""
+    def invalid_json(self) -> Violation:
+        """Return the violation for a body that is not a JSON object."""
 
-    def issued(self, answer: Iterable[Any]) -> Iterator[Issued]:
-        """What the vendor will know again of an answer: of one that came whole, or of the events of a stream."""
+    def find_issued(self, response: Iterable[Any]) -> Iterator[IssuedValue]:
+        """Yield the opaque values of a response, or of the events of a stream."""
         yield from ()
 
 
-# Reading what anybody may have written
+# Unvalidated JSON.
 
 
-def an_object(value: Any) -> dict[str, Any]:
-    """The object itself; an empty one in place of anything else."""
+def as_object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def objects_in(value: Any) -> list[tuple[int, dict[str, Any]]]:
-    """The objects in a list, and where they stand."""
-    return [(n, item) for n, item in enumerate(value) if isinstance(item, dict)] if isinstance(value, list) else []
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
-def a_text(value: Any) -> str:
+def as_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def a_number(value: Any) -> float | None:
+def as_number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def is_among(value: Any, known: Container[str]) -> bool:
-    """Whether a value is a text that is known; what is no text is not, and cannot even be looked up everywhere."""
-    return isinstance(value, str) and value in known
+def enumerate_objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
+    """Return the objects in a list, with their indexes."""
+    return [(index, item) for index, item in enumerate(as_list(value)) if isinstance(item, dict)]
 
 
-def listed(words: Iterable[str]) -> str:
-    """'a', 'b', and 'c'"""
+def is_text_in(value: Any, allowed: Container[str]) -> bool:
+    """Whether a value is an allowed string. Other values may not be hashable."""
+    return isinstance(value, str) and value in allowed
+
+
+def join_quoted(words: Iterable[str]) -> str:
+    """Return "'a', 'b', and 'c'"."""
     quoted = [f"'{word}'" for word in words]
     if len(quoted) < 3:
         return " and ".join(quoted)
     return ", ".join(quoted[:-1]) + f", and {quoted[-1]}"
 
 
-def everything_in(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object in a piece of JSON, the outer before the inner."""
+def walk_objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object in a JSON value, outer objects first."""
     if isinstance(value, dict):
         yield value
         value = list(value.values())
-    if isinstance(value, list):
-        for inner in value:
-            yield from everything_in(inner)
+    for inner in as_list(value):
+        yield from walk_objects(inner)
+
+
+# JSON schemas.
+
+
+def walk_schema(
+    schema: Any, keywords: tuple[str, ...] = ("items", "additionalProperties"), path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Yield a schema and its subschemas, with their paths.
+
+    Args:
+        keywords: Keywords with one subschema to follow.
+    """
+    if not isinstance(schema, dict):
+        return
+    yield path, schema
+    for keyword in ("properties", "$defs", "definitions"):
+        for name, inner in as_object(schema.get(keyword)).items():
+            yield from walk_schema(inner, keywords, (*path, keyword, str(name)))
+    for keyword in keywords:
+        yield from walk_schema(schema.get(keyword), keywords, (*path, keyword))
+    for keyword in ("anyOf", "allOf", "oneOf", "prefixItems"):
+        for index, inner in enumerate(as_list(schema.get(keyword))):
+            yield from walk_schema(inner, keywords, (*path, keyword, str(index)))
+
+
+def resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
+    """Return the target of a `$ref` within a schema; None if there is none."""
+    if not reference.startswith("#"):
+        return None
+    target: Any = root
+    for step in reference.removeprefix("#").strip("/").split("/"):
+        if step:
+            target = target.get(step) if isinstance(target, Mapping) else None
+    return target

@@ -1,4 +1,4 @@
-"""How OpenAI's two APIs complain, and what both of them check: ranges, names, lengths, schemas."""
+"""Rules that both of OpenAI's APIs share: types, ranges, names, lengths and schemas."""
 
 from __future__ import annotations
 
@@ -6,133 +6,99 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .base import Violation, a_number, a_text, an_object, is_among, listed
+from .base import (
+    Violation,
+    as_list,
+    as_number,
+    as_object,
+    as_text,
+    is_text_in,
+    join_quoted,
+    resolve_reference,
+    walk_schema,
+)
 
 _NOT_PERMITTED = frozenset(
     (
-        "allOf",
-        "oneOf",
-        "not",
-        "if",
-        "then",
-        "else",
-        "dependentRequired",
-        "dependentSchemas",
-        "minLength",
-        "maxLength",
-        "patternProperties",
-        "unevaluatedProperties",
-        "unevaluatedItems",
-        "propertyNames",
-        "minProperties",
-        "maxProperties",
-        "prefixItems",
-        "contains",
-        "minContains",
-        "maxContains",
-        "uniqueItems",
+        "allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "minLength",
+        "maxLength", "patternProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames", "minProperties",
+        "maxProperties", "prefixItems", "contains", "minContains", "maxContains", "uniqueItems",
     )
-)
+)  # fmt: skip
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
-_MOST_PROPERTIES = 5_000
-_MOST_LISTED = 1_000
-_TELLING = frozenset(("type", "anyOf", "$ref", "enum", "const"))
-"""Keywords of which a strict schema needs one everywhere."""
+_MAX_PROPERTIES = 5_000
+_MAX_ENUM_VALUES = 1_000
+_TYPE_KEYWORDS = frozenset(("type", "anyOf", "$ref", "enum", "const"))
+"""Every node of a strict schema needs one of these keywords."""
 
 
-def broken_parameters(schema: Any) -> Iterator[str]:
-    """What is wrong with the parameters of a function, strict or not."""
+def _walk(schema: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    return walk_schema(schema, ("items",))  # the API does not check additionalProperties
+
+
+def _check_root(schema: Any) -> Iterator[str]:
     if not isinstance(schema, dict):
         yield "schema must be a JSON object."
-        return
-    kind = schema.get("type")
-    if kind != "object":
-        yield f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'."
-    for context, node in _nodes(schema, ()):
+    elif schema.get("type") != "object":
+        yield f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{schema.get('type')}\"'."
+
+
+def _check_parameters(schema: Any) -> Iterator[str]:
+    """Yield the violations of a function's parameters, whether strict or not."""
+    yield from _check_root(schema)
+    for context, node in _walk(schema):
         if node.get("type") == "array" and not {"items", "prefixItems"} & node.keys():
             yield f"In context={context!r}, array schema missing items."
 
 
-def broken_strict(schema: Any) -> Iterator[str]:
-    """What the strict mode does not take."""
-    if not isinstance(schema, dict):
-        yield "schema must be a JSON object."
-        return
-    if schema.get("type") != "object":
-        yield f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{schema.get('type')}\"'."
-    if "anyOf" in schema:
+def _check_strict_schema(schema: Any) -> Iterator[str]:
+    yield from _check_root(schema)
+    if "anyOf" in as_object(schema):
         yield "In context=(), 'anyOf' is not permitted at the root of the schema."
-    properties = listed = 0
-    for context, node in _nodes(schema, ()):
-        yield from (f"In context={context!r}, {problem}" for problem in _broken_node(node, schema))
-        properties += len(node["properties"]) if isinstance(node.get("properties"), dict) else 0
-        listed += len(node["enum"]) if isinstance(node.get("enum"), list) else 0
-    if properties > _MOST_PROPERTIES:
-        yield f"schema has {properties} properties, which exceeds the limit of {_MOST_PROPERTIES}."
-    if listed > _MOST_LISTED:
-        yield f"schema has {listed} enum values, which exceeds the limit of {_MOST_LISTED}."
+    properties = enum_values = 0
+    for context, node in _walk(schema):
+        yield from (f"In context={context!r}, {problem}" for problem in _check_node(node, schema))
+        properties += len(as_object(node.get("properties")))
+        enum_values += len(as_list(node.get("enum")))
+    if properties > _MAX_PROPERTIES:
+        yield f"schema has {properties} properties, which exceeds the limit of {_MAX_PROPERTIES}."
+    if enum_values > _MAX_ENUM_VALUES:
+        yield f"schema has {enum_values} enum values, which exceeds the limit of {_MAX_ENUM_VALUES}."
 
 
-def _broken_node(node: dict[str, Any], root: Mapping[str, Any]) -> Iterator[str]:
+def _check_node(node: dict[str, Any], root: Mapping[str, Any]) -> Iterator[str]:
     for keyword in node:
         if keyword in _NOT_PERMITTED:
             yield f"'{keyword}' is not permitted."
-    if not _TELLING & node.keys():
+    if not _TYPE_KEYWORDS & node.keys():
         yield "schema must have a 'type' key."
     if (reference := node.get("$ref")) is not None:
-        beside = sorted(node.keys() - {"$ref"} - ({"$defs", "definitions"} if node is root else set()))
-        if beside:
-            yield f"$ref cannot have keywords {{{', '.join(map(repr, beside))}}}."
-        if not _leads_somewhere(a_text(reference), root):
+        siblings = sorted(node.keys() - {"$ref"} - ({"$defs", "definitions"} if node is root else set()))
+        if siblings:
+            yield f"$ref cannot have keywords {{{', '.join(map(repr, siblings))}}}."
+        if resolve_reference(as_text(reference), root) is None:
             yield f"reference to component '{reference}' which was not found in the schema."
     kinds = node.get("type")
     if kinds == "object" or (isinstance(kinds, list) and "object" in kinds) or "properties" in node:
         if node.get("additionalProperties") is not False:
             yield "'additionalProperties' is required to be supplied and to be false."
-        properties = node.get("properties") if isinstance(node.get("properties"), dict) else {}
-        required = node.get("required") if isinstance(node.get("required"), list) else []
-        missing = next((name for name in properties or () if name not in (required or ())), None)
+        properties, required = as_object(node.get("properties")), as_list(node.get("required"))
+        missing = next((name for name in properties if name not in required), None)
         if missing is not None:
-            said = "'required' is required to be supplied and to be an array including every key in properties."
-            yield f"{said} Missing '{missing}'."
-        extra = next((name for name in required or () if not is_among(name, properties or {})), None)
+            reason = "'required' is required to be supplied and to be an array including every key in properties."
+            yield f"{reason} Missing '{missing}'."
+        extra = next((name for name in required if not is_text_in(name, properties)), None)
         if extra is not None:
             yield f"'required' is required to be an array of keys in properties. Extra required key '{extra}' supplied."
     if kinds == "array" and "items" not in node:
         yield "array schema missing items."
-    if "format" in node and not is_among(node["format"], _FORMATS) and kinds == "string":
+    if "format" in node and not is_text_in(node["format"], _FORMATS) and kinds == "string":
         yield f"'{node['format']}' is not a valid format."
 
 
-def _nodes(schema: Any, context: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Every schema within a schema, and the way to it."""
-    if not isinstance(schema, dict):
-        return
-    yield context, schema
-    for keyword in ("properties", "$defs", "definitions"):
-        inner = schema.get(keyword)
-        for name, value in inner.items() if isinstance(inner, dict) else ():
-            yield from _nodes(value, (*context, keyword, str(name)))
-    yield from _nodes(schema.get("items"), (*context, "items"))
-    for keyword in ("anyOf", "allOf", "oneOf", "prefixItems"):
-        for n, value in enumerate(schema[keyword]) if isinstance(schema.get(keyword), list) else ():
-            yield from _nodes(value, (*context, keyword, str(n)))
-
-
-def _leads_somewhere(reference: str, root: Mapping[str, Any]) -> bool:
-    if reference == "#":
-        return True
-    found: Any = root
-    for step in reference.removeprefix("#/").split("/"):
-        if not isinstance(found, Mapping) or step not in found:
-            return False
-        found = found[step]
-    return reference.startswith("#/")
-
-
-LONGEST_NAME = 64
+_MAX_NAME_LENGTH = 64
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
-_KINDS = {
+_TYPE_NAMES = {
     bool: "a boolean",
     int: "an integer",
     float: "a decimal",
@@ -144,113 +110,119 @@ _KINDS = {
 Range = tuple[float | None, float | None]
 
 
-def complaint(violation: Violation) -> dict[str, Any]:
-    said = {"message": violation.message, "type": "invalid_request_error"}
-    return {"error": {**said, "param": violation.at, "code": violation.code}}
+def encode_error(violation: Violation) -> dict[str, Any]:
+    error = {"message": violation.message, "type": "invalid_request_error"}
+    return {"error": {**error, "param": violation.field, "code": violation.code}}
 
 
-def unreadable() -> Violation:
+def invalid_json() -> Violation:
     return Violation(
         "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library "
         "correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON.)"
     )
 
 
-def missing(at: str) -> Violation:
-    return Violation(f"Missing required parameter: '{at}'.", at, "missing_required_parameter")
+def report_missing(path: str) -> Violation:
+    return Violation(f"Missing required parameter: '{path}'.", path, "missing_required_parameter")
 
 
-def wrong_type(at: str, wanted: str, value: Any) -> Violation:
-    got = _KINDS.get(type(value), "null")
-    return Violation(f"Invalid type for '{at}': expected {wanted}, but got {got} instead.", at, "invalid_type")
+def report_type(path: str, expected: str, value: Any) -> Violation:
+    actual = _TYPE_NAMES.get(type(value), "null")
+    return Violation(f"Invalid type for '{path}': expected {expected}, but got {actual} instead.", path, "invalid_type")
 
 
-def wrong_value(at: str, value: Any, allowed: Iterable[str]) -> Violation:
-    said = f"Invalid value: '{value}'. Supported values are: {listed(allowed)}."
-    return Violation(said, at, "invalid_value")
+def report_value(path: str, value: Any, allowed: Iterable[str]) -> Violation:
+    reason = f"Invalid value: '{value}'. Supported values are: {join_quoted(allowed)}."
+    return Violation(reason, path, "invalid_value")
 
 
-def empty_array(at: str) -> Violation:
-    said = "empty array. Expected an array with minimum length 1, but got an empty array instead."
-    return Violation(f"Invalid '{at}': {said}", at, "empty_array")
+def report_empty_array(path: str) -> Violation:
+    reason = "empty array. Expected an array with minimum length 1, but got an empty array instead."
+    return Violation(f"Invalid '{path}': {reason}", path, "empty_array")
 
 
-def empty_string(at: str) -> Violation:
-    said = "empty string. Expected a string with minimum length 1, but got an empty string instead."
-    return Violation(f"Invalid '{at}': {said}", at, "empty_string")
+def report_empty_string(path: str) -> Violation:
+    reason = "empty string. Expected a string with minimum length 1, but got an empty string instead."
+    return Violation(f"Invalid '{path}': {reason}", path, "empty_string")
 
 
-def too_long(at: str, value: str | list[Any], most: int) -> Iterator[Violation]:
-    if len(value) <= most:
+def check_length(path: str, value: str | list[Any], limit: int) -> Iterator[Violation]:
+    if len(value) <= limit:
         return
     kind, article = ("string", "a") if isinstance(value, str) else ("array", "an")
-    said = (
-        f"Invalid '{at}': {kind} too long. Expected {article} {kind} with maximum length {most}, "
+    reason = (
+        f"Invalid '{path}': {kind} too long. Expected {article} {kind} with maximum length {limit}, "
         f"but got {article} {kind} with length {len(value)} instead."
     )
-    yield Violation(said, at, f"{kind}_above_max_length")
+    yield Violation(reason, path, f"{kind}_above_max_length")
 
 
-def broken_name(at: str, name: Any) -> Iterator[Violation]:
-    """The name of a tool, of a call or of a schema."""
+def check_name(path: str, name: Any) -> Iterator[Violation]:
+    """Check the name of a tool, a call or a schema."""
     if name is None:
-        yield missing(at)
+        yield report_missing(path)
     elif not isinstance(name, str):
-        yield wrong_type(at, "a string", name)
+        yield report_type(path, "a string", name)
     elif not name:
-        yield empty_string(at)
+        yield report_empty_string(path)
     elif not _NAME.fullmatch(name):
-        said = "string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
-        yield Violation(f"Invalid '{at}': {said}", at, "invalid_value")
+        reason = "string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
+        yield Violation(f"Invalid '{path}': {reason}", path, "invalid_value")
     else:
-        yield from too_long(at, name, LONGEST_NAME)
+        yield from check_length(path, name, _MAX_NAME_LENGTH)
 
 
-def out_of_range(
+def check_ranges(
     body: Mapping[str, Any], decimals: Mapping[str, Range], integers: Mapping[str, Range]
 ) -> Iterator[Violation]:
     for kind, ranges in (("decimal", decimals), ("integer", integers)):
-        for key, (least, most) in ranges.items():
+        for key, (minimum, maximum) in ranges.items():
             if body.get(key) is None:
                 continue
-            value = a_number(body[key])
+            value = as_number(body[key])
             if value is None or (kind == "integer" and not float(value).is_integer()):
-                yield wrong_type(key, f"{'an' if kind == 'integer' else 'a'} {kind}", body[key])
-            elif least is not None and value < least:
-                said = f"Invalid '{key}': {kind} below minimum value. Expected a value >= {least:g}, but got {value:g}"
-                yield Violation(f"{said} instead.", key, f"{kind}_below_min_value")
-            elif most is not None and value > most:
-                said = f"Invalid '{key}': {kind} above maximum value. Expected a value <= {most:g}, but got {value:g}"
-                yield Violation(f"{said} instead.", key, f"{kind}_above_max_value")
+                yield report_type(key, f"{'an' if kind == 'integer' else 'a'} {kind}", body[key])
+            elif minimum is not None and value < minimum:
+                reason = f"{kind} below minimum value. Expected a value >= {minimum:g}, but got {value:g} instead."
+                yield Violation(f"Invalid '{key}': {reason}", key, f"{kind}_below_min_value")
+            elif maximum is not None and value > maximum:
+                reason = f"{kind} above maximum value. Expected a value <= {maximum:g}, but got {value:g} instead."
+                yield Violation(f"Invalid '{key}': {reason}", key, f"{kind}_above_max_value")
 
 
-def broken_function(function: Mapping[str, Any], at: str) -> Iterator[Violation]:
-    """The declaration of a function, whose place in the body is `at`."""
-    yield from broken_name(f"{at}.name", function.get("name"))
+def check_function(function: Mapping[str, Any], path: str) -> Iterator[Violation]:
+    """Check the declaration of a function."""
+    yield from check_name(f"{path}.name", function.get("name"))
     schema = function.get("parameters")
     if schema is None:
         return
-    problems = [*broken_parameters(schema), *(broken_strict(schema) if function.get("strict") is True else ())]
+    problems = [*_check_parameters(schema), *(_check_strict_schema(schema) if function.get("strict") is True else ())]
     for problem in problems:
-        said = f"Invalid schema for function '{a_text(function.get('name'))}': {problem}"
-        yield Violation(said, f"{at}.parameters", "invalid_function_parameters")
+        reason = f"Invalid schema for function '{as_text(function.get('name'))}': {problem}"
+        yield Violation(reason, f"{path}.parameters", "invalid_function_parameters")
 
 
-def broken_format(form: Mapping[str, Any], words: str, at: str) -> Iterator[Violation]:
-    """The schema of an answer, which `words` and `at` are the two ways to refer to."""
-    yield from broken_name(f"{at}.name", form.get("name"))
-    if not isinstance(form.get("schema"), dict):
-        yield missing(f"{at}.schema")
-    elif form.get("strict") is True:
-        for problem in broken_strict(form["schema"]):
-            said = f"Invalid schema for {words} '{a_text(form.get('name'))}': {problem}"
-            yield Violation(said, words, "invalid_json_schema")
+def check_output_format(output_format: Mapping[str, Any], parameter: str, path: str) -> Iterator[Violation]:
+    """Check an output schema.
+
+    Args:
+        parameter: The parameter in errors about the schema.
+        path: The path in errors about its name.
+    """
+    name, schema = output_format.get("name"), output_format.get("schema")
+    yield from check_name(f"{path}.name", name)
+    if not isinstance(schema, dict):
+        yield report_missing(f"{path}.schema")
+    elif output_format.get("strict") is True:
+        for problem in _check_strict_schema(schema):
+            reason = f"Invalid schema for {parameter} '{as_text(name)}': {problem}"
+            yield Violation(reason, parameter, "invalid_json_schema")
 
 
-def says_json(value: Any) -> bool:
-    """Whether the word stands anywhere in a conversation."""
+def contains_json(value: Any) -> bool:
+    """Whether a conversation contains the word "json", which JSON mode requires."""
     if isinstance(value, str):
         return "json" in value.lower()
     if isinstance(value, list):
-        return any(map(says_json, value))
-    return any(says_json(an_object(value).get(key)) for key in ("content", "text", "output")) if value else False
+        return any(map(contains_json, value))
+    return any(contains_json(as_object(value).get(key)) for key in ("content", "text", "output")) if value else False

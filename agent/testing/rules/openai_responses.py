@@ -1,4 +1,4 @@
-"""What the Responses API refuses."""
+"""Rules of the Responses API."""
 
 from __future__ import annotations
 
@@ -10,46 +10,17 @@ from typing_extensions import override
 
 from ...models import facts
 from . import openai
-from .base import Issued, Known, Rules, Violation, a_text, an_object, everything_in, objects_in
+from .base import IssuedValue, Rules, VendorState, Violation, as_object, as_text, enumerate_objects, walk_objects
 
 KEYS = frozenset(
     (
-        "access_programs",
-        "background",
-        "context_management",
-        "conversation",
-        "image",
-        "include",
-        "input",
-        "instructions",
-        "max_output_tokens",
-        "max_tool_calls",
-        "metadata",
-        "model",
-        "moderation",
-        "parallel_tool_calls",
-        "personality",
-        "previous_response_id",
-        "prompt",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "reasoning",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "stream",
-        "stream_options",
-        "temperature",
-        "text",
-        "tool_choice",
-        "tools",
-        "top_logprobs",
-        "top_p",
-        "truncation",
-        "user",
+        "access_programs", "background", "context_management", "conversation", "image", "include", "input",
+        "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model", "moderation", "parallel_tool_calls",
+        "personality", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options",
+        "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "store", "stream", "stream_options",
+        "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user",
     )
-)
+)  # fmt: skip
 _ROLES = ("assistant", "system", "developer", "user")
 _DECIMALS: Mapping[str, openai.Range] = {"temperature": (0, 2), "top_p": (0, 1)}
 _INTEGERS: Mapping[str, openai.Range] = {
@@ -57,229 +28,242 @@ _INTEGERS: Mapping[str, openai.Range] = {
     "max_tool_calls": (1, None),
     "top_logprobs": (0, 20),
 }
-_LONGEST_ID = 64
+_MAX_CALL_ID_LENGTH = 64
 _CALLS = {"function_call": "function call", "custom_tool_call": "custom tool call"}
 _PREFIXES = {"function_call": "fc", "custom_tool_call": "ctc", "message": "msg", "reasoning": "rs"}
-_SAID_BY_ASSISTANT = ("output_text", "refusal")
-_SAID_TO_MODEL = ("input_text", "input_image", "input_file", "input_audio")
+_OUTPUT_BLOCKS = ("output_text", "refusal")
+_INPUT_BLOCKS = ("input_text", "input_image", "input_file", "input_audio")
 _STORED = ("previous_response_id", "conversation", "prompt")
-"""By these a request holds more than can be seen in it."""
+"""Keys that refer to content that the vendor stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsesRules(Rules):
-    """The API's rules."""
+    """Rules of the Responses API."""
 
     name: ClassVar[str] = "openai-responses"
 
     @override
-    def broken(
-        self, body: Mapping[str, Any], known: Known, *, model: str = "", counting: bool = False
+    def check(
+        self, body: Mapping[str, Any], state: VendorState, *, model: str = "", count_tokens: bool = False
     ) -> Iterator[Violation]:
-        if not a_text(body.get("model")) and not body.get("prompt"):
-            yield openai.missing("model")
+        if not as_text(body.get("model")) and not body.get("prompt"):
+            yield openai.report_missing("model")
         for key in body:
-            if key not in KEYS and key not in known.keys:
+            if key not in KEYS and key not in state.extra_keys:
                 yield Violation(f"Unknown parameter: '{key}'.", key, "unknown_parameter")
         previous = body.get("previous_response_id")
-        if isinstance(previous, str) and not known.knows(previous):
-            said = f"Previous response with id '{previous}' not found."
-            yield Violation(said, "previous_response_id", "previous_response_not_found")
-        given = body.get("input")
-        if given is None:
-            if not any(body.get(key) for key in _STORED):
+        if isinstance(previous, str) and not state.has_issued(previous):
+            reason = f"Previous response with id '{previous}' not found."
+            yield Violation(reason, "previous_response_id", "previous_response_not_found")
+        items, has_stored_content = body.get("input"), any(body.get(key) for key in _STORED)
+        if items is None:
+            if not has_stored_content:
                 yield Violation(
                     "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation_id' must be provided.",
                     "input",
                     "missing_required_parameter",
                 )
-        elif not isinstance(given, str | list):
-            yield openai.wrong_type("input", "one of a string or array of objects", given)
-        elif isinstance(given, list):
-            yield from _items(given, known, stored=any(body.get(key) for key in _STORED))
-        yield from openai.out_of_range(body, _DECIMALS, _INTEGERS)
-        thinks = an_object(body.get("reasoning")).get("effort") != "none"
+        elif not isinstance(items, str | list):
+            yield openai.report_type("input", "one of a string or array of objects", items)
+        elif isinstance(items, list):
+            yield from _check_items(items, state, has_stored_content=has_stored_content)
+        yield from openai.check_ranges(body, _DECIMALS, _INTEGERS)
+        is_reasoning = as_object(body.get("reasoning")).get("effort") != "none"
         for key in ("temperature", "top_p"):
-            if body.get(key) is not None and thinks and facts("openai", a_text(body.get("model"))).sampling is False:
-                said = f"Unsupported parameter: '{key}' is not supported with this model."
-                yield Violation(said, key, "unsupported_parameter")
-        yield from _tools(body)
-        yield from _format(body)
+            if (
+                body.get(key) is not None
+                and is_reasoning
+                and facts("openai", as_text(body.get("model"))).sampling is False
+            ):
+                reason = f"Unsupported parameter: '{key}' is not supported with this model."
+                yield Violation(reason, key, "unsupported_parameter")
+        yield from _check_tools(body)
+        yield from _check_text_format(body)
 
     @override
-    def complaint(self, violation: Violation) -> dict[str, Any]:
-        return openai.complaint(violation)
+    def encode_error(self, violation: Violation) -> dict[str, Any]:
+        return openai.encode_error(violation)
 
     @override
-    def unreadable(self) -> Violation:
-        return openai.unreadable()
+    def invalid_json(self) -> Violation:
+        return openai.invalid_json()
 
     @override
-    def issued(self, answer: Iterable[Any]) -> Iterator[Issued]:
-        for found in everything_in([*answer]):
-            if found.get("object") == "response" and a_text(found.get("id")):
-                yield Issued(found["id"])
-            reasoning = None
-            for _, item in objects_in(found.get("output")):
-                if a_text(item.get("id")):
-                    yield Issued(item["id"], after=reasoning)
-                reasoning = item.get("id") if item.get("type") == "reasoning" else None
-            if a_text(found.get("encrypted_content")):
-                yield Issued(found["encrypted_content"])
+    def find_issued(self, response: Iterable[Any]) -> Iterator[IssuedValue]:
+        for value in walk_objects([*response]):
+            if value.get("object") == "response" and as_text(value.get("id")):
+                yield IssuedValue(value["id"])
+            reasoning_id = None
+            for _, item in enumerate_objects(value.get("output")):
+                if as_text(item.get("id")):
+                    yield IssuedValue(item["id"], reasoning_id=reasoning_id)
+                reasoning_id = item.get("id") if item.get("type") == "reasoning" else None
+            if as_text(value.get("encrypted_content")):
+                yield IssuedValue(value["encrypted_content"])
 
 
-def _items(items: list[Any], known: Known, *, stored: bool) -> Iterator[Violation]:
+def _check_items(items: list[Any], state: VendorState, *, has_stored_content: bool) -> Iterator[Violation]:
     ids: set[str] = set()
-    for n, item in enumerate(items):
+    for index, item in enumerate(items):
         if not isinstance(item, dict):
-            yield openai.wrong_type(f"input[{n}]", "an object", item)
+            yield openai.report_type(f"input[{index}]", "an object", item)
             continue
         id, kind = item.get("id"), _kind(item)
         if isinstance(id, str):
             if id in ids:
-                said = f"Duplicate item found with id {id}. Remove duplicate items from your input and try again."
-                yield Violation(said, "input")
+                reason = f"Duplicate item found with id {id}. Remove duplicate items from your input and try again."
+                yield Violation(reason, "input")
             ids.add(id)
             prefix = _PREFIXES.get(kind)
-            if prefix is not None and not id.startswith(prefix) and not known.knows(id):
-                said = f"Invalid 'input[{n}].id': '{id}'. Expected an ID that begins with '{prefix}'."
-                yield Violation(said, f"input[{n}].id", "invalid_value")
+            if prefix is not None and not id.startswith(prefix) and not state.has_issued(id):
+                reason = f"Invalid 'input[{index}].id': '{id}'. Expected an ID that begins with '{prefix}'."
+                yield Violation(reason, f"input[{index}].id", "invalid_value")
         if kind == "message":
-            yield from _message(item, f"input[{n}]")
-    if not stored:
-        yield from _calls(items)
-    for n, item in objects_in(items):
+            yield from _check_message(item, f"input[{index}]")
+    if not has_stored_content:
+        yield from _check_calls(items)
+    for index, item in enumerate_objects(items):
         if _kind(item) == "reasoning":
-            yield from _reasoning(n, item, items, known)
-        elif (reasoning := known.followed(a_text(item.get("id")))) is not None and reasoning not in ids and not stored:
-            said = f"Item '{item['id']}' of type '{_kind(item)}' was provided without its required 'reasoning' item"
-            yield Violation(f"{said}: '{reasoning}'.", "input")
+            yield from _check_reasoning(index, item, items, state)
+        elif not has_stored_content:
+            required = state.reasoning_before(as_text(item.get("id")))
+            if required is not None and required not in ids:
+                id, kind = item["id"], _kind(item)
+                reason = f"Item '{id}' of type '{kind}' was provided without its required 'reasoning' item"
+                yield Violation(f"{reason}: '{required}'.", "input")
 
 
 def _kind(item: Mapping[str, Any]) -> str:
-    """The type of an item; messages need not say theirs."""
-    return a_text(item.get("type")) or "message"
+    """Return the type of an item. Messages may omit it."""
+    return as_text(item.get("type")) or "message"
 
 
-def _message(item: Mapping[str, Any], at: str) -> Iterator[Violation]:
+def _check_message(item: Mapping[str, Any], path: str) -> Iterator[Violation]:
     role, content = item.get("role"), item.get("content")
     if role not in _ROLES:
-        yield openai.wrong_value(f"{at}.role" if role is not None else at, role, _ROLES)
+        yield openai.report_value(f"{path}.role" if role is not None else path, role, _ROLES)
     if content is None:
-        yield openai.missing(f"{at}.content")
+        yield openai.report_missing(f"{path}.content")
     elif content == "" and role != "assistant":
-        yield openai.empty_string(f"{at}.content")
+        yield openai.report_empty_string(f"{path}.content")
     elif content == []:
-        yield openai.empty_array(f"{at}.content")
-    allowed = _SAID_BY_ASSISTANT if role == "assistant" else _SAID_TO_MODEL
-    for n, block in objects_in(content):
+        yield openai.report_empty_array(f"{path}.content")
+    allowed = _OUTPUT_BLOCKS if role == "assistant" else _INPUT_BLOCKS
+    for index, block in enumerate_objects(content):
         if block.get("type") not in allowed:
-            yield openai.wrong_value(f"{at}.content[{n}]", block.get("type"), allowed)
-        if block.get("text") == "" and role != "assistant":  # a model may have had nothing to say
-            yield openai.empty_string(f"{at}.content[{n}].text")
+            yield openai.report_value(f"{path}.content[{index}]", block.get("type"), allowed)
+        if block.get("text") == "" and role != "assistant":
+            yield openai.report_empty_string(f"{path}.content[{index}].text")
 
 
-def _calls(items: list[Any]) -> Iterator[Violation]:
-    waiting: dict[str, str] = {}
+def _check_calls(items: list[Any]) -> Iterator[Violation]:
+    pending: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
-    for n, item in objects_in(items):
+    for index, item in enumerate_objects(items):
         kind = _kind(item)
         called = kind.removesuffix("_output")
         if called not in _CALLS:
             continue
         id = item.get("call_id")
         if not isinstance(id, str):
-            yield openai.missing(f"input[{n}].call_id")
+            yield openai.report_missing(f"input[{index}].call_id")
             continue
         if not id:
-            yield openai.empty_string(f"input[{n}].call_id")
-        yield from openai.too_long(f"input[{n}].call_id", id, _LONGEST_ID)
+            yield openai.report_empty_string(f"input[{index}].call_id")
+        yield from openai.check_length(f"input[{index}].call_id", id, _MAX_CALL_ID_LENGTH)
         if (kind, id) in seen:
-            said = f"Duplicate {_CALLS[called]}{' output' if kind != called else ''} for call_id {id}."
-            yield Violation(said, "input")
+            reason = f"Duplicate {_CALLS[called]}{' output' if kind != called else ''} for call_id {id}."
+            yield Violation(reason, "input")
         elif kind == called:
-            waiting[id] = called
-        elif waiting.pop(id, None) != called:
+            pending[id] = called
+        elif pending.pop(id, None) != called:
             yield Violation(f"No tool call found for {_CALLS[called]} output with call_id {id}.", "input")
         seen.add((kind, id))
         if kind == called:
-            yield from openai.broken_name(f"input[{n}].name", item.get("name"))
+            yield from openai.check_name(f"input[{index}].name", item.get("name"))
             text = "arguments" if kind == "function_call" else "input"
             if not isinstance(item.get(text), str):
-                yield openai.missing(f"input[{n}].{text}")
+                yield openai.report_missing(f"input[{index}].{text}")
         elif item.get("output") is None:
-            yield openai.missing(f"input[{n}].output")
-    for id, called in waiting.items():
+            yield openai.report_missing(f"input[{index}].output")
+    for id, called in pending.items():
         yield Violation(f"No tool output found for {_CALLS[called]} {id}.", "input")
 
 
-def _reasoning(n: int, item: Mapping[str, Any], items: list[Any], known: Known) -> Iterator[Violation]:
-    id, sealed = a_text(item.get("id")), a_text(item.get("encrypted_content"))
-    if sealed:
-        if not known.knows(sealed):
-            start = sealed if len(sealed) < 12 else f"{sealed[:8]}...{sealed[-4:]}"
-            said = f"The encrypted content {start} could not be verified."
-            reason = "Reason: Encrypted content could not be decrypted or parsed."
-            yield Violation(f"{said} {reason}", None, "invalid_encrypted_content")
+def _check_reasoning(index: int, item: Mapping[str, Any], items: list[Any], state: VendorState) -> Iterator[Violation]:
+    id, encrypted = as_text(item.get("id")), as_text(item.get("encrypted_content"))
+    if encrypted:
+        if not state.has_issued(encrypted):
+            excerpt = encrypted if len(encrypted) < 12 else f"{encrypted[:8]}...{encrypted[-4:]}"
+            yield Violation(
+                f"The encrypted content {excerpt} could not be verified. Reason: Encrypted content could not be "
+                "decrypted or parsed.",
+                None,
+                "invalid_encrypted_content",
+            )
     elif not id:
-        yield openai.missing(f"input[{n}].id")
-    elif not known.knows(id):
-        said = f"Item with id '{id}' not found. Items are not persisted when `store` is set to false."
-        yield Violation(f"{said} Try again with `store` set to true, or remove this item from your input.", "input")
-    led_to = next((later for _, later in objects_in(items[n + 1 :]) if _kind(later) != "reasoning"), None)
+        yield openai.report_missing(f"input[{index}].id")
+    elif not state.has_issued(id):
+        reason = f"Item with id '{id}' not found. Items are not persisted when `store` is set to false."
+        yield Violation(f"{reason} Try again with `store` set to true, or remove this item from your input.", "input")
+    following = next((later for _, later in enumerate_objects(items[index + 1 :]) if _kind(later) != "reasoning"), None)
     if (
-        led_to is None
-        or not _made_by_model(led_to)
-        or (id and led_to.get("role") == "assistant" and "id" not in led_to)
+        following is None
+        or not _is_output(following)
+        or (id and following.get("role") == "assistant" and "id" not in following)
     ):
-        said = f"Item '{id}' of type 'reasoning' was provided without its required following item."
-        yield Violation(said, "input")
+        reason = f"Item '{id}' of type 'reasoning' was provided without its required following item."
+        yield Violation(reason, "input")
 
 
-def _made_by_model(item: Mapping[str, Any]) -> bool:
+def _is_output(item: Mapping[str, Any]) -> bool:
+    """Whether the model made an item."""
     return item.get("role") == "assistant" or not _kind(item).endswith(("message", "output", "_response"))
 
 
-def _tools(body: Mapping[str, Any]) -> Iterator[Violation]:
+def _check_tools(body: Mapping[str, Any]) -> Iterator[Violation]:
     tools, choice = body.get("tools"), body.get("tool_choice")
     names: set[tuple[str, str]] = set()
     kinds: set[str] = set()
-    for n, tool in objects_in(tools):
+    for index, tool in enumerate_objects(tools):
         kind = tool.get("type")
         if not isinstance(kind, str):
-            yield openai.missing(f"tools[{n}].type")
+            yield openai.report_missing(f"tools[{index}].type")
             continue
         kinds.add(kind)
-        names.add((kind, a_text(tool.get("name"))))
+        names.add((kind, as_text(tool.get("name"))))
         if kind == "function":
-            yield from openai.broken_function(tool, f"tools[{n}]")
+            yield from openai.check_function(tool, f"tools[{index}]")
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
-            yield openai.wrong_value("tool_choice", choice, ("none", "auto", "required"))
+            yield openai.report_value("tool_choice", choice, ("none", "auto", "required"))
         elif choice == "required" and not tools:
             yield Violation("Tool choice 'required' must be specified with 'tools' parameter.", "tool_choice")
     elif isinstance(choice, dict):
-        kind, wanted = a_text(choice.get("type")), choice.get("name")
-        named = kind in ("function", "custom")
-        if named and wanted is None:
-            yield openai.missing("tool_choice.name")
-        elif (named and (kind, a_text(wanted)) not in names) or (
-            not named and kind != "allowed_tools" and kind not in kinds
-        ):
-            said = f"Tool choice '{wanted if named else kind}' not found in 'tools' parameter."
-            yield Violation(said, "tool_choice")
+        kind, name = as_text(choice.get("type")), choice.get("name")
+        if kind not in ("function", "custom"):
+            is_missing = kind != "allowed_tools" and kind not in kinds
+            name = kind
+        elif name is None:
+            yield openai.report_missing("tool_choice.name")
+            is_missing = False
+        else:
+            is_missing = (kind, as_text(name)) not in names
+        if is_missing:
+            yield Violation(f"Tool choice '{name}' not found in 'tools' parameter.", "tool_choice")
 
 
-def _format(body: Mapping[str, Any]) -> Iterator[Violation]:
-    form = an_object(an_object(body.get("text")).get("format"))
-    match form.get("type"):
+def _check_text_format(body: Mapping[str, Any]) -> Iterator[Violation]:
+    text_format = as_object(as_object(body.get("text")).get("format"))
+    match text_format.get("type"):
         case "json_schema":
-            yield from openai.broken_format(form, "text.format", "text.format")
+            yield from openai.check_output_format(text_format, "text.format", "text.format")
         case "json_object":
-            if not openai.says_json(body.get("input")) and not openai.says_json(body.get("instructions")):
-                said = "Response input messages must contain the word 'json' in some form"
-                yield Violation(f"{said} to use 'text.format' of type 'json_object'.", "input")
+            if not openai.contains_json(body.get("input")) and not openai.contains_json(body.get("instructions")):
+                reason = "Response input messages must contain the word 'json' in some form"
+                yield Violation(f"{reason} to use 'text.format' of type 'json_object'.", "input")
         case "text" | None:
             pass
         case other:
-            yield openai.wrong_value("text.format.type", other, ("json_object", "json_schema", "text"))
+            yield openai.report_value("text.format.type", other, ("json_object", "json_schema", "text"))

@@ -165,7 +165,7 @@ def test_cancelled_while_it_waits_a_call_closes_its_socket_within_a_tenth_of_a_s
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert await asyncio.to_thread(server.wait_until, lambda: server.open_connections == 0, AT_ONCE)
-            assert server.hangups[0][1] - started <= AT_ONCE
+            assert server.disconnects[0][1] - started <= AT_ONCE
             await asyncio.sleep(0.02)
             assert len(server.requests) == 1
 

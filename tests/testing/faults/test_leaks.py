@@ -60,7 +60,7 @@ class World:
         return made
 
     def nothing_open(self) -> bool:
-        return self.server.wait_until(lambda: self.server.open_connections == 0, within=1.0)
+        return self.server.wait_until(lambda: self.server.open_connections == 0, timeout=1.0)
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_ten_thousand_streams_leave_nothing_and_memory_stays_flat(
     before = set(threading.enumerate())
     for _ in range(rounds):
         world.server.requests.clear()  # the server remembers them all
-        world.server.hangups.clear()
+        world.server.disconnects.clear()
         seed = rng.randrange(2**32)
         if driver == "sync":
             in_threads(world, 2000, seed)
