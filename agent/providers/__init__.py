@@ -42,7 +42,7 @@ _COMPATIBLE = (
 
 _BUILT_IN = {
     **dict.fromkeys(_COMPATIBLE.split(), "compatible"),
-    "openai": "openai",
+    "openai": "openai_responses",
     "vertex": "gemini",
     "local": "local",
     "scripted": "scripted",

@@ -38,12 +38,13 @@ from ..encoding import (
 )
 from ..repair import FOREIGN_BLOCK_DROPPED, ForeignThinking, is_own, repair
 from .dialect import API, MAX_NAME_LENGTH, SIGNED_CONTENT, Dialect, Fragment, matches
-from .fields import FIELDS, ChatContext
-from .params import (
+from .fields import (
+    FIELDS,
     AssistantMessage,
     AudioBlock,
     Block,
     Call,
+    ChatContext,
     Content,
     FileBlock,
     ImageBlock,

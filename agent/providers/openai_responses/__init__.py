@@ -1,15 +1,20 @@
 """The Responses API of OpenAI and compatible vendors, such as Azure, xAI and OpenRouter.
 
-A `Dialect` describes a vendor's differences as data, `ModelFeatures` those of models. Nothing is stored at the vendor
-unless the caller asks for it.
+A `Dialect` describes a vendor's differences as data, `ModelFeatures` those of models. The vendor stores nothing unless
+the request sets `store`.
 """
 
 from __future__ import annotations
 
+import re
+from urllib.parse import urlsplit
+
+from ...types import AgentConfig
 from ...wire_formats import WireFormat
-from ..base import ProviderFactory
+from ..base import Provider, ProviderFactory
+from ..openai_chat import provider as chat_provider
 from ..openai_chat.codec import with_openai_base_url
-from .codec import BASE_URL, ResponsesCodec
+from .codec import ResponsesCodec
 from .dialect import API, MODELS, OPENAI, Dialect, ModelFeatures
 
 __all__ = [
@@ -20,34 +25,35 @@ __all__ = [
     "Dialect",
     "ModelFeatures",
     "ResponsesCodec",
-    "factory",
     "provider",
 ]
 
 WIRE_FORMAT = WireFormat(API, price_list="openai", facts=("openai",), rules="agent.testing.rules:ResponsesRules")
 
+_HOSTS = re.compile(r"(?:[a-z0-9-]+\.)?api\.openai\.com|[a-z0-9-]+\.openai\.azure\.com", re.I)
+"""Hosts that serve the Responses API."""
+_SHARED_HOSTS = re.compile(r"[a-z0-9-]+\.(?:services\.ai|cognitiveservices)\.azure\.com", re.I)
+"""Azure hosts that serve several APIs, OpenAI's below a path of its own."""
+
 
 def provider(name: str) -> ProviderFactory:
-    """Factory for OpenAI's API under the given name, or for a compatible server at a base_url."""
-    return lambda config: factory(name)(with_openai_base_url(config))
+    """Factory for OpenAI's API under the given name, or for a compatible server at a base_url.
+
+    The provider `openai` uses Chat Completions if the base_url is a host that is not known to serve the Responses API.
+    """
+
+    def make(config: AgentConfig) -> Provider:
+        config = with_openai_base_url(config)
+        if name == "openai" and config.base_url is not None and not _has_responses_api(config.base_url):
+            return chat_provider(name)(config)
+        return ResponsesCodec.from_config(config, name=name)
+
+    return make
 
 
-def factory(
-    name: str,
-    dialect: Dialect = OPENAI,
-    *,
-    base_url: str | None = BASE_URL,
-    key_variables: tuple[str, ...] = ("OPENAI_API_KEY",),
-    base_url_variables: tuple[str, ...] = ("OPENAI_BASE_URL",),
-    key_required: bool = True,
-) -> ProviderFactory:
-    """Factory for a vendor of this API."""
-    return lambda config: ResponsesCodec.from_config(
-        config,
-        name=name,
-        dialect=dialect,
-        base_url=base_url,
-        key_variables=key_variables,
-        base_url_variables=base_url_variables,
-        key_required=key_required,
-    )
+def _has_responses_api(base_url: str) -> bool:
+    address = urlsplit(base_url)
+    host, path = address.hostname or "", f"{address.path.rstrip('/')}/"
+    if _HOSTS.fullmatch(host):
+        return "/deployments/" not in path  # the address of one deployment serves only Chat Completions
+    return bool(_SHARED_HOSTS.fullmatch(host)) and path.startswith("/openai/v1/")

@@ -29,8 +29,7 @@ from ...types import (
 from ..encoding import JsonDict, data_url, document_text, dump_arguments, normalize_id, normalize_name, to_markdown
 from ..repair import FOREIGN_BLOCK_DROPPED, is_own
 from .dialect import CUSTOM, MAX_NAME_LENGTH
-from .fields import ResponsesContext
-from .params import (
+from .fields import (
     CallOutput,
     CustomCall,
     EasyMessage,
@@ -43,6 +42,7 @@ from .params import (
     OutputBlock,
     OutputMessage,
     Reasoning,
+    ResponsesContext,
 )
 
 FAILED = "The tool failed."
