@@ -20,6 +20,7 @@ from .. import errors
 from ..engine.stream import StreamBase
 from ..engine.wire import GRACE
 from ..errors import ConfigurationError
+from ..types.response import OutputT
 from .values import (
     BatchInputError,
     BatchItem,
@@ -309,7 +310,7 @@ class Scheduler:
                 self._bar.close()
 
 
-class BatchView(StreamBase[BatchItem, BatchResult]):
+class BatchView(StreamBase[BatchItem[OutputT], BatchResult[OutputT]]):
     """The state of a batch."""
 
     _batch: Scheduler
@@ -339,11 +340,11 @@ class BatchView(StreamBase[BatchItem, BatchResult]):
         """Send no more requests. What is under way goes on to its end, and is handed out."""
         self._batch.stop(reason)
 
-    def rest(self) -> list[BatchItem]:
+    def rest(self) -> list[BatchItem[OutputT]]:
         """After the loop was left: the outcomes that had come and were not handed out."""
         return self._batch.rest()
 
-    def _gathered(self, items: list[BatchItem]) -> BatchResult:
+    def _gathered(self, items: list[BatchItem[OutputT]]) -> BatchResult[OutputT]:
         """The items in the order of the input."""
         items.sort(key=_index)
         return BatchResult(items, self.progress, self.stopped)

@@ -20,6 +20,7 @@ from typing_extensions import override
 from ..engine.drivers.user_code import LoopThread
 from ..engine.stream import AsyncStream, Stream
 from ..engine.wire import GRACE
+from ..types.response import OutputT
 from .scheduler import LATER, BatchView, RequestRunner, Scheduler
 from .values import BatchInputError, BatchInterrupted, BatchItem, BatchPlan, BatchResult, SendRequest
 
@@ -91,7 +92,7 @@ class ThreadedBatch(Scheduler):
             self._worker.begin(index, request)
 
 
-class BatchStream(BatchView, Stream[BatchItem, BatchResult]):
+class BatchStream(BatchView[OutputT], Stream[BatchItem[OutputT], BatchResult[OutputT]]):
     """The items of a batch as they are done, in no order. Leaving the loop cancels what is under way.
 
     ```python
@@ -120,11 +121,11 @@ class BatchStream(BatchView, Stream[BatchItem, BatchResult]):
         self._batch.close()
 
     @override
-    def collect(self) -> BatchResult:
+    def collect(self) -> BatchResult[OutputT]:
         """All items, in the order of the input."""
         if self._result is not None:
             return self._result
-        items: list[BatchItem] = []
+        items: list[BatchItem[OutputT]] = []
         try:
             for item in self:
                 items.append(item)  # one by one: an interrupt must find what has come so far
@@ -241,7 +242,7 @@ class LoopBatch(Scheduler):
             self._asking.start(index, request)
 
 
-class AsyncBatchStream(BatchView, AsyncStream[BatchItem, BatchResult]):
+class AsyncBatchStream(BatchView[OutputT], AsyncStream[BatchItem[OutputT], BatchResult[OutputT]]):
     """The items of a batch as they are done, in no order. There is nothing to await first; leaving the loop cancels."""
 
     def __init__(self, plan: BatchPlan) -> None:
@@ -260,11 +261,11 @@ class AsyncBatchStream(BatchView, AsyncStream[BatchItem, BatchResult]):
         await self._batch.aclose()
 
     @override
-    async def collect(self) -> BatchResult:
+    async def collect(self) -> BatchResult[OutputT]:
         """All items, in the order of the input."""
         if self._result is not None:
             return self._result
-        items: list[BatchItem] = []
+        items: list[BatchItem[OutputT]] = []
         try:
             async for item in self:
                 items.append(item)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 
 from typing_extensions import override
 
@@ -21,6 +21,7 @@ from ..calls.requests import read_request
 from ..engine.context import ambient_deadline
 from ..errors import AgentError
 from ..types import AgentRequest, AgentResponse, Message, Usage
+from ..types.response import OutputT
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -28,21 +29,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchItem:
+class BatchItem(Generic[OutputT]):
     """What became of one request: it has a response or an error, never both."""
 
     index: int
     """The place of the request in the input, from 0."""
     request: Any
     """As it was passed in."""
-    response: AgentResponse | None = None
+    response: AgentResponse[OutputT] | None = None
     error: Exception | None = None
 
     @property
     def ok(self) -> bool:
         return self.error is None
 
-    def unwrap(self) -> AgentResponse:
+    def unwrap(self) -> AgentResponse[OutputT]:
         """The response; if there is none, the error is raised."""
         if self.response is None:
             assert self.error is not None
@@ -111,7 +112,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class BatchResult(Sequence[BatchItem]):
+class BatchResult(Sequence[BatchItem[OutputT]]):
     """The items of a batch in the order of the input.
 
     It is as long as the input, if that has a length: what was never asked because a limit was reached has an error
@@ -120,7 +121,7 @@ class BatchResult(Sequence[BatchItem]):
 
     __slots__ = ("_items", "_usage", "progress", "stopped")
 
-    def __init__(self, items: Sequence[BatchItem], progress: BatchProgress, stopped: str | None = None) -> None:
+    def __init__(self, items: Sequence[BatchItem[OutputT]], progress: BatchProgress, stopped: str | None = None) -> None:
         self._items = tuple(items)
         self._usage: Usage | None = None
         self.progress = progress
@@ -129,13 +130,13 @@ class BatchResult(Sequence[BatchItem]):
         """Why it ended before the end of the input; None if it did not."""
 
     @overload
-    def __getitem__(self, index: int) -> BatchItem: ...
+    def __getitem__(self, index: int) -> BatchItem[OutputT]: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Sequence[BatchItem]: ...
+    def __getitem__(self, index: slice) -> Sequence[BatchItem[OutputT]]: ...
 
     @override
-    def __getitem__(self, index: int | slice) -> BatchItem | Sequence[BatchItem]:
+    def __getitem__(self, index: int | slice) -> BatchItem[OutputT] | Sequence[BatchItem[OutputT]]:
         return self._items[index]
 
     @override
@@ -148,12 +149,12 @@ class BatchResult(Sequence[BatchItem]):
         return self.stopped is None and not self.progress.failed
 
     @property
-    def responses(self) -> list[AgentResponse | None]:
+    def responses(self) -> list[AgentResponse[OutputT] | None]:
         """The answers in the order of the input, with None in the place of one that failed."""
         return [item.response for item in self._items]
 
     @property
-    def failed(self) -> list[BatchItem]:
+    def failed(self) -> list[BatchItem[OutputT]]:
         """The items that have an error."""
         return [item for item in self._items if item.error is not None]
 
@@ -173,7 +174,7 @@ class BatchResult(Sequence[BatchItem]):
             self._usage = total
         return self._usage
 
-    def unwrap(self) -> list[AgentResponse]:
+    def unwrap(self) -> list[AgentResponse[OutputT]]:
         """All responses; if a request failed, the first error is raised, with a note that says which one it was."""
         failed = self.failed
         if failed:

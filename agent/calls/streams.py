@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pydantic import JsonValue
 from pydantic_core import from_json
-from typing_extensions import override
+from typing_extensions import TypeVar, override
 
 from .. import errors
 from ..engine.drivers.sync import SyncRun
 from ..engine.stream import AsyncStream, Stream, StreamBase
 from ..models.token_estimates import StreamTokenCounter
 from ..types import AgentResponse, AnyStreamEvent, Fold, Part, StreamEvent, ToolCall, Usage
+from ..types.response import OutputT
 
 if TYPE_CHECKING:
     from ..engine.drivers.asyncio import AioRun
@@ -43,7 +45,7 @@ class StartedResponse:
     finish: Finish
 
 
-class ResponseView(StreamBase[E, AgentResponse]):
+class ResponseView(StreamBase[E, AgentResponse[OutputT]]):
     """What has arrived of a response.
 
     Args:
@@ -57,7 +59,7 @@ class ResponseView(StreamBase[E, AgentResponse]):
         self._fold = Fold()
         self._received = StreamTokenCounter()
         self._has_begun = False
-        self._settled: AgentResponse | None = None
+        self._settled: AgentResponse[OutputT] | None = None
         self._started: StartedResponse | None = None
 
     def _start_run(self) -> Any:
@@ -74,23 +76,23 @@ class ResponseView(StreamBase[E, AgentResponse]):
             yield event
 
     @override
-    def _finish(self, result: AgentResponse) -> AgentResponse:
+    def _finish(self, result: AgentResponse) -> AgentResponse[OutputT]:
         assert self._started is not None
         return self._started.finish(result)
 
     @property
-    def partial(self) -> AgentResponse:
+    def partial(self) -> AgentResponse[OutputT]:
         """What has arrived: the whole response at the end, one without a `stop_reason` before."""
         return self._result or self._settle() or self._fold.partial()
 
-    def _settle(self) -> AgentResponse | None:
+    def _settle(self) -> AgentResponse[OutputT] | None:
         """What had arrived of a stream that was left or that failed; None if it goes on or nothing had come."""
         if self._settled is None and self._closed and self._has_begun and self._started is not None:
             self._settled = self._started.settle(self._fold.partial(), self._received)
         return self._settled
 
     @property
-    def response(self) -> AgentResponse:
+    def response(self) -> AgentResponse[OutputT]:
         """The response. Raises the failure of a stream that failed, and an error while the stream goes on.
 
         If the stream was left or aborted, this is what had arrived by then, without a `stop_reason`.
@@ -127,7 +129,7 @@ class ResponseView(StreamBase[E, AgentResponse]):
         return self.partial.usage
 
 
-class ResponseStream(ResponseView[AnyStreamEvent], Stream[AnyStreamEvent, AgentResponse]):
+class ResponseStream(ResponseView[AnyStreamEvent, OutputT], Stream[AnyStreamEvent, AgentResponse[OutputT]]):
     """Iterate over it, or use it in a `with` block.
 
     ```python
@@ -152,7 +154,7 @@ class ResponseStream(ResponseView[AnyStreamEvent], Stream[AnyStreamEvent, AgentR
                 yield event.text
 
 
-class AsyncResponseStream(ResponseView[AnyStreamEvent], AsyncStream[AnyStreamEvent, AgentResponse]):
+class AsyncResponseStream(ResponseView[AnyStreamEvent, OutputT], AsyncStream[AnyStreamEvent, AgentResponse[OutputT]]):
     """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
 
     @override
@@ -165,7 +167,7 @@ class AsyncResponseStream(ResponseView[AnyStreamEvent], AsyncStream[AnyStreamEve
             if event.type == "text_delta" and event.text:
                 yield event.text
 
-    async def result(self) -> AgentResponse:
+    async def result(self) -> AgentResponse[OutputT]:
         """The same as `collect`, as the agent loop's stream protocol calls it."""
         return await self.collect()
 
@@ -247,7 +249,7 @@ def _start(text: str) -> int:
     return min(found) if found and text.lstrip()[:1] not in '"-0123456789' else 0
 
 
-class JsonView(ResponseView[Any]):
+class JsonView(ResponseView[JsonValue, OutputT]):
     """What has arrived of a value."""
 
     def __init__(self, start: Callable[[], StartedResponse], partials: Partials) -> None:
@@ -267,7 +269,7 @@ class JsonView(ResponseView[Any]):
             yield value
 
     @property
-    def output(self) -> Any:
+    def output(self) -> OutputT:
         """The value as its schema or type wants it, at the end of the stream; None if the model called a tool."""
         if self._result is None and self._error is None and self._closed:
             raise errors.ConfigurationError(
@@ -278,7 +280,7 @@ class JsonView(ResponseView[Any]):
         return self._outcome().output
 
 
-class JsonStream(JsonView, Stream[Any, AgentResponse]):
+class JsonStream(JsonView[OutputT], Stream[JsonValue, AgentResponse[OutputT]]):
     """Iterate over it, or use it in a `with` block.
 
     ```python
@@ -300,5 +302,5 @@ class JsonStream(JsonView, Stream[Any, AgentResponse]):
     """
 
 
-class AsyncJsonStream(JsonView, AsyncStream[Any, AgentResponse]):
+class AsyncJsonStream(JsonView[OutputT], AsyncStream[JsonValue, AgentResponse[OutputT]]):
     """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, StrictBool
 from ..errors import ConfigurationError
 from ..types import AgentRequest, AgentResponse, Attempt, JsonObject, Message, Role, ToolCall, ToolResult, Usage, Value
 from ..types._base import Json, Many, validate_with
+from ..types.response import OutputT
 from .events import AgentMessage, read_message
 from .journal import Outcome
 
@@ -330,7 +331,7 @@ def _reject(field: str, problem: str) -> NoReturn:
     )
 
 
-class RunResult(AgentResponse, frozen=True):
+class RunResult(AgentResponse[OutputT], frozen=True):
     """The last answer of a run, with the usage, cost and route of all of it, and the messages it added."""
 
     __slots__ = ("_responses",)

@@ -17,6 +17,7 @@ from ..engine.drivers.sync import SyncRun
 from ..engine.stream import AsyncStream, Stream, StreamBase
 from ..tools.base import Signal
 from ..types import Message
+from ..types.response import OutputT
 from .events import AgentEvent, AgentMessage, MessageLike, read_message
 from .results import RunResult
 from .run_state import RunState
@@ -43,7 +44,7 @@ class StartedRun:
         return replace(self, finish=lambda result: finish(self.finish(result)))
 
 
-class RunView(StreamBase[AgentEvent, RunResult]):
+class RunView(StreamBase[AgentEvent, RunResult[OutputT]]):
     """The state of a run, and ways to steer it.
 
     Args:
@@ -94,7 +95,7 @@ class RunView(StreamBase[AgentEvent, RunResult]):
         return {slot.call.id for slot in slots if slot.result is None}
 
     @property
-    def result(self) -> RunResult:
+    def result(self) -> RunResult[OutputT]:
         """The result of the run. Raises the run's failure, and an error while the run goes on."""
         return self._outcome()
 
@@ -124,7 +125,7 @@ class RunView(StreamBase[AgentEvent, RunResult]):
         return started.run
 
     @override
-    def _finish(self, result: RunResult) -> RunResult:
+    def _finish(self, result: RunResult) -> RunResult[OutputT]:
         return result if self._complete is None else self._complete(result)
 
     @override
@@ -140,7 +141,7 @@ class RunView(StreamBase[AgentEvent, RunResult]):
         return events
 
 
-class RunStream(RunView, Stream[AgentEvent, RunResult]):
+class RunStream(RunView[OutputT], Stream[AgentEvent, RunResult[OutputT]]):
     """Iterate over it, or use it in a `with` block.
 
     ```python
@@ -175,7 +176,7 @@ class RunStream(RunView, Stream[AgentEvent, RunResult]):
             self.idle.set()
 
 
-class AsyncRunStream(RunView, AsyncStream[AgentEvent, RunResult]):
+class AsyncRunStream(RunView[OutputT], AsyncStream[AgentEvent, RunResult[OutputT]]):
     """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
 
     @override

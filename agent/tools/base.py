@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from inspect import Parameter, iscoroutinefunction, signature
 from time import monotonic
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeAlias, get_args
 
-from typing_extensions import override
+from typing_extensions import TypeVar, override
 
 from ..engine.flow import Flow
 from ..errors import ConfigurationError
@@ -69,7 +69,10 @@ class Signal:
                 self._listeners.remove(listener)
 
 
-Deps = TypeVar("Deps")
+Deps = TypeVar("Deps", covariant=True, default=Any)  # Any: `ToolContext` alone says nothing about them
+"""Type of the dependencies that a context holds."""
+DepsT = TypeVar("DepsT", contravariant=True, default=Any)  # Any: a tool that needs no dependencies takes all
+"""Type of the dependencies that a tool needs."""
 Isolation: TypeAlias = Literal["thread", "process"]
 
 
@@ -142,7 +145,7 @@ class AgentToolResult:
 
 
 @dataclass
-class Tool:
+class Tool(Generic[DepsT]):
     """A tool that a model may call.
 
     ```python
@@ -211,7 +214,7 @@ class Tool:
         """What `run` gets: the arguments, checked. Raises ArgumentsError."""
         return check_against(self.spec, arguments)
 
-    def run(self, arguments: Any, context: ToolContext[Any]) -> Any:
+    def run(self, arguments: Any, context: ToolContext[DepsT]) -> Any:
         """Do it. `arguments` are what `check` returned. May be async."""
         raise ConfigurationError(
             f"The tool {self.name!r} is a description only.", field="tools", fix="Give it a function, or write run()."

@@ -13,7 +13,7 @@ from functools import partial, update_wrapper
 from importlib import import_module
 from inspect import isclass, iscoroutinefunction, isfunction, unwrap
 from types import MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, overload
 
 from typing_extensions import Unpack, override
 
@@ -21,12 +21,13 @@ from ..errors import ConfigurationError
 from ..types import AgentRequest, ToolSpec
 from ..types._base import validate_with
 from ..types.config import Risk
-from .base import Isolation, Tool, ToolContext, check_settings
+from .base import DepsT, Isolation, Tool, ToolContext, check_settings
 from .signatures import BoundCall, Signature, read_signature
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
+D = TypeVar("D")
 
 
 class ToolSettings(TypedDict, total=False):
@@ -45,12 +46,30 @@ class ToolSettings(TypedDict, total=False):
     strict: bool | None
 
 
+class ToolDecorator(Protocol):
+    """What `@tool(...)` with settings returns."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[ToolContext[D], Q], R], /
+    ) -> FunctionTool[Concatenate[ToolContext[D], Q], R, D]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(
+    function: Callable[Concatenate[ToolContext[D], Q], R], /, **settings: Unpack[ToolSettings]
+) -> FunctionTool[Concatenate[ToolContext[D], Q], R, D]: ...
+
+
 @overload
 def tool(function: Callable[P, R], /, **settings: Unpack[ToolSettings]) -> FunctionTool[P, R]: ...
 
 
 @overload
-def tool(**settings: Unpack[ToolSettings]) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+def tool(**settings: Unpack[ToolSettings]) -> ToolDecorator: ...
 
 
 def tool(function: Any = None, /, **settings: Any) -> Any:
@@ -84,7 +103,7 @@ def tool(function: Any = None, /, **settings: Any) -> Any:
 
 
 @dataclass(repr=False)
-class FunctionTool(Tool, Generic[P, R]):
+class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
     """A function, and what a model is told about it. It can be called as the function can."""
 
     function: Callable[P, R] = field(kw_only=True)
@@ -112,8 +131,8 @@ class FunctionTool(Tool, Generic[P, R]):
 
     @overload
     def __get__(
-        self: FunctionTool[Concatenate[Any, Q], R], instance: object, owner: type[Any] | None = None, /
-    ) -> FunctionTool[Q, R]: ...
+        self: FunctionTool[Concatenate[Any, Q], R, DepsT], instance: object, owner: type[Any] | None = None, /
+    ) -> FunctionTool[Q, R, DepsT]: ...
 
     def __get__(self, instance: Any, owner: Any = None, /) -> Any:
         function: Any = self.function
@@ -146,7 +165,7 @@ class FunctionTool(Tool, Generic[P, R]):
         return self._signature.bind(arguments)
 
     @override
-    def run(self, arguments: BoundCall, context: ToolContext[Any]) -> Any:
+    def run(self, arguments: BoundCall, context: ToolContext[DepsT]) -> Any:
         _ = self.spec  # a method without its instance cannot be called
         return arguments.call(self.function, context)
 

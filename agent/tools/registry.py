@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from typing_extensions import Unpack, override
 
 from ..errors import ConfigurationError
 from ..types import ToolSpec
 from ..types.config import Risk
-from .base import Tool
-from .functions import FunctionTool, ToolSettings, as_tool
+from .base import Tool, ToolContext
+from .functions import FunctionTool, ToolDecorator, ToolSettings, as_tool
 from .functions import tool as decorated
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
+D = TypeVar("D")
 R = TypeVar("R")
 T = TypeVar("T")
 AnyTool = TypeVar("AnyTool", bound=Tool)
@@ -81,10 +83,15 @@ class ToolRegistry(Sequence[Any]):  # of tools; but names are asked for with `in
         return made
 
     @overload
+    def tool(
+        self, function: Callable[Concatenate[ToolContext[D], Q], R], /, **settings: Unpack[ToolSettings]
+    ) -> FunctionTool[Concatenate[ToolContext[D], Q], R, D]: ...
+
+    @overload
     def tool(self, function: Callable[P, R], /, **settings: Unpack[ToolSettings]) -> FunctionTool[P, R]: ...
 
     @overload
-    def tool(self, /, **settings: Unpack[ToolSettings]) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+    def tool(self, /, **settings: Unpack[ToolSettings]) -> ToolDecorator: ...
 
     def tool(self, function: Any = None, /, **settings: Any) -> Any:
         """A decorator: as `@tool`, and the tool is added."""

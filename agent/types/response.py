@@ -6,16 +6,19 @@ Whatever differs between vendors has been translated before it gets here; `raw` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, get_args
 
 from pydantic import Field, computed_field, model_validator
-from typing_extensions import override
+from typing_extensions import TypeVar, override
 
 from ._base import Json, JsonObject, Many, Reads, get_slot
 from .messages import Message, Role
 from .parts import ContentPart, Part, RefusalContent, TextContent, ThinkingContent, ToolCall
 from .routing import Attempt, Route
 from .usage import Priced, TokenUsage, Usage
+
+OutputT = TypeVar("OutputT", covariant=True, default=Any)  # Any: `AgentResponse` alone accepts every response
+"""Type of `output`."""
 
 __all__ = ["AgentResponse", "FinishReason", "Response", "TokenUsage", "Usage"]
 
@@ -36,7 +39,7 @@ _NO_ROUTE: Any = Route()
 _CANONICAL = frozenset(get_args(FinishReason))
 
 
-class AgentResponse(Priced, frozen=True):
+class AgentResponse(Priced, Generic[OutputT], frozen=True):
     """A model's answer. `content` is stored; `text` and `tool_calls` are read from it, and accepted in its place."""
 
     __slots__ = ("_dag", "_raw")
@@ -46,8 +49,16 @@ class AgentResponse(Priced, frozen=True):
     provider: str = ""
     model: str = ""
     content: Reads[Many[Part], Sequence[ContentPart]] = Field(default=_NO_CONTENT)
-    output: Json = None
-    """The answer parsed to the schema that was asked for."""
+    if TYPE_CHECKING:
+        output: OutputT = Field(default=None)
+        """The answer parsed to the schema that was asked for."""
+    else:
+        output: Json = None
+
+        @classmethod
+        def __class_getitem__(cls, output_type):
+            return cls  # the type of `output` matters to type checkers only
+
     usage: Usage | None = None
     stop_reason: FinishReason | None = None
     raw_stop_reason: str | None = None
