@@ -121,7 +121,9 @@ class BatchResult(Sequence[BatchItem[OutputT]]):
 
     __slots__ = ("_items", "_usage", "progress", "stopped")
 
-    def __init__(self, items: Sequence[BatchItem[OutputT]], progress: BatchProgress, stopped: str | None = None) -> None:
+    def __init__(
+        self, items: Sequence[BatchItem[OutputT]], progress: BatchProgress, stopped: str | None = None
+    ) -> None:
         self._items = tuple(items)
         self._usage: Usage | None = None
         self.progress = progress

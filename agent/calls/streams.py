@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
-from pydantic import JsonValue
 from pydantic_core import from_json
 from typing_extensions import TypeVar, override
 
@@ -45,7 +44,7 @@ class StartedResponse:
     finish: Finish
 
 
-class ResponseView(StreamBase[E, AgentResponse[OutputT]]):
+class ResponseView(StreamBase[E, AgentResponse[OutputT]], Generic[E, OutputT]):
     """What has arrived of a response.
 
     Args:
@@ -249,7 +248,8 @@ def _start(text: str) -> int:
     return min(found) if found and text.lstrip()[:1] not in '"-0123456789' else 0
 
 
-class JsonView(ResponseView[JsonValue, OutputT]):
+# Any: a partial value may lack every field, so it has no type that is both right and useful.
+class JsonView(ResponseView[Any, OutputT]):
     """What has arrived of a value."""
 
     def __init__(self, start: Callable[[], StartedResponse], partials: Partials) -> None:
@@ -280,7 +280,7 @@ class JsonView(ResponseView[JsonValue, OutputT]):
         return self._outcome().output
 
 
-class JsonStream(JsonView[OutputT], Stream[JsonValue, AgentResponse[OutputT]]):
+class JsonStream(JsonView[OutputT], Stream[Any, AgentResponse[OutputT]]):
     """Iterate over it, or use it in a `with` block.
 
     ```python
@@ -302,5 +302,5 @@ class JsonStream(JsonView[OutputT], Stream[JsonValue, AgentResponse[OutputT]]):
     """
 
 
-class AsyncJsonStream(JsonView[OutputT], AsyncStream[JsonValue, AgentResponse[OutputT]]):
+class AsyncJsonStream(JsonView[OutputT], AsyncStream[Any, AgentResponse[OutputT]]):
     """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from typing_extensions import override
 
@@ -44,7 +44,7 @@ class StartedRun:
         return replace(self, finish=lambda result: finish(self.finish(result)))
 
 
-class RunView(StreamBase[AgentEvent, RunResult[OutputT]]):
+class RunView(StreamBase[AgentEvent, RunResult[OutputT]], Generic[OutputT]):
     """The state of a run, and ways to steer it.
 
     Args:

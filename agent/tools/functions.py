@@ -55,7 +55,11 @@ class ToolDecorator(Protocol):
     ) -> FunctionTool[Concatenate[ToolContext[D], Q], R, D]: ...
 
     @overload
-    def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+    def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R, object]: ...
+
+
+@overload
+def tool(function: partial[R], /, **settings: Unpack[ToolSettings]) -> FunctionTool[..., R, object]: ...
 
 
 @overload
@@ -65,7 +69,7 @@ def tool(
 
 
 @overload
-def tool(function: Callable[P, R], /, **settings: Unpack[ToolSettings]) -> FunctionTool[P, R]: ...
+def tool(function: Callable[P, R], /, **settings: Unpack[ToolSettings]) -> FunctionTool[P, R, object]: ...
 
 
 @overload

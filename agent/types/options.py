@@ -257,7 +257,7 @@ class RouteOptions(TypedDict, total=False):
     """Hooks called during runs, such as approval before a tool call."""
 
 
-class RouterChanges(RouteOptions, ConfigOptions, total=False):  # type: ignore[misc]  # `deadline` is the router's
+class RouterChanges(RouteOptions, ConfigOptions, total=False):
     """Options of `Router.with_config`: settings of the router, and of all its agents."""
 
 

@@ -35,6 +35,7 @@ _OTHER_NAMES: dict[FinishReason, str] = {
 _FINISH: dict[str, FinishReason] = {reason: reason for reason in get_args(FinishReason)}
 _FINISH.update({name: reason for reason, names in _OTHER_NAMES.items() for name in names.split()})
 _NO_CONTENT: Any = ()
+_NO_OUTPUT: Any = None
 _NO_ROUTE: Any = Route()
 _CANONICAL = frozenset(get_args(FinishReason))
 
@@ -50,7 +51,7 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
     model: str = ""
     content: Reads[Many[Part], Sequence[ContentPart]] = Field(default=_NO_CONTENT)
     if TYPE_CHECKING:
-        output: OutputT = Field(default=None)
+        output: OutputT = Field(default=_NO_OUTPUT)
         """The answer parsed to the schema that was asked for."""
     else:
         output: Json = None

@@ -763,7 +763,7 @@ CONTEXT: ToolContext[Any] = ToolContext(deps=Deps("db"), call_id="c1")
 
 
 @case({"q": "x"}, {"q": "x", "context": CONTEXT}, {"q": "x", "context": SECRET}, "context")
-def context_last(q: str, context: ToolContext) -> Any:  # type: ignore[type-arg]
+def context_last(q: str, context: ToolContext) -> Any:
     return locals()
 
 
