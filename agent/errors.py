@@ -1,33 +1,33 @@
-"""Every error the package raises, and what a caller may do about it.
+"""Exceptions raised by the package.
 
     AgentError
-    ├── ConfigurationError        what was passed in cannot work: `field`, `fix`; nothing was sent
-    │   └── UnsupportedFeatureError   this vendor or model cannot take that part of the request
-    ├── AuthenticationError       no key, or a key the vendor refuses
-    ├── ConnectionError           no connection, or a connection that broke
-    ├── TimeoutError              a limit passed; `deadline` is true when it was the whole call's
-    ├── PoolExhaustedError        this program has no connection to spare; no vendor is to blame
-    ├── Aborted                   the caller ended the call
-    ├── ProviderError             the vendor answered, and the answer is a failure
-    │   ├── BadRequestError           the request is wrong; the same bytes will fail again
-    │   │   └── ContextLengthError        too long for this model
-    │   ├── ModelNotFoundError        no such model, or none for this key
-    │   ├── RateLimitError            too fast: `retry_after`
+    ├── ConfigurationError        invalid argument or setting: `field`, `fix`; nothing was sent
+    │   └── UnsupportedFeatureError   the vendor or model does not support part of the request
+    ├── AuthenticationError       missing or rejected API key
+    ├── ConnectionError           connection failed or was lost
+    ├── TimeoutError              time limit exceeded; `deadline` is true for the deadline of the whole call
+    ├── PoolExhaustedError        no free connection or file handle in this process
+    ├── Aborted                   the caller aborted the call
+    ├── ProviderError             the vendor returned an error
+    │   ├── BadRequestError           invalid request; a retry fails the same way
+    │   │   └── ContextLengthError        longer than the model's context window
+    │   ├── ModelNotFoundError        unknown model, or no access with this key
+    │   ├── RateLimitError            rate limit exceeded: `retry_after`
     │   ├── QuotaExceededError        out of credit; waiting does not help
-    │   ├── OverloadedError           the vendor is over its capacity
-    │   ├── ContentFilterError        refused by the vendor's filter
-    │   ├── ProtocolError             the answer is not what the API promises
-    │   └── StreamInterrupted         a stream ended too early, after its first event: `partial`
-    ├── SchemaValidationError     structured output that does not fit its schema: `text`
-    ├── ToolExecutionError        a tool failed and the loop was told to stop
-    ├── RoutingError              every target failed, or none could take the request: `errors`
-    └── BudgetExceededError       a limit on tokens, cost or turns was reached
+    │   ├── OverloadedError           the vendor is over capacity
+    │   ├── ContentFilterError        blocked by the vendor's content filter
+    │   ├── ProtocolError             the response violates the vendor's API
+    │   └── StreamInterrupted         the stream broke after its first event: `partial`
+    ├── SchemaValidationError     structured output does not match its schema: `text`
+    ├── ToolExecutionError        a tool failed and `stop_on_error` is set
+    ├── RoutingError              every target failed or was unsuitable: `errors`
+    └── BudgetExceededError       a token, cost or turn limit was reached
 
-Others live where they are raised: `agent.loop.JournalError`, `agent.stores.StoreError` with its own family, and
-`BatchInputError` and `BatchFileError` of `agent.batch`.
+Others are defined where they are raised: `agent.loop.JournalError`, `agent.stores.StoreError` and its subclasses, and
+`BatchInputError` and `BatchFileError` in `agent.batch`.
 
-`retryable` says whether sending the same request again can help. It is decided once, where the error is made.
-`ConnectionError` and `TimeoutError` shadow builtins: write `errors.TimeoutError`.
+`retryable` tells whether a retry of the same request can succeed. `ConnectionError` and `TimeoutError` shadow builtins,
+so write `errors.TimeoutError`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def one_line(text: str) -> str:
-    """`text` on one line, so that a model name or a vendor's words cannot forge lines of a log.
+def sanitize_line(text: str) -> str:
+    """Return `text` on one line, so that model names and vendor messages cannot forge log lines.
 
     Line breaks become spaces; control characters, direction marks and lone surrogates are escaped.
     """
@@ -84,7 +84,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class AgentError(Exception):
-    """The base of all errors here. Facts that do not apply are None."""
+    """Base class of all errors of the package. Attributes that do not apply are None."""
 
     _retryable_by_default: ClassVar[bool] = False
 
@@ -101,7 +101,7 @@ class AgentError(Exception):
         retry_after: float | None = None,
         body: str | None = None,
     ) -> None:
-        message = one_line(message)
+        message = sanitize_line(message)
         super().__init__(message)
         self.message = message
         self.provider = provider
@@ -109,18 +109,18 @@ class AgentError(Exception):
         self.status_code = status_code
         self.request_id = request_id
         self.code = code
-        """The vendor's own name for the failure, if it gave one."""
+        """The vendor's error code, if any."""
         self.retryable = self._retryable_by_default if retryable is None else retryable
         self.retry_after = retry_after
-        """Seconds the vendor asked us to wait, if it did."""
+        """Seconds to wait before a retry, if the vendor sent a hint."""
         self.body = body
-        """The start of the vendor's answer, without secrets."""
+        """The start of the error response, with secrets redacted."""
         self.committed = False
-        """Whether events of this call had already reached the caller."""
+        """Whether the caller already received events of this call."""
         self.attempts: Sequence[Attempt] = ()
-        """What was tried, in order."""
+        """All attempts, in order."""
         self.result: Any = None
-        """Of a run that failed: the `RunResult` it had come to, with all messages and what they cost."""
+        """The `RunResult` of a failed run, with its messages and cost so far."""
 
     @override
     def __str__(self) -> str:
@@ -136,11 +136,11 @@ class AgentError(Exception):
             )
             if value is not None
         ]
-        return f"{self.message} [{one_line(', '.join(facts))}]" if facts else self.message
+        return f"{self.message} [{sanitize_line(', '.join(facts))}]" if facts else self.message
 
     @override
     def __reduce__(self) -> Any:
-        # Exception's own __reduce__ calls __init__ with `args` alone, and would lose every keyword argument.
+        # Exception.__reduce__ would call __init__ with `args` only and lose the keyword arguments.
         return _rebuild, (type(self), self.args, {**self.__dict__})
 
 
@@ -152,7 +152,7 @@ def _rebuild(kind: type[AgentError], args: tuple[Any, ...], facts: dict[str, Any
 
 
 class ConfigurationError(AgentError, ValueError):
-    """Something passed in cannot work. `field` names it, `fix` says what to do; nothing was sent."""
+    """An argument or setting is invalid: `field` names it, `fix` tells how to correct it. Nothing was sent."""
 
     def __init__(self, message: str = "", *, field: str | None = None, fix: str | None = None, **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -161,25 +161,25 @@ class ConfigurationError(AgentError, ValueError):
 
     @override
     def __str__(self) -> str:
-        return f"{super().__str__()} {one_line(self.fix)}" if self.fix else super().__str__()
+        return f"{super().__str__()} {sanitize_line(self.fix)}" if self.fix else super().__str__()
 
 
 class UnsupportedFeatureError(ConfigurationError):
-    """This vendor or model cannot take that part of the request. Nothing was sent."""
+    """The vendor or model does not support part of the request. Nothing was sent."""
 
 
 class AuthenticationError(AgentError):
-    """There is no key, or the vendor refuses the one it got."""
+    """The API key is missing or was rejected."""
 
 
 class ConnectionError(AgentError):
-    """No connection could be made, or it broke before the answer was complete."""
+    """The connection failed, or was lost before the response was complete."""
 
     _retryable_by_default = True
 
 
 class TimeoutError(AgentError):
-    """A time limit passed. With `deadline`, it was the limit of the whole call, and nothing may follow."""
+    """A time limit was exceeded. `deadline` is true for the deadline of the whole call, which is never retried."""
 
     _retryable_by_default = True
 
@@ -189,57 +189,57 @@ class TimeoutError(AgentError):
 
 
 class PoolExhaustedError(AgentError):
-    """This program is out of connections or file handles. Asking another vendor would not help."""
+    """This process is out of connections or file handles. A fallback to another vendor would not help."""
 
 
 class Aborted(AgentError):
-    """The caller ended the call with `abort()`."""
+    """The caller aborted the call with `abort()`."""
 
 
 class ProviderError(AgentError):
-    """The vendor answered with a failure."""
+    """The vendor returned an error."""
 
 
 class BadRequestError(ProviderError):
-    """The vendor says that the request is wrong."""
+    """The vendor rejected the request as invalid."""
 
 
 class ContextLengthError(BadRequestError):
-    """The request is longer than the model can read."""
+    """The request exceeds the model's context window."""
 
 
 class ModelNotFoundError(ProviderError):
-    """The vendor has no such model, or not for this key."""
+    """The vendor does not serve this model, or not for this key."""
 
 
 class RateLimitError(ProviderError):
-    """Too many requests or tokens for now; `retry_after` says how long to wait, where the vendor does."""
+    """The rate limit is exceeded; `retry_after` is the vendor's hint in seconds, if any."""
 
     _retryable_by_default = True
 
 
 class QuotaExceededError(ProviderError):
-    """The account is out of credit or over its plan. Waiting a moment does not help."""
+    """The account is out of credit or over its plan. Waiting does not help."""
 
 
 class OverloadedError(ProviderError):
-    """The vendor has no capacity just now."""
+    """The vendor is over capacity."""
 
     _retryable_by_default = True
 
 
 class ContentFilterError(ProviderError):
-    """The vendor's filter refused the request or the answer."""
+    """The vendor's content filter blocked the request or the response."""
 
 
 class ProtocolError(ProviderError):
-    """The answer is not what the vendor's API promises: not JSON, too large, cut off, a redirect."""
+    """The response violates the vendor's API: not JSON, too large, truncated, or a redirect."""
 
     _retryable_by_default = True
 
 
 class StreamInterrupted(ProviderError):
-    """A stream broke after its first event had been handed out. `partial` holds what had arrived."""
+    """A stream broke after its first event. `partial` is the response received so far."""
 
     def __init__(
         self, message: str = "", *, partial: AgentResponse | None = None, deadline: bool = False, **facts: Any
@@ -247,12 +247,12 @@ class StreamInterrupted(ProviderError):
         super().__init__(message, **facts)
         self.partial = partial
         self.deadline = deadline
-        """Whether it was the limit of the whole call that broke it: then nothing may follow."""
+        """Whether the deadline of the whole call interrupted the stream."""
         self.committed = True
 
 
 class SchemaValidationError(AgentError):
-    """Structured output that does not fit its schema. `text` is what the model wrote."""
+    """Structured output does not match its schema. `text` is the model's output."""
 
     def __init__(
         self, message: str = "", *, text: str | None = None, response: AgentResponse | None = None, **facts: Any
@@ -263,7 +263,7 @@ class SchemaValidationError(AgentError):
 
 
 class ToolExecutionError(AgentError):
-    """A tool failed and the loop was told to stop on errors."""
+    """A tool failed and `stop_on_error` is set."""
 
     def __init__(
         self, message: str = "", *, tool_name: str | None = None, tool_call_id: str | None = None, **facts: Any
@@ -274,7 +274,7 @@ class ToolExecutionError(AgentError):
 
 
 class RoutingError(AgentError):
-    """No target could answer. `errors` holds each failure, in order. Printed, it shows who was considered and tried."""
+    """No target succeeded. `errors` lists each failure; `str()` also shows candidates and attempts."""
 
     def __init__(self, message: str = "", *, errors: Sequence[AgentError] = (), **facts: Any) -> None:
         super().__init__(
@@ -288,4 +288,4 @@ class RoutingError(AgentError):
 
 
 class BudgetExceededError(AgentError):
-    """A limit on tokens, cost or turns was reached."""
+    """A token, cost or turn limit was reached."""

@@ -27,7 +27,7 @@ _FOR_PROGRAMS = (
 )
 """What only a program could do, and what to say instead."""
 
-_NOT_MADE = re.compile(r"^Agent\w+ cannot be made: ")
+_NOT_MADE = re.compile(r"^Invalid Agent\w+: ")
 _NO_KEY = re.compile(r"(There is no key for [^:]+): set the environment variable (.+?)\.?$")
 _NOBODY = re.compile(r"^No target answered \([^)]*\)")
 _SETTINGS = {"base_url": "The address", "api_key": "The key"}

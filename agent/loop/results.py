@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, StrictBool
 
 from ..errors import ConfigurationError
 from ..types import AgentRequest, AgentResponse, Attempt, JsonObject, Message, Role, ToolCall, ToolResult, Usage, Value
-from ..types._base import Json, Many, validate_with
+from ..types._base import Json, SequenceOf, validate_with
 from ..types.response import OutputT
 from .events import AgentMessage, read_message
 from .journal import Outcome
@@ -60,7 +60,7 @@ class WaitingCall(Value, frozen=True):
     kind: Literal["approval", "external"] = "approval"
     run: PausedRun | None = None
     """For a call of a sub-agent: its own paused run, whose calls wait."""
-    spent: Many[AgentResponse] = ()
+    spent: SequenceOf[AgentResponse] = ()
     """Usage and cost of the answers that the sub-agent got so far."""
 
 
@@ -68,7 +68,7 @@ class SessionPlace(Value, frozen=True):
     """The place in a session where a run was started."""
 
     id: str
-    heads: Many[str] = ()
+    heads: SequenceOf[str] = ()
 
 
 class RunNotes(Value, frozen=True):
@@ -77,15 +77,15 @@ class RunNotes(Value, frozen=True):
     digest: str = ""
     start: Count | None = None
     """Like `PausedRun.start`, counting messages with custom roles too."""
-    asides: Many[tuple[Count, JsonObject]] = ()
+    asides: SequenceOf[tuple[Count, JsonObject]] = ()
     """Messages with custom roles, and their places in the history."""
     outcomes: dict[str, Outcome] = Field(default_factory=dict)
-    misfits: Many[str] = ()
+    misfits: SequenceOf[str] = ()
     repairs: Count = 0
     repeats: dict[str, tuple[str, Count]] = Field(default_factory=dict)
-    steering: Many[JsonObject] = ()
+    steering: SequenceOf[JsonObject] = ()
     """Messages that were sent to the run and are still to be said, as dictionaries."""
-    follow_ups: Many[JsonObject] = ()
+    follow_ups: SequenceOf[JsonObject] = ()
 
 
 class PausedRun(Value, frozen=True, extra="ignore"):
@@ -116,25 +116,25 @@ class PausedRun(Value, frozen=True, extra="ignore"):
     version: Literal[2] = 2
     run_id: str
     request: AgentRequest
-    messages: Many[Message] = ()
+    messages: SequenceOf[Message] = ()
     """The conversation so far. The open turn is at its end: the model's calls, and the first of their results."""
     start: Count = 0
     """How many of the messages were there before the run."""
     turn: Count = 0
-    waiting: Many[WaitingCall] = ()
+    waiting: SequenceOf[WaitingCall] = ()
     """The calls of the open turn that wait for a decision."""
-    held: Many[str] = ()
+    held: SequenceOf[str] = ()
     """Calls that are allowed, and made after the ones before them: in this turn, calls are made one by one."""
     verdicts: dict[str, Verdict] = Field(default_factory=dict)
-    results: Many[ToolResult] = ()
+    results: SequenceOf[ToolResult] = ()
     """Results of calls that stand behind a waiting one."""
     usage: Usage | None = None
     cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     costs_known: bool = True
-    attempts: Many[Attempt] = ()
-    answers: Many[AgentResponse] = ()
+    attempts: SequenceOf[Attempt] = ()
+    answers: SequenceOf[AgentResponse] = ()
     """Usage, cost and model of each answer in the run, without its content."""
-    warnings: Many[str] = ()
+    warnings: SequenceOf[str] = ()
     session: SessionPlace | None = None
     """The session that the run belongs to, if it was started by one."""
     notes: RunNotes = Field(default_factory=RunNotes)
@@ -340,7 +340,7 @@ class RunResult(AgentResponse[OutputT], frozen=True):
     run_id: str = ""
     turns: int = 0
     """How often the model was asked."""
-    messages: Many[Message] = ()
+    messages: SequenceOf[Message] = ()
     """What the run added to the conversation: what was asked, what the model said, what the tools returned."""
     paused: PausedRun | None = None
     """If it is there, the run is not over: calls wait for a person."""

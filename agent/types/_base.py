@@ -1,8 +1,4 @@
-"""What every value of the family shares: it is frozen, hashable by content, and reads and writes plain dicts.
-
-This module exists so that immutability is decided once. It knows pydantic and JSON, and nothing about messages,
-vendors or configuration.
-"""
+"""Base of all value types: frozen, hashable by content, and convertible to and from plain dicts."""
 
 from __future__ import annotations
 
@@ -32,10 +28,10 @@ Got = TypeVar("Got")
 Given = TypeVar("Given")
 
 if TYPE_CHECKING:
-    Many = Sequence
+    SequenceOf = Sequence
 
-    class Reads(Generic[Got, Given]):
-        """A field whose attribute gives `Got` and whose constructor also takes `Given`."""
+    class Accepts(Generic[Got, Given]):
+        """A field that returns `Got` and whose constructor argument also accepts `Given`."""
 
         def __get__(self, instance: object, owner: object) -> Got: ...
 
@@ -43,29 +39,45 @@ if TYPE_CHECKING:
 
 else:
 
-    class Many:
-        """Any sequence to the checker (so lists may be passed and mutators are out of reach); a tuple at runtime."""
+    class SequenceOf:
+        """`Sequence` for type checkers, so that lists can be passed; a tuple at run time."""
 
         def __class_getitem__(cls, item):
             return tuple[item, ...]
 
-    class Reads:
-        """To the checker a descriptor with two types; at runtime the first of them, which holds the validators."""
+    class Accepts:
+        """A descriptor with two types for type checkers; the first type at run time."""
 
         def __class_getitem__(cls, types):
             return types[0]
 
 
-def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
-    raise TypeError(f"{type(self).__name__} is read-only; .copy() gives a mutable one")
+def _raise_read_only(self: object, *args: object, **kwargs: object) -> NoReturn:
+    raise TypeError(f"{type(self).__name__} is read-only; use .copy() for a mutable copy")
 
 
-class FrozenDict(dict[str, Any]):
-    """A JSON object that cannot change. It compares, prints and serialises as a plain dict and hashes by value."""
+class _Frozen:
+    """Copy and pickle support of frozen JSON containers."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    update = pop = popitem = clear = setdefault = _refuse
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    @override
+    def __reduce__(self: Any) -> Any:
+        return freeze, (self.copy(),)
+
+
+class FrozenDict(_Frozen, dict[str, Any]):
+    """An immutable JSON object that compares, prints and serializes like a dict, and is hashable by value."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _raise_read_only
+    update = pop = popitem = clear = setdefault = _raise_read_only
 
     @override
     def __hash__(self) -> int:  # type: ignore[override]  # dict declares `__hash__ = None`
@@ -73,32 +85,22 @@ class FrozenDict(dict[str, Any]):
 
     @override
     def copy(self) -> dict[str, Any]:
-        """A mutable deep copy."""
+        """Return a mutable deep copy."""
         return {key: thaw(value) for key, value in self.items()}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
         return core_schema.no_info_after_validator_function(
-            read_json, core_schema.dict_schema(core_schema.str_schema())
+            freeze_json, core_schema.dict_schema(core_schema.str_schema())
         )
 
-    def __copy__(self) -> Self:
-        return self
 
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-    @override
-    def __reduce__(self) -> Any:
-        return freeze, (self.copy(),)
-
-
-class FrozenList(list[Any]):
-    """A JSON array that cannot change. It compares, prints and serialises as a plain list and hashes by value."""
+class FrozenList(_Frozen, list[Any]):
+    """An immutable JSON array that compares, prints and serializes like a list, and is hashable by value."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _raise_read_only
+    append = extend = insert = pop = remove = clear = sort = reverse = _raise_read_only
 
     @override
     def __hash__(self) -> int:  # type: ignore[override]  # list declares `__hash__ = None`
@@ -106,22 +108,12 @@ class FrozenList(list[Any]):
 
     @override
     def copy(self) -> list[Any]:
-        """A mutable deep copy."""
+        """Return a mutable deep copy."""
         return [thaw(item) for item in self]
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(read_json, core_schema.list_schema())
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-    @override
-    def __reduce__(self) -> Any:
-        return freeze, (self.copy(),)
+        return core_schema.no_info_after_validator_function(freeze_json, core_schema.list_schema())
 
 
 _put = dict.__setitem__
@@ -130,14 +122,14 @@ _AS_IS = _SCALARS | {FrozenDict, FrozenList}
 
 
 def freeze(value: Any) -> Any:
-    """Dicts, lists and tuples become frozen ones, all the way down; anything else stays what it is."""
+    """Return an immutable copy of nested dicts, lists and tuples; other values are returned as they are."""
     if type(value) in _AS_IS:
         return value
     if isinstance(value, dict):
         frozen = FrozenDict(value)
         for key, item in frozen.items():
             if type(item) not in _AS_IS:
-                _put(frozen, key, freeze(item))  # a key that is there already: the dict keeps its shape
+                _put(frozen, key, freeze(item))  # safe while iterating: the key exists
         return frozen
     if isinstance(value, list | tuple):
         return FrozenList([item if type(item) in _AS_IS else freeze(item) for item in value])
@@ -145,7 +137,7 @@ def freeze(value: Any) -> Any:
 
 
 def thaw(value: Any) -> Any:
-    """The inverse of `freeze`: plain, mutable dicts and lists that share nothing with `value`."""
+    """Return a mutable deep copy of nested dicts and lists."""
     if isinstance(value, dict):
         thawed = dict(value)
         for key, item in thawed.items():
@@ -157,41 +149,41 @@ def thaw(value: Any) -> Any:
     return value
 
 
-def read_json(value: Any) -> Any:
-    """`freeze` for validators: what cannot be frozen is a ValueError."""
+def freeze_json(value: Any) -> Any:
+    """Freeze a value during validation; circular or too deeply nested data is a ValueError."""
     try:
         return freeze(value)
     except RecursionError:
-        raise ValueError("nested too deeply, or containing itself") from None
+        raise ValueError("nested too deeply or circular") from None
 
 
-def _read_json_object(value: Any, check: Any) -> Any:
-    return value if type(value) is FrozenDict else read_json(check(value))
+def _freeze_object(value: Any, check: Any) -> Any:
+    return value if type(value) is FrozenDict else freeze_json(check(value))
 
 
 def _write_json(value: Any) -> Any:
     return to_jsonable_python(value, fallback=str, bytes_mode="base64")
 
 
-JsonObject = Annotated[dict[str, Any], WrapValidator(_read_json_object)]
-"""A dict, frozen on the way in."""
+JsonObject = Annotated[dict[str, Any], WrapValidator(_freeze_object)]
+"""A dict that is frozen on validation."""
 
-Json = Annotated[Any, AfterValidator(read_json), PlainSerializer(_write_json, when_used="json-unless-none")]
-"""Anything. What is JSON gets frozen; what is not is kept, and written to JSON as well as can be."""
+Json = Annotated[Any, AfterValidator(freeze_json), PlainSerializer(_write_json, when_used="json-unless-none")]
+"""Any value. JSON data is frozen; other objects are kept and serialized to JSON as far as possible."""
 
-NOTHING: Any = FrozenDict()
-"""The default of `JsonObject` fields: one shared empty object, typed so that it may stand as any default."""
+EMPTY_OBJECT: Any = FrozenDict()
+"""Default of `JsonObject` fields: a shared empty object."""
 
 
 def _read_bytes(value: Any) -> Any:
-    """Text is base64 in either alphabet, padded or not, wrapped or not. Bytes are bytes."""
+    """Decode base64 text: either alphabet, with or without padding and line breaks."""
     if not isinstance(value, str):
         return value
     compact = "".join(value.split()).replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("not base64; pass bytes, or text in base64") from None
+        raise ValueError("not valid base64; pass bytes or base64 text") from None
 
 
 def _write_bytes(value: bytes) -> str:
@@ -201,7 +193,7 @@ def _write_bytes(value: bytes) -> str:
 Base64 = Annotated[
     bytes, BeforeValidator(_read_bytes), PlainSerializer(_write_bytes, return_type=str, when_used="json-unless-none")
 ]
-"""Bytes in Python, standard base64 in JSON. pydantic's own option would write the URL-safe alphabet."""
+"""Bytes in Python, standard base64 in JSON (pydantic's own option writes the URL-safe alphabet)."""
 
 
 def _to_utc(time: datetime) -> datetime:
@@ -214,19 +206,19 @@ def _to_utc(time: datetime) -> datetime:
 
 
 Utc = Annotated[datetime, AfterValidator(_to_utc)]
-"""An aware time in UTC, read from seconds, milliseconds, ISO text or a datetime (naive ones are taken as UTC)."""
+"""A UTC datetime, read from seconds, milliseconds, ISO text or a datetime; naive times count as UTC."""
 
 
 class Value(BaseModel, frozen=True):
-    """The base of the family. Every subclass repeats `frozen=True` in its header: checkers read it only there."""
+    """Base class of the value types. Subclasses repeat `frozen=True`, where type checkers look for it."""
 
     model_config = ConfigDict(defer_build=True, val_json_bytes="base64")
 
     _carried: ClassVar[tuple[str, ...]] = ()
-    """Slots that a changed copy takes along; an update names them without the underscore."""
+    """Slots that copies keep; `model_copy(update=...)` names them without the underscore."""
 
     def copy_with(self, **values: Any) -> Self:
-        """Return a copy with some fields replaced. For values that are valid already: nothing is validated."""
+        """Return a copy with some fields replaced, without validation; the new values must be valid."""
         cls = type(self)
         copy = cls.__new__(cls)
         initialize(copy, {**self.__dict__, **values}, {*self.__pydantic_fields_set__, *values})
@@ -236,24 +228,24 @@ class Value(BaseModel, frozen=True):
         return copy
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data without the fields that are None."""
+        """Return plain JSON data without None fields."""
         return self.model_dump(mode="json", exclude_none=True)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Reads what `to_dict` writes, and the other spellings of the same thing."""
+        """Create the value from `to_dict` output or any accepted alias spelling."""
         return cls.model_validate(data if type(data) is dict else dict(data))
 
     @override
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A changed copy, validated: pydantic's own would take any value under any name. Without changes, itself."""
+        """Return a validated copy with some fields replaced (pydantic would not validate them)."""
         if not update:
             return self
         field_of = self._field_of_alias()
         changes = {field_of.get(name, name): value for name, value in update.items()}
         copy = type(self).model_validate({**self.__dict__, **changes})
-        given = self.model_fields_set | (changes.keys() & copy.__dict__.keys())
-        object.__setattr__(copy, "__pydantic_fields_set__", given)
+        fields_set = self.model_fields_set | (changes.keys() & copy.__dict__.keys())
+        object.__setattr__(copy, "__pydantic_fields_set__", fields_set)
         self._copy_slots(copy, update)
         return copy
 
@@ -266,7 +258,7 @@ class Value(BaseModel, frozen=True):
 
     @classmethod
     def _field_of_alias(cls) -> Mapping[str, str]:
-        """Field names by their other spellings, which would otherwise lose against the field's present value."""
+        """Map aliases to field names, so that an update by alias replaces the current value."""
         return _aliases(cls)
 
     @override
@@ -288,21 +280,20 @@ _set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
 _set_private = BaseModel.__dict__["__pydantic_private__"].__set__
 
 
-def initialize(value: Value, fields: dict[str, Any], given: set[str]) -> None:
-    """Set all fields of a new value without validation. The only place that bypasses pydantic.
+def initialize(value: Value, fields: dict[str, Any], fields_set: set[str]) -> None:
+    """Set all fields of a new value without validation: for copies of valid values and plain text messages.
 
-    It is used for changed copies of valid values, and for messages of plain text, of which long conversations consist.
-    Without the latter, the benchmark of a first request with 200 messages costs 1.4 to 1.6 times raw httpx; the limit
-    is 1.35.
+    With validation, the benchmark of a first request with 200 messages exceeds its limit (1.4 to 1.6 times raw httpx
+    instead of 1.35).
     """
     _set_fields(value, fields)
-    _set_fields_set(value, given)
+    _set_fields_set(value, fields_set)
     _set_extra(value, None)
     _set_private(value, None)
 
 
 def get_slot(value: Value, slot: str) -> Any:
-    """Return a slot's value, or None if it is not set. `getattr` is slower: it also asks pydantic for the name."""
+    """Return a slot's value or None; faster than `getattr`, which also consults pydantic."""
     try:
         return object.__getattribute__(value, slot)
     except AttributeError:
@@ -320,8 +311,8 @@ def _aliases(cls: type[Value]) -> dict[str, str]:
     }
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns as wide as they must be; a column in which nothing stands is left out."""
+def format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Align columns as text, and leave out empty columns."""
     lines = [tuple(head), *(tuple(" ".join(cell.split()) for cell in row) for row in rows)]
     used = [index for index in range(len(head)) if len(lines) == 1 or any(line[index] for line in lines[1:])]
     widths = {index: max(len(line[index]) for line in lines) for index in used}
@@ -331,15 +322,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 T = TypeVar("T")
 
 
-def validate_with(make: Callable[[], T]) -> T:
-    """Run a validation; what it finds becomes an error that names the fields and shows no values."""
+def validate_with(validate: Callable[[], T]) -> T:
+    """Run a validation; raise a ConfigurationError that names the invalid fields and hides their values."""
     try:
-        return make()
+        return validate()
     except ValidationError as error:
-        raise _explained(error) from None
+        raise _convert_error(error) from None
 
 
-def _explained(error: ValidationError) -> ConfigurationError:
+def _convert_error(error: ValidationError) -> ConfigurationError:
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     fields = [".".join(map(str, problem["loc"])) for problem in problems]
     described = "; ".join(
@@ -348,7 +339,7 @@ def _explained(error: ValidationError) -> ConfigurationError:
     )
     unknown = [field for field, problem in zip(fields, problems, strict=True) if problem["type"] == "extra_forbidden"]
     return ConfigurationError(
-        f"{error.title} cannot be made: {described}.",
+        f"Invalid {error.title}: {described}.",
         field=next((field for field in fields if field), None),
         fix=f"Remove or correct {', '.join(unknown)}." if unknown else None,
     )

@@ -1,7 +1,4 @@
-"""How pictures and documents come written: by address, by value, nested in one vocabulary's way or another's.
-
-Dicts in, flat dicts out. The parts that are built from them live in `parts`; nothing here fetches or decodes anything.
-"""
+"""Normalize image and document dicts: URLs, data URLs, base64 data, nested `source` and `image_url` objects."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 
-def read_image(given: dict[str, Any]) -> dict[str, Any]:
-    """Into `image_url` or `image_data`, one of them exactly."""
-    data = dict(given)
+def read_image(fields: dict[str, Any]) -> dict[str, Any]:
+    """Normalize image fields to exactly one of `image_url` and `image_data`."""
+    data = dict(fields)
     if isinstance(source := data.get("source"), Mapping):
         data = _unpack_source(data, source)
     if isinstance(nested := data.get("image_url"), Mapping):
@@ -37,9 +34,9 @@ def read_image(given: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def read_document(given: dict[str, Any]) -> dict[str, Any]:
-    """Into `url`, `data` or `text`, one of them exactly."""
-    data = _unpack_source(given, given["source"]) if isinstance(given.get("source"), Mapping) else dict(given)
+def read_document(fields: dict[str, Any]) -> dict[str, Any]:
+    """Normalize document fields to exactly one of `url`, `data` and `text`."""
+    data = _unpack_source(fields, fields["source"]) if isinstance(fields.get("source"), Mapping) else dict(fields)
     url = data.get("url")
     if isinstance(url, str) and url.startswith("data:"):
         data["url"] = None
@@ -50,10 +47,10 @@ def read_document(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _split_data_url(url: str) -> tuple[str | bytes, str | None]:
-    """The bytes (or their base64 text) and the media type that a `data:` URL holds."""
+    """Return the data (bytes or base64 text) and the media type of a `data:` URL."""
     header, comma, body = url.removeprefix("data:").partition(",")
     if not comma:
-        raise ValueError("a data: URL without a comma holds no data")
+        raise ValueError("invalid data: URL: the comma before the data is missing")
     media_type, *options = header.split(";")
     if options and options[-1].strip().lower() == "base64":
         return unquote_to_bytes(body).decode("ascii", "replace"), media_type or None
@@ -61,7 +58,7 @@ def _split_data_url(url: str) -> tuple[str | bytes, str | None]:
 
 
 def _unpack_source(data: dict[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"source": {"type": "base64" | "url" | "text", …}}`, flattened into url, data or text."""
+    """Flatten `{"source": {"type": "base64" | "url" | "text", …}}` into url, data or text."""
     flat = {key: value for key, value in data.items() if key != "source"}
     if (media_type := source.get("media_type")) is not None:
         flat["media_type"] = media_type
@@ -77,8 +74,8 @@ def _unpack_source(data: dict[str, Any], source: Mapping[str, Any]) -> dict[str,
     return flat
 
 
-def _require_one(kind: str, given: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    present = [name for name in names if given.get(name) is not None]
+def _require_one(kind: str, fields: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    present = [name for name in names if fields.get(name) is not None]
     if len(present) != 1:
         found = " and ".join(present) if present else "none of them"
         raise ValueError(f"{kind} needs exactly one of {', '.join(names)}; got {found}")

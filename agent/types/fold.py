@@ -1,7 +1,4 @@
-"""The fold of stream events into the response that they add up to.
-
-A streamed response is the fold of its events, so streaming and completing cannot disagree.
-"""
+"""Fold stream events into a response, so that streaming and completing return the same response."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from .usage import Usage
 
 
 class _Block:
-    """One content block while it grows: pieces of text, or a finished part."""
+    """A content block under construction: text fragments, or a complete part."""
 
     __slots__ = ("ended", "index", "kind", "part", "pieces", "position")
 
@@ -38,7 +35,7 @@ _FINISHED = "part"
 
 
 class Fold:
-    """Adds events up. Adding is O(1); text is joined when the response is asked for."""
+    """Accumulates stream events. `add` is O(1); text is joined when the response is built."""
 
     __slots__ = ("_at", "_blocks", "_call_by_id", "_envelope", "_growing", "_last", "_last_call", "_spent", "_usage")
 
@@ -49,9 +46,9 @@ class Fold:
     def _begin(self) -> None:
         self._blocks: list[_Block] = []
         self._at: dict[int, _Block] = {}
-        """The latest block of each index."""
+        """Latest block of each index."""
         self._growing: dict[tuple[str, int], _Block] = {}
-        """Blocks that more pieces may come for, by kind and index."""
+        """Blocks that can still receive fragments, by kind and index."""
         self._call_by_id: dict[str, _Block] = {}
         self._last: _Block | None = None
         self._last_call: _Block | None = None
@@ -59,7 +56,7 @@ class Fold:
         self._usage: Usage | None = None
 
     def add(self, event: StreamEvent) -> None:
-        """Takes the next event."""
+        """Add the next event."""
         kind = event.type
         if kind == "text_delta":
             last, index = self._last, event.index
@@ -82,7 +79,7 @@ class Fold:
             self._merge(event)
 
     def add_all(self, events: Iterable[StreamEvent]) -> int:
-        """Add events up to the first that does not fit; return how many were added."""
+        """Add events up to the first invalid one; return the number added."""
         added = 0
         try:
             for event in events:
@@ -93,22 +90,22 @@ class Fold:
         return added
 
     def response(self) -> AgentResponse:
-        """What the events add up to. A call whose arguments are no JSON raises ValueError."""
-        return self._build([_finish(block) for block in self._in_order()])
+        """Build the response. Raises ValueError if a tool call has invalid arguments."""
+        return self._build([_finish(block) for block in self._sorted_blocks()])
 
     def partial(self) -> AgentResponse:
-        """What has arrived so far, without the calls that may be incomplete. Never raises."""
-        return self._build([_finish(block) for block in self._in_order() if block.kind != _CALL or block.ended])
+        """Build the response received so far, without unfinished tool calls. Never raises."""
+        return self._build([_finish(block) for block in self._sorted_blocks() if block.kind != _CALL or block.ended])
 
     def _build(self, parts: list[Part | None]) -> AgentResponse:
         content = tuple(part for part in parts if part is not None)
         return AgentResponse(content=content, usage=self._total_usage(), **self._envelope)
 
-    def _in_order(self) -> list[_Block]:
+    def _sorted_blocks(self) -> list[_Block]:
         return sorted(self._blocks, key=lambda block: block.position)
 
     def _block_for(self, kind: str, index: int | None) -> _Block:
-        """The block that a piece of text belongs to."""
+        """Return the block for a text fragment."""
         last = self._last
         if last is not None and last.kind == kind and (index is None or last.index == index):
             return last
@@ -119,7 +116,7 @@ class Fold:
         return known
 
     def _open(self, kind: str, index: int | None) -> _Block:
-        # A block without an index stays behind the one that arrived before it.
+        # A block without an index is placed after the block that arrived before it.
         position = index if index is not None else self._last.position if self._last is not None else -1
         block = _Block(kind, index, position)
         self._blocks.append(block)
@@ -132,7 +129,7 @@ class Fold:
     def _add_call(self, event: StreamEvent, *, ended: bool) -> None:
         call = event.tool_call
         if call is None:
-            raise ValueError(f"a {event.type} event without tool_call")
+            raise ValueError(f"{event.type} event without tool_call")
         block = self._find_call(event.index, call.id) if ended else None
         if block is None or (block.ended and isinstance(block.part, ToolCall) and block.part.id != call.id):
             block = self._open_call(call, event.index)
@@ -149,7 +146,7 @@ class Fold:
         return block
 
     def _find_call(self, index: int | None, id: str | None) -> _Block | None:
-        """By index, by id, or else the latest, unless that one is known to be another."""
+        """Find a call by index, then by id, else the latest call unless its id differs."""
         if index is not None and (block := self._growing.get((_CALL, index))) is not None:
             return block
         if id and (block := self._call_by_id.get(id)) is not None:
@@ -164,15 +161,15 @@ class Fold:
         block = self._find_call(event.index, delta.get("id"))
         if block is None:
             if not delta.get("name"):
-                raise ValueError("a tool_call_delta event for a call that was never started")
+                raise ValueError("tool_call_delta event for an unknown tool call")
             block = self._open_call(ToolCall(id=delta.get("id") or "", name=delta["name"]), event.index)
         if fragment := delta.get("arguments"):
             block.pieces.append(fragment)
 
     def _add_part(self, event: StreamEvent) -> None:
-        """A finished part takes the place of the block at its index, or comes last."""
+        """Replace the block at the part's index, or append the part."""
         if event.part is None:
-            raise ValueError("a content_part event without part")
+            raise ValueError("content_part event without part")
         block = None if event.index is None else self._at.get(event.index)
         if block is None:
             block = self._open(_FINISHED, event.index)
@@ -185,7 +182,7 @@ class Fold:
         self._last = block
 
     def _restart(self) -> None:
-        """Everything said so far is void, but it was paid for."""
+        """Discard the content, but keep its usage: the vendor bills it."""
         self._spent = self._total_usage()
         self._begin()
 
@@ -198,13 +195,13 @@ class Fold:
         response = event.response
         if response is not None:
             for name in (*response.model_fields_set, "cost_estimate", "cost_source"):
-                self._learn(name, getattr(response, name))
+                self._set_metadata(name, getattr(response, name))
             if response.raw is not None:
                 self._envelope["raw"] = response.raw
         if event.usage is not None:
             self._usage = event.usage
 
-    def _learn(self, name: str, value: Any) -> None:
+    def _set_metadata(self, name: str, value: Any) -> None:
         if name == "content" or value is None or value == "" or value == ():
             return
         if name == "usage":
@@ -216,20 +213,20 @@ class Fold:
 
 
 def fold(events: Iterable[StreamEvent]) -> AgentResponse:
-    """The response that a complete stream of events adds up to."""
-    folding = Fold()
+    """Build the response from a complete stream of events."""
+    state = Fold()
     for event in events:
-        folding.add(event)
-    return folding.response()
+        state.add(event)
+    return state.response()
 
 
 def _finish(block: _Block) -> Part | None:
-    """The part a block has become; None if nothing was ever said in it."""
+    """Return the part of a block; None if the block is empty."""
     if block.kind == _FINISHED or block.ended:
         return block.part
     text = "".join(block.pieces)
     if isinstance(block.part, ToolCall):
-        return _with_arguments(block.part, text)
+        return _parse_arguments(block.part, text)
     if not text:
         return None
     if block.kind == _THINKING:
@@ -239,13 +236,13 @@ def _finish(block: _Block) -> Part | None:
     return TextContent(text=text)
 
 
-def _with_arguments(call: ToolCall, text: str) -> ToolCall:
+def _parse_arguments(call: ToolCall, text: str) -> ToolCall:
     if not text.strip():
         return call
     try:
         arguments = from_json(text, allow_inf_nan=False)
     except ValueError:
-        raise ValueError(f"the arguments of the call to {call.name} are not valid JSON") from None
+        raise ValueError(f"arguments of the call to {call.name} are not valid JSON") from None
     if not isinstance(arguments, dict):
-        raise ValueError(f"the arguments of the call to {call.name} are not a JSON object")
+        raise ValueError(f"arguments of the call to {call.name} are not a JSON object")
     return call.model_copy(update={"arguments": arguments})

@@ -1,4 +1,4 @@
-"""Questions to ask of a part. They narrow both ways, so that a chain of them may end in `assert_never`."""
+"""Type guards for content parts. They narrow both branches, so an if chain can end in `assert_never`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Messages, and the request they travel in.
-
-A message's content is the only truth about it: calls and results are parts of the content, every other way of asking
-for them is a view. Nothing here knows how a vendor writes a message down.
-"""
+"""Messages and requests. Tool calls and tool results are parts of a message's content; other accessors are views."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, PlainSerializer, TypeAdapter, model_validator
 from typing_extensions import override
 
-from ._base import NOTHING, FrozenDict, JsonObject, Many, Reads, Utc, Value, freeze, initialize
+from ._base import EMPTY_OBJECT, Accepts, FrozenDict, JsonObject, SequenceOf, Utc, Value, freeze, initialize
 from .parts import (
     CacheHint,
     CodeContent,
@@ -28,7 +24,7 @@ from .parts import (
     ToolCall,
     ToolResult,
     VendorContent,
-    class_of_tag,
+    find_part_class,
 )
 from .tools import HasSpec, OfferedTool, ToolSpec
 from .usage import Usage
@@ -38,14 +34,14 @@ _ONLY_RESULTS_HAVE = frozenset(("details", "is_error", "result"))
 _NEVER_IN_RESULTS = (CodeContent, DiffContent, ThinkingContent, ToolCall, RefusalContent, VendorContent)
 
 
-def read_message(given: dict[str, Any]) -> dict[str, Any]:
-    """What pydantic shall read in place of a dict that somebody passed."""
-    data = dict(given)
-    content = _read_content(data.get("content"))
+def normalize_message(fields: dict[str, Any]) -> dict[str, Any]:
+    """Convert a message dict in any accepted spelling to the fields of `Message`."""
+    data = dict(fields)
+    content = _normalize_content(data.get("content"))
     if not isinstance(content, str | tuple):
-        return given  # pydantic knows how to complain about it
+        return fields  # pydantic reports the invalid content
     if calls := data.pop("tool_calls", None):
-        content = _with_calls(content, calls)
+        content = _append_calls(content, calls)
     role = data.get("role")
     if role in ("tool", "tool_result"):
         data["role"] = "tool"
@@ -54,13 +50,13 @@ def read_message(given: dict[str, Any]) -> dict[str, Any]:
             content = (ToolResult.model_validate({**result, "content": content}),)
         if data.get("tool_call_id") is not None and not _is_result(content):
             _check_result(content)
-        content = _name_the_result(data, content)
+        content = _copy_result_ids(data, content)
     data["content"] = content
     return data
 
 
-def _read_content(content: Any) -> Any:
-    """No content, a single part, galleries of images and gaps: all become text or a tuple of parts."""
+def _normalize_content(content: Any) -> Any:
+    """Convert content to text or a tuple of parts: None, a single part, image galleries and gaps are accepted."""
     if content is None:
         return ""
     if isinstance(content, str | bytes):
@@ -76,50 +72,50 @@ def _read_content(content: Any) -> Any:
             break
     else:
         return content
-    return tuple(single for part in content if part is not None for single in _single_parts(part))
+    return tuple(single for part in content if part is not None for single in _expand_images(part))
 
 
-def _single_parts(part: Any) -> Sequence[Any]:
+def _expand_images(part: Any) -> Sequence[Any]:
     if isinstance(part, Mapping) and isinstance(images := part.get("images"), list | tuple):
         return [{**image, "type": "image"} if isinstance(image, Mapping) else image for image in images]
     return (part,)
 
 
-def _with_calls(content: str | tuple[Any, ...], calls: Any) -> tuple[Any, ...]:
-    """Calls given beside the content join it, each id once."""
+def _append_calls(content: str | tuple[Any, ...], calls: Any) -> tuple[Any, ...]:
+    """Append tool calls to the content, each id once."""
     if not isinstance(calls, list | tuple):
         raise ValueError("tool_calls must be a list")
     parts = ((TextContent(text=content),) if content else ()) if isinstance(content, str) else content
-    known = [part.id if isinstance(part, ToolCall) else part.get("id") for part in parts if _is_tagged(part, ToolCall)]
+    known = [part.id if isinstance(part, ToolCall) else part.get("id") for part in parts if _is_part_of(part, ToolCall)]
     read = [call if isinstance(call, ToolCall) else ToolCall.model_validate(call) for call in calls]
     return (*parts, *(call for call in read if call.id not in known))
 
 
 def _is_result(content: str | tuple[Any, ...]) -> bool:
-    """Whether the content of a tool's message is a lone result already."""
-    return not isinstance(content, str) and len(content) == 1 and _is_tagged(content[0], ToolResult)
+    """Whether the content of a tool message is a single tool result."""
+    return not isinstance(content, str) and len(content) == 1 and _is_part_of(content[0], ToolResult)
 
 
 def _check_result(content: str | tuple[Any, ...]) -> None:
-    """A message that is one tool's result holds what a result may hold."""
+    """Reject parts that a tool result cannot contain."""
     for part in () if isinstance(content, str) else content:
         for kind in _NEVER_IN_RESULTS:
-            if _is_tagged(part, kind):
+            if _is_part_of(part, kind):
                 raise ValueError(
-                    f"a tool's result holds text, images, documents and audio, not {kind.__name__}; write it as text"
+                    f"a tool result cannot contain {kind.__name__}, only text, images, documents and audio"
                 )
 
 
-def _is_tagged(part: Any, kind: type[ContentPart]) -> bool:
-    """Whether a part, read or still a dict, is of that kind."""
+def _is_part_of(part: Any, kind: type[ContentPart]) -> bool:
+    """Whether a part or part dict is of that class."""
     if isinstance(part, kind):
         return True
     tag = part.get("type") if isinstance(part, Mapping) else None
-    return isinstance(tag, str) and class_of_tag(tag) is kind
+    return isinstance(tag, str) and find_part_class(tag) is kind
 
 
-def _name_the_result(data: dict[str, Any], content: Any) -> Any:
-    """The message of a lone result carries that result's id and name, too."""
+def _copy_result_ids(data: dict[str, Any], content: Any) -> Any:
+    """Copy the id and name of a single tool result to its message."""
     if not _is_result(content):
         data["name"] = data.get("name", data.get("tool_name"))
         return content
@@ -132,7 +128,7 @@ def _name_the_result(data: dict[str, Any], content: Any) -> Any:
 
 
 class Role(StrEnum):
-    """Who speaks. Other names of these four are read."""
+    """Role of a message. `tool_result` and `developer` are accepted as aliases."""
 
     SYSTEM = "system"
     USER = "user"
@@ -150,7 +146,7 @@ RoleName = Literal["system", "user", "assistant", "tool"]
 
 
 class ThinkingLevel(StrEnum):
-    """How hard a model shall think. Codecs map it to budgets or efforts."""
+    """How much a model thinks before it responds; codecs map it to token budgets or efforts."""
 
     OFF = "off"
     MINIMAL = "minimal"
@@ -162,15 +158,15 @@ class ThinkingLevel(StrEnum):
 
 ThinkingName = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 OutputMode = Literal["native", "tool", "prompted"]
-ThinkingField = Reads[ThinkingLevel | None, ThinkingLevel | ThinkingName | None]
+ThinkingField = Accepts[ThinkingLevel | None, ThinkingLevel | ThinkingName | None]
 
-_NOT_GIVEN: Any = object()
+_MISSING: Any = object()
 
 
 class Message(Value, frozen=True):
-    """One turn of a conversation.
+    """One message of a conversation.
 
-    `content` stays as it was given, text or parts; calls passed as `tool_calls` move into it. Codecs read `parts`.
+    `content` keeps text or parts as passed; `tool_calls` are moved into it. `parts` always returns parts.
     """
 
     __match_args__ = ("role", "content")
@@ -187,7 +183,7 @@ class Message(Value, frozen=True):
     parent_id: str | None = Field(default=None, validation_alias=AliasChoices("parent_id", "parentId"))
     usage: Usage | None = None
     stop_reason: str | None = None
-    """Why an assistant's turn ended. After `error` and `aborted` the turn is not complete, and is not sent again."""
+    """Why an assistant message ended. After `error` and `aborted` it is incomplete and not sent again."""
     error_message: str | None = None
     provider: str | None = None
     api: str | None = None
@@ -216,20 +212,20 @@ class Message(Value, frozen=True):
 
     else:
 
-        def __init__(self, role=_NOT_GIVEN, content="", **data):
+        def __init__(self, role=_MISSING, content="", **data):
             __tracebackhide__ = True
             if not data and type(content) is str and type(role) in _ROLE_TYPES and role in _ROLES:
                 fields = _TEXT_FIELDS.copy()
                 fields["role"] = _ROLES[role]
                 fields["content"] = content
-                initialize(self, fields, _GIVEN)
+                initialize(self, fields, _TEXT_FIELDS_SET)
                 return
-            if role is not _NOT_GIVEN:
+            if role is not _MISSING:
                 data["role"] = role
             data["content"] = content
             self.__pydantic_validator__.validate_python(data, self_instance=self)
 
-        # Tells pydantic that this __init__ only validates, so that nested messages are built without calling it.
+        # pydantic builds nested messages without calling an __init__ marked like this.
         __init__.__pydantic_base_init__ = True
 
         @model_validator(mode="before")
@@ -237,7 +233,7 @@ class Message(Value, frozen=True):
         def _read(cls, data):
             if type(data) is not dict or (len(data) == 2 and type(data.get("content")) is str):
                 return data
-            return read_message(data)
+            return normalize_message(data)
 
     @classmethod
     def system(cls, content: str | ContentPart | Sequence[ContentPart]) -> Self:
@@ -264,9 +260,9 @@ class Message(Value, frozen=True):
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The canonical reading: text is a `TextContent`, a tool's answer a `ToolResult`."""
+        """The content as parts: text as `TextContent`, the content of a tool message as `ToolResult`."""
         content = self.content
-        if self.role is Role.TOOL and self.tool_call_id is not None and not _holds_a_result(content):
+        if self.role is Role.TOOL and self.tool_call_id is not None and not _has_result(content):
             return (ToolResult(tool_call_id=self.tool_call_id, name=self.name, content=content),)
         if isinstance(content, str):
             return (TextContent(text=content),) if content else ()
@@ -274,7 +270,7 @@ class Message(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        """All text of the message; of a tool's message, the text of its results."""
+        """All text of the message; for a tool message, the text of its results."""
         if isinstance(self.content, str):
             return self.content
         shown = (TextContent, ToolResult) if self.role is Role.TOOL else (TextContent,)
@@ -282,7 +278,7 @@ class Message(Value, frozen=True):
 
     @property
     def tool_calls(self) -> list[ToolCall] | None:
-        """The calls in the content, or None."""
+        """Tool calls in the content, or None."""
         if isinstance(self.content, str):
             return None
         return [part for part in self.content if isinstance(part, ToolCall)] or None
@@ -291,12 +287,12 @@ class Message(Value, frozen=True):
 _ROLES = {role.value: role for role in Role}
 _ROLE_TYPES = (str, Role)
 _TEXT_FIELDS = {name: field.default for name, field in Message.model_fields.items()}
-"""Fields of a message of plain text, in order."""
-_GIVEN = {"role", "content"}
-"""Fields set on a message of plain text. Shared: messages are frozen."""
+"""Default fields of a text message."""
+_TEXT_FIELDS_SET = {"role", "content"}
+"""Fields set on text messages; shared, because messages are immutable."""
 
 
-def _holds_a_result(content: str | Sequence[Part]) -> bool:
+def _has_result(content: str | Sequence[Part]) -> bool:
     return not isinstance(content, str) and any(isinstance(part, ToolResult) for part in content)
 
 
@@ -311,7 +307,7 @@ def _read_stop(value: Any) -> Any:
 
 
 def _read_logprobs(value: Any) -> Any:
-    """True asks for the chosen tokens' probabilities alone, False for none."""
+    """True requests the probabilities of the chosen tokens only, False none."""
     if value is True:
         return 0
     return None if value is False else value
@@ -325,99 +321,98 @@ def _read_schema(value: Any) -> Any:
     return value
 
 
-def _schema_of(value: Any) -> dict[str, Any]:
-    """The JSON schema of a type, or a JSON schema as it is."""
+def _to_json_schema(value: Any) -> dict[str, Any]:
+    """Return the JSON schema of a type; a JSON schema is returned as it is."""
     if isinstance(value, FrozenDict):
         return value
     if isinstance(value, type):
-        return _schema_of_class(value)
+        return _class_schema(value)
     adapter: TypeAdapter[Any] = value if isinstance(value, TypeAdapter) else TypeAdapter(value)
     return FrozenDict(freeze(adapter.json_schema()))
 
 
 @lru_cache(maxsize=256)
-def _schema_of_class(value: type) -> dict[str, Any]:
-    """Worked out once for each class, not once for each request."""
+def _class_schema(value: type) -> dict[str, Any]:
     return FrozenDict(freeze(TypeAdapter(value).json_schema()))
 
 
 Stop = Annotated[tuple[Annotated[str, Field(min_length=1)], ...] | None, BeforeValidator(_read_stop)]
 Logprobs = Annotated[Annotated[int, Field(ge=0, le=20)] | None, BeforeValidator(_read_logprobs)]
-Schema = Annotated[Any, AfterValidator(_read_schema), PlainSerializer(_schema_of, when_used="json-unless-none")]
-Tools = Reads[Many[OfferedTool], Sequence[ToolSpec | HasSpec | Mapping[str, Any]]]
+Schema = Annotated[Any, AfterValidator(_read_schema), PlainSerializer(_to_json_schema, when_used="json-unless-none")]
+Tools = Accepts[SequenceOf[OfferedTool], Sequence[ToolSpec | HasSpec | Mapping[str, Any]]]
 _NO_TOOLS: Any = ()
 _UNSET: Any = None
 
 
 class AgentRequest(Value, frozen=True, extra="forbid"):
-    """One question to a model, with everything that decides the answer."""
+    """A request to a model. Unset fields fall back to the agent's configuration."""
 
     __slots__ = ("_schema_json",)
 
     input: str | None = None
-    messages: Many[Message] = ()
+    messages: SequenceOf[Message] = ()
     system: str | None = None
     model: str | None = None
-    """Overrides the model of the agent's configuration."""
+    """Overrides the configured model."""
     tools: Tools = Field(default=_NO_TOOLS)
     tool_choice: str | None = None
-    """"auto", "none", "required", or the name of the tool to call."""
+    """"auto", "none", "required", or the name of a tool."""
     parallel_tool_calls: bool | None = None
     output_schema: Schema = Field(default=None, validation_alias=AliasChoices("output_schema", "schema"))
-    """A JSON schema, or a type that has one."""
+    """A JSON schema, or a type such as a pydantic model."""
     temperature: Temperature | None = None
     max_tokens: MaxTokens | None = None
     top_p: TopP | None = None
-    stop: Reads[Stop, str | Sequence[str] | None] = Field(default=_UNSET)
+    stop: Accepts[Stop, str | Sequence[str] | None] = Field(default=_UNSET)
     thinking: ThinkingField = Field(default=_UNSET)
     seed: int | None = None
-    logprobs: Reads[Logprobs, int | bool | None] = Field(default=_UNSET)
-    """How many alternatives to report per token; 0 reports the chosen ones alone."""
+    logprobs: Accepts[Logprobs, int | bool | None] = Field(default=_UNSET)
+    """Number of alternatives per token; 0 returns the chosen tokens only."""
     cache: CacheHint | None = None
-    """Have the vendor keep the conversation so far, where it must be told to; parts can be marked one by one, too."""
+    """Ask the vendor to cache the conversation so far; single parts have a `cache` field, too."""
     output_mode: OutputMode | None = None
-    """How a schema is enforced: by the vendor, through a tool, or by asking. None: the best that the model can do."""
+    """How to enforce the schema: natively, with a tool, or in the prompt. None picks the best mode of the model."""
     deadline: Seconds | None = None
-    """Seconds from the start of the call until it must be over, retries and fallbacks included."""
-    metadata: JsonObject = NOTHING
+    """Time limit of the whole call in seconds, including retries and fallbacks."""
+    metadata: JsonObject = EMPTY_OBJECT
     session_id: str | None = None
-    extra: JsonObject = NOTHING
-    """Goes into the body as it is."""
+    extra: JsonObject = EMPTY_OBJECT
+    """Fields merged into the request body as they are."""
 
     if TYPE_CHECKING:
         schema: Any = None
-        _schema_json: dict[str, Any] = NOTHING
+        _schema_json: dict[str, Any] = EMPTY_OBJECT
     else:
 
         @model_validator(mode="after")
         def _check(self):
             if len(self.tools) > 1:
-                _check_names(self.tools)
+                _check_unique_names(self.tools)
             return self
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was asked."""
+        """Whether the request has neither input nor messages."""
         return not self.input and not self.messages
 
     @property
     def output_json_schema(self) -> dict[str, Any] | None:
-        """The JSON schema that `output_schema` is or has, worked out once."""
+        """The JSON schema of `output_schema`, computed once."""
         if self.output_schema is None:
             return None
         try:
             return self._schema_json
         except AttributeError:
-            object.__setattr__(self, "_schema_json", _schema_of(self.output_schema))
+            object.__setattr__(self, "_schema_json", _to_json_schema(self.output_schema))
             return self._schema_json
 
     def to_messages(self) -> list[Message]:
-        """The whole conversation: system, messages, input."""
+        """Return the conversation as messages: system prompt, messages, input."""
         before = [Message(Role.SYSTEM, self.system)] if self.system else []
         return [*before, *self._conversation()]
 
     def with_messages(self, *messages: Message) -> Self:
-        """A request that goes on from here: the input becomes a message, and `messages` follow it."""
+        """Return a request that continues the conversation; the input becomes a message before `messages`."""
         return self.model_copy(update={"input": None, "messages": (*self._conversation(), *messages)})
 
     def _conversation(self) -> Sequence[Message]:
@@ -426,9 +421,9 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
         return (*self.messages, Message(Role.USER, self.input))
 
 
-def _check_names(tools: Sequence[ToolSpec | dict[str, Any]]) -> None:
+def _check_unique_names(tools: Sequence[ToolSpec | dict[str, Any]]) -> None:
     named = [tool.name if isinstance(tool, ToolSpec) else tool.get("name") for tool in tools]
     if len(set(named)) == len(named):
         return
     if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
-        raise ValueError(f"tools: {', '.join(twice)} offered twice; rename or remove one")
+        raise ValueError(f"tools: duplicate names {', '.join(twice)}; rename or remove one")

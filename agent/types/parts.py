@@ -1,7 +1,6 @@
-"""Content parts: what a message is made of. One closed union, `Part`; `ContentPart` is its base and its front door.
+"""Content parts of messages: the classes of the union `Part`, and their base class `ContentPart`.
 
-Each kind of content is one class, whatever the vocabularies call it; other names are aliases, other spellings are
-read. Nothing here knows who sends or receives a part: a vendor's opaque data is carried, never looked into.
+Each kind of content has one class. Alternative names are aliases, and alternative spellings are accepted on input.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, WrapV
 from pydantic_core import from_json, to_json
 from typing_extensions import override
 
-from ._base import NOTHING, Base64, FrozenDict, Json, JsonObject, Many, Value, read_json
+from ._base import EMPTY_OBJECT, Base64, FrozenDict, Json, JsonObject, SequenceOf, Value, freeze_json
 from ._media import read_document, read_image
 
 if TYPE_CHECKING:
 
-    class _AnyFields(TypedDict, total=False):
+    class _CommonFields(TypedDict, total=False):
         provider_data: Mapping[str, Any] | None
         origin: Origin | None
         cache: Literal["short", "long"] | None
 
-    class _ThinkingFields(_AnyFields, total=False):
+    class _ThinkingFields(_CommonFields, total=False):
         type: Literal["thinking", "reasoning"]
         signature: str | None
         id: str | None
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
         summary: Sequence[Mapping[str, Any]]
         redacted: bool
 
-    class _CallFields(_AnyFields, total=False):
+    class _CallFields(_CommonFields, total=False):
         type: Literal["tool_call", "tool_use", "tool-call", "function"]
         id: Required[str]
         name: Required[str]
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
         signature: str | None
         invalid_arguments: str | None
 
-    class _ResultFields(_AnyFields, total=False):
+    class _ResultFields(_CommonFields, total=False):
         type: Literal["tool_result", "tool-result"]
         name: str | None
         content: str | ContentPart | Sequence[ContentPart] | None
@@ -61,21 +60,21 @@ if TYPE_CHECKING:
 
 
 class Citation(Value, frozen=True):
-    """A source of a piece of text. What a vendor does not say is None."""
+    """A source of a piece of text. Fields that the vendor does not report are None."""
 
     url: str | None = None
     title: str | None = None
     quote: str | None = None
-    """The words of the source."""
+    """Quoted text of the source."""
     start: int | None = None
     end: int | None = None
-    """Which characters of the text rest on it."""
+    """Range of characters of the text that the source supports."""
     provider_data: JsonObject | None = None
-    """The vendor's own form, kept verbatim."""
+    """The vendor's citation object, unchanged."""
 
 
 class Origin(Value, frozen=True):
-    """Who made a part's opaque data: it is replayed there and only there."""
+    """Creator of a part's opaque data, which is sent back to the same vendor, API and model only."""
 
     provider: str = ""
     api: str = ""
@@ -83,18 +82,18 @@ class Origin(Value, frozen=True):
 
 
 def _read_cache_hint(value: Any) -> Any:
-    """`{"type": "ephemeral", "ttl": "1h"}` is a hint, too."""
+    """Accept Anthropic's `{"type": "ephemeral", "ttl": "1h"}`."""
     if isinstance(value, Mapping):
         return "long" if value.get("ttl") == "1h" else "short"
     return value
 
 
 CacheHint = Annotated[Literal["short", "long"], BeforeValidator(_read_cache_hint)]
-"""Keep the conversation up to here in the vendor's cache: for minutes, or for an hour and more."""
+"""Cache the prompt prefix up to here: `short` for minutes, `long` for an hour or more."""
 
 
 class _Absent:
-    """None on parts without that attribute. Invisible on the class, so that a field may take the name unwarned."""
+    """An attribute that is None on instances and absent on the class, so that subclasses can define a field."""
 
     def __get__(self, part: object, owner: type) -> None:
         if part is None:
@@ -105,13 +104,13 @@ _CLASS_OF_TAG: dict[object, type[ContentPart]] = {}
 
 
 class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
-    """Any part. `ContentPart(type=…, …)` and `ContentPart.model_validate(…)` give an object of the fitting class."""
+    """Base class of content parts. Constructing it with `type=` returns an instance of the matching class."""
 
     provider_data: JsonObject | None = None
-    """Opaque data of the vendor that made this part, kept verbatim."""
+    """Opaque data of the vendor that created the part, unchanged."""
     origin: Origin | None = None
     cache: CacheHint | None = Field(default=None, validation_alias=AliasChoices("cache", "cache_control"))
-    """Vendors that let the caller choose what to cache are told to keep everything up to this part."""
+    """Prompt caching: ask the vendor to cache the prompt up to this part."""
 
     if TYPE_CHECKING:
         type: str
@@ -134,7 +133,7 @@ class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
         text = image_url = image_data = media_type = _Absent()
 
         def __new__(cls, /, *args, **fields):
-            # Python then runs the __init__ of whatever class came back, so choosing the class is enough.
+            # Python calls the __init__ of the returned class.
             if cls is ContentPart and fields:
                 cls = _CLASS_OF_TAG.get(fields.get("type"), cls)
             return super().__new__(cls)
@@ -156,31 +155,31 @@ class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
         return ImageContent(image_data=data, media_type=media_type)
 
 
-def _canonical(tag: str) -> AfterValidator:
-    # An after-validator: a discriminated union looks at the tag itself, so nothing may change it before.
+def _normalize_tag(tag: str) -> AfterValidator:
+    # Not a before-validator: the discriminated union reads the raw tag.
     return AfterValidator(lambda _: tag)
 
 
-def _none_to_empty(value: Any) -> Any:
+def _replace_none(value: Any) -> Any:
     return "" if value is None else value
 
 
 class TextContent(ContentPart, frozen=True):
-    """Text, with its sources, and the signature some vendors put on it."""
+    """Text, with citations and an optional signature."""
 
     __match_args__ = ("text",)
     type: Literal["text"] = "text"
     text: str
     signature: str | None = Field(default=None, validation_alias=AliasChoices("signature", "text_signature"))
-    citations: Many[Citation] = Field(default=(), exclude_if=lambda citations: not citations)
+    citations: SequenceOf[Citation] = Field(default=(), exclude_if=lambda citations: not citations)
 
 
-Text = Annotated[str, BeforeValidator(_none_to_empty)]
-"""Text where None means none was given."""
+Text = Annotated[str, BeforeValidator(_replace_none)]
+"""Text; None becomes the empty string."""
 
 
 class ThinkingContent(ContentPart, frozen=True):
-    """A model's reasoning: the text it shows, and the sealed form that must be sent back unchanged."""
+    """A model's reasoning: visible text, and opaque data that must be sent back unchanged."""
 
     __match_args__ = ("thinking",)
     if TYPE_CHECKING:
@@ -194,14 +193,14 @@ class ThinkingContent(ContentPart, frozen=True):
         def __init__(self, **fields: Any) -> None: ...
 
     else:
-        type: Annotated[Literal["thinking", "reasoning"], _canonical("thinking")] = "thinking"
+        type: Annotated[Literal["thinking", "reasoning"], _normalize_tag("thinking")] = "thinking"
         thinking: str = Field(validation_alias=AliasChoices("thinking", "reasoning"))
     signature: Text = Field(default="", validation_alias=AliasChoices("signature", "thinking_signature"))
     id: Text = ""
     encrypted_content: Text = ""
-    summary: Many[JsonObject] = ()
+    summary: SequenceOf[JsonObject] = ()
     redacted: bool = False
-    """The vendor withheld the text; only the sealed form exists."""
+    """Whether the vendor withheld the text and sent opaque data only."""
 
     @property
     def reasoning(self) -> str:
@@ -209,21 +208,21 @@ class ThinkingContent(ContentPart, frozen=True):
 
 
 def _read_arguments(value: Any, check: Any) -> Any:
-    """Arguments come as an object, as its JSON text, or not at all."""
+    """Accept arguments as an object, as JSON text, or None."""
     if type(value) is FrozenDict:
         return value
     if value is None or value == "":
-        return NOTHING
+        return EMPTY_OBJECT
     if isinstance(value, str | bytes):
         try:
             value = from_json(value, allow_inf_nan=False)
         except ValueError as error:
             raise ValueError(f"arguments are not valid JSON: {error}") from None
-    return read_json(check(value))
+    return freeze_json(check(value))
 
 
 class ToolCall(ContentPart, frozen=True):
-    """A model's wish to have a tool run."""
+    """A model's request to call a tool."""
 
     __match_args__ = ("name", "arguments")
     _keys: ClassVar[frozenset[str]] = frozenset(("type", "id", "name", "arguments", "input"))
@@ -243,19 +242,19 @@ class ToolCall(ContentPart, frozen=True):
         def __init__(self, **fields: Any) -> None: ...
 
     else:
-        type: Annotated[Literal["tool_call", "tool_use", "tool-call", "function"], _canonical("tool_call")] = (
+        type: Annotated[Literal["tool_call", "tool_use", "tool-call", "function"], _normalize_tag("tool_call")] = (
             "tool_call"
         )
         id: str
         name: str
         arguments: Annotated[dict[str, Any], WrapValidator(_read_arguments)] = Field(
-            default=NOTHING, validation_alias=AliasChoices("arguments", "input")
+            default=EMPTY_OBJECT, validation_alias=AliasChoices("arguments", "input")
         )
 
         @model_validator(mode="before")
         @classmethod
         def _flatten(cls, data):
-            """`{"id": …, "function": {"name": …, "arguments": …}}` is a call, too."""
+            """Accept OpenAI's `{"id": …, "function": {"name": …, "arguments": …}}`."""
             if type(data) is dict and isinstance(data.get("function"), Mapping):
                 return {**data, **data["function"]}
             return data
@@ -263,7 +262,7 @@ class ToolCall(ContentPart, frozen=True):
     item_id: str | None = None
     signature: str | None = Field(default=None, validation_alias=AliasChoices("signature", "thought_signature"))
     invalid_arguments: str | None = None
-    """What the model wrote in place of arguments, where that is no JSON object; `arguments` is empty then."""
+    """The raw arguments if they are not a JSON object; `arguments` is empty then."""
 
     @property
     def input(self) -> dict[str, Any]:
@@ -276,7 +275,7 @@ class ToolCall(ContentPart, frozen=True):
 
 
 class ImageContent(ContentPart, frozen=True):
-    """A picture, by address or by value. `type` follows from which of the two was given."""
+    """An image, by URL or as data. `type` follows from the field that is set."""
 
     type: Literal["image", "image_url"] = "image"
     if TYPE_CHECKING:
@@ -297,7 +296,7 @@ class ImageContent(ContentPart, frozen=True):
 
     name: str | None = None
     detail: str | None = None
-    """How closely the model should look: "low", "high", "auto"."""
+    """Requested level of detail: "low", "high" or "auto"."""
 
     @property
     def images(self) -> Sequence[ImageContent]:
@@ -313,7 +312,7 @@ class ImageContent(ContentPart, frozen=True):
 
 
 class RefusalContent(ContentPart, frozen=True):
-    """A model's words for why it will not answer. Kept apart from text, so that no one takes it for the answer."""
+    """A model's refusal. Separate from text, so that it is not taken for a response."""
 
     __match_args__ = ("refusal",)
     type: Literal["refusal"] = "refusal"
@@ -321,7 +320,7 @@ class RefusalContent(ContentPart, frozen=True):
 
 
 class CodeContent(ContentPart, frozen=True):
-    """Source code shown as such."""
+    """A code block."""
 
     type: Literal["code"] = "code"
     code: str
@@ -329,7 +328,7 @@ class CodeContent(ContentPart, frozen=True):
 
 
 class DiffContent(ContentPart, frozen=True):
-    """A change of code: before and after."""
+    """A code change: old and new code."""
 
     type: Literal["diff"] = "diff"
     old_code: str = Field(validation_alias=AliasChoices("old_code", "oldCode"))
@@ -338,7 +337,7 @@ class DiffContent(ContentPart, frozen=True):
 
 
 class DocumentContent(ContentPart, frozen=True):
-    """A document, by address, by value, or as plain text."""
+    """A document, by URL, as data, or as plain text."""
 
     type: Literal["document"] = "document"
     url: str | None = None
@@ -362,7 +361,7 @@ class DocumentContent(ContentPart, frozen=True):
 
 
 class AudioContent(ContentPart, frozen=True):
-    """Sound, by value."""
+    """Audio data."""
 
     type: Literal["audio"] = "audio"
     data: Base64 = Field(repr=False)
@@ -370,15 +369,15 @@ class AudioContent(ContentPart, frozen=True):
 
 
 class VendorContent(ContentPart, frozen=True):
-    """A block that only its vendor understands, such as a search it ran: `provider_data` is the block as it came.
+    """A vendor-specific block, such as a web search at the vendor; `provider_data` holds it unchanged.
 
-    It goes back to the vendor that made it, and is left out, with a warning, everywhere else.
+    It is sent back to the same vendor, and dropped with a warning elsewhere.
     """
 
     __match_args__ = ("kind",)
     type: Literal["vendor"] = "vendor"
     kind: str
-    """The vendor's own name for this type of block."""
+    """The vendor's name of the block type."""
 
 
 ResultPart: TypeAlias = Annotated[
@@ -387,7 +386,7 @@ ResultPart: TypeAlias = Annotated[
 
 
 class ToolResult(ContentPart, frozen=True):
-    """A tool's answer. `result`: what it returned; `content`: what the model sees; `details`: what only a UI sees."""
+    """A tool's result: `result` is the return value, `content` is for the model, `details` for a UI only."""
 
     __match_args__ = ("tool_call_id", "content")
     if TYPE_CHECKING:
@@ -404,7 +403,7 @@ class ToolResult(ContentPart, frozen=True):
         def __init__(self, **fields: Any) -> None: ...
 
     else:
-        type: Annotated[Literal["tool_result", "tool-result"], _canonical("tool_result")] = "tool_result"
+        type: Annotated[Literal["tool_result", "tool-result"], _normalize_tag("tool_result")] = "tool_result"
         tool_call_id: str = Field(validation_alias=AliasChoices("tool_call_id", "tool_use_id", "id"))
         name: str | None = Field(default=None, validation_alias=AliasChoices("name", "tool_name"))
         content: str | tuple[ResultPart, ...] = ""
@@ -421,7 +420,7 @@ class ToolResult(ContentPart, frozen=True):
     @property
     @override
     def text(self) -> str:
-        """What the model sees, as far as it is text."""
+        """The text of `content`."""
         if isinstance(self.content, str):
             return self.content
         return "".join(part.text for part in self.content if isinstance(part, TextContent))
@@ -440,14 +439,13 @@ def _read_tool_result(data: dict[str, Any]) -> dict[str, Any]:
     if type(content) is str:
         return data
     if content is None:
-        return {**data, "content": _render(data.get("result"))}
+        return {**data, "content": _render_result(data.get("result"))}
     if isinstance(content, Mapping | ContentPart):
         return {**data, "content": (content,)}
     return data
 
 
-def _render(result: Any) -> str:
-    """A tool's return value as the text a model reads."""
+def _render_result(result: Any) -> str:
     if result is None:
         return ""
     return result if isinstance(result, str) else to_json(result, fallback=str, bytes_mode="base64").decode()
@@ -479,6 +477,6 @@ for _class in get_args(get_args(Part)[0]):
         _CLASS_OF_TAG[_tag] = _class
 
 
-def class_of_tag(tag: str) -> type[ContentPart] | None:
-    """The class that reads parts with that `type`."""
+def find_part_class(tag: str) -> type[ContentPart] | None:
+    """Return the part class for a `type` tag."""
     return _CLASS_OF_TAG.get(tag)

@@ -1,7 +1,4 @@
-"""What comes back: content, counts, and how the answer came about.
-
-Whatever differs between vendors has been translated before it gets here; `raw` keeps the original for the curious.
-"""
+"""Responses: content, usage, cost and metadata of a call, in the same form for every vendor."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, get_arg
 from pydantic import Field, computed_field, model_validator
 from typing_extensions import TypeVar, override
 
-from ._base import Json, JsonObject, Many, Reads, get_slot
+from ._base import Accepts, Json, JsonObject, SequenceOf, get_slot
 from .messages import Message, Role
 from .parts import ContentPart, Part, RefusalContent, TextContent, ThinkingContent, ToolCall
 from .routing import Attempt, Route
@@ -41,7 +38,7 @@ _CANONICAL = frozenset(get_args(FinishReason))
 
 
 class AgentResponse(Priced, Generic[OutputT], frozen=True):
-    """A model's answer. `content` is stored; `text` and `tool_calls` are read from it, and accepted in its place."""
+    """A model's response. `text` and `tool_calls` are views of `content`, and accepted instead of it."""
 
     __slots__ = ("_dag", "_raw")
     _carried: ClassVar[tuple[str, ...]] = ("_raw", "_dag")
@@ -49,10 +46,10 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
 
     provider: str = ""
     model: str = ""
-    content: Reads[Many[Part], Sequence[ContentPart]] = Field(default=_NO_CONTENT)
+    content: Accepts[SequenceOf[Part], Sequence[ContentPart]] = Field(default=_NO_CONTENT)
     if TYPE_CHECKING:
         output: OutputT = Field(default=_NO_OUTPUT)
-        """The answer parsed to the schema that was asked for."""
+        """The output parsed by the requested schema."""
     else:
         output: Json = None
 
@@ -63,17 +60,17 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
     usage: Usage | None = None
     stop_reason: FinishReason | None = None
     raw_stop_reason: str | None = None
-    """The vendor's own word for it."""
+    """The vendor's name of the stop reason."""
     latency_ms: float | None = None
     request_id: str | None = None
     id: str | None = None
-    """The vendor's name for this response."""
-    warnings: Many[str] = ()
-    """What was asked for and left out."""
-    logprobs: Many[JsonObject] = ()
-    """Probabilities of the tokens of the text, if asked for: `token`, `logprob`, and `top` with the alternatives."""
-    route: Reads[Route, Sequence[Attempt]] = Field(default=_NO_ROUTE)
-    """Every attempt made on the way here, in order; printed, a table."""
+    """The vendor's response id."""
+    warnings: SequenceOf[str] = ()
+    """What the codec dropped or changed in the request."""
+    logprobs: SequenceOf[JsonObject] = ()
+    """Log probabilities of text tokens, if requested: `token`, `logprob`, and `top` with alternatives."""
+    route: Accepts[Route, Sequence[Attempt]] = Field(default=_NO_ROUTE)
+    """All attempts of the call, in order; `str()` prints a table."""
 
     if TYPE_CHECKING:
         text: str | None = None
@@ -99,17 +96,17 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
                 data = _move_into_content(data)
             reason = data.get("stop_reason")
             if isinstance(reason, str) and reason not in _CANONICAL:
-                data = _name_the_reason(data, reason)
+                data = _normalize_stop_reason(data, reason)
             return data
 
         @property
         def raw(self):
-            """The vendor's answer as it came: outside equality, hash, dumps and pickles."""
+            """The vendor's response; not part of equality, hash, dumps and pickles."""
             return get_slot(self, "_raw")
 
         @property
         def dag(self):
-            """The graph that was asked with, grown by this answer: outside equality, hash, dumps and pickles."""
+            """The requested graph extended by this response; not part of equality, hash, dumps and pickles."""
             return get_slot(self, "_dag")
 
         @computed_field
@@ -121,13 +118,13 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
         @computed_field
         @property
         def cost_source(self) -> str | None:
-            """Where the cost comes from: the vendor, or a price list and its version."""
+            """Source of the cost: `vendor`, `user`, or a price list and its version."""
             return self._cost.get()[1]
 
         @computed_field
         @property
         def text(self) -> str | None:
-            """All text of the answer; None if there is no text part at all."""
+            """All text of the response; None without a text part."""
             texts = [part.text for part in self.content if type(part) is TextContent]
             return "".join(texts) if texts else None
 
@@ -138,13 +135,13 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
 
     @override
     def __hash__(self) -> int:
-        # `output` may be anything, hashable or not; equal responses have equal hashes without it.
+        # `output` may be unhashable; equal responses have equal hashes without it.
         return hash((self.provider, self.model, self.content, self.usage, self.stop_reason, self.request_id, self.id))
 
     @override
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         if update and not {"text", "tool_calls"}.isdisjoint(update) and "content" not in update:
-            raise ValueError("text and tool_calls are read from content; update content instead")
+            raise ValueError("text and tool_calls are views of content; update content instead")
         return super().model_copy(update=update, deep=deep)
 
     @property
@@ -153,17 +150,17 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
 
     @property
     def thinking(self) -> str:
-        """The text of the model's reasoning, as far as it was shown."""
+        """The visible text of the model's reasoning."""
         return "".join(part.thinking for part in self.content if isinstance(part, ThinkingContent))
 
     @property
     def refusal(self) -> str | None:
-        """What the model said instead of answering, if it refused."""
+        """The text of a refusal, if the model refused."""
         return "".join(part.refusal for part in self.content if isinstance(part, RefusalContent)) or None
 
     @property
     def message(self) -> Message:
-        """The answer as a message, to append to a history."""
+        """The response as a message, to append to a conversation."""
         return Message(Role.ASSISTANT, self.content, usage=self.usage)
 
     @property
@@ -191,16 +188,16 @@ def _move_into_content(data: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("tool_calls must be a list")
     if not rest.get("content"):
         texts = () if text is None else ({"type": "text", "text": text},)
-        rest["content"] = (*texts, *(_tagged(call) for call in calls))
+        rest["content"] = (*texts, *(_add_tag(call) for call in calls))
     return rest
 
 
-def _tagged(call: Any) -> Any:
+def _add_tag(call: Any) -> Any:
     return {"type": "tool_call", **call} if isinstance(call, Mapping) else call
 
 
-def _name_the_reason(data: dict[str, Any], reason: str) -> dict[str, Any]:
-    """Other words for a reason are translated; an unknown word is kept as the vendor's own."""
+def _normalize_stop_reason(data: dict[str, Any], reason: str) -> dict[str, Any]:
+    """Translate a vendor's stop reason; an unknown one becomes `other` and is kept in `raw_stop_reason`."""
     known = _FINISH.get(reason.lower())
     if known is not None:
         return {**data, "stop_reason": known}

@@ -1,4 +1,4 @@
-"""Records of routing: strategy names, candidates, attempts and routes."""
+"""Routing records (candidates, attempts, routes) and settings (circuit breaker, hedging, limits)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, GetCoreSchemaHandler, ValidatorFunctionWrapHandler, 
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
-from ._base import Value, table
+from ._base import Value, format_table
 from .messages import Seconds
 from .usage import Priced, Usage
 
@@ -21,7 +21,7 @@ StrategyName: TypeAlias = Literal[
 
 
 class RoutingStrategy(StrEnum):
-    """Built-in routing strategies, and `custom` for strategies of your own."""
+    """Built-in routing strategies; `custom` stands for your own."""
 
     FALLBACK = "fallback"
     ROUND_ROBIN = "round_robin"
@@ -34,29 +34,29 @@ class RoutingStrategy(StrEnum):
 
 
 class RouteResult(Value, frozen=True):
-    """The agent that was chosen, and why. The agent itself is never dumped."""
+    """A selected agent and the reason. The agent is not serialized."""
 
     agent: Any = Field(default=None, exclude=True)
     reason: str | None = None
 
 
 class Attempt(Priced, frozen=True):
-    """One try at one target, successful or not. Times are seconds unless the name says otherwise."""
+    """One attempt at one target. Times are in seconds unless the name says otherwise."""
 
     target: str
     provider: str = ""
     model: str = ""
     reason: str | None = None
-    """Why this target, now."""
+    """Why this target was selected."""
     started: float | None = None
-    """How long after the start of the whole call."""
+    """Seconds since the start of the call."""
     latency_ms: float | None = None
     first_token_ms: float | None = None
-    """Of a stream: how long until something came."""
+    """Time to first token of a stream, in milliseconds."""
     waited: float | None = None
-    """How long the try was held back before it was sent."""
+    """Seconds the attempt was delayed before it was sent (backoff, rate limit)."""
     error: str | None = None
-    """Class name of the error, if it failed; `Cancelled` if another attempt was faster, or the stream was left."""
+    """Class name of the error; `Cancelled` after a faster hedge or an abandoned stream."""
     message: str | None = None
     status_code: int | None = None
     request_id: str | None = None
@@ -73,19 +73,19 @@ class Attempt(Priced, frozen=True):
 
 
 class Candidate(Value, frozen=True):
-    """A target as a router saw it for one request: its place in the order, or why it has none."""
+    """A target as considered for one request: its rank, or why it was excluded."""
 
     target: str
     provider: str = ""
     model: str = ""
     place: int | None = None
-    """From 1; None if it was left out."""
+    """Rank from 1; None if excluded."""
     reason: str | None = None
-    """Why it has that place, or why it was left out."""
+    """Why the target has this rank or was excluded."""
     score: float | None = None
-    """What the strategy went by, if it went by a number; less is better."""
+    """Score of the strategy, if numeric; lower is better."""
     health: str = "closed"
-    """State of its circuit breaker: closed, degraded, open or half-open."""
+    """State of the circuit breaker: closed, degraded, open or half-open."""
 
 
 _CANDIDATES = ("place", "target", "health", "score", "reason")
@@ -93,10 +93,7 @@ _ATTEMPTS = ("attempt", "target", "waited", "took", "cost", "outcome", "reason")
 
 
 class Route(tuple[Attempt, ...]):
-    """The attempts of a call, in order, and who else was considered. Printed, it is a table.
-
-    It is made from what was tried, and from who was considered, or a function that says so when somebody asks.
-    """
+    """The attempts of a call, in order, and the candidates; `str()` prints tables. Candidates may be lazy."""
 
     _candidates: Sequence[Candidate] | Callable[[], Sequence[Candidate]]
 
@@ -111,7 +108,7 @@ class Route(tuple[Attempt, ...]):
 
     @property
     def candidates(self) -> Sequence[Candidate]:
-        """Every target of the router, in the order it would have been asked, those that were left out last."""
+        """All targets of the router in ranked order, excluded targets last."""
         if callable(self._candidates):
             self._candidates = tuple(self._candidates())
         return self._candidates
@@ -145,7 +142,7 @@ def _read_route(value: Any, attempts: ValidatorFunctionWrapHandler) -> Route:
 
 
 def _write_route(route: Route) -> Any:
-    """A list of attempts; with candidates, an object that holds both."""
+    """Serialize to a list of attempts, or with candidates to an object that holds both."""
     attempts = [attempt.to_dict() for attempt in route]
     if not route.candidates:
         return attempts
@@ -153,7 +150,7 @@ def _write_route(route: Route) -> Any:
 
 
 def candidates_table(candidates: Iterable[Candidate]) -> str:
-    return table(
+    return format_table(
         _CANDIDATES,
         (
             (
@@ -169,7 +166,7 @@ def candidates_table(candidates: Iterable[Candidate]) -> str:
 
 
 def attempts_table(attempts: Iterable[Attempt]) -> str:
-    return table(
+    return format_table(
         _ATTEMPTS,
         (
             (
@@ -187,53 +184,53 @@ def attempts_table(attempts: Iterable[Attempt]) -> str:
 
 
 OnPartial = Literal["raise", "restart", "continue"]
-"""What becomes of a stream that breaks after it has begun."""
+"""What to do when a stream breaks after its first event."""
 
 
 class BreakerConfig(Value, frozen=True, extra="forbid"):
-    """When a target is left alone, and for how long."""
+    """Circuit breaker of a target: when it opens, and for how long."""
 
     window: int = Field(default=20, ge=1, le=10_000)
-    """How many of the latest outcomes are looked at."""
+    """Number of latest outcomes to consider."""
     least: int = Field(default=10, ge=1)
-    """With fewer outcomes than this nothing is concluded."""
+    """Minimum number of outcomes before the breaker can open."""
     failing: float = Field(default=0.8, gt=0, le=1)
-    """Share of the window that must have failed for the breaker to open."""
+    """Failure rate in the window at which the breaker opens."""
     degraded: float = Field(default=0.5, gt=0, le=1)
-    """Estimated failure rate from which the target is asked after healthy ones. The estimate adds four successes."""
+    """Estimated failure rate at which healthy targets are preferred. The estimate adds four successes."""
     pause: Seconds = 15.0
-    """Seconds until one request may find out whether the target is back."""
+    """Cooldown in seconds until the breaker is half-open: one request tests the target."""
 
 
 class HedgeConfig(Value, frozen=True, extra="forbid"):
-    """When a second target is asked because the first is slow."""
+    """Hedging: when to send a request to a second target because the first is slow."""
 
     after: Seconds | None = None
-    """Seconds to wait for the first; None learns it: the 95th percentile of what the target has needed so far."""
+    """Seconds to wait for the first target; None uses the 95th percentile of its latencies."""
     until_learned: Seconds | None = None
-    """What to wait while too little is known; None does not hedge until then."""
+    """Seconds to wait while too few latencies are known; None does not hedge until then."""
     share: float = Field(default=0.05, gt=0, le=1)
-    """At most this share of all requests is hedged, counted from the first."""
+    """Maximum share of requests that are hedged."""
 
 
 class RateLimit(Value, frozen=True, extra="forbid"):
-    """How much a target may be asked."""
+    """Rate limit of a target."""
 
     rpm: int | None = Field(default=None, ge=1)
-    """Requests in any 60 seconds."""
+    """Requests per 60 seconds, in a sliding window."""
     tpm: int | None = Field(default=None, ge=1)
-    """Tokens in any 60 seconds, prompts and answers."""
+    """Tokens per 60 seconds, in a sliding window, prompts and completions."""
     concurrency: int | None = Field(default=None, ge=1)
-    """Requests at the same time."""
+    """Concurrent requests."""
 
 
 class SpendLimit(Value, frozen=True, extra="forbid"):
-    """How much may be spent. The most that a request can cost is set aside before it is sent."""
+    """Spend limit. The maximum cost of a request is reserved before it is sent."""
 
     dollars: float = Field(gt=0, allow_inf_nan=False)
     per: str | None = None
-    """A key of the requests' metadata: each of its values has this limit for itself."""
+    """A metadata key: each of its values gets its own limit."""
     window: Seconds | None = None
-    """Seconds after which the limit is whole again; None: never."""
+    """Seconds after which the limit resets; None never resets it."""
     unpriced: Literal["refuse", "allow"] = "refuse"
-    """What becomes of a target whose price is not known: it is left out, or asked and not counted."""
+    """Whether to exclude targets without a known price, or to use them without counting the cost."""

@@ -1,7 +1,4 @@
-"""Keys that do not leak: a text type that masks itself, and a function that masks other people's text.
-
-Nothing here knows which vendor a key belongs to, or where keys come from.
-"""
+"""Secrets and HTTP headers: text that masks itself, redaction, and header validation."""
 
 from __future__ import annotations
 
@@ -18,16 +15,16 @@ from pydantic import BeforeValidator, SecretStr
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
-from ._base import FrozenDict, Reads
+from ._base import Accepts, FrozenDict
 
 MASK = "**********"
-"""What pydantic writes in place of a secret. It reads back as None: a dumped config has no key, not a wrong one."""
+"""pydantic's mask for a secret. It is read back as None, so a dumped config has no key instead of a wrong one."""
 
 REDACTED = "***"
 
 
 class Secret(SecretStr):
-    """A key: masked wherever it is shown, equal to its text, absent from pickles. `get_secret_value()` reads it."""
+    """A secret string: masked in output, equal to its text, absent from pickles. Read it with `get_secret_value()`."""
 
     @override
     def __eq__(self, other: object) -> bool:
@@ -48,15 +45,15 @@ class Secret(SecretStr):
 
     @override
     def __reduce__(self) -> Any:
-        return _lost, ()
+        return _restore_pickled, ()
 
 
 def _to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _lost() -> None:
-    """What a pickled secret becomes: other processes find their key in their own environment."""
+def _restore_pickled() -> None:
+    """Return None: the process that unpickles reads the key from its own environment."""
 
 
 def _read_secret(value: Any) -> Any:
@@ -67,17 +64,17 @@ def _read_secret(value: Any) -> Any:
     return Secret(value) if isinstance(value, str) else value
 
 
-SecretField = Reads[Annotated[Secret | None, BeforeValidator(_read_secret)], str | SecretStr | None]
-"""A field that takes text and gives a `Secret`."""
+SecretField = Accepts[Annotated[Secret | None, BeforeValidator(_read_secret)], str | SecretStr | None]
+"""A field that accepts text and returns a `Secret`."""
 
 
 class SecretHeaders(FrozenDict):
-    """HTTP headers with secret values: masked wherever they are shown, absent from pickles."""
+    """HTTP headers with secret values: masked in output, absent from pickles."""
 
     __slots__ = ()
 
     def reveal(self) -> dict[str, str]:
-        """The headers as plain text."""
+        """Return the headers as plain text."""
         return {name: value.get_secret_value() for name, value in self.items()}
 
     @override
@@ -91,7 +88,7 @@ class SecretHeaders(FrozenDict):
 
 
 def unmask_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values of headers. Masked values, as read from a dump, are left out."""
+    """Return plain header values, without those masked in a dump."""
     plain = {
         name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in headers.items()
     }
@@ -99,22 +96,21 @@ def unmask_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """`text` with every occurrence of each secret replaced, also where it was quoted, encoded or escaped."""
-    pattern = _any_of(tuple(secret for secret in secrets if secret))
+    """Replace every occurrence of the secrets in `text`, including quoted, encoded and escaped forms."""
+    pattern = _compile_pattern(tuple(secret for secret in secrets if secret))
     return text if pattern is None else pattern.sub(REDACTED, text)
 
 
 @lru_cache(maxsize=64)
-def _any_of(secrets: tuple[str, ...]) -> re.Pattern[str] | None:
-    """Found out once for each key: a vendor in trouble fails more than one call."""
-    spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
+def _compile_pattern(secrets: tuple[str, ...]) -> re.Pattern[str] | None:
+    spellings = {spelling for secret in secrets for spelling in _encoded_forms(secret)}
     if not spellings:
         return None
     longest_first = sorted(spellings, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)))
 
 
-def _spellings(secret: str) -> Iterator[str]:
+def _encoded_forms(secret: str) -> Iterator[str]:
     yield secret
     data = _to_bytes(secret)
     for encoded in (quote(data), quote(data, safe=""), quote_plus(data)):
@@ -148,23 +144,23 @@ RESERVED_HEADERS = frozenset(
         "upgrade",
     )
 )
-"""Headers that frame a message or belong to one connection. Sent twice, they allow request smuggling."""
+"""Headers that the HTTP client sets itself. Duplicates would allow request smuggling."""
 
 
 def check_header(name: str, value: object) -> None:
-    """Raise ValueError, without the value, unless the header may be sent."""
+    """Raise a ValueError, which never shows the value, if the header must not be sent."""
     if not _NAME.fullmatch(name):
-        raise ValueError("the name of a header holds a character that HTTP does not allow there")
+        raise ValueError("a header name contains a character that HTTP does not allow")
     if name.lower() in RESERVED_HEADERS:
-        raise ValueError(f"the header {name} is set by the HTTP client and cannot be given; remove it")
+        raise ValueError(f"header {name} is set by the HTTP client; remove it")
     if not isinstance(value, str):
-        raise ValueError(f"the value of {name} is not text")
+        raise ValueError(f"the value of header {name} is not a string")
     if _CONTROL.search(value):
-        raise ValueError(f"the value of {name} holds a line break, NUL or another control character; remove it")
+        raise ValueError(f"the value of header {name} contains a line break or control character; remove it")
     try:
         value.encode("latin-1")
     except UnicodeEncodeError:
-        raise ValueError(f"the value of {name} holds a character outside Latin-1; encode it") from None
+        raise ValueError(f"the value of header {name} contains characters outside Latin-1; encode it") from None
 
 
 def is_credential_header(name: str) -> bool:

@@ -1,7 +1,4 @@
-"""A conversation as data, and numbers computed from one.
-
-A session here has no state and does nothing; the living one stands on top of this.
-"""
+"""Session data, session statistics, and the data types of graph nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from ._base import NOTHING, JsonObject, Many, Reads, Utc, Value
+from ._base import EMPTY_OBJECT, Accepts, JsonObject, SequenceOf, Utc, Value
 from .messages import Message, Role
 from .parts import ContentPart, Part, TextContent
 from .tools import ToolSpec
@@ -19,17 +16,17 @@ from .usage import Usage
 
 
 class Session(Value, frozen=True):
-    """Messages that belong together."""
+    """A conversation as pure data; `agent.session()` returns an `AgentSession` that manages one."""
 
     id: str
     title: str = ""
-    messages: Many[Message] = ()
+    messages: SequenceOf[Message] = ()
     created_at: Utc | None = Field(default=None, validation_alias=AliasChoices("created_at", "createdAt"))
     updated_at: Utc | None = Field(default=None, validation_alias=AliasChoices("updated_at", "updatedAt"))
 
 
 class SessionStats(Value, frozen=True):
-    """Numbers about messages, never stored beside them."""
+    """Statistics of a list of messages, computed on demand."""
 
     message_count: int = 0
     system_messages: int = 0
@@ -41,7 +38,7 @@ class SessionStats(Value, frozen=True):
 
 
 def compute_session_stats(messages: Iterable[Message]) -> SessionStats:
-    """Counts messages, calls and tokens."""
+    """Count messages, tool calls and tokens."""
     of_role: Counter[Role] = Counter()
     tool_calls = 0
     usage = Usage()
@@ -62,7 +59,7 @@ def compute_session_stats(messages: Iterable[Message]) -> SessionStats:
 
 
 class SystemPrompt(Value, frozen=True):
-    """Instructions that hold from here on."""
+    """A system prompt that applies from this node on."""
 
     __match_args__ = ("content",)
     type: Literal["system_prompt"] = "system_prompt"
@@ -70,10 +67,10 @@ class SystemPrompt(Value, frozen=True):
 
 
 class ToolDefinitions(Value, frozen=True):
-    """Tools that are offered from here on."""
+    """Tools available from this node on."""
 
     type: Literal["tool_definitions"] = "tool_definitions"
-    tools: Many[ToolSpec] = ()
+    tools: SequenceOf[ToolSpec] = ()
 
 
 def _read_result(value: Any) -> Any:
@@ -86,28 +83,27 @@ def _read_usage(value: Any) -> Any:
     return value.to_dict() if isinstance(value, Usage) else value
 
 
+ResultParts: TypeAlias = Annotated[SequenceOf[Part], BeforeValidator(_read_result)]
 _NO_PARTS: Any = ()
 
 
 class ToolExecution(Value, frozen=True):
-    """A tool's run, for whoever looks at the graph. It is drawn, and never sent."""
+    """A tool execution, shown in drawings of the graph and never sent to a model."""
 
     type: Literal["tool_execution"] = "tool_execution"
     tool_name: str
     tool_use_id: str
-    result: Reads[Annotated[Many[Part], BeforeValidator(_read_result)], str | ContentPart | Sequence[ContentPart]] = (
-        _NO_PARTS
-    )
+    result: Accepts[ResultParts, str | ContentPart | Sequence[ContentPart]] = _NO_PARTS
     is_error: bool = False
 
 
 class StopReason(Value, frozen=True):
-    """Why a run ended, and what it had consumed."""
+    """Why a run ended, and its usage."""
 
     __match_args__ = ("reason",)
     type: Literal["stop_reason"] = "stop_reason"
     reason: str
-    usage: Reads[Annotated[JsonObject, BeforeValidator(_read_usage)], Mapping[str, Any] | Usage] = NOTHING
+    usage: Accepts[Annotated[JsonObject, BeforeValidator(_read_usage)], Mapping[str, Any] | Usage] = EMPTY_OBJECT
 
 
 NodeData: TypeAlias = Message | SystemPrompt | ToolDefinitions | ToolExecution | StopReason
@@ -121,11 +117,11 @@ _CLASS_OF_TAG: dict[str, type[SystemPrompt | ToolDefinitions | ToolExecution | S
 
 
 def read_node_data(data: Mapping[str, Any]) -> NodeData:
-    """The value that `to_dict` of any node data wrote. What has a role is a message."""
+    """Restore node data from its `to_dict` output. A dict with a role is a message."""
     if "role" in data:
         return Message.from_dict(data)
     kind = _CLASS_OF_TAG.get(data.get("type", ""))
     if kind is None:
         known = ", ".join(_CLASS_OF_TAG)
-        raise ValueError(f"type is {data.get('type')!r}; expected one of {known}, or a message with its role")
+        raise ValueError(f"unknown type {data.get('type')!r}; expected one of {known}, or a message with a role")
     return kind.from_dict(data)

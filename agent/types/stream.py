@@ -1,7 +1,4 @@
-"""Stream events: one frozen dataclass for each type, and their common base class `StreamEvent`.
-
-`AnyStreamEvent` is the union of all of them, so that type checkers narrow on `event.type`.
-"""
+"""Stream events: one frozen dataclass per type, the base class `StreamEvent`, and the union `AnyStreamEvent`."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ WordsType = Literal["text_delta", "thinking_delta", "refusal_delta"]
 
 
 class StreamEventData(Value, frozen=True):
-    """The fields of all event types together: validates and serializes events."""
+    """All fields of all event types, to validate and serialize events with pydantic."""
 
     model_config = ConfigDict(title="StreamEvent")
 
@@ -65,7 +62,7 @@ class StreamEventData(Value, frozen=True):
 
 
 class _EventMeta(type):
-    """Lets `StreamEvent(type=...)` validate its fields and return an event of the class for that type."""
+    """Makes `StreamEvent(type=...)` return a validated event of the class for that type."""
 
     if not TYPE_CHECKING:
 
@@ -75,16 +72,16 @@ class _EventMeta(type):
 
 
 class _EventTypeMeta(_EventMeta):
-    """Metaclass of the event classes, which are constructed like any other dataclass."""
+    """Metaclass of the event classes, which have the usual dataclass constructor."""
 
     __call__ = type.__call__
 
 
 class StreamEvent(metaclass=_EventMeta):
-    """Base class of stream events. Create events with the factories.
+    """Base class of stream events; create events with the factories.
 
-    Every event has all attributes below; those that do not belong to its type are None. Subclasses write `field()`
-    for a required field, because these class attributes would otherwise be its default.
+    All attributes below exist on every event; those of other types are None. Subclasses write `field()` for a required
+    field, because these class attributes would otherwise be its default.
     """
 
     __slots__ = ()
@@ -93,18 +90,18 @@ class StreamEvent(metaclass=_EventMeta):
     text: str | None = None
     tool_call: ToolCall | None = None
     tool_call_delta: JsonObject | None = None
-    """`arguments`: the next piece of the arguments' JSON text; `id` and `name` where the vendor repeats them."""
+    """`arguments`: next fragment of the arguments' JSON text; `id` and `name` if the vendor repeats them."""
     tool_result: str | None = None
     usage: Usage | None = None
-    """Counts so far: each report replaces the one before."""
+    """Token counts so far; each report replaces the previous one."""
     error: str | None = None
     index: int | None = None
-    """The content block of the response that the event belongs to."""
+    """Index of the content block in the response."""
     part: Part | None = None
     response: AgentResponse | None = None
-    """Facts about the response without its content: provider and model (message_start), how it ended (message_end)."""
+    """Metadata without content: provider and model on message_start, stop reason and others on message_end."""
     raw: Any = None
-    """The vendor's event as received: outside equality, hash, dumps and pickles."""
+    """The vendor's event; not part of equality, hash, dumps and pickles."""
 
     if TYPE_CHECKING:
 
@@ -130,27 +127,27 @@ class StreamEvent(metaclass=_EventMeta):
     def text_delta(text: str, *, index: int | None = None, raw: Any = None) -> TextDelta:
         """The next piece of text."""
         if type(text) is not str or not (index is None or type(index) is int):
-            return _validated(TextDelta, raw, text=text, index=index)
+            return _create_event(TextDelta, raw, text=text, index=index)
         return TextDelta(text, index, raw)
 
     @staticmethod
     def thinking_delta(text: str, *, index: int | None = None, raw: Any = None) -> ThinkingDelta:
         """The next piece of the model's reasoning."""
         if type(text) is not str or not (index is None or type(index) is int):
-            return _validated(ThinkingDelta, raw, text=text, index=index)
+            return _create_event(ThinkingDelta, raw, text=text, index=index)
         return ThinkingDelta(text, index, raw)
 
     @staticmethod
     def refusal_delta(text: str, *, index: int | None = None, raw: Any = None) -> RefusalDelta:
         """The next piece of a refusal."""
         if type(text) is not str or not (index is None or type(index) is int):
-            return _validated(RefusalDelta, raw, text=text, index=index)
+            return _create_event(RefusalDelta, raw, text=text, index=index)
         return RefusalDelta(text, index, raw)
 
     @staticmethod
     def tool_call_start(tool_call: ToolCall, *, index: int | None = None, raw: Any = None) -> ToolCallStart:
         """A tool call begins; its arguments follow."""
-        return _validated(ToolCallStart, raw, tool_call=tool_call, index=index)
+        return _create_event(ToolCallStart, raw, tool_call=tool_call, index=index)
 
     @staticmethod
     def tool_call_delta_event(
@@ -161,91 +158,91 @@ class StreamEvent(metaclass=_EventMeta):
         index: int | None = None,
         raw: Any = None,
     ) -> ToolCallDelta:
-        """The next piece of the JSON text of a tool call's arguments."""
+        """The next fragment of the JSON text of a tool call's arguments."""
         given = (("id", id), ("name", name), ("arguments", arguments))
         delta = FrozenDict([(key, value) for key, value in given if value is not None])
         if type(arguments) is not str or not (index is None or type(index) is int):
-            return _validated(ToolCallDelta, raw, tool_call_delta=delta, index=index)
+            return _create_event(ToolCallDelta, raw, tool_call_delta=delta, index=index)
         return ToolCallDelta(delta, index, raw)
 
     @staticmethod
     def tool_call_end(tool_call: ToolCall, *, index: int | None = None, raw: Any = None) -> ToolCallEnd:
         """A tool call is complete."""
-        return _validated(ToolCallEnd, raw, tool_call=tool_call, index=index)
+        return _create_event(ToolCallEnd, raw, tool_call=tool_call, index=index)
 
     @staticmethod
     def tool_result_event(tool_result: str, *, raw: Any = None) -> ToolResultEvent:
         """The result of a tool."""
-        return _validated(ToolResultEvent, raw, tool_result=tool_result)
+        return _create_event(ToolResultEvent, raw, tool_result=tool_result)
 
     @staticmethod
     def content_part_event(part: Part, *, index: int | None = None, raw: Any = None) -> ContentPartEvent:
-        """A complete content part; it replaces the pieces that came for the same index."""
-        return _validated(ContentPartEvent, raw, part=part, index=index)
+        """A complete content part; it replaces earlier fragments with the same index."""
+        return _create_event(ContentPartEvent, raw, part=part, index=index)
 
     @staticmethod
     def message_start(*, response: AgentResponse | None = None, raw: Any = None) -> MessageStart:
         """The response begins."""
-        return _validated(MessageStart, raw, response=response)
+        return _create_event(MessageStart, raw, response=response)
 
     @staticmethod
     def message_end(
         *, usage: Usage | None = None, response: AgentResponse | None = None, raw: Any = None
     ) -> MessageEnd:
         """The response is complete."""
-        return _validated(MessageEnd, raw, usage=usage, response=response)
+        return _create_event(MessageEnd, raw, usage=usage, response=response)
 
     @staticmethod
     def usage_event(usage: Usage, *, raw: Any = None) -> UsageEvent:
         """The token counts so far."""
-        return _validated(UsageEvent, raw, usage=usage)
+        return _create_event(UsageEvent, raw, usage=usage)
 
     @staticmethod
     def error_event(error: str, *, raw: Any = None) -> ErrorEvent:
-        """The stream fails; the exception follows."""
-        return _validated(ErrorEvent, raw, error=error)
+        """The stream failed; the exception follows."""
+        return _create_event(ErrorEvent, raw, error=error)
 
     @staticmethod
     def restart_event(reason: str | None = None, *, raw: Any = None) -> RestartEvent:
-        """Everything received so far is void: another attempt starts from the beginning. `reason` is in `error`."""
-        return _validated(RestartEvent, raw, error=reason)
+        """Discard everything received so far: another attempt starts over. `reason` is stored in `error`."""
+        return _create_event(RestartEvent, raw, error=reason)
 
     # Serialization
 
     def model_dump(self, **options: Any) -> dict[str, Any]:
-        """All fields as a dict; the options are those of pydantic's `model_dump`."""
+        """Return all fields as a dict; options as in pydantic's `model_dump`."""
         return self._data().model_dump(**options)
 
     def model_dump_json(self, **options: Any) -> str:
-        """All fields as JSON text; the options are those of pydantic's `model_dump_json`."""
+        """Return all fields as JSON text; options as in pydantic's `model_dump_json`."""
         return self._data().model_dump_json(**options)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data without the fields that are None."""
+        """Return plain JSON data without None fields."""
         return self._data().to_dict()
 
     @classmethod
     def model_validate(cls, data: Any, **options: Any) -> Self:
-        """Read what `model_dump` wrote; an event is returned as it is."""
+        """Validate `model_dump` output; events are returned as they are."""
         return data if isinstance(data, cls) else cls._from_data(StreamEventData.model_validate(data, **options))
 
     @classmethod
     def model_validate_json(cls, data: str | bytes | bytearray, **options: Any) -> Self:
-        """Read what `model_dump_json` wrote."""
+        """Validate `model_dump_json` output."""
         return cls._from_data(StreamEventData.model_validate_json(data, **options))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote."""
+        """Restore an event from `to_dict` output."""
         return cls._from_data(StreamEventData.from_dict(data))
 
     @classmethod
     def model_json_schema(cls, **options: Any) -> dict[str, Any]:
-        """The JSON schema of events."""
+        """Return the JSON schema of events."""
         return StreamEventData.model_json_schema(**options)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A validated copy with some fields changed; without changes, the event itself."""
+        """Return a validated copy with some fields replaced."""
         if not update:
             return self
         changes = {**self._values(), **update}
@@ -297,61 +294,60 @@ class StreamEvent(metaclass=_EventMeta):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TextDelta(StreamEvent, metaclass=_EventTypeMeta):
+class _TextEvent(StreamEvent, metaclass=_EventTypeMeta):
+    text: str = ""
+    index: int | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+class TextDelta(_TextEvent):
     """The next piece of text."""
 
+    __slots__ = ()
     type: ClassVar[Literal["text_delta"]] = "text_delta"
-    text: str = ""
-    index: int | None = None
-    raw: Any = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class ThinkingDelta(StreamEvent, metaclass=_EventTypeMeta):
+class ThinkingDelta(_TextEvent):
     """The next piece of the model's reasoning."""
 
+    __slots__ = ()
     type: ClassVar[Literal["thinking_delta"]] = "thinking_delta"
-    text: str = ""
-    index: int | None = None
-    raw: Any = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class RefusalDelta(StreamEvent, metaclass=_EventTypeMeta):
+class RefusalDelta(_TextEvent):
     """The next piece of a refusal."""
 
+    __slots__ = ()
     type: ClassVar[Literal["refusal_delta"]] = "refusal_delta"
-    text: str = ""
-    index: int | None = None
-    raw: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ToolCallStart(StreamEvent, metaclass=_EventTypeMeta):
-    """A tool call begins; its arguments follow."""
-
-    type: ClassVar[Literal["tool_call_start"]] = "tool_call_start"
+class _ToolCallEvent(StreamEvent, metaclass=_EventTypeMeta):
     tool_call: ToolCall = field()
     index: int | None = None
     raw: Any = field(default=None, compare=False)
+
+
+class ToolCallStart(_ToolCallEvent):
+    """A tool call begins; its arguments follow."""
+
+    __slots__ = ()
+    type: ClassVar[Literal["tool_call_start"]] = "tool_call_start"
+
+
+class ToolCallEnd(_ToolCallEvent):
+    """A tool call is complete."""
+
+    __slots__ = ()
+    type: ClassVar[Literal["tool_call_end"]] = "tool_call_end"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ToolCallDelta(StreamEvent, metaclass=_EventTypeMeta):
-    """The next piece of the JSON text of a tool call's arguments."""
+    """The next fragment of the JSON text of a tool call's arguments."""
 
     type: ClassVar[Literal["tool_call_delta"]] = "tool_call_delta"
     tool_call_delta: JsonObject = field()
-    index: int | None = None
-    raw: Any = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class ToolCallEnd(StreamEvent, metaclass=_EventTypeMeta):
-    """A tool call is complete."""
-
-    type: ClassVar[Literal["tool_call_end"]] = "tool_call_end"
-    tool_call: ToolCall = field()
     index: int | None = None
     raw: Any = field(default=None, compare=False)
 
@@ -377,23 +373,24 @@ class ContentPartEvent(StreamEvent, metaclass=_EventTypeMeta):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MessageStart(StreamEvent, metaclass=_EventTypeMeta):
+class _MessageEvent(StreamEvent, metaclass=_EventTypeMeta):
+    usage: Usage | None = None
+    response: AgentResponse | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+class MessageStart(_MessageEvent):
     """The response begins."""
 
+    __slots__ = ()
     type: ClassVar[Literal["message_start"]] = "message_start"
-    usage: Usage | None = None
-    response: AgentResponse | None = None
-    raw: Any = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class MessageEnd(StreamEvent, metaclass=_EventTypeMeta):
+class MessageEnd(_MessageEvent):
     """The response is complete."""
 
+    __slots__ = ()
     type: ClassVar[Literal["message_end"]] = "message_end"
-    usage: Usage | None = None
-    response: AgentResponse | None = None
-    raw: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -407,7 +404,7 @@ class UsageEvent(StreamEvent, metaclass=_EventTypeMeta):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ErrorEvent(StreamEvent, metaclass=_EventTypeMeta):
-    """The stream fails; the exception follows."""
+    """The stream failed; the exception follows."""
 
     type: ClassVar[Literal["error"]] = "error"
     error: str = ""
@@ -416,7 +413,7 @@ class ErrorEvent(StreamEvent, metaclass=_EventTypeMeta):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RestartEvent(StreamEvent, metaclass=_EventTypeMeta):
-    """Everything received so far is void: another attempt starts from the beginning."""
+    """Discard everything received so far: another attempt starts over."""
 
     type: ClassVar[Literal["restart"]] = "restart"
     error: str | None = None
@@ -438,24 +435,24 @@ AnyStreamEvent: TypeAlias = (
     | ErrorEvent
     | RestartEvent
 )
-"""Every event of a stream, as a union that narrows on `event.type`."""
+"""Union of all stream events; type checkers narrow it on `event.type`."""
 
 E = TypeVar("E", bound=StreamEvent)
 
 
 def _fields_of(kind: Any) -> tuple[frozenset[str], tuple[str, ...]]:
-    own = [one for one in fields(kind) if one.name != "raw"]
-    required = frozenset(one.name for one in own if one.default is MISSING)
-    return required, tuple(one.name for one in own)
+    own = [item for item in fields(kind) if item.name != "raw"]
+    required = frozenset(item.name for item in own if item.default is MISSING)
+    return required, tuple(item.name for item in own)
 
 
 _DATA_FIELDS = tuple(name for name in StreamEventData.model_fields if name != "type")
 _CLASSES: dict[str, type[StreamEvent]] = {kind.type: kind for kind in get_args(AnyStreamEvent)}
 _FIELDS = {name: _fields_of(kind) for name, kind in _CLASSES.items()}
-"""For each type, the fields that an event must have and those that it may have."""
+"""Required and allowed fields of each event type."""
 
 
-def _validated(kind: type[E], raw: Any, **values: Any) -> E:
+def _create_event(kind: type[E], raw: Any, **values: Any) -> E:
     return kind._from_data(StreamEventData(type=kind.type, **values), raw)
 
 

@@ -1,8 +1,4 @@
-"""What a tool looks like to a model: name, purpose, parameters.
-
-Running tools, and making specs from functions, happens elsewhere; here is only the description and the three common
-shapes in which it is written down.
-"""
+"""Tool specifications: name, description and parameters, in the formats of the vendors."""
 
 from __future__ import annotations
 
@@ -12,31 +8,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from pydantic import AliasChoices, Field, WrapValidator, model_validator
 from typing_extensions import override
 
-from ._base import NOTHING, JsonObject, Value, freeze, thaw
+from ._base import EMPTY_OBJECT, JsonObject, Value, freeze, thaw
 from .parts import CacheHint, ToolCall, ToolResult
 
 __all__ = ["ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 
 
 class ToolSpec(Value, frozen=True):
-    """The description of a tool. `function` is for whoever runs it: never dumped, never printed."""
+    """Description of a tool for the model. `function` is the implementation: never dumped or printed."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")
     description: str = ""
     parameters: JsonObject = Field(
-        default=NOTHING, validation_alias=AliasChoices("parameters", "input_schema", "inputSchema")
+        default=EMPTY_OBJECT, validation_alias=AliasChoices("parameters", "input_schema", "inputSchema")
     )
     """JSON schema of the arguments."""
     function: Any = Field(default=None, exclude=True, repr=False)
     is_async: bool = False
     cache: CacheHint | None = Field(default=None, validation_alias=AliasChoices("cache", "cache_control"))
     strict: bool | None = None
-    """Whether the vendor shall force the arguments to fit the schema; None leaves it to the vendor."""
-    extra: JsonObject = Field(default=NOTHING, exclude_if=lambda extra: not extra)
-    """Settings of one vendor, written beside the others as they are. A dict's keys that we do not know go here."""
+    """Whether the vendor must enforce the schema; None is the vendor's default."""
+    extra: JsonObject = Field(default=EMPTY_OBJECT, exclude_if=lambda extra: not extra)
+    """Vendor-specific settings, sent as they are. Unknown keys of a tool dict are collected here."""
 
     if TYPE_CHECKING:
-        input_schema: JsonObject = NOTHING
+        input_schema: JsonObject = EMPTY_OBJECT
     else:
 
         @property
@@ -46,7 +42,7 @@ class ToolSpec(Value, frozen=True):
         @model_validator(mode="before")
         @classmethod
         def _flatten(cls, data):
-            """`{"type": "function", "function": {…}}` is a tool, too; a missing description or schema may be null."""
+            """Accept `{"type": "function", "function": {…}}`, and null for missing fields."""
             if type(data) is not dict:
                 return data
             if isinstance(data.get("function"), Mapping):
@@ -57,7 +53,7 @@ class ToolSpec(Value, frozen=True):
 
     @override
     def __hash__(self) -> int:
-        # `function` may be anything, hashable or not; equal specs have equal hashes without it.
+        # `function` may be unhashable; equal specs have equal hashes without it.
         return hash((self.name, self.description, self.parameters))
 
     def to_openai_schema(self) -> dict[str, Any]:
@@ -76,7 +72,7 @@ class ToolSpec(Value, frozen=True):
         return {"name": self.name, "description": self.description, "parameters": self._schema(), **self.extra}
 
     def _schema(self) -> dict[str, Any]:
-        """A fresh, mutable schema. No parameters still are an object, which every vendor insists on."""
+        """Return a mutable schema; without parameters an empty object schema, which all vendors require."""
         schema: dict[str, Any] = thaw(self.parameters)
         return schema or {"type": "object", "properties": {}}
 
@@ -85,7 +81,7 @@ ToolDefinition = ToolSpec
 
 
 class HasSpec(Protocol):
-    """Anything that knows its own description, such as a decorated function."""
+    """An object with a tool spec, such as a decorated function."""
 
     @property
     def spec(self) -> ToolSpec: ...
@@ -94,8 +90,8 @@ class HasSpec(Protocol):
 _KEYS = frozenset((*ToolSpec.model_fields, "input_schema", "inputSchema", "cache_control", "type"))
 
 
-def _describes_a_function(tool: Mapping[str, Any]) -> bool:
-    """Whether a dict is a tool of the caller's, rather than one that runs at the vendor."""
+def _is_function_tool(tool: Mapping[str, Any]) -> bool:
+    """Whether a dict describes a tool that the caller runs, not one that runs at the vendor."""
     if isinstance(tool.get("function"), Mapping):
         return True
     kind = tool.get("type")
@@ -109,13 +105,13 @@ def _read_tool(value: Any, check: Any) -> Any:
         return spec
     if not isinstance(value, Mapping) or not value:
         kind = type(value).__name__
-        raise ValueError(f"expected a ToolSpec, an object with a spec, or a dict that describes a tool; got {kind}")
+        raise ValueError(f"expected a ToolSpec, an object with a `spec`, or a tool dict; got {kind}")
     plain = dict(value)
-    return ToolSpec.model_validate(_sorted(plain)) if _describes_a_function(plain) else freeze(plain)
+    return ToolSpec.model_validate(_collect_extra(plain)) if _is_function_tool(plain) else freeze(plain)
 
 
-def _sorted(tool: dict[str, Any]) -> dict[str, Any]:
-    """What a dict says about a tool beyond what every vendor knows is kept apart, not dropped."""
+def _collect_extra(tool: dict[str, Any]) -> dict[str, Any]:
+    """Move vendor-specific keys of a tool dict into `extra`."""
     nested = tool.get("function")
     flat = {**tool, **nested, "function": None} if isinstance(nested, Mapping) else tool
     if flat.keys() <= _KEYS:
@@ -125,4 +121,4 @@ def _sorted(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 OfferedTool = Annotated[ToolSpec | JsonObject, WrapValidator(_read_tool)]
-"""A tool in a request: one of the caller's, or a frozen dict that goes to the vendor as it is."""
+"""A tool in a request: a spec, or a frozen dict that is sent to the vendor as it is."""

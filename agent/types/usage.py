@@ -1,8 +1,7 @@
-"""Token counts in disjoint buckets, readable in every vocabulary.
+"""Token usage and costs.
 
-Stored are the inclusive numbers (the prompt includes what was read from and written to a cache); the disjoint ones are
-views. Nothing here knows a vendor's dictionary: the same word means different sums at different vendors, so codecs
-translate into the names below.
+`Usage` stores inclusive counts: `prompt_tokens` contains cached tokens. Exclusive counts are properties. Vendors use
+the same field names for different sums, so codecs convert them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, mod
 from pydantic_core import InitErrorDetails
 from typing_extensions import override
 
-from ._base import NOTHING, FrozenDict, JsonObject, Value
+from ._base import EMPTY_OBJECT, FrozenDict, JsonObject, Value
 
 _PROMPT = ("prompt_tokens",)
 _UNCACHED = ("input_tokens", "input")
@@ -39,41 +38,41 @@ _OWN_NAMES = frozenset(
 Count = Annotated[int, Field(ge=0)]
 
 
-def _fits_the_prompt(value: int, info: ValidationInfo) -> int:
-    """Runs only where a cache count is given, so that plain usage costs nothing."""
+def _check_cache_count(value: int, info: ValidationInfo) -> int:
+    """Check that cached tokens do not exceed the prompt; runs only if a cache count is given."""
     cached = value + (info.data.get("cache_read_tokens", 0) if info.field_name == "cache_write_tokens" else 0)
     prompt = info.data.get("prompt_tokens")
     if prompt is not None and cached > prompt:
-        raise ValueError(f"the cache counts ({cached}) exceed prompt_tokens ({prompt}), which must include them")
+        raise ValueError(f"cache counts ({cached}) exceed prompt_tokens ({prompt}), which includes them")
     return value
 
 
-CacheCount = Annotated[int, Field(ge=0), AfterValidator(_fits_the_prompt)]
+CacheCount = Annotated[int, Field(ge=0), AfterValidator(_check_cache_count)]
 
 
-def _sum_of_both(data: dict[str, Any]) -> int:
+def _sum_tokens(data: dict[str, Any]) -> int:
     return int(data.get("prompt_tokens", 0) + data.get("completion_tokens", 0))
 
 
 class Usage(Value, frozen=True):
-    """What a call consumed. `prompt_tokens` = uncached + read from cache + written to cache."""
+    """Token usage. `prompt_tokens` = uncached tokens + cache reads + cache writes."""
 
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
     cache_read_tokens: CacheCount = 0
     cache_write_tokens: CacheCount = 0
     reasoning_tokens: Count = 0
-    """How many of `completion_tokens` the model spent on thinking."""
-    total_tokens: Count = Field(default_factory=_sum_of_both)
-    details: JsonObject = NOTHING
-    """What else is counted and billed, by name: `cache_write_1h_tokens`, `input_audio_tokens`, `web_searches`."""
+    """Reasoning tokens, included in `completion_tokens`."""
+    total_tokens: Count = Field(default_factory=_sum_tokens)
+    details: JsonObject = EMPTY_OBJECT
+    """Other billed counts by name: `cache_write_1h_tokens`, `input_audio_tokens`, `web_searches`."""
     billed: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """US dollars, where the vendor says what it charged."""
+    """Cost in US dollars, if the vendor reports it."""
     estimated: bool = False
-    """The vendor did not say; these numbers are ours."""
+    """Whether the counts are estimates, because the vendor reported none."""
 
     if TYPE_CHECKING:
-        # The other vocabularies: arguments of the constructor, and views.
+        # Alternative spellings, accepted by the constructor and available as properties.
         input_tokens: int = 0
         output_tokens: int = 0
         cache_creation_input_tokens: int = 0
@@ -93,7 +92,7 @@ class Usage(Value, frozen=True):
 
         @property
         def input_tokens(self):
-            """What the model read that came from no cache and went into none."""
+            """Uncached prompt tokens."""
             return self.prompt_tokens - self.cache_read_tokens - self.cache_write_tokens
 
         @property
@@ -126,10 +125,10 @@ class Usage(Value, frozen=True):
         details: Mapping[str, Any] | None = None,
         billed: Any = None,
     ) -> Self:
-        """For codecs: vendors' counts may be missing or contradictory, and a paid answer must not fail for that.
+        """Create usage from a vendor's counts, which may be missing or contradictory; never raises.
 
-        `prompt` includes the cache counts; a cache count beyond it is cut. Some vendors count reasoning beside the
-        completion instead of in it, and bill it on top: their numbers give them away, and the two are added.
+        `prompt` includes the cache counts, which are capped to it. Reasoning tokens are added to the completion if the
+        numbers show that the vendor counts them separately.
         """
         prompt = _at_least_zero(prompt)
         completion = _at_least_zero(completion)
@@ -157,14 +156,14 @@ class Usage(Value, frozen=True):
 
     @override
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A total that was a sum stays one."""
+        """Return a validated copy; a total that was a sum is computed again."""
         if update and self.total_tokens == self.prompt_tokens + self.completion_tokens:
             update = {"total_tokens": None, **update}
         return super().model_copy(update=update, deep=deep)
 
     @override
     def to_dict(self) -> dict[str, Any]:
-        """Disjoint counts. `from_dict` gives back an equal value."""
+        """Return exclusive counts. `from_dict` restores an equal value."""
         counts: dict[str, Any] = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.completion_tokens,
@@ -184,7 +183,7 @@ class Usage(Value, frozen=True):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
-        # A field that is None would send all of them through the translation of other vocabularies.
+        # A None field would trigger the slower translation of alternative spellings.
         billed = _sum_billed(self, other)
         known: dict[str, Any] = {} if billed is None else {"billed": billed}
         return Usage(
@@ -194,7 +193,7 @@ class Usage(Value, frozen=True):
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             total_tokens=self.total_tokens + other.total_tokens,
-            details=_summed(self.details, other.details),
+            details=_merge_counts(self.details, other.details),
             estimated=self.estimated or other.estimated,
             **known,
         )
@@ -211,7 +210,7 @@ def _sum_billed(one: Usage, other: Usage) -> float | None:
     return one.billed if other.billed is None else (one.billed or 0) + other.billed
 
 
-def _summed(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+def _merge_counts(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     if not other or not one:
         return one or other
     return FrozenDict([(name, one.get(name, 0) + other.get(name, 0)) for name in {**one, **other}])
@@ -222,7 +221,7 @@ def _at_least_zero(count: int | None) -> int:
 
 
 def _translate(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Any vocabulary into ours."""
+    """Convert alternative spellings to the field names of `Usage`."""
     read = _first(data, _CACHE_READ)
     written = _first(data, _CACHE_WRITE)
     uncached = _first(data, _UNCACHED)
@@ -230,7 +229,7 @@ def _translate(data: Mapping[str, Any]) -> dict[str, Any]:
     sum_of_inputs = (uncached or 0) + (read or 0) + (written or 0)
     if prompt is not None and uncached is not None and prompt != sum_of_inputs:
         raise ValueError(
-            f"prompt_tokens ({prompt}) is not input_tokens plus the cache counts ({sum_of_inputs}); give one of them"
+            f"prompt_tokens ({prompt}) does not match input_tokens plus cache counts ({sum_of_inputs}); pass only one"
         )
     counts: dict[str, Any] = {
         "prompt_tokens": sum_of_inputs if prompt is None else prompt,
@@ -250,22 +249,22 @@ def _first(data: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     for name in names:
         value = data.get(name)
         if value is not None:
-            return _whole_number(name, value)
+            return _to_int(name, value)
     return None
 
 
-def _whole_number(name: str, value: Any) -> int:
+def _to_int(name: str, value: Any) -> int:
     try:
         number = value if isinstance(value, int) else int(value)
         if number >= 0 and (isinstance(value, int | str) or number == value):
             return number
     except (TypeError, ValueError, OverflowError):
         pass
-    raise ValueError(f"{name} must be a whole number, zero or more")
+    raise ValueError(f"{name} must be a non-negative integer")
 
 
 ComputeCost: TypeAlias = Callable[[], tuple[float | None, str | None]]
-"""Returns a cost in US dollars and its source."""
+"""Computes a cost in US dollars and its source."""
 
 
 class LazyCost:
@@ -288,7 +287,7 @@ class LazyCost:
         compute = self._compute
         if compute is not None:
             self._value = compute()
-            self._compute = None  # after the value is set: another thread may be reading
+            self._compute = None  # after setting the value, for other threads
         return self._value
 
     @override
@@ -306,7 +305,7 @@ _UNKNOWN = LazyCost()
 
 
 class Priced(Value, frozen=True):
-    """Base of values with a cost. `_cost_fields` names the amount and, optionally, the source."""
+    """Base class of values with a cost. `_cost_fields` names the amount and, optionally, the source."""
 
     __slots__ = ("_cost",)
     _cost_fields: ClassVar[tuple[str, ...]] = ("cost",)
@@ -351,7 +350,7 @@ class Priced(Value, frozen=True):
     def copy_with(self, **values: Any) -> Self:
         costs = {name: values.pop(name) for name in self._cost_fields if name in values}
         copy = super().copy_with(**values)
-        copy._set_cost(self._cost if not costs else self._changed_cost(costs))
+        copy._set_cost(self._cost if not costs else self._merge_cost(costs))
         return copy
 
     @override
@@ -359,10 +358,10 @@ class Priced(Value, frozen=True):
         copy = super().model_copy(update=update, deep=deep)
         if update:
             costs = {name: update[name] for name in self._cost_fields if name in update}
-            copy._set_cost(self._cost if not costs else self._changed_cost(costs))
+            copy._set_cost(self._cost if not costs else self._merge_cost(costs))
         return copy
 
-    def _changed_cost(self, changes: Mapping[str, Any]) -> LazyCost:
+    def _merge_cost(self, changes: Mapping[str, Any]) -> LazyCost:
         return LazyCost(*({**dict(zip(self._cost_fields, self._cost.get(), strict=False)), **changes}.values()))
 
 

@@ -123,8 +123,8 @@ def test_errors_of_a_surrounding_model_do_not_tell_it_either() -> None:
         ("a b", "whitespace or control"),
         (" a", "whitespace or control"),
         ("a\x7f", "whitespace or control"),
-        ("", "is empty"),
-        ("\u0416", "HTTP header cannot hold"),
+        ("", "must not be empty"),
+        ("\u0416", "HTTP headers cannot hold"),
     ],
 )
 def test_a_key_that_cannot_be_sent_is_refused(key: str, complaint: str) -> None:

@@ -91,5 +91,5 @@ def test_a_tools_settings_that_only_one_vendor_knows_are_kept_and_written_as_the
 
 
 def test_what_no_result_can_hold_is_refused_when_the_message_is_made() -> None:
-    with pytest.raises(ValueError, match="not CodeContent; write it as text"):
+    with pytest.raises(ValueError, match="cannot contain CodeContent, only text"):
         Message("tool", [CodeContent(code="x")], tool_call_id="c1")

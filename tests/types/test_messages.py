@@ -235,7 +235,7 @@ def test_a_tool_that_runs_at_the_vendor_is_passed_through(tool: dict[str, Any]) 
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    with pytest.raises(ValidationError, match="f offered twice; rename"):
+    with pytest.raises(ValidationError, match="duplicate names f; rename"):
         AgentRequest(tools=[F, {"name": "f"}])
 
 

@@ -217,9 +217,9 @@ def test_a_named_fragment_opens_its_call() -> None:
 
 
 def test_a_fragment_without_a_call_is_an_error() -> None:
-    with pytest.raises(ValueError, match="never started"):
+    with pytest.raises(ValueError, match="unknown tool call"):
         fold([fragment("{}")])
-    with pytest.raises(ValueError, match="never started"):
+    with pytest.raises(ValueError, match="unknown tool call"):
         fold([start(F, index=0), fragment("{}", index=1)])
 
 
@@ -265,7 +265,7 @@ def test_a_finished_part_replaces_the_block_at_its_index() -> None:
 def test_a_finished_part_may_replace_a_call() -> None:
     part = StreamEvent.content_part_event(TextContent(text="a"), index=0)
     assert content(start(F, index=0), part) == (TextContent(text="a"),)
-    with pytest.raises(ValueError, match="never started"):
+    with pytest.raises(ValueError, match="unknown tool call"):
         fold([start(F, index=0), part, fragment("{}")])
 
 
