@@ -1,16 +1,16 @@
-"""What stands around calls: a class of your own, or one of those that are ready.
+"""Middleware around model calls: the base class and built-in implementations.
 
 ```python
 from agent.middleware import Cache, Middleware
 from agent.testing import scripted_agent
 
 
-class Polite(Middleware):
+class Politeness(Middleware):
     def before(self, request, call):
         return request.model_copy(update={"system": "Be polite."})
 
 
-agent = scripted_agent("With pleasure.", middleware=[Polite(), Cache()])
+agent = scripted_agent("With pleasure.", middleware=[Politeness(), Cache()])
 assert agent.complete("Help me").text == agent.complete("Help me").text
 ```
 """

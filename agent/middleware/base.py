@@ -1,7 +1,6 @@
-"""What a middleware is, and what it is told about the call it stands around.
+"""Base class of middleware, the description of a call that it receives, and request fingerprints.
 
-This module holds the shape alone. In which order middleware is asked, and what becomes of its answers, is decided in
-`agent.middleware.flow`; nothing here knows vendors, retries or drivers.
+`agent.middleware.flow` decides in which order middleware runs and what its return values mean.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from ..types import AgentConfig, AgentRequest, AgentResponse, Attempt, StreamEve
 
 T = TypeVar("T")
 Hook: TypeAlias = T | Awaitable[T | None] | Flow[T | None] | None
-"""What a method of a middleware returns: a value or None; or an awaitable, or a flow, that comes to one."""
+"""Return type of a middleware method: a value or None, directly, or from an awaitable or a flow."""
 
 ANSWERED_BY = "answered by "
-"""How the reason of an attempt begins that a middleware answered, and for which nothing was sent."""
+"""Prefix of the reason of an attempt that a middleware answered without sending anything."""
 
 _NEVER_SENT = ("ConfigurationError", "UnsupportedFeatureError")
 """Errors of attempts that ended before anything was sent."""
 
 
 @dataclass(slots=True)
-class Facts:
-    """What all middleware around one call shares."""
+class CallFacts:
+    """State of one call that all its middleware shares."""
 
     streaming: bool
     target: str
@@ -43,26 +42,26 @@ class Facts:
     counting: bool = False
     run: Any = None
     context: Context = field(default_factory=Context)
-    made_before: int = 0
-    """How many attempts were on record when the call began."""
+    first_attempt: int = 0
+    """Index of the call's first attempt in the context's record."""
     every_target: bool = True
-    """Whether all attempts since then are its own, or only those at its target."""
+    """Whether attempts at any target belong to the call, or only those at its own."""
     emitted: bool = False
-    """Whether events have gone out through all of the middleware."""
+    """Whether events have passed through all middleware to the caller."""
 
 
 class CallInfo:
-    """One call, as one middleware sees it. Everything but `state` is the same for all middleware around the call.
+    """Describes one call to one middleware. Only `state` differs between the middleware of a call.
 
     Args:
-        streaming: Whether the answer arrives as events.
-        target: `provider:model`, or the name that the agent or router has.
-        request: As it was asked, before any middleware changed it.
-        fingerprint: Digests a request.
-        run: What the call is a part of.
+        streaming: Whether the response is streamed.
+        target: `provider:model`, or the name of the agent or router.
+        request: The request before any middleware changed it.
+        fingerprint: Returns the fingerprint of a request.
+        run: The run that the call belongs to.
     """
 
-    __slots__ = ("_facts", "_reached", "state")
+    __slots__ = ("_facts", "_incoming", "state")
 
     def __init__(
         self,
@@ -73,62 +72,61 @@ class CallInfo:
         fingerprint: Callable[[AgentRequest], str] | None = None,
         run: Any = None,
     ) -> None:
-        self._facts = Facts(streaming, target, request, fingerprint, run=run)
-        self._reached = request
+        self._facts = CallFacts(streaming, target, request, fingerprint, run=run)
+        self._incoming = request
         self.state: dict[str, Any] = {}
-        """What this middleware wants to remember until the call is over. No other middleware sees it."""
+        """State of this middleware for this call. No other middleware sees it."""
 
     @classmethod
-    def of(cls, facts: Facts, reached: AgentRequest | None = None) -> CallInfo:
-        """A view with a state of its own. `reached` is the request as it has come to this middleware."""
+    def from_facts(cls, facts: CallFacts, incoming: AgentRequest) -> CallInfo:
+        """Return the info for one middleware, which receives the request as `incoming`."""
         info = cls.__new__(cls)
         info._facts = facts
-        info._reached = facts.request if reached is None else reached
+        info._incoming = incoming
         info.state = {}
         return info
 
-    def beside(self) -> CallInfo:
-        """The same call for another middleware."""
-        return CallInfo.of(self._facts, self._reached)
+    def with_own_state(self) -> CallInfo:
+        """Return the info of the same call for another middleware."""
+        return CallInfo.from_facts(self._facts, self._incoming)
 
     @property
     def streaming(self) -> bool:
-        """Whether the answer arrives as events."""
+        """Whether the response is streamed."""
         return self._facts.streaming
 
     @property
     def counting(self) -> bool:
-        """Whether only the tokens of the request are counted. Then no other method than `before` is called, and an
-        answer that it gives is not taken for one."""
+        """Whether the call only counts tokens. Then only `before` runs, and its responses are ignored."""
         return self._facts.counting
 
     @property
     def target(self) -> str:
-        """`provider:model`; of a router, and of an agent inside one, its name."""
+        """`provider:model`; the name of a router, or of an agent inside one."""
         return self._facts.target
 
     @property
     def request(self) -> AgentRequest:
-        """The request as it was asked, before any middleware changed it."""
+        """The request before any middleware changed it."""
         return self._facts.request
 
     @property
     def started(self) -> float:
-        """When the call began, on the clock of `agent.engine.flow.Now`."""
+        """Start of the call, on the clock of `agent.engine.flow.Now`."""
         return self._facts.started
 
     @property
     def deadline(self) -> float:
-        """When it must be over, on the same clock; infinity if it need not."""
+        """Deadline of the call on the same clock; infinity if there is none."""
         return self._facts.context.deadline
 
     @property
     def attempts(self) -> Sequence[Attempt]:
-        """What has been sent for this call so far, with its usage and cost, failures included."""
+        """Requests sent for this call so far, with usage and cost, including failures."""
         facts = self._facts
         return [
             attempt
-            for attempt in facts.context.attempts[facts.made_before :]
+            for attempt in facts.context.attempts[facts.first_attempt :]
             if (facts.every_target or attempt.target == facts.target)
             and attempt.error not in _NEVER_SENT
             and not (attempt.reason or "").startswith(ANSWERED_BY)
@@ -136,7 +134,7 @@ class CallInfo:
 
     @property
     def run(self) -> Any:
-        """What the call is a part of, such as a turn of a tool loop; None if it stands alone."""
+        """The run that the call belongs to, such as a turn of a tool loop; None outside of runs."""
         return self._facts.run
 
     @run.setter
@@ -144,17 +142,20 @@ class CallInfo:
         self._facts.run = run
 
     def fingerprint(self, request: AgentRequest | None = None) -> str:
-        """The same for requests that are sent as the same bytes to the same address: SHA-256, in hexadecimal.
+        """Return a SHA-256 hex digest that is equal for requests with the same URL and body.
 
-        Headers and keys are no part of it, and neither is whether the answer is streamed. Of a router it covers the
-        request and who could be asked.
+        Headers, keys and streaming do not change it. For a router it covers the request and the possible targets.
 
         Args:
-            request: By default the request as it has come to this middleware.
+            request: By default the request as this middleware received it.
         """
         if self._facts.fingerprint is None:
-            raise ConfigurationError(f"A call of {self.target} has no fingerprint.", field="fingerprint")
-        return self._facts.fingerprint(self._reached if request is None else request)
+            raise ConfigurationError(
+                f"The call of {self.target} has no fingerprint.",
+                field="fingerprint",
+                fix="Use fingerprints in calls, not in events of runs or token counts.",
+            )
+        return self._facts.fingerprint(self._incoming if request is None else request)
 
     @override
     def __repr__(self) -> str:
@@ -162,67 +163,72 @@ class CallInfo:
 
 
 class Middleware:
-    """Stands around calls. A subclass has any of the four methods; what it does not have costs nothing.
+    """Base class of middleware: override any of the four methods.
 
-    Each method may be a plain function, which is called inline and must be quick; an async function; or a generator
-    that yields effects of `agent.engine.flow`, such as `yield from Sleep(1.0)`. Returning None changes nothing.
+    Methods that are not overridden cost nothing.
 
-    One middleware may serve many calls at once, in several threads: what belongs to one call is kept in `call.state`.
+    A method may be a plain function, which runs inline and must not block; an async function; or a generator that
+    yields effects of `agent.engine.flow`, such as `yield from Sleep(1.0)`. Returning None changes nothing.
+
+    One object may serve many calls at once, in several threads. Keep the state of a call in `call.state`.
     """
 
     def before(self, request: AgentRequest, call: CallInfo) -> Hook[AgentRequest | AgentResponse]:
-        """The request is about to be asked. Another request takes its place; a response is the answer, and nobody is
-        asked."""
+        """Run before anything is sent. Return another request, or a response to send nothing."""
         return None
 
     def after(self, response: AgentResponse, call: CallInfo) -> Hook[AgentResponse]:
-        """The answer has come. Another response takes its place."""
+        """Run after a response. Return another response to replace it."""
         return None
 
     def on_event(self, event: Any, call: CallInfo) -> Hook[StreamEvent | Sequence[StreamEvent]]:
-        """An event of a stream. Another event, or a list or tuple of them, takes its place; an empty one drops it.
+        """Run for each event of a stream. Return another event, or a list of events; an empty list drops the event.
 
-        A tool loop shows its own events here, too: whoever does not know a class of events returns None.
+        Runs of a tool loop pass their own events, too. Return None for unknown classes of events.
         """
         return None
 
     def on_error(self, error: Exception, call: CallInfo) -> Hook[AgentResponse | Exception]:
-        """The call has failed. A response is the answer instead, unless events have been handed out; another error is
-        raised instead."""
+        """Run after the call failed. Return a response to use instead, or another error to raise.
+
+        A response is ignored if the caller has already received events.
+        """
         return None
 
 
-_BOOKKEEPING = {"id", "timestamp", "parent_id", "usage", "error_message"}
-"""What a message says about itself that no vendor is told."""
-_NOT_ASKED = {"api_key", "headers", "timeout", "connect_timeout", "first_byte_timeout", "idle_timeout", "deadline"}
-"""Settings of an agent that decide how it is asked, not what."""
+_MESSAGE_METADATA = {"id", "timestamp", "parent_id", "usage", "error_message"}
+"""Fields of messages that are not sent to vendors."""
+_TRANSPORT_SETTINGS = {
+    "api_key", "headers", "timeout", "connect_timeout", "first_byte_timeout", "idle_timeout", "deadline"
+}  # fmt: skip
+"""Settings of an agent that do not change the content of a request."""
 
 
 def fingerprint_wire(provider: str, wire: WireRequest, schema: str) -> str:
-    """Of a request as it would be sent: its address and its body. Beside them, what its output shall become."""
-    return _digest(("wire", provider, wire.url, wire.body, schema))
+    """Fingerprint of an encoded request: its URL, its body, and the schema of its output."""
+    return _hash_parts(("wire", provider, wire.url, wire.body, schema))
 
 
 def fingerprint_request(request: AgentRequest, targets: Iterable[str]) -> str:
-    """Of a request that any of these could be asked."""
-    return _digest(("routed", canonical_json(request), describe_schema(request.output_schema), *targets))
+    """Fingerprint of a request to a router with these targets."""
+    return _hash_parts(("routed", canonical_json(request), describe_schema(request.output_schema), *targets))
 
 
 def canonical_json(request: AgentRequest) -> str:
-    """A request as JSON that is the same for equal questions, however long they may take."""
-    exclude: Any = {"deadline": True, "messages": {"__all__": _BOOKKEEPING}}
-    plain = json.loads(request.model_dump_json(exclude_none=True, exclude=exclude))
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    """Encode a request as JSON that is equal for equal content, without deadlines and message metadata."""
+    exclude: Any = {"deadline": True, "messages": {"__all__": _MESSAGE_METADATA}}
+    data = json.loads(request.model_dump_json(exclude_none=True, exclude=exclude))
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
 def describe_agent(config: AgentConfig, tools: Iterable[Any]) -> str:
-    """What an agent adds to every request."""
-    offered = canonical_json(AgentRequest(tools=tuple(tools)))
-    return f"{config.model_dump_json(exclude_none=True, exclude=_NOT_ASKED)} {offered}"
+    """Describe the defaults that an agent adds to every request."""
+    tools_json = canonical_json(AgentRequest(tools=tuple(tools)))
+    return f"{config.model_dump_json(exclude_none=True, exclude=_TRANSPORT_SETTINGS)} {tools_json}"
 
 
 def describe_schema(schema: Any) -> str:
-    """What an output shall become: nothing, JSON, or a value of a type, which says more than its schema does."""
+    """Describe the output type of a request. A type says more than its JSON schema does."""
     if schema is None:
         return ""
     if isinstance(schema, Mapping):
@@ -230,10 +236,10 @@ def describe_schema(schema: Any) -> str:
     return f"{schema.__module__}.{schema.__qualname__}" if isinstance(schema, type) else repr(schema)
 
 
-def _digest(parts: Iterable[str | bytes]) -> str:
+def _hash_parts(parts: Iterable[str | bytes]) -> str:
     digest = sha256()
     for part in parts:
         data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(data))  # or parts that are cut elsewhere would look the same
+        digest.update(b"%d:" % len(data))  # the length keeps different splits of the same text apart
         digest.update(data)
     return digest.hexdigest()

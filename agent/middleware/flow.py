@@ -1,10 +1,9 @@
-"""Middleware around a call: who is asked when, and what becomes of the answers. A function from Call to Call.
+"""Composition of middleware around a call: a function from Call to Call.
 
-The first of the list is the outermost: `before` is asked in the order of the list, everything else the other way round.
-
-What goes wrong inside reaches the `on_error` of those further out, and of nobody else: what a method of a middleware
-raises is for the ones around it. An error in `on_event` ends the stream as a caller who leaves it would: nothing below
-takes it for a failure of the vendor's, so no router goes on elsewhere. Cancellation and interrupts reach no method.
+The first middleware is the outermost: `before` runs from the first to the last, the other methods from the last to the
+first. An error reaches `on_error` of the middleware outside the place where it was raised. An error in `on_event`
+closes the flow below, as if the caller had left the stream, so that routers do not treat it as a failure of the target.
+Cancellation and interrupts reach no method.
 """
 
 from __future__ import annotations
@@ -31,57 +30,13 @@ from ..types import (
     ToolCall,
 )
 from ..types.usage import LazyCost
-from .base import ANSWERED_BY, CallInfo, Facts, Middleware
-
-_OPENING = ("provider", "model", "id", "request_id")
-_NOT_FACTS = frozenset((*_OPENING, "content", "usage"))
-
-
-def replay_events(response: AgentResponse) -> list[StreamEvent]:
-    """Events that add up to the response: `fold(replay_events(response)) == response`."""
-    opening = AgentResponse(**{name: getattr(response, name) for name in _OPENING})
-    events: list[StreamEvent] = [StreamEvent.message_start(response=opening)]
-    for index, part in enumerate(response.content):
-        events += _events_of(part, index)
-    rest = {
-        name: getattr(response, name)
-        for name in AgentResponse.model_fields
-        if name not in _NOT_FACTS and name in response.model_fields_set
-    }
-    ending = AgentResponse(**rest, raw=response.raw).with_cost(LazyCost(response.cost_estimate, response.cost_source))
-    events.append(StreamEvent.message_end(usage=response.usage, response=ending))
-    return events
-
-
-def _events_of(part: Part, index: int) -> list[StreamEvent]:
-    spoken: StreamEvent
-    plain: Part
-    match part:
-        case ToolCall():
-            return _call(part, index)
-        case TextContent(text) if text:
-            spoken, plain = StreamEvent.text_delta(text, index=index), TextContent(text=text)
-        case ThinkingContent(text) if text:
-            spoken, plain = StreamEvent.thinking_delta(text, index=index), ThinkingContent(thinking=text)
-        case RefusalContent(text) if text:
-            spoken, plain = StreamEvent.refusal_delta(text, index=index), RefusalContent(refusal=text)
-        case _:
-            return [StreamEvent.content_part_event(part, index=index)]
-    # What a part holds besides its words, such as sources and signatures, comes with the finished part.
-    return [spoken] if part == plain else [spoken, StreamEvent.content_part_event(part, index=index)]
-
-
-def _call(call: ToolCall, index: int) -> list[StreamEvent]:
-    text = to_json(call.arguments).decode() if call.invalid_arguments is None else call.invalid_arguments
-    return [
-        StreamEvent.tool_call_start(ToolCall(id=call.id, name=call.name), index=index),
-        StreamEvent.tool_call_delta_event(text, id=call.id, index=index),
-        StreamEvent.tool_call_end(call, index=index),
-    ]
-
+from .base import ANSWERED_BY, CallFacts, CallInfo, Middleware
 
 T = TypeVar("T")
 _METHODS = ("before", "after", "on_event", "on_error")
+_START_FIELDS = ("provider", "model", "id", "request_id")
+_SENT_FIELDS = frozenset((*_START_FIELDS, "content", "usage"))
+"""Fields of a response that other events than the last carry, and its usage."""
 
 
 def wrap_call(
@@ -93,155 +48,172 @@ def wrap_call(
     fingerprint: Callable[[AgentRequest], str],
     every_target: bool = False,
 ) -> Call:
-    """The call with middleware around it.
+    """Return the call with middleware around it.
 
     Args:
-        call: What it stands around.
-        middleware: The outermost first.
+        call: The call to wrap.
+        middleware: The first is the outermost.
         streaming: Whether the call emits events.
-        target: What the call is known as.
-        fingerprint: Digests a request as this call would send it.
-        every_target: Whether the attempts of the call are made under other names than `target`, as a router's are.
+        target: Name of the call's target.
+        fingerprint: Returns the fingerprint of a request as this call would send it.
+        every_target: Whether attempts have other target names than `target`, as those of a router do.
     """
-    layers = [_Layer.of(one) for one in middleware]
+    layers = [_Layer.from_middleware(one) for one in middleware]
 
-    def around(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        facts = _facts(request, context, streaming=streaming, target=target, fingerprint=fingerprint)
-        facts.every_target = every_target
-        facts.started = yield from Now()
-        context.headers = None  # of a reply that another target sent, perhaps; here nobody has replied yet
-        flow = _through(layers, 0, call, request, facts)
+    def call_with_middleware(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+        facts = CallFacts(
+            streaming=streaming,
+            target=target,
+            request=request,
+            fingerprint=fingerprint,
+            started=(yield from Now()),
+            run=context.run,
+            context=context,
+            first_attempt=len(context.attempts),
+            every_target=every_target,
+        )
+        context.headers = None  # headers of another target's response
+        flow = _run_layers(layers, 0, call, request, facts)
         try:
-            return (yield from (intercept(flow, partial(_passed, facts)) if streaming else flow))
+            return (yield from (intercept(flow, partial(_mark_emitted, facts)) if streaming else flow))
         except errors.AgentError as error:
             error.committed = error.committed or facts.emitted
             raise
 
-    return around
+    return call_with_middleware
 
 
 def wrap_token_count(call: Call, middleware: Sequence[Middleware], *, target: str) -> Call:
-    """The call with nothing but what `before` makes of its request, for counting tokens: no text may go out there that
-    would not go out otherwise. Whoever answers, throttles or counts calls is told by `call.counting` to stay out."""
-    layers = [_Layer.of(one) for one in middleware]
+    """Return a token-counting call whose request passes through `before`, for example to be redacted.
 
-    def asked(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        facts = _facts(request, context, streaming=False, target=target, fingerprint=None)
-        facts.counting = True
-        facts.started = yield from Now()
+    `call.counting` tells caches, rate limits and trackers to ignore it.
+    """
+    layers = [_Layer.from_middleware(one) for one in middleware]
+
+    def count_with_middleware(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+        facts = CallFacts(
+            streaming=False,
+            target=target,
+            request=request,
+            started=(yield from Now()),
+            counting=True,
+            run=context.run,
+            context=context,
+            first_attempt=len(context.attempts),
+        )
         for layer in layers:
             if layer.before is not None:
-                changed = yield from _ask(layer.before, facts, request, CallInfo.of(facts, request))
-                request = request if isinstance(changed, AgentResponse) else _request(changed, request, layer)
+                result = yield from _run_hook(layer.before, facts, request, CallInfo.from_facts(facts, request))
+                request = request if isinstance(result, AgentResponse) else _check_request(result, request, layer)
         return (yield from call(request, context))
 
-    return asked
+    return count_with_middleware
 
 
 def observe_events(flow: Flow[T], middleware: Sequence[Middleware], info: CallInfo) -> Flow[T]:
-    """The flow with every event of it shown to `on_event`, whatever class it has; nothing else of it is touched."""
+    """Return the flow with its events passed through `on_event` of the middleware. No other method runs."""
     for one in reversed(middleware):
-        layer = _Layer.of(one)
+        layer = _Layer.from_middleware(one)
         if layer.on_event is not None:
-            flow = _listening(flow, layer, info.beside())
+            flow = _observe_layer(flow, layer, info.with_own_state())
     return flow
 
 
-def _listening(flow: Flow[T], layer: _Layer, info: CallInfo) -> Flow[T]:
-    left: Exception
+def _observe_layer(flow: Flow[T], layer: _Layer, info: CallInfo) -> Flow[T]:
     try:
-        return (yield from intercept(flow, partial(_heard, layer, info)))
-    except _Left as leaving:
-        left = leaving.error
+        return (yield from intercept(flow, partial(_handle_events, layer, info)))
+    except _EventError as failure:
+        error = failure.error
     try:
-        raise left
+        raise error
     finally:
-        del left  # or the error and this frame keep each other alive
+        del error  # the frame and the error would keep each other alive
 
 
-def validate_middleware(given: Iterable[Any]) -> tuple[Middleware, ...]:
-    """What was passed as middleware, if it is that."""
-    if isinstance(given, Middleware) or not isinstance(given, Iterable):
+def validate_middleware(middleware: Iterable[Any]) -> tuple[Middleware, ...]:
+    """Return the middleware as a tuple. Raises a ConfigurationError for objects that are not middleware."""
+    if isinstance(middleware, Middleware) or not isinstance(middleware, Iterable):
         raise errors.ConfigurationError(
-            f"middleware is a {type(given).__name__}.", field="middleware", fix="Pass a list: middleware=[Logging()]."
+            f"middleware is a {type(middleware).__name__}, not a list.",
+            field="middleware",
+            fix="Pass a list: middleware=[Logging()].",
         )
-    found = tuple(given)
-    for one in found:
+    result = tuple(middleware)
+    for one in result:
         if isinstance(one, type):
             raise errors.ConfigurationError(
-                f"middleware holds the class {one.__name__}.", field="middleware", fix=f"Pass {one.__name__}()."
+                f"middleware contains the class {one.__name__}, not an instance.",
+                field="middleware",
+                fix=f"Pass {one.__name__}().",
             )
         if not any(callable(getattr(one, method, None)) for method in _METHODS):
             raise errors.ConfigurationError(
-                f"A {type(one).__name__} is no middleware.",
+                f"{type(one).__name__} is not middleware: it has none of its methods.",
                 field="middleware",
                 fix="Pass objects with any of the methods before, after, on_event and on_error.",
             )
-        _Layer.of(one)
-    return found
+        _Layer.from_middleware(one)
+    return result
 
 
 # One middleware
 
 
-class _Hook(NamedTuple):
-    """One method, and how it is performed."""
+class _Method(NamedTuple):
+    """One method of a middleware."""
 
     function: Callable[..., Any]
-    awaits: bool
+    is_async: bool
     name: str
 
 
 class _Layer(NamedTuple):
-    """The methods that a middleware really has."""
+    """The overridden methods of a middleware."""
 
     name: str
-    before: _Hook | None
-    after: _Hook | None
-    on_event: _Hook | None
-    on_error: _Hook | None
+    before: _Method | None
+    after: _Method | None
+    on_event: _Method | None
+    on_error: _Method | None
 
     @classmethod
-    def of(cls, middleware: Any) -> _Layer:
-        return cls(type(middleware).__name__, *(_hook(middleware, method) for method in _METHODS))
+    def from_middleware(cls, middleware: Any) -> _Layer:
+        return cls(type(middleware).__name__, *(_find_method(middleware, method) for method in _METHODS))
 
 
-def _hook(middleware: Any, method: str) -> _Hook | None:
+def _find_method(middleware: Any, method: str) -> _Method | None:
     function = getattr(middleware, method, None)
     if not callable(function) or getattr(function, "__func__", None) is getattr(Middleware, method):
         return None
     name = f"{type(middleware).__name__}.{method}"
     if inspect.isasyncgenfunction(function):
         raise errors.ConfigurationError(
-            f"{name} is an async generator.", field="middleware", fix="Return what it yields, as a list."
+            f"{name} is an async generator.", field="middleware", fix="Return a list of events instead of yielding."
         )
-    return _Hook(function, inspect.iscoroutinefunction(function), name)
+    return _Method(function, inspect.iscoroutinefunction(function), name)
 
 
-def _ask(hook: _Hook, facts: Facts, *args: Any) -> Flow[Any]:
-    """Perform a method: inline, as an effect, or as a flow of its own."""
-    if hook.awaits:
-        return (yield from Invoke(hook.function, args, context=facts.context.user_context))
-    value = hook.function(*args)
-    return (yield from _come_to(value, hook, facts)) if _takes_time(value) else value
+def _run_hook(method: _Method, facts: CallFacts, *args: Any) -> Flow[Any]:
+    """Run a method inline, as an effect, or as a flow."""
+    if method.is_async:
+        return (yield from Invoke(method.function, args, context=facts.context.user_context))
+    value = method.function(*args)
+    return (yield from _resolve(value, method, facts)) if _is_pending(value) else value
 
 
-def _takes_time(value: Any) -> bool:
+def _is_pending(value: Any) -> bool:
     return value is not None and (isinstance(value, Generator) or hasattr(type(value), "__await__"))
 
 
-def _come_to(value: Any, hook: _Hook, facts: Facts) -> Flow[Any]:
+def _resolve(value: Any, method: _Method, facts: CallFacts) -> Flow[Any]:
+    """Return the result of a flow or an awaitable."""
     if isinstance(value, Generator):
-        return (yield from _only_effects(value, hook))
-    return (yield from Invoke(_itself, (value,), context=facts.context.user_context))
+        return (yield from _check_effects(value, method))
+    return (yield from Invoke(lambda: value, (), context=facts.context.user_context))
 
 
-def _itself(value: T) -> T:
-    return value
-
-
-def _only_effects(flow: Flow[T], hook: _Hook) -> Flow[T]:
-    """The flow, but what no driver could perform is named together with the method that yielded it."""
+def _check_effects(flow: Flow[T], method: _Method) -> Flow[T]:
+    """Run a flow. Raises a ConfigurationError with the method's name if it yields anything but effects."""
     reply: Any = None
     error: Exception | None = None
     try:
@@ -255,167 +227,154 @@ def _only_effects(flow: Flow[T], hook: _Hook) -> Flow[T]:
                 error = None
             if not isinstance(effect, Effect):
                 raise errors.ConfigurationError(
-                    f"{hook.name} yielded a {type(effect).__name__}.",
+                    f"{method.name} yielded a {type(effect).__name__}, not an effect.",
                     field="middleware",
                     fix="Yield only effects of agent.engine.flow, and return the value: several events as a list.",
                 )
             try:
                 reply = yield effect
-            except Exception as raised:
-                reply, error = None, raised
+            except Exception as exception:
+                reply, error = None, exception
     finally:
         flow.close()
 
 
-# The layers
+# Layers
 
 
-class _Left(BaseException):
-    """A middleware has raised while it was shown an event. It passes by the flow below, which is closed."""
+class _EventError(BaseException):
+    """Carries an error of `on_event` past the flow below, which is closed."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
         self.error = error
 
 
-def _facts(
-    request: AgentRequest,
-    context: Context,
-    *,
-    streaming: bool,
-    target: str,
-    fingerprint: Callable[[AgentRequest], str] | None,
-) -> Facts:
-    return Facts(
-        streaming=streaming,
-        target=target,
-        request=request,
-        fingerprint=fingerprint,
-        run=context.run,
-        context=context,
-        made_before=len(context.attempts),
-    )
-
-
-def _passed(facts: Facts, emit: Emit) -> Flow[None]:
+def _mark_emitted(facts: CallFacts, emit: Emit) -> Flow[None]:
     facts.emitted = True
     yield emit
 
 
-def _through(
-    layers: Sequence[_Layer], depth: int, call: Call, request: AgentRequest, facts: Facts
+def _run_layers(
+    layers: Sequence[_Layer], depth: int, call: Call, request: AgentRequest, facts: CallFacts
 ) -> Flow[AgentResponse]:
-    """The call through all layers from this one on."""
+    """Run the call inside the layers from `depth` on."""
     if depth == len(layers):
         return (yield from call(request, facts.context))
     layer = layers[depth]
-    info = CallInfo.of(facts, request)
+    info = CallInfo.from_facts(facts, request)
     if layer.before is not None:
-        changed = yield from _ask(layer.before, facts, request, info)
-        if isinstance(changed, AgentResponse):
-            return (yield from _answered(changed, layer, facts))
-        request = _request(changed, request, layer)
-    flow = _through(layers, depth + 1, call, request, facts)
+        result = yield from _run_hook(layer.before, facts, request, info)
+        if isinstance(result, AgentResponse):
+            return (yield from _answer(result, layer, facts))
+        request = _check_request(result, request, layer)
+    flow = _run_layers(layers, depth + 1, call, request, facts)
     if facts.streaming and layer.on_event is not None:
-        flow = intercept(flow, partial(_heard, layer, info))
-    left: Exception | None = None
+        flow = intercept(flow, partial(_handle_events, layer, info))
+    event_error: Exception | None = None
     try:
         response = yield from flow
-    except _Left as leaving:
-        left = leaving.error
+    except _EventError as failure:
+        event_error = failure.error
     except Exception as error:
         if layer.on_error is None:
             raise
-        instead = yield from _ask(layer.on_error, facts, error, info)
-        if not isinstance(instead, AgentResponse):
+        replacement = yield from _run_hook(layer.on_error, facts, error, info)
+        if not isinstance(replacement, AgentResponse):
             try:
-                _raise_instead(instead, error, layer)
+                _raise_replacement(replacement, error, layer)
             finally:
-                del instead  # or the error and this frame keep each other alive
+                del replacement  # the frame and the error would keep each other alive
             raise
         if facts.emitted or getattr(error, "committed", False):
-            raise  # the caller has seen part of another answer
-        return (yield from _answered(instead, layer, facts, info.attempts))
-    if left is not None:
+            raise  # the caller has already received events of another response
+        return (yield from _answer(replacement, layer, facts, info.attempts))
+    if event_error is not None:
         try:
-            raise left
+            raise event_error
         finally:
-            left = None
+            event_error = None
     if layer.after is None:
         return response
-    other = yield from _ask(layer.after, facts, response, info)
-    if other is None:
+    result = yield from _run_hook(layer.after, facts, response, info)
+    if result is None:
         return response
-    if not isinstance(other, AgentResponse):
-        raise _wrong(layer, "after", other, "an AgentResponse")
-    return other
+    if not isinstance(result, AgentResponse):
+        raise _wrong_return(layer, "after", result, "an AgentResponse")
+    return result
 
 
-def _heard(layer: _Layer, info: CallInfo, emit: Emit) -> Flow[None]:
-    """Show events to a middleware, and emit what it makes of them."""
-    hook, facts = layer.on_event, info._facts
-    assert hook is not None
+def _handle_events(layer: _Layer, info: CallInfo, emit: Emit) -> Flow[None]:
+    """Pass events through `on_event` of a middleware, and emit the results."""
+    method, facts = layer.on_event, info._facts
+    assert method is not None
     events: list[Any] = []
     changed = False
-    left: Exception | None = None
+    event_error: Exception | None = None
     try:
         for event in emit.events:
-            made = (yield from _ask(hook, facts, event, info)) if hook.awaits else hook.function(event, info)
-            if _takes_time(made):
-                made = yield from _come_to(made, hook, facts)
-            if made is None:
+            result = (
+                (yield from _run_hook(method, facts, event, info)) if method.is_async else method.function(event, info)
+            )
+            if _is_pending(result):
+                result = yield from _resolve(result, method, facts)
+            if result is None:
                 events.append(event)
                 continue
             changed = True
-            if isinstance(made, list | tuple):
-                events.extend(made)
+            if isinstance(result, list | tuple):
+                events.extend(result)
             else:
-                events.append(made)
+                events.append(result)
     except Exception as error:
-        left = error
+        event_error = error
         changed = True
     if not changed:
         yield emit
     elif events:
-        yield Emit(events)  # also those that came together with the one that was too much
-    if left is not None:
+        yield Emit(events)  # events before the one that failed are emitted
+    if event_error is not None:
         try:
-            raise _Left(left) from None
+            raise _EventError(event_error) from None
         finally:
-            left = None
+            event_error = None
 
 
-def _request(changed: Any, request: AgentRequest, layer: _Layer) -> AgentRequest:
-    """What `before` has made of a request."""
-    if changed is None:
+def _check_request(result: Any, request: AgentRequest, layer: _Layer) -> AgentRequest:
+    """Return the request to continue with after `before`."""
+    if result is None:
         return request
-    if not isinstance(changed, AgentRequest):
-        raise _wrong(layer, "before", changed, "an AgentRequest or an AgentResponse")
-    if changed.model is None and request.model is not None:  # one that was made anew, and means the same model
-        return changed.model_copy(update={"model": request.model})
-    return changed
+    if not isinstance(result, AgentRequest):
+        raise _wrong_return(layer, "before", result, "an AgentRequest or an AgentResponse")
+    if result.model is None and request.model is not None:  # a request built from scratch keeps the model
+        return result.model_copy(update={"model": request.model})
+    return result
 
 
-def _raise_instead(instead: Any, error: Exception, layer: _Layer) -> None:
-    if instead is None or instead is error:
+def _raise_replacement(replacement: Any, error: Exception, layer: _Layer) -> None:
+    if replacement is None or replacement is error:
         return
-    if not isinstance(instead, Exception):
-        raise _wrong(layer, "on_error", instead, "an AgentResponse or an exception")
-    if isinstance(instead, errors.AgentError):
-        instead.committed = instead.committed or bool(getattr(error, "committed", False))
+    if not isinstance(replacement, Exception):
+        raise _wrong_return(layer, "on_error", replacement, "an AgentResponse or an exception")
+    if isinstance(replacement, errors.AgentError):
+        replacement.committed = replacement.committed or bool(getattr(error, "committed", False))
     try:
-        raise instead from error
+        raise replacement from error
     finally:
-        del instead
+        del replacement
 
 
-def _answered(
-    response: AgentResponse, layer: _Layer, facts: Facts, spent: Sequence[Attempt] = ()
+def _answer(
+    response: AgentResponse, layer: _Layer, facts: CallFacts, attempts: Sequence[Attempt] = ()
 ) -> Flow[AgentResponse]:
-    """An answer that a middleware gave: on record as such, and told as a stream where that is expected."""
+    """Record a response from a middleware as an attempt, and emit it as events in a stream.
+
+    Args:
+        attempts: The failed attempts that it replaces. Their cost is its cost, unless it has its own usage.
+    """
     context = facts.context
     context.ended = now = yield from Now()
-    began = now if spent else facts.started  # in place of a failure, it came after that
+    began = now if attempts else facts.started
     context.log.add(
         Attempt(
             target=facts.target,
@@ -430,23 +389,61 @@ def _answered(
     )
     context.waited = context.reason = None
     context.first_event = now if facts.streaming else None
-    billed = _charged(response, spent)
-    if facts.streaming:
-        yield Emit(replay_events(billed))
-    return billed
-
-
-def _charged(response: AgentResponse, attempts: Sequence[Attempt]) -> AgentResponse:
-    """An answer in place of a failure that was paid for says what that cost, unless it says something itself."""
     usage, cost = sum_attempts(attempts)
-    if response.usage is not None or usage is None:
-        return response
-    return response.model_copy(update={"usage": usage, "cost_estimate": cost})
+    if response.usage is None and usage is not None:
+        response = response.model_copy(update={"usage": usage, "cost_estimate": cost})
+    if facts.streaming:
+        yield Emit(replay_events(response))
+    return response
 
 
-def _wrong(layer: _Layer, method: str, value: Any, wanted: str) -> errors.ConfigurationError:
+def _wrong_return(layer: _Layer, method: str, value: Any, expected: str) -> errors.ConfigurationError:
     return errors.ConfigurationError(
         f"{layer.name}.{method} returned a {type(value).__name__}.",
         field="middleware",
-        fix=f"Return {wanted}, or None.",
+        fix=f"Return {expected}, or None.",
     )
+
+
+# Events of a complete response
+
+
+def replay_events(response: AgentResponse) -> list[StreamEvent]:
+    """Return stream events that fold into the response: `fold(replay_events(response)) == response`."""
+    start = AgentResponse(**{name: getattr(response, name) for name in _START_FIELDS})
+    events: list[StreamEvent] = [StreamEvent.message_start(response=start)]
+    for index, part in enumerate(response.content):
+        events += _part_events(part, index)
+    fields = {
+        name: getattr(response, name)
+        for name in AgentResponse.model_fields
+        if name not in _SENT_FIELDS and name in response.model_fields_set
+    }
+    end = AgentResponse(**fields, raw=response.raw).with_cost(LazyCost(response.cost_estimate, response.cost_source))
+    events.append(StreamEvent.message_end(usage=response.usage, response=end))
+    return events
+
+
+def _part_events(part: Part, index: int) -> list[StreamEvent]:
+    delta: StreamEvent
+    plain: Part
+    match part:
+        case ToolCall():
+            arguments = part.invalid_arguments
+            return [
+                StreamEvent.tool_call_start(ToolCall(id=part.id, name=part.name), index=index),
+                StreamEvent.tool_call_delta_event(
+                    to_json(part.arguments).decode() if arguments is None else arguments, id=part.id, index=index
+                ),
+                StreamEvent.tool_call_end(part, index=index),
+            ]
+        case TextContent(text) if text:
+            delta, plain = StreamEvent.text_delta(text, index=index), TextContent(text=text)
+        case ThinkingContent(text) if text:
+            delta, plain = StreamEvent.thinking_delta(text, index=index), ThinkingContent(thinking=text)
+        case RefusalContent(text) if text:
+            delta, plain = StreamEvent.refusal_delta(text, index=index), RefusalContent(refusal=text)
+        case _:
+            return [StreamEvent.content_part_event(part, index=index)]
+    # Other fields of a part, such as citations and signatures, are sent with the finished part.
+    return [delta] if part == plain else [delta, StreamEvent.content_part_event(part, index=index)]

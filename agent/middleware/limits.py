@@ -1,7 +1,7 @@
-"""How fast may be asked: requests and tokens in any minute, waited for in the flow and so in virtual time, too.
+"""Rate limits and budgets of calls: `Throttle` and `CostTracker`.
 
-A place in the queue is a time at which to send. It is taken at once and slept towards, so that whoever came first goes
-first, and those who wait do not all come back at the same moment.
+`Throttle` reserves a send time for each call, and the flow sleeps until then. Calls are sent in the order of their
+arrival, and waiting calls do not all wake up at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
@@ -26,24 +27,23 @@ WINDOW = 60.0
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
-    """When a request is sent, and with how many tokens it counts."""
+class _Slot:
+    """Send time and tokens of one request."""
 
     at: float
     tokens: int
 
 
 class Throttle(ForkSafe, Middleware):
-    """Holds calls back so that in no 60 seconds there are more than allowed, whoever shares it.
+    """Delays calls to keep rate limits. One object may be shared by agents and threads.
 
-    A wait that does not fit before the deadline, or is longer than `max_wait`, is not begun: `RateLimitError` says at
-    once how long it would have been, and nothing is sent.
+    A call that would wait past its deadline, or longer than `max_wait`, raises `RateLimitError` immediately.
 
     Args:
         rpm: Requests in any 60 seconds.
-        tpm: Tokens in any 60 seconds, prompts and answers. A prompt counts as estimated, and its answer as
-            `max_tokens`, until the answer says what it was. A request that alone exceeds it waits until it is alone.
-        max_wait: Seconds that a call may be held back.
+        tpm: Tokens of prompts and responses in any 60 seconds. Until a response reports its usage, a request counts
+            with its token estimate and `max_tokens`. A request above the limit is sent alone.
+        max_wait: Maximum number of seconds to delay a call.
     """
 
     def __init__(self, *, rpm: int | None = None, tpm: int | None = None, max_wait: float = math.inf) -> None:
@@ -54,14 +54,14 @@ class Throttle(ForkSafe, Middleware):
                     f"{name} is {limit}.", field=name, fix="Use 1 or more, or leave it out."
                 )
         if rpm is None and tpm is None:
-            raise errors.ConfigurationError("Nothing is limited.", field="rpm", fix="Pass rpm= or tpm=.")
+            raise errors.ConfigurationError("Throttle has no limit.", field="rpm", fix="Pass rpm= or tpm=.")
         self._rpm, self._tpm, self._max_wait = rpm, tpm, max_wait
-        self._places: deque[_Place] = deque()
-        """Of the last minute and of those who wait, in order of time."""
+        self._slots: deque[_Slot] = deque()
+        """Slots of the last minute and of waiting calls, in order of time."""
 
     @override
     def __reduce__(self) -> Any:
-        return _rebuild_throttle, (self._rpm, self._tpm, self._max_wait)
+        return partial(Throttle, rpm=self._rpm, tpm=self._tpm, max_wait=self._max_wait), ()
 
     @override
     def before(self, request: AgentRequest, call: CallInfo) -> Flow[None]:
@@ -69,17 +69,14 @@ class Throttle(ForkSafe, Middleware):
             return
         tokens = 0 if self._tpm is None else estimate_prompt(request).tokens + (request.max_tokens or 0)
         now = yield from Now()
-        latest = min(now + self._max_wait, call.deadline)
-        place = self._take(tokens, now, latest)
-        if place.at <= now:
-            call.state["place"] = place
-            return
-        try:
-            yield from Sleep(place.at - now)
-        except BaseException:  # who leaves the queue leaves no gap; closing counts, too
-            self._give_back(place)
-            raise
-        call.state["place"] = place
+        slot = self._reserve(tokens, now, min(now + self._max_wait, call.deadline))
+        if slot.at > now:
+            try:
+                yield from Sleep(slot.at - now)
+            except BaseException:  # also when the flow is closed
+                self._release(slot)
+                raise
+        call.state["slot"] = slot
 
     @override
     def after(self, response: AgentResponse, call: CallInfo) -> None:
@@ -90,88 +87,85 @@ class Throttle(ForkSafe, Middleware):
         self._settle(call)
 
     def _settle(self, call: CallInfo) -> None:
-        """What the call came to: nothing if nothing was sent, and more than one request if it was repeated."""
-        place: _Place = call.state["place"]
+        """Count the actual requests and tokens of a call: none if nothing was sent, several if it was retried."""
+        slot: _Slot = call.state["slot"]
         attempts = call.attempts
         if not attempts:
-            self._give_back(place)
+            self._release(slot)
             return
-        used = [attempt.usage.total_tokens for attempt in attempts if attempt.usage is not None]
+        tokens = [attempt.usage.total_tokens for attempt in attempts if attempt.usage is not None]
         with self._lock:
-            if used:
-                place.tokens = sum(used)
-            if len(attempts) > 1 and place in self._places:
-                again = [_Place(place.at, 0)] * (len(attempts) - 1)
-                self._places = deque(sorted((*self._places, *again), key=lambda one: one.at))
+            if tokens:
+                slot.tokens = sum(tokens)
+            if len(attempts) > 1 and slot in self._slots:
+                retries = [_Slot(slot.at, 0)] * (len(attempts) - 1)
+                self._slots = deque(sorted((*self._slots, *retries), key=lambda one: one.at))
 
-    def _take(self, tokens: int, now: float, latest: float) -> _Place:
+    def _reserve(self, tokens: int, now: float, latest: float) -> _Slot:
         with self._lock:
-            while self._places and self._places[0].at <= now - WINDOW:
-                self._places.popleft()
+            while self._slots and self._slots[0].at <= now - WINDOW:
+                self._slots.popleft()
             at = self._earliest(tokens, now)
             if at > now and at >= latest:
-                raise self._refusal(at - now)
-            place = _Place(at, tokens)
-            self._places.append(place)
-            return place
+                raise self._rate_limit_error(at - now)
+            slot = _Slot(at, tokens)
+            self._slots.append(slot)
+            return slot
 
     def _earliest(self, tokens: int, now: float) -> float:
-        """When a request of so many tokens may be sent, after everybody who came before."""
-        places = self._places
-        at = max(now, places[-1].at) if places else now
-        if self._rpm is not None and len(places) >= self._rpm:
-            at = max(at, places[-self._rpm].at + WINDOW)
+        """Earliest send time of a request, after all earlier requests."""
+        slots = self._slots
+        at = max(now, slots[-1].at) if slots else now
+        if self._rpm is not None and len(slots) >= self._rpm:
+            at = max(at, slots[-self._rpm].at + WINDOW)
         if self._tpm is not None:
-            over = tokens - self._tpm + sum(place.tokens for place in places)
-            for place in places:  # a request that is too large by itself waits for all of them
-                if over <= 0:
+            excess = tokens - self._tpm + sum(slot.tokens for slot in slots)
+            for slot in slots:  # a request above the limit waits for all of them
+                if excess <= 0:
                     break
-                over -= place.tokens
-                at = max(at, place.at + WINDOW)
+                excess -= slot.tokens
+                at = max(at, slot.at + WINDOW)
         return at
 
-    def _give_back(self, place: _Place) -> None:
+    def _release(self, slot: _Slot) -> None:
         with self._lock:
-            if place in self._places:
-                self._places.remove(place)
+            if slot in self._slots:
+                self._slots.remove(slot)
 
-    def _refusal(self, seconds: float) -> errors.RateLimitError:
+    def _rate_limit_error(self, seconds: float) -> errors.RateLimitError:
         limits = " and ".join(
-            f"{limit} {what} a minute"
-            for limit, what in ((self._rpm, "requests"), (self._tpm, "tokens"))
+            f"{limit} {unit} per minute"
+            for limit, unit in ((self._rpm, "requests"), (self._tpm, "tokens"))
             if limit is not None
         )
         return errors.RateLimitError(
-            f"Nothing was sent: with {limits}, the next request could be sent in {seconds:.1f} s.", retry_after=seconds
+            f"Rate limit of {limits} exceeded; the next request can be sent in {seconds:.1f} s. Nothing was sent.",
+            retry_after=seconds,
         )
-
-
-def _rebuild_throttle(rpm: int | None, tpm: int | None, max_wait: float) -> Throttle:
-    return Throttle(rpm=rpm, tpm=tpm, max_wait=max_wait)
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What some calls have come to."""
+    """Usage and cost of several calls."""
 
     calls: int = 0
-    """Calls for which something was sent."""
+    """Calls that sent a request."""
     usage: Usage = field(default_factory=Usage)
     cost: float = 0.0
-    """US dollars, as far as prices are known."""
+    """US dollars, without attempts of unknown price."""
     unpriced: int = 0
-    """Attempts that used tokens whose price nobody knows; `cost` is without them."""
+    """Attempts that used tokens of unknown price."""
 
 
 class CostTracker(ForkSafe, Middleware):
-    """Adds up usage and cost. With a budget, calls fail once it is used up, and nothing is sent.
+    """Adds up usage and cost. With a budget, calls raise `BudgetExceededError` once it is spent.
 
-    The budget is compared with what has been spent, so calls that are under way at the same time can exceed it by what
-    they cost together. A router's `spend=` sets money aside beforehand.
+    The budget is compared with the spending so far, so concurrent calls can exceed it by their own cost. The `spend=`
+    limits of a router reserve the cost of each request instead.
 
     Args:
         budget: US dollars that may be spent; with `per`, for each value of that key.
-        per: A key of the requests' metadata to add up by.
+        per: Key of the requests' metadata to add up by.
     """
 
     def __init__(self, *, budget: float | None = None, per: str | None = None) -> None:
@@ -185,30 +179,30 @@ class CostTracker(ForkSafe, Middleware):
 
     @override
     def __reduce__(self) -> Any:
-        return _rebuild_tracker, (self._budget, self._per)
+        return partial(CostTracker, budget=self._budget, per=self._per), ()
 
     @property
     def total(self) -> Spending:
-        """Of all calls."""
+        """Spending of all calls."""
         return self._total
 
     def by_target(self) -> dict[str, Spending]:
-        """Of the attempts at each target; with a router, of each of its targets. `calls` counts those attempts."""
+        """Spending per target, including each target of a router. `calls` counts attempts."""
         with self._lock:
             return dict(self._targets)
 
     def by_value(self) -> dict[Any, Spending]:
-        """Of the calls with each value of the key `per`; None stands for those without one."""
+        """Spending per value of the key `per`; None stands for calls without the key."""
         with self._lock:
             return dict(self._values)
 
     def get_spend(self, value: Any = None) -> float:
-        """Dollars against the budget; of one per key, for a value of that key."""
-        found = self._total if self._per is None else self._values.get(_hashable(value))
-        return 0.0 if found is None else found.cost
+        """Dollars spent of the budget; with `per`, of the budget for one value of the key."""
+        spending = self._total if self._per is None else self._values.get(_hashable(value))
+        return 0.0 if spending is None else spending.cost
 
     def reset(self) -> None:
-        """Begin at zero, as with a new month."""
+        """Start at zero again, for example each month."""
         with self._lock:
             self._total = Spending()
             self._targets.clear()
@@ -218,12 +212,12 @@ class CostTracker(ForkSafe, Middleware):
     def before(self, request: AgentRequest, call: CallInfo) -> None:
         if self._budget is None or call.counting:
             return
-        value = self._value(call.request.metadata)
+        value = self._metadata_value(call.request.metadata)
         spent = self.get_spend(value)
         if spent >= self._budget:
-            whose = "" if self._per is None else f" of {self._per}={value!r}"
+            owner = "" if self._per is None else f" of {self._per}={value!r}"
             raise errors.BudgetExceededError(
-                f"Nothing was sent: ${spent:.6f} of the budget of ${self._budget:g}{whose} is spent."
+                f"The budget{owner} is spent: ${spent:.6f} of ${self._budget:g}. Nothing was sent."
             )
 
     @override
@@ -238,20 +232,20 @@ class CostTracker(ForkSafe, Middleware):
         attempts = call.attempts
         if not attempts:
             return
-        value = self._value(call.request.metadata)
+        value = self._metadata_value(call.request.metadata)
         with self._lock:
-            self._total = _plus(self._total, attempts)
+            self._total = _add_attempts(self._total, attempts)
             if self._per is not None:
-                self._values[value] = _plus(self._values.get(value, Spending()), attempts)
+                self._values[value] = _add_attempts(self._values.get(value, Spending()), attempts)
             for attempt in attempts:
-                self._targets[attempt.target] = _plus(self._targets.get(attempt.target, Spending()), [attempt])
+                self._targets[attempt.target] = _add_attempts(self._targets.get(attempt.target, Spending()), [attempt])
 
-    def _value(self, metadata: Mapping[str, Any]) -> Any:
+    def _metadata_value(self, metadata: Mapping[str, Any]) -> Any:
         return None if self._per is None else _hashable(metadata.get(self._per))
 
 
-def _plus(so_far: Spending, attempts: Sequence[Attempt]) -> Spending:
-    usage, units, unpriced = so_far.usage, to_units(so_far.cost), so_far.unpriced
+def _add_attempts(spending: Spending, attempts: Sequence[Attempt]) -> Spending:
+    usage, units, unpriced = spending.usage, to_units(spending.cost), spending.unpriced
     for attempt in attempts:
         if attempt.usage is not None:
             usage = usage + attempt.usage
@@ -259,7 +253,7 @@ def _plus(so_far: Spending, attempts: Sequence[Attempt]) -> Spending:
             units += to_units(attempt.cost)
         elif attempt.usage is not None:
             unpriced += 1
-    return Spending(so_far.calls + 1, usage, to_dollars(units), unpriced)
+    return Spending(spending.calls + 1, usage, to_dollars(units), unpriced)
 
 
 def _hashable(value: Any) -> Any:
@@ -268,7 +262,3 @@ def _hashable(value: Any) -> Any:
     except TypeError:
         return repr(value)
     return value
-
-
-def _rebuild_tracker(budget: float | None, per: str | None) -> CostTracker:
-    return CostTracker(budget=budget, per=per)

@@ -126,10 +126,10 @@ def test_only_complete_answers_are_kept(line: Any) -> None:
     agent = cached_agent(Script(line, "whole"), cache, max_retries=0)
     with suppress(errors.AgentError):
         agent.stream("hi").collect()
-    assert cache.stats.kept == 0
+    assert cache.stats.stored == 0
     assert agent.complete("hi").text == "whole"
     assert agent.complete("hi").text == "whole"
-    assert cache.stats.kept == 1
+    assert cache.stats.stored == 1
 
 
 def test_a_stream_that_is_left_is_not_kept() -> None:
@@ -172,7 +172,7 @@ def test_only_what_is_wanted_is_kept(script: Script) -> None:
         agent.complete("hi", temperature=0.7)
         agent.complete("hi", temperature=0)
     assert len(script.requests) == 3
-    assert (cache.stats.hits, cache.stats.misses, cache.stats.kept) == (1, 1, 1)
+    assert (cache.stats.hits, cache.stats.misses, cache.stats.stored) == (1, 1, 1)
 
 
 def test_what_cannot_be_sent_is_no_business_of_the_cache() -> None:
@@ -210,7 +210,7 @@ def test_a_value_that_would_come_back_as_another_is_not_kept() -> None:
     agent = cached_agent(Script({"name": "Paris"}, {"name": "Paris"}), cache)
     for _ in range(2):
         assert agent.json("hi", schema=Lossy).output == Lossy(name="Paris")
-    assert cache.stats.kept == 0
+    assert cache.stats.stored == 0
 
 
 def test_a_text_that_json_cannot_hold_is_not_kept() -> None:
@@ -218,7 +218,7 @@ def test_a_text_that_json_cannot_hold_is_not_kept() -> None:
     info = _call()
     _drain(cache.before(info.request, info))
     _drain(cache.after(AgentResponse(text="\ud800", stop_reason="stop"), info))
-    assert cache.stats.kept == 0
+    assert cache.stats.stored == 0
 
 
 # With others
@@ -270,8 +270,8 @@ def test_a_store_that_fails_fails_no_call(script: Script, caplog: pytest.LogCapt
     cache = Cache(Failing())
     agent = cached_agent(script, cache)
     assert agent.complete("hi").text == "You said: hi"
-    assert (cache.stats.failures, cache.stats.kept) == (2, 0)
-    assert "the store of a cache failed: OSError" in caplog.text
+    assert (cache.stats.failures, cache.stats.stored) == (2, 0)
+    assert "cache store failed: OSError" in caplog.text
 
 
 @pytest.mark.parametrize(

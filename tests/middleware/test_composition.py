@@ -292,10 +292,10 @@ def test_one_request_of_a_router_may_have_middleware_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (Cache(), r"middleware is a Cache\. Pass a list"),
-        ([Cache], r"holds the class Cache\. Pass Cache\(\)"),
-        ([object()], r"A object is no middleware"),
-        (["x"], r"A str is no middleware"),
+        (Cache(), r"middleware is a Cache, not a list\. Pass a list"),
+        ([Cache], r"contains the class Cache, not an instance\. Pass Cache\(\)"),
+        ([object()], r"object is not middleware"),
+        (["x"], r"str is not middleware"),
         (7, r"middleware is a int"),
     ],
 )

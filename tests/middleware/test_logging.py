@@ -79,7 +79,7 @@ def test_words_are_logged_if_asked_for_on_one_line_and_without_keys(caplog: pyte
     agent.complete(f"what is\n{KEY}?")
     agent.complete([Message("user", "y" * 600 + " " + KEY)])
     first, second = (line for _, line in lines(caplog))
-    assert "asked='what is\\n***" in first
+    assert "prompt='what is\\n***" in first
     assert "answer='use\\x1b]0;evil\\x07 ***\\u202e\\r\\n'" in first
     assert KEY[3:] not in caplog.text
     assert not re.search("[\x00-\x1f\x7f-\x9f\u2028-\u202e]", first + second)

@@ -104,7 +104,7 @@ def test_a_listener_that_fails_fails_no_call(caplog: pytest.LogCaptureFixture) -
         raise RuntimeError("exporter down")
 
     assert scripted_agent("ok", middleware=[Metrics(fail)]).complete("hi").text == "ok"
-    assert "a listener of Metrics failed" in caplog.text
+    assert "on_call of Metrics failed" in caplog.text
 
 
 def test_threads_lose_nothing() -> None:
@@ -120,13 +120,13 @@ def test_threads_lose_nothing() -> None:
 
 
 def test_a_histogram_counts_each_value_once() -> None:
-    from agent.middleware.observability import _Counts
+    from agent.middleware.observability import _HistogramBuilder
 
-    growing = _Counts((1.0, 2.0))
-    assert growing.frozen().quantile(0.5) is None
+    growing = _HistogramBuilder((1.0, 2.0))
+    assert growing.snapshot().quantile(0.5) is None
     for value in (0.5, 1.0, 1.5, 2.0, 9.0, None):
         growing.add(value)
-    histogram = growing.frozen()
+    histogram = growing.snapshot()
     assert histogram == Histogram((1.0, 2.0), (2, 2, 1), 5, 14.0)
     assert [histogram.quantile(part) for part in (0.1, 0.4, 0.8, 1.0)] == [1.0, 1.0, 2.0, float("inf")]
 

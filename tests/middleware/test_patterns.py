@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agent.middleware.patterns import FINDERS, by_pattern
+from agent.middleware.patterns import FINDERS, compile_finder
 
 FOUND = [
     ("email", "write to o'brien.x+1@mail.example.co.uk, please", ["o'brien.x+1@mail.example.co.uk"]),
@@ -43,7 +43,7 @@ def test_what_is_private_is_found_and_nothing_else(kind: str, text: str, expecte
 
 
 def test_a_pattern_that_matches_nothing_finds_nothing() -> None:
-    assert list(by_pattern("x*")("axxb")) == [(1, 3)]
+    assert list(compile_finder("x*")("axxb")) == [(1, 3)]
 
 
 HOSTILE = [

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from agent import Agent, AgentRequest, AgentResponse, Message, Router, StreamEvent, ToolCall, errors
 from agent.engine.wire import Answer, WireRequest
 from agent.middleware import CallInfo, Redaction
-from agent.middleware.patterns import Pieces, Table, placeholders_in
-from agent.middleware.redaction import in_value
+from agent.middleware.patterns import PlaceholderTable, StreamRestorer, find_placeholders
+from agent.middleware.redaction import change_value
 from agent.testing import Script, ScriptedTransport, Simulation, scripted_agent, simulate
 from agent.types import (
     Citation,
@@ -185,17 +185,19 @@ def test_own_patterns_come_first_and_own_functions_say_where() -> None:
 
 
 def test_of_what_overlaps_nothing_is_left() -> None:
-    table = Table([("A", lambda text: [(0, 4)]), ("B", lambda text: [(2, 8)]), ("C", lambda text: [(8, 99), (5, 5)])])
-    assert table.hide("0123456789") == "[A_1][C_1]"
-    assert table.show("[A_1]") == "01234567"
-    assert table.show("[C_1]") == "89"
+    table = PlaceholderTable(
+        [("A", lambda text: [(0, 4)]), ("B", lambda text: [(2, 8)]), ("C", lambda text: [(8, 99), (5, 5)])]
+    )
+    assert table.redact("0123456789") == "[A_1][C_1]"
+    assert table.restore("[A_1]") == "01234567"
+    assert table.restore("[C_1]") == "89"
 
 
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: Redaction("e-mail"), "does not know e-mail. Use key, email"),
-        (lambda: Redaction(patterns={"low": "x"}), "'low' cannot stand in a placeholder"),
+        (lambda: Redaction("e-mail"), "Unknown kinds of private values: e-mail. Use key, email"),
+        (lambda: Redaction(patterns={"low": "x"}), "'low' is not a valid kind for placeholders"),
     ],
 )
 def test_what_cannot_be_looked_for_is_said(make: Any, complaint: str) -> None:
@@ -212,21 +214,21 @@ FINDERS = [
 
 @given(with_values)
 def test_whatever_is_hidden_can_be_shown_again(text: str) -> None:
-    table = Table(FINDERS, frozenset(placeholders_in(text)))
-    hidden = table.hide(text)
+    table = PlaceholderTable(FINDERS, frozenset(find_placeholders(text)))
+    hidden = table.redact(text)
     assert AMY not in hidden
-    assert table.show(hidden) == text
-    assert json.loads(f'"{table.show(json.dumps(hidden)[1:-1], in_json=True)}"') == text
+    assert table.restore(hidden) == text
+    assert json.loads(f'"{table.restore(json.dumps(hidden)[1:-1], in_json=True)}"') == text
 
 
 @given(with_values, st.lists(st.integers(0, 40), max_size=6))
 def test_a_text_in_pieces_says_the_same_as_the_whole(text: str, cuts: list[int]) -> None:
-    table = Table(FINDERS)
-    hidden = table.hide(text) + "[EMAIL_1"
-    pieces = Pieces(table)
+    table = PlaceholderTable(FINDERS)
+    hidden = table.redact(text) + "[EMAIL_1"
+    pieces = StreamRestorer(table)
     ends = [0, *sorted(min(cut, len(hidden)) for cut in cuts), len(hidden)]
     told = [pieces.feed(("t", 0), hidden[a:b], in_json=False) for a, b in pairwise(ends)]
-    assert "".join(told) + pieces.end(("t", 0)) == table.show(hidden)
+    assert "".join(told) + pieces.flush(("t", 0)) == table.restore(hidden)
 
 
 # Coming back, in streams
@@ -470,13 +472,13 @@ def test_what_did_not_fit_its_schema_is_shown_with_the_values() -> None:
 
 def test_values_of_all_kinds_are_walked_through() -> None:
     value = {"a": [Place("x"), {1: "x"}, {"x"}, frozenset(("x",)), Note("x", 3), Letter(to="x"), 1.5, None, b"x"]}
-    walked = in_value(value, str.upper)
+    walked = change_value(value, str.upper)
     assert walked == {
         "A": [Place("X"), {1: "X"}, {"X"}, frozenset(("X",)), Note("X", 3), Letter(to="X"), 1.5, None, b"x"]
     }
     assert type(walked["A"][0]) is Place
     unchanged = [Letter(to="x"), Note("x"), ("x",)]
-    assert in_value(unchanged, str) is unchanged
+    assert change_value(unchanged, str) is unchanged
 
 
 # In a router

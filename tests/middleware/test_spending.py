@@ -116,7 +116,7 @@ def test_when_the_budget_is_spent_nothing_is_sent(drive: Driver) -> None:
     outcomes = [drive.complete(script, make=lambda url: plain_agent(url, [tracker])) for _ in range(3)]
     assert [outcome.error is None for outcome in outcomes] == [True, True, False]
     assert isinstance(outcomes[2].failed, errors.BudgetExceededError)
-    assert "Nothing was sent: $10.000000 of the budget of $8 is spent" in outcomes[2].failed.message
+    assert "The budget is spent: $10.000000 of $8" in outcomes[2].failed.message
     assert not outcomes[2].failed.retryable
     assert len(script.requests) == 2
     tracker.reset()

@@ -145,7 +145,7 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, junk: bytes) -> None:
     store = SqliteResponseStore(path)
     store.put("a", "1", 0.0, None)
     assert store.get("a", 0.0) == "1"
-    assert [aside.name for aside in store.set_aside] == ["c.db.damaged-1"]
+    assert [aside.name for aside in store.damaged_files] == ["c.db.damaged-1"]
     assert (tmp_path / "c.db.damaged-1").read_bytes()[:20] == junk[:20]
 
 
@@ -162,9 +162,9 @@ def test_a_file_that_is_damaged_in_use_is_set_aside(tmp_path: Path) -> None:
         file.write(b"\xff" * (size - 100))
     assert store.get("k1", 0.0) is None
     store.put("k1", "new", 0.0, None)
-    assert (store.get("k1", 0.0), len(store.set_aside)) == ("new", 1)
+    assert (store.get("k1", 0.0), len(store.damaged_files)) == ("new", 1)
     assert other.get("k1", 0.0) == "new"
-    assert other.set_aside == [], "what one has set aside, the other need not"
+    assert other.damaged_files == [], "what one has set aside, the other need not"
 
 
 class Malformed:
@@ -183,7 +183,7 @@ def test_what_another_process_has_set_aside_is_not_set_aside_again(tmp_path: Pat
     store.close()
     store._connection = Malformed()  # type: ignore[assignment]
     assert store.get("a", 0.0) == "1"
-    assert store.set_aside == []
+    assert store.damaged_files == []
 
 
 def test_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -208,6 +208,6 @@ def test_a_store_goes_to_another_process_by_its_path(tmp_path: Path) -> None:
     store = SqliteResponseStore(tmp_path / "c.db", max_entries=7)
     store.put("a", "1", 0.0, None)
     there: SqliteResponseStore = pickle.loads(pickle.dumps(store))
-    assert (there.get("a", 0.0), there._most) == ("1", 7)
+    assert (there.get("a", 0.0), there._max_entries) == ("1", 7)
     there.clear()
     assert store.get("a", 0.0) is None

@@ -148,7 +148,7 @@ def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
     world.ask()
     world.simulation.now = 10.0
     with pytest.raises(
-        errors.RateLimitError, match=r"Nothing was sent: with 1 requests a minute.*in 50\.0 s"
+        errors.RateLimitError, match=r"Rate limit of 1 requests per minute exceeded.*in 50\.0 s"
     ) as caught:
         world.ask(deadline=30.0)
     assert (caught.value.retry_after, caught.value.retryable, caught.value.attempts) == (50.0, True, ())
@@ -284,12 +284,12 @@ def test_an_abandoned_call_leaves_no_place_behind() -> None:
     simulate(Simulation(Script("ok")), agent, "hi")
     with pytest.raises(Stopped):
         simulate(Simulation(Script("ok"), stop_at=4, now=1.0), agent, "hi")
-    assert len(throttle._places) == 1
+    assert len(throttle._slots) == 1
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
-    [({}, "Nothing is limited"), ({"rpm": 0}, "rpm is 0"), ({"tpm": -1}, "tpm is -1")],
+    [({}, "Throttle has no limit"), ({"rpm": 0}, "rpm is 0"), ({"tpm": -1}, "tpm is -1")],
 )
 def test_limits_that_cannot_work_are_refused(options: Any, complaint: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=complaint):
