@@ -182,9 +182,9 @@ class Middleware:
         return None
 
     def on_event(self, event: Any, call: CallInfo) -> Hook[StreamEvent | Sequence[StreamEvent]]:
-        """Run for each event of a stream. Return another event, or a list of events; an empty list drops the event.
+        """Run for each event of a stream. Return another event, or a list of events to replace it.
 
-        Runs of a tool loop pass their own events, too. Return None for unknown classes of events.
+        An empty list drops the event. Runs of a tool loop pass their own events, too. Return None for unknown classes of events.
         """
         return None
 
