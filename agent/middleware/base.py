@@ -184,7 +184,7 @@ class Middleware:
     def on_event(self, event: Any, call: CallInfo) -> Hook[StreamEvent | Sequence[StreamEvent]]:
         """Run for each event of a stream. Return another event, or a list of events to replace it.
 
-        An empty list drops the event. Runs of a tool loop pass their own events, too. Return None for unknown classes of events.
+        An empty list drops the event. Runs of a tool loop pass their own events, too: return None for unknown classes.
         """
         return None
 
