@@ -3,65 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-from weakref import WeakSet
+from collections.abc import Coroutine
+from typing import Any
 
 from typing_extensions import override
 
-from .. import errors
 from ..engine.wire import AsyncBody, Limits, Reply, WireRequest
 from .asyncio_sockets import AioSocket, connect
-from .connections import KEEPALIVE_SECONDS, Origin, most_idle
-from .exchange import RECEIVE, Exchange, ResponseExchange, StaleConnection, T, cause_of, map_error
-from .parser import Address
+from .exchange import CONNECT, ConnectionPool, Exchange, Steps, T
+from .parser import RequestHead
 from .sockets import RECEIVE_BYTES
 
-if TYPE_CHECKING:
-    import ssl
-
 _TURN_KILOBYTES = 64
-"""Kilobytes of a response that is already here before other tasks of the loop get their turn."""
+"""Kilobytes of buffered response data read before other tasks of the loop get a turn."""
 
 
-class AioConnections:
-    """The connections of one event loop. Each is in use or idle, never both."""
-
-    def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
-        self._context = context
-        self._most_idle = most_idle()
-        self._loop = asyncio.get_running_loop()
-        self._idle: dict[Origin, deque[AioSocket]] = {}
-        self.open: WeakSet[AioSocket] = WeakSet()
-        """All connections, in use or idle."""
-
-    @property
-    def idle(self) -> list[AioSocket]:
-        return [connection for waiting in self._idle.values() for connection in waiting]
-
-    def take_idle(self, origin: Origin) -> AioSocket | None:
-        """The connection that was used last and is still open."""
-        waiting = self._idle.get(origin)
-        while waiting:
-            connection = waiting.pop()
-            if self._loop.time() - connection.idle_since < KEEPALIVE_SECONDS and not connection.has_news():
-                return connection
-            connection.close()
-        return None
-
-    async def connect(self, address: Address, limits: Limits) -> AioSocket:
-        context = self._context() if address.secure else None
-        connection = await connect(address.host, address.port, limits.connect, context)
-        self.open.add(connection)
-        return connection
-
-    def give_back(self, origin: Origin, connection: AioSocket) -> None:
-        connection.idle_since = now = self._loop.time()
-        waiting = self._idle.setdefault(origin, deque())
-        waiting.append(connection)
-        while len(waiting) > self._most_idle or now - waiting[0].idle_since >= KEEPALIVE_SECONDS:
-            waiting.popleft().close()
+class AioConnectionPool(ConnectionPool[AioSocket]):
+    """The connections of one event loop."""
 
     def close(self) -> None:
         """Close all connections, because their loop ends."""
@@ -69,118 +27,76 @@ class AioConnections:
         for connection in list(self.open):
             connection.close()
 
-    # Exchanges
-
-    async def send(self, request: WireRequest, address: Address, limits: Limits) -> Reply:
-        connection, exchange, reply = await self._perform(ResponseExchange.collect, request, address, limits)
-        self._release(address.origin, connection, exchange)
-        return reply
+    def send(self, request: WireRequest, head: RequestHead, limits: Limits) -> Coroutine[Any, Any, Reply]:
+        exchange = Exchange(self, request, head, limits)
+        return self.perform(exchange, exchange.collect())
 
     async def open_body(
-        self, request: WireRequest, address: Address, limits: Limits, bodies: list[AsyncBody]
+        self, request: WireRequest, head: RequestHead, limits: Limits, bodies: list[AsyncBody]
     ) -> AsyncBody:
-        connection, exchange, _ = await self._perform(ResponseExchange.start, request, address, limits)
-        body = AioDirectBody(self, connection, exchange, request, address.origin)
+        exchange = Exchange(self, request, head, limits)
+        await self.perform(exchange, exchange.start())
+        body = AioDirectBody(self, exchange)
         bodies.append(body)
         return body
 
-    async def _perform(
-        self,
-        act: Callable[[ResponseExchange], Exchange[T]],
-        request: WireRequest,
-        address: Address,
-        limits: Limits,
-    ) -> tuple[AioSocket, ResponseExchange, T]:
-        """Perform an exchange on an idle connection, or on a new one where there is none or it turns out closed."""
-        connection: AioSocket | None = None
+    async def perform(self, exchange: Exchange[AioSocket], steps: Steps[T]) -> T:
+        """Perform socket operations on the running loop until the steps return."""
+        guarded = exchange.guard(steps)
+        reply: Any = None
+        failure: Exception | None = None
         try:
-            connection = self.take_idle(address.origin)
-            if connection is not None:
-                exchange = ResponseExchange(request, address, limits, reused=True)
+            operation = next(guarded)
+            while True:
                 try:
-                    return connection, exchange, await perform(act(exchange), connection)
-                except StaleConnection:
-                    connection.close()
-            connection = await self.connect(address, limits)
-            exchange = ResponseExchange(request, address, limits, reused=False)
-            return connection, exchange, await perform(act(exchange), connection)
-        except BaseException as error:
-            if connection is not None:
-                connection.close()
-            if isinstance(error, Exception) and not isinstance(error, errors.AgentError):
-                raise map_error(error, request) from cause_of(error)
-            raise
+                    if operation == CONNECT:
+                        reply = await self._connect(exchange.head, exchange.limits)
+                    elif isinstance(operation, memoryview):
+                        await exchange.connection.send(operation)  # type: ignore[union-attr]
+                    else:
+                        reply = await exchange.connection.receive(RECEIVE_BYTES)  # type: ignore[union-attr]
+                        if len(reply) == RECEIVE_BYTES:
+                            await asyncio.sleep(0)  # more is buffered, but other tasks get a turn
+                except Exception as error:
+                    failure = error
+                operation = guarded.send(reply) if failure is None else guarded.throw(failure)
+                failure = None
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            failure = None  # an error kept in a frame that it references is a cycle
+            guarded.close()
 
-    def _release(self, origin: Origin, connection: AioSocket, exchange: ResponseExchange) -> None:
-        if exchange.keeps_connection:
-            self.give_back(origin, connection)
-        else:
-            connection.close()
-
-
-async def perform(exchange: Exchange[T], connection: AioSocket) -> T:
-    """Perform an exchange on the running loop."""
-    received, failed = b"", None
-    try:
-        wanted = next(exchange)
-        while True:
-            try:
-                if wanted is RECEIVE:
-                    received = await connection.receive(RECEIVE_BYTES)
-                    if len(received) == RECEIVE_BYTES:
-                        await asyncio.sleep(0)  # more is here already, but other tasks get their turn
-                else:
-                    await connection.send(wanted)
-            except OSError as error:
-                failed = error
-            wanted = exchange.send(received) if failed is None else exchange.throw(failed)
-            failed = None
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    finally:
-        failed = None  # an error that stays in a frame it refers to is a reference cycle
+    async def _connect(self, head: RequestHead, limits: Limits) -> AioSocket:
+        context = self._context() if head.secure else None
+        connection = await connect(head.host, head.port, limits.connect, context)
+        self.open.add(connection)
+        return connection
 
 
 class AioDirectBody(AsyncBody):
     """A streamed response body."""
 
-    __slots__ = ("_connection", "_connections", "_exchange", "_origin", "_request", "_taken")
+    __slots__ = ("_exchange", "_kilobytes", "_pool")
 
-    def __init__(
-        self,
-        connections: AioConnections,
-        connection: AioSocket,
-        exchange: ResponseExchange,
-        request: WireRequest,
-        origin: Origin,
-    ) -> None:
+    def __init__(self, pool: AioConnectionPool, exchange: Exchange[AioSocket]) -> None:
         super().__init__(exchange.status, exchange.headers)
-        self._connections = connections
-        self._connection: AioSocket | None = connection
+        self._pool = pool
         self._exchange = exchange
-        self._request = request
-        self._origin = origin
-        self._taken = 0
+        self._kilobytes = 0
 
     @override
     async def read(self) -> bytes:
-        if self._connection is None:
+        if self._exchange.connection is None:
             return b""
-        if self._taken >= _TURN_KILOBYTES:
-            self._taken = 0
+        if self._kilobytes >= _TURN_KILOBYTES:
+            self._kilobytes = 0
             await asyncio.sleep(0)
-        try:
-            piece = await perform(self._exchange.read(), self._connection)
-        except errors.AgentError:
-            raise
-        except Exception as error:
-            raise map_error(error, self._request) from cause_of(error)
-        self._taken += 1 + (len(piece) >> 10)
+        piece = await self._pool.perform(self._exchange, self._exchange.read())
+        self._kilobytes += 1 + (len(piece) >> 10)
         return piece
 
     @override
     async def aclose(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._connections._release(self._origin, connection, self._exchange)
+        self._exchange.release()

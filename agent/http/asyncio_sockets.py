@@ -1,6 +1,6 @@
-"""Asyncio sockets as a bare protocol, at less than half the cost of asyncio streams.
+"""Asyncio sockets with Happy Eyeballs and TLS, as protocols, at less than half the cost of asyncio streams.
 
-The only timeout here is the one for connecting: the driver cancels everything else. Nothing here knows HTTP.
+Only connecting has a timeout here; the driver cancels everything else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
@@ -20,20 +20,17 @@ from typing_extensions import override
 from . import sockets
 from .sockets import ATTEMPT_DELAY, SocketAddress
 
-if TYPE_CHECKING:
-    import ssl
-
-
 _BUFFER_BYTES = 16 * 1024
-"""Received at a time: a loop serves all readable connections before any task runs."""
+"""Bytes received at a time: a loop serves all readable connections before any task runs."""
 _HIGH_WATER = 64 * 1024
 _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
 
 
 def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
-    """The receive buffer that all connections of a loop share: each copies its bytes out before the next receives.
+    """The receive buffer shared by all connections of a loop.
 
-    Without it the loop would allocate 256 kB for each receive.
+    Each connection copies its bytes out before the next one receives. Without a shared buffer the loop would allocate
+    256 kB for each receive.
     """
     buffer = _buffers.get(loop)
     if buffer is None:
@@ -42,7 +39,7 @@ def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
 
 
 class AioSocket(asyncio.BufferedProtocol):
-    """A connection: received chunks, and the futures of its reader and writer."""
+    """A connection, with its received chunks and the futures of its reader and writer."""
 
     __slots__ = (
         "__weakref__", "buffer", "chunks", "ended", "error", "idle_since", "loop", "paused", "reader", "size",
@@ -62,7 +59,7 @@ class AioSocket(asyncio.BufferedProtocol):
         self.writer: asyncio.Future[None] | None = None
         self.idle_since = 0.0
 
-    # For the loop
+    # Callbacks of the loop
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -74,10 +71,10 @@ class AioSocket(asyncio.BufferedProtocol):
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
-        self._keep(bytes(self.buffer[:nbytes]))
+        self._store(bytes(self.buffer[:nbytes]))
         wake(self.reader)
 
-    def _keep(self, data: bytes) -> None:
+    def _store(self, data: bytes) -> None:
         self.chunks.append(data)
         self.size += len(data)
         if self.size > _HIGH_WATER and not self.paused:
@@ -95,13 +92,13 @@ class AioSocket(asyncio.BufferedProtocol):
         if exc is not None and not self.ended:
             self._receive_rest()
         self.ended = True
-        if self.error is None:  # a TLS alert says more than the reset that follows it
+        if self.error is None:  # a TLS alert is more specific than the reset that follows it
             self.error = exc
         wake(self.reader)
         wake(self.writer)
 
     def _receive_rest(self) -> None:
-        """Read what the system still holds: after a failed write, asyncio drops a reply that says why."""
+        """Read the system's buffer: after a failed write, asyncio drops the server's reply, which states the reason."""
         with suppress(OSError, ValueError), _duplicate(self.transport.get_extra_info("socket")) as rest:
             while self.size < _HIGH_WATER and (received := rest.recv_into(self.buffer)):
                 self.buffer_updated(received)
@@ -115,7 +112,7 @@ class AioSocket(asyncio.BufferedProtocol):
         wake(self.writer)
         self.writer = None
 
-    # For the pool
+    # Methods for the pool
 
     async def receive(self, most: int) -> bytes:
         """Receive bytes, b"" at the end. Raises the OSError that broke the connection."""
@@ -132,7 +129,7 @@ class AioSocket(asyncio.BufferedProtocol):
         return b""
 
     def _take(self, most: int) -> bytes:
-        """Take received bytes, at most so many at a time: the loop has other tasks, too."""
+        """Take received bytes, limited so that other tasks of the loop get a turn."""
         data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
         self.chunks.clear()
         if len(data) > most:
@@ -145,15 +142,15 @@ class AioSocket(asyncio.BufferedProtocol):
         return data
 
     async def send(self, data: memoryview) -> None:
-        """Send, waiting while the system's buffer is full. Raises OSError if the connection is lost."""
+        """Send, and wait while the write buffer is full. Raises OSError if the connection is lost."""
         if self.error is not None or self.transport.is_closing():
             raise OSError("the connection is lost")
         self.transport.write(data)
         if self.writer is not None:
             await self.writer
 
-    def has_news(self) -> bool:
-        """Whether an idle connection is readable, usually because the server closed it. It cannot be reused then."""
+    def is_readable(self) -> bool:
+        """Whether an idle connection has data or EOF, usually because the server closed it. It cannot be reused."""
         return self.ended or bool(self.chunks) or self.transport.is_closing()
 
     def close(self) -> None:
@@ -162,7 +159,7 @@ class AioSocket(asyncio.BufferedProtocol):
 
 
 def _duplicate(connected: Any) -> socket.socket:
-    """The same connection; asyncio's own handle of it cannot receive."""
+    """Duplicate a socket, because asyncio's own handle cannot receive."""
     return socket.socket(fileno=os.dup(connected.fileno()))
 
 
@@ -172,7 +169,7 @@ def wake(waiter: asyncio.Future[None] | None) -> None:
 
 
 async def connect(host: str, port: int, seconds: float | None, context: ssl.SSLContext | None = None) -> AioSocket:
-    """Connect, with TLS if there is a context, all within so many seconds."""
+    """Connect within the timeout, including the TLS handshake if there is a context."""
     try:
         async with asyncio.timeout(finite(seconds)):
             return await dial(host, port, context=context)
@@ -181,13 +178,11 @@ async def connect(host: str, port: int, seconds: float | None, context: ssl.SSLC
 
 
 async def dial(host: str, port: int, *, context: ssl.SSLContext | None = None) -> AioSocket:
-    """Connect to the first of the host's addresses that answers."""
+    """Resolve the host and connect to the first address that answers."""
     connected = await connect_first(await resolve(host, port))
     loop = asyncio.get_running_loop()
     try:
         if context is not None:
-            # lazy: it loads `ssl`, which plain connections do without
-
             return await connect_tls(connected, context, host)
         _, connection = await loop.create_connection(AioSocket, sock=connected)
     except BaseException:
@@ -197,28 +192,28 @@ async def dial(host: str, port: int, *, context: ssl.SSLContext | None = None) -
 
 
 async def connect_first(addresses: list[SocketAddress]) -> socket.socket:
-    """Connect to the first address that answers; the caller limits the time."""
+    """Happy Eyeballs: connect to the first address that answers. The caller limits the time."""
     if len(addresses) == 1:
         return await _connect(addresses[0])
-    waiting = list(addresses)
+    untried = list(addresses)
     pending: set[asyncio.Task[socket.socket]] = set()
     failure: BaseException = OSError("the host has no address")
     try:
-        while waiting or pending:
-            if waiting:
-                pending.add(asyncio.create_task(_connect(waiting.pop(0))))
+        while untried or pending:
+            if untried:
+                pending.add(asyncio.create_task(_connect(untried.pop(0))))
             done, pending = await asyncio.wait(
-                pending, timeout=ATTEMPT_DELAY if waiting else None, return_when=asyncio.FIRST_COMPLETED
+                pending, timeout=ATTEMPT_DELAY if untried else None, return_when=asyncio.FIRST_COMPLETED
             )
             connected = [task.result() for task in done if task.exception() is None]
-            for one in connected[1:]:
-                one.close()
+            for extra in connected[1:]:
+                extra.close()
             if connected:
                 return connected[0]
             failure = next((error for task in done if (error := task.exception()) is not None), failure)
         raise failure
     finally:
-        failure = OSError()  # an error that stays in a frame it refers to is a reference cycle
+        failure = OSError()  # an error kept in a frame that it references is a cycle
         for task in pending:
             task.add_done_callback(_discard)
             task.cancel()
@@ -248,23 +243,23 @@ def finite(seconds: float | None) -> float | None:
 
 
 async def resolve(host: str, port: int) -> list[SocketAddress]:
-    """The host's addresses, looked up in a daemon thread.
+    """Look up the addresses of a host in a daemon thread.
 
-    A lookup can hang for minutes and cannot be interrupted. In the loop's own executor it would take one of few
-    threads, and `asyncio.run` and the interpreter's exit would wait for it.
+    A lookup can hang for minutes and cannot be interrupted. In the loop's default executor it would occupy one of few
+    threads, and delay `asyncio.run` and the interpreter's exit.
     """
-    if ":" in host or host.replace(".", "").isdigit():  # an address, which needs no lookup
+    if ":" in host or host.replace(".", "").isdigit():  # an IP address
         return sockets.resolve(host, port)
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[list[SocketAddress]] = loop.create_future()
+    lookup: asyncio.Future[list[SocketAddress]] = loop.create_future()
 
     def settle(resolved: list[SocketAddress], error: Exception | None) -> None:
-        if found.done():
+        if lookup.done():
             return
         if error is not None:
-            found.set_exception(error)
+            lookup.set_exception(error)
         else:
-            found.set_result(resolved)
+            lookup.set_result(resolved)
 
     def main() -> None:
         resolved: list[SocketAddress] = []
@@ -277,81 +272,81 @@ async def resolve(host: str, port: int) -> list[SocketAddress]:
             loop.call_soon_threadsafe(settle, resolved, failure)
 
     threading.Thread(target=main, daemon=True, name="agent-lookup").start()
-    return await found
+    return await lookup
 
 
-_AT_A_TIME = 64 * 1024
-"""Encrypted before the system must take it: a long request is not in memory twice."""
+_ENCRYPTED_BYTES = 64 * 1024
+"""Bytes encrypted at a time, so that a long request is not in memory twice."""
 
 
 class TlsSocket(AioSocket):
-    """A TLS connection. Nothing may be sent or received before `shake`."""
+    """A TLS connection. `handshake` comes before anything is sent or received."""
 
-    __slots__ = ("_incoming", "_outgoing", "_shaken", "_tls")
+    __slots__ = ("_incoming", "_is_established", "_outgoing", "_tls")
 
     def __init__(self, context: ssl.SSLContext, name: str) -> None:
         super().__init__()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
-        self._shaken = False
+        self._is_established = False
 
-    async def shake(self) -> None:
-        """Perform the handshake. Raises what is wrong with the other side."""
-        self._go_on_shaking()
-        while not self._shaken:
+    async def handshake(self) -> None:
+        """Perform the TLS handshake. Raises the SSLError or OSError that it fails with."""
+        self._continue_handshake()
+        while not self._is_established:
             if self.error is not None:
                 try:
                     raise self.error
                 finally:
-                    self.error = None  # or the error's frames and this connection keep each other alive
+                    self.error = None  # the error's frames and this connection would keep each other alive
             if self.ended:
                 raise OSError("the server closed the connection during the TLS handshake")
-            await self._news()
+            await self._wait_for_data()
 
-    def _go_on_shaking(self) -> None:
+    def _continue_handshake(self) -> None:
         try:
             self._tls.do_handshake()
-            self._shaken = True
+            self._is_established = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            self._broken(error)
+            self._fail(error)
         self._flush()
 
-    async def _news(self) -> None:
+    async def _wait_for_data(self) -> None:
         self.reader = self.loop.create_future()
         try:
             await self.reader
         finally:
             self.reader = None
 
-    # For the loop
+    # Callbacks of the loop
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
         self._incoming.write(self.buffer[:nbytes])
-        if not self._shaken:
-            self._go_on_shaking()
-        if self._shaken:  # what followed the handshake may have come with it
+        if not self._is_established:
+            self._continue_handshake()
+        if self._is_established:  # data may arrive together with the end of the handshake
             self._decrypt()
         wake(self.reader)
 
     def _decrypt(self) -> None:
         try:
             while data := self._tls.read(len(self.buffer)):
-                self._keep(data)
-            self.ended = True  # the other side has said that there is no more
+                self._store(data)
+            self.ended = True  # close_notify
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
             self.ended = True
         except ssl.SSLError as error:
-            self._broken(error)
+            self._fail(error)
         if self._outgoing.pending:
             self._flush()
 
-    def _broken(self, error: ssl.SSLError) -> None:
-        self.error = error.with_traceback(None)  # whose frames would hold this connection, in a cycle
+    def _fail(self, error: ssl.SSLError) -> None:
+        self.error = error.with_traceback(None)  # its frames would hold this connection, in a cycle
         self.ended = True
 
     def _flush(self) -> None:
@@ -359,12 +354,12 @@ class TlsSocket(AioSocket):
         if data and not self.transport.is_closing():
             self.transport.write(data)
 
-    # For the pool
+    # Methods for the pool
 
     @override
     async def send(self, data: memoryview) -> None:
-        for start in range(0, len(data), _AT_A_TIME):
-            await self._send_piece(data[start : start + _AT_A_TIME])
+        for start in range(0, len(data), _ENCRYPTED_BYTES):
+            await self._send_piece(data[start : start + _ENCRYPTED_BYTES])
 
     async def _send_piece(self, data: memoryview) -> None:
         while data:
@@ -372,11 +367,11 @@ class TlsSocket(AioSocket):
                 raise OSError("the connection is lost")
             try:
                 data = data[self._tls.write(data) :]
-            except ssl.SSLWantReadError:  # the other side wants new keys before it reads on
+            except ssl.SSLWantReadError:  # the server renegotiates keys before it reads more
                 self._flush()
                 if self.ended:
                     raise OSError("the connection is lost") from None
-                await self._news()
+                await self._wait_for_data()
             except ssl.SSLError as error:
                 raise OSError(str(error)) from None
         self._flush()
@@ -385,11 +380,11 @@ class TlsSocket(AioSocket):
 
 
 async def connect_tls(connected: socket.socket, context: ssl.SSLContext, name: str) -> TlsSocket:
-    """Speak TLS over a connected socket."""
+    """Start TLS over a connected socket."""
     loop = asyncio.get_running_loop()
     _, connection = await loop.create_connection(lambda: TlsSocket(context, name), sock=connected)
     try:
-        await connection.shake()
+        await connection.handshake()
     except BaseException:
         connection.close()
         raise

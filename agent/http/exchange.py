@@ -1,25 +1,241 @@
-"""One HTTP exchange, written once for blocking and asyncio connections.
+"""One HTTP exchange over a keep-alive connection, shared by sync and asyncio.
 
-An exchange is a generator of socket operations: it yields bytes to send, or RECEIVE to get the next bytes (b"" at the
-end of the connection). `connections` and `asyncio_connections` perform them; neither knows HTTP.
+An exchange is a generator of socket operations: CONNECT, RECEIVE, or a view of bytes to send. Retries on stale
+connections, timeouts, error mapping and the pool live here; `connections` and `asyncio_connections` only perform the
+operations.
 """
 
 from __future__ import annotations
 
 import errno
 import sys
-import zlib
-from collections.abc import Generator, Mapping
-from io import BytesIO
-from typing import Any, TypeAlias, TypeVar
+from collections import deque
+from collections.abc import Callable, Generator
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from .. import errors
 from ..engine.wire import Limits, Reply, WireRequest
-from .parser import Address, BadRequest, BadResponse, ResponseReader
+from .parser import BadRequest, BadResponse, BodyBuffer, Decompressor, RequestHead, ResponseParser, decompressor_for
+
+if TYPE_CHECKING:
+    import ssl
+
+KEEPALIVE_SECONDS = 30.0
+"""Idle connections are closed after this many seconds, before servers usually close them."""
+_MAX_IDLE = 1024
+_JOINED_BYTES = 64 * 1024
+"""Bodies up to this size are sent together with the head: one system call instead of two."""
+
+Origin: TypeAlias = tuple[bool, str, int]
+"""Whether TLS is used, host and port."""
+T = TypeVar("T")
+CONNECT: Final = "connect"
+RECEIVE: Final = "receive"
+Operation: TypeAlias = Literal["connect", "receive"] | memoryview
+Steps: TypeAlias = Generator[Operation, Any, T]
+
+
+class PooledConnection(Protocol):
+    idle_since: float
+
+    def is_readable(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=PooledConnection)
+
+
+class ConnectionPool(Generic[C]):
+    """Keep-alive connections by origin. Each connection is in use or idle, never both.
+
+    Threads share a pool without a lock, because an interrupt that left a lock held would hang every later call.
+    """
+
+    def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
+        self._context = context
+        self._max_idle = max_idle_connections()
+        self._idle: dict[Origin, deque[C]] = {}
+        self.open: WeakSet[C] = WeakSet()
+        """All connections, in use or idle."""
+
+    @property
+    def idle(self) -> list[C]:
+        return [connection for queue in list(self._idle.values()) for connection in list(queue)]
+
+    def take_idle(self, origin: Origin) -> C | None:
+        """Take the most recently used connection that is still open."""
+        queue = self._idle.get(origin)
+        while queue:
+            try:
+                connection = queue.pop()
+            except IndexError:  # another thread was faster
+                return None
+            if monotonic() - connection.idle_since < KEEPALIVE_SECONDS and not connection.is_readable():
+                return connection
+            connection.close()
+        return None
+
+    def release(self, origin: Origin, connection: C) -> None:
+        """Keep a connection for the next request to this origin, and close expired ones."""
+        connection.idle_since = now = monotonic()
+        queue = self._idle.get(origin)
+        if queue is None:
+            queue = self._idle.setdefault(origin, deque())
+        queue.append(connection)
+        while queue and (len(queue) > self._max_idle or now - queue[0].idle_since >= KEEPALIVE_SECONDS):
+            try:
+                queue.popleft().close()
+            except IndexError:
+                break
+
+    def close_idle(self) -> None:
+        for queue in list(self._idle.values()):
+            while queue:
+                try:
+                    queue.pop().close()
+                except IndexError:
+                    break
+
+
+def max_idle_connections() -> int:
+    """The limit of idle connections per origin: at most a quarter of the process's file limit."""
+    try:
+        import resource  # lazy: not available on Windows
+    except ImportError:
+        return _MAX_IDLE
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_IDLE if allowed == resource.RLIM_INFINITY else min(_MAX_IDLE, allowed // 4)
+
+
+class Exchange(Generic[C]):
+    """Sends one request and reads its response, whole or piece by piece."""
+
+    __slots__ = (
+        "_body_started",
+        "_decompressor",
+        "_parser",
+        "_pool",
+        "connection",
+        "head",
+        "limits",
+        "request",
+    )
+
+    def __init__(self, pool: ConnectionPool[C], request: WireRequest, head: RequestHead, limits: Limits) -> None:
+        self.request = request
+        self.head = head
+        self.limits = limits
+        self.connection: C | None = None
+        self._pool = pool
+        self._parser = ResponseParser()
+        self._decompressor: Decompressor | None = None
+        self._body_started = False
+
+    @property
+    def status(self) -> int:
+        return self._parser.status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self._parser.headers
+
+    def guard(self, steps: Steps[T]) -> Steps[T]:
+        """Perform steps. On any failure close the connection; raise exceptions as AgentErrors."""
+        try:
+            return (yield from steps)
+        except BaseException as error:
+            if self.connection is not None:
+                self.connection.close()
+                self.connection = None
+            if isinstance(error, Exception) and not isinstance(error, errors.AgentError):
+                raise map_error(error, self.request) from chainable_cause(error)
+            raise
+
+    def start(self) -> Steps[None]:
+        """Send the request and read the head of the response, on an idle connection or a new one."""
+        reused = self._pool.take_idle(self.head.origin)
+        while True:
+            self.connection = reused or (yield CONNECT)
+            parser = self._parser = ResponseParser()
+            try:
+                yield from self._send()
+                while not parser.feed_head((yield RECEIVE)):
+                    pass
+                break
+            except (OSError, BadResponse) as error:
+                if reused is None or parser.started or isinstance(error, TimeoutError):
+                    raise
+                reused.close()  # stale: the server closed the idle connection; send once more on a new one
+                reused = None
+        check_status(parser.status)
+        if encoding := parser.headers.get("content-encoding"):
+            self._decompressor = decompressor_for(encoding)
+
+    def _send(self) -> Steps[None]:
+        body = self.request.body
+        joined = len(body) <= _JOINED_BYTES
+        # Views, because the head holds a key: tracebacks that show local variables must not show it.
+        try:
+            yield memoryview(b"%b%d\r\n\r\n%b" % (self.head.encoded, len(body), body if joined else b""))
+            if not joined:
+                yield memoryview(body)
+        except TimeoutError:
+            raise
+        except OSError:
+            pass  # a server may reply and close before it has read the whole request: read its reply
+
+    def read(self) -> Steps[bytes]:
+        """Read the next piece of the body, b"" at its end."""
+        parser, decompressor = self._parser, self._decompressor
+        piece = b""
+        if not self._body_started:
+            self._body_started = True
+            piece = parser.feed_rest()
+        while True:
+            if piece and decompressor is not None:
+                piece = decompressor.feed(piece)
+            if piece:
+                return piece
+            if parser.complete:
+                break
+            if parser.failure is not None:
+                raise parser.failure
+            data = yield RECEIVE
+            if not data:
+                parser.feed_eof()
+                break
+            piece = parser.feed(data)
+        return b"" if decompressor is None else decompressor.finish()
+
+    def collect(self) -> Steps[Reply]:
+        """Perform the whole exchange and release the connection."""
+        yield from self.start()
+        buffer = BodyBuffer(self.headers, self.limits.max_bytes)
+        while piece := (yield from self.read()):
+            buffer.add(piece)
+        self.release()
+        return Reply(self._parser.status, self._parser.headers, buffer.join())
+
+    def release(self) -> None:
+        """Return the connection to the pool if it can carry another request; otherwise close it."""
+        # Cleared first: a connection released twice would carry two requests at once.
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return
+        if self._parser.complete and self._parser.keep_alive:
+            self._pool.release(self.head.origin, connection)
+        else:
+            connection.close()
+
+
+# Errors
 
 
 def check_status(status: int) -> None:
-    """Refuse a status that only a proxy sends."""
+    """Raise for a status that only a proxy sends."""
     if status == 407:
         raise errors.ConnectionError("proxy authentication required (status 407)", retryable=False)
 
@@ -29,22 +245,21 @@ def describe(error: Exception, request: WireRequest) -> str:
     return f"{request.target}: {detail}" if request.target else detail
 
 
-def unsendable(error: Exception) -> errors.ConfigurationError:
-    """A request that cannot be sent. A library's own message may quote a header, and so a key."""
-    if isinstance(error, BadRequest):
-        return errors.ConfigurationError(
-            f"The request cannot be sent: {error.detail}.", field=error.field, fix="Check URL and headers."
-        )
+def request_error(error: Exception) -> errors.ConfigurationError:
+    """The error for a request that cannot be sent. A library's own message may quote a header, and so a key."""
+    known = isinstance(error, BadRequest)
     return errors.ConfigurationError(
-        f"The request cannot be sent: {type(error).__name__}.", field="base_url", fix="Check URL and headers."
+        f"The request cannot be sent: {error.detail if known else type(error).__name__}.",  # type: ignore[attr-defined]
+        field=error.field if known else "base_url",  # type: ignore[attr-defined]
+        fix="Check URL and headers.",
     )
 
 
 def map_error(error: Exception, request: WireRequest) -> Exception:
-    """A socket or protocol error as an AgentError. Any other exception is a bug and is raised as it is."""
+    """Map a socket or protocol error to an AgentError. Any other exception is a bug and is raised unchanged."""
     match error:
         case BadRequest():
-            return unsendable(error)
+            return request_error(error)
         case BadResponse():
             return errors.ConnectionError(describe(error, request))
         case OSError(errno=errno.EMFILE | errno.ENFILE):
@@ -52,13 +267,13 @@ def map_error(error: Exception, request: WireRequest) -> Exception:
         case TimeoutError():
             return errors.TimeoutError(describe(error, request))
         case OSError() | UnicodeError():
-            return errors.ConnectionError(describe(error, request), retryable=not is_untrusted(error))
+            return errors.ConnectionError(describe(error, request), retryable=not is_certificate_error(error))
         case _:
             raise error
 
 
-def cause_of(error: Exception) -> Exception | None:
-    """The cause to chain; None for a parser error, whose frames hold the vendor's words."""
+def chainable_cause(error: Exception) -> Exception | None:
+    """The cause to chain; None for a parser error, whose frames hold response data."""
     return None if isinstance(error, BadResponse) else error
 
 
@@ -73,11 +288,11 @@ _CERTIFICATE_ALERTS = (
     "ALERT_UNKNOWN_CA",
     "ALERT_UNSUPPORTED_CERTIFICATE",
 )
-"""Alerts that refuse a client certificate, or the lack of one, as OpenSSL names them. None goes away by itself."""
+"""TLS alerts about a missing or rejected client certificate, as OpenSSL names them. All are permanent."""
 
 
-def is_untrusted(error: BaseException) -> bool:
-    """Whether a certificate was refused, the server's or ours. It will not be accepted next time either."""
+def is_certificate_error(error: BaseException) -> bool:
+    """Whether a server or client certificate was rejected. A retry cannot help."""
     ssl = sys.modules.get("ssl")  # not loaded: no certificate was verified
     cause: BaseException | None = error if ssl is not None else None
     while cause is not None:
@@ -87,204 +302,3 @@ def is_untrusted(error: BaseException) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
-
-
-MAX_RATIO = 100
-_SMALL = 64 * 1024
-"""Below this size no ratio is suspicious."""
-
-
-class Inflater:
-    """Unpacks gzip and deflate."""
-
-    __slots__ = ("_encoding", "_packed", "_unpacked", "_zlib")
-
-    def __init__(self, encoding: str) -> None:
-        self._encoding = encoding
-        self._zlib: Any = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        self._packed = 0
-        self._unpacked = 0
-
-    def feed(self, chunk: bytes) -> bytes:
-        self._packed += len(chunk)
-        data = self._unpack(chunk)
-        while self._zlib.eof and (rest := self._zlib.unused_data):
-            # gzip may be several packages in a row: some servers close one with every flush
-            self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
-            data += self._unpack(rest)
-        return data
-
-    def _unpack(self, chunk: bytes) -> bytes:
-        limit = max(_SMALL, self._packed * MAX_RATIO)
-        try:
-            # One more than allowed tells that there is more; and zero would mean no limit.
-            data: bytes = self._zlib.decompress(chunk, limit - self._unpacked + 1)
-        except zlib.error as error:
-            raise errors.ProtocolError(f"the answer's {self._encoding} encoding is broken") from error
-        self._unpacked += len(data)
-        if self._unpacked > limit or self._zlib.unconsumed_tail:
-            raise errors.ProtocolError(f"the answer unpacks to more than {MAX_RATIO} times its size", retryable=False)
-        return data
-
-    def finish(self) -> bytes:
-        """What is left at the end, once; a stream that was cut is an error."""
-        if self._zlib is None:
-            return b""
-        data: bytes = self._zlib.flush()
-        if self._packed and not self._zlib.eof:
-            raise errors.ProtocolError(f"the answer's {self._encoding} encoding was cut off")
-        self._zlib = None
-        return data
-
-
-def inflater_for(encoding: str | None) -> Inflater | None:
-    """An inflater for a Content-Encoding header; None if the bytes are plain."""
-    name = (encoding or "identity").strip().lower()
-    if name in ("", "identity"):
-        return None
-    if name in ("gzip", "x-gzip", "deflate"):
-        return Inflater(name)
-    raise errors.ProtocolError(f"the answer came in the encoding {name!r}, which was not asked for", retryable=False)
-
-
-class Collector:
-    """Collects the pieces of a body and raises when they exceed the limit."""
-
-    __slots__ = ("_buffer", "_first", "_max_bytes", "_size")
-
-    def __init__(self, headers: Mapping[str, str], max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._first = b""
-        self._buffer: BytesIO | None = None
-        """The whole body once it has come in several pieces: joining a list would need twice the memory."""
-        self._size = 0
-        announced = headers.get("content-length", "")
-        if announced.isdigit() and int(announced) > max_bytes:
-            raise self._too_large()
-
-    def add(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size > self._max_bytes:
-            self._first, self._buffer = b"", None  # the error must not keep the megabytes alive
-            raise self._too_large()
-        if self._buffer is not None:
-            self._buffer.write(piece)
-        elif self._first:
-            self._buffer = BytesIO()
-            self._buffer.write(self._first)
-            self._buffer.write(piece)
-        else:
-            self._first = piece
-
-    def finish(self) -> bytes:
-        return self._first if self._buffer is None else self._buffer.getvalue()
-
-    def _too_large(self) -> errors.ProtocolError:
-        return errors.ProtocolError(f"the answer is larger than {self._max_bytes} bytes", retryable=False)
-
-
-T = TypeVar("T")
-RECEIVE = None
-Exchange: TypeAlias = Generator[memoryview | None, bytes, T]
-
-_JOINED_BYTES = 64 * 1024
-"""Bodies up to this size are sent together with the head: one system call instead of two."""
-
-
-class StaleConnection(Exception):
-    """The server closed a kept-alive connection before it sent a byte of the response."""
-
-
-class ResponseExchange:
-    """Sends one request and reads its response, whole or piece by piece."""
-
-    __slots__ = ("_address", "_inflater", "_reader", "_received", "_request", "_rest_taken", "_reused", "max_bytes")
-
-    def __init__(self, request: WireRequest, address: Address, limits: Limits, *, reused: bool) -> None:
-        self.max_bytes = limits.max_bytes
-        self._request = request
-        self._address = address
-        self._reader = ResponseReader()
-        self._inflater: Inflater | None = None
-        self._reused = reused
-        self._received = False
-        self._rest_taken = False
-
-    @property
-    def status(self) -> int:
-        return self._reader.status
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return self._reader.headers
-
-    @property
-    def keeps_connection(self) -> bool:
-        """Whether the response was read to its end and the connection can carry another request."""
-        return self._reader.complete and self._reader.reusable
-
-    def start(self) -> Exchange[None]:
-        """Send the request and read the head of the response, past interim responses."""
-        try:
-            yield from self._send()
-            yield from self._read_head()
-        except TimeoutError:
-            raise
-        except (OSError, BadResponse) as error:
-            if self._reused and not self._received:
-                raise StaleConnection from error
-            raise
-        check_status(self.status)
-        self._inflater = inflater_for(self.headers.get("content-encoding"))
-
-    def _send(self) -> Exchange[None]:
-        body = self._request.body
-        # Views, because the head holds a key: tracebacks that show local variables must not show it.
-        try:
-            if len(body) <= _JOINED_BYTES:
-                yield memoryview(self._address.request(body) + body)
-            else:
-                yield memoryview(self._address.request(body))
-                yield memoryview(body)
-        except TimeoutError:
-            raise
-        except OSError:
-            pass  # a server may reply and close before it has read the whole request: read its reply
-
-    def _read_head(self) -> Exchange[None]:
-        reader = self._reader
-        while data := (yield RECEIVE):
-            self._received = True
-            if reader.take_head(data):
-                return
-        reader.end()
-        raise BadResponse("the server closed the connection")
-
-    def read(self) -> Exchange[bytes]:
-        """The next piece of the body, b"" at its end."""
-        reader = self._reader
-        if not self._rest_taken:
-            self._rest_taken = True
-            if piece := self._inflate(reader.rest()):
-                return piece
-        while not reader.complete:
-            if reader.failure is not None:
-                raise reader.failure
-            data = yield RECEIVE
-            if not data:
-                reader.end()
-                break
-            if piece := self._inflate(reader.take(data)):
-                return piece
-        return b"" if self._inflater is None else self._inflater.finish()
-
-    def _inflate(self, piece: bytes) -> bytes:
-        return piece if self._inflater is None or not piece else self._inflater.feed(piece)
-
-    def collect(self) -> Exchange[Reply]:
-        """The whole exchange: send, and read the response to its end."""
-        yield from self.start()
-        collector = Collector(self.headers, self.max_bytes)
-        while piece := (yield from self.read()):
-            collector.add(piece)
-        return Reply(self.status, self.headers, collector.finish())

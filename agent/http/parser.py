@@ -1,15 +1,19 @@
-"""HTTP/1.1 as bytes: the head of a request, and an incremental parser for its response.
+"""HTTP/1.1 messages: request heads, an incremental response parser, decompression and body buffers.
 
-It covers what calling a model needs: one POST, one response, no upgrades. It accepts what h11 accepts, which the tests
-compare it with.
+It supports one POST with one response and no protocol upgrades. It accepts the same responses as h11, which the tests
+use as the reference.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import zlib
+from collections.abc import Mapping
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from .. import errors
 from ..engine.wire import Headers
 from ..types.secrets import RESERVED_HEADERS
 
@@ -17,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_HEAD_BYTES = 100 * 1024
-"""The longest head, or trailer, taken from a server."""
+"""Size limit of a response head, and of a trailer."""
 MAX_CHUNK_LINE_BYTES = 8 * 1024
-"""The longest line that announces a chunk."""
+"""Size limit of a chunk-size line."""
 
-# Blank lines, header lines and chunk lines as the RFC has them and as servers in the wild write them.
+# As in RFC 9112, but also with the bare line feeds that some servers send.
 _BLANK_LINE = re.compile(rb"\r?\n")
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _STATUS = re.compile(r"HTTP/([0-9]\.[0-9]) ([1-9][0-9]{2})(?: [^\x00\r\n]*)?\r?\n")
@@ -37,11 +41,11 @@ _RESERVED = frozenset(name.encode() for name in RESERVED_HEADERS)
 
 
 class BadResponse(Exception):
-    """What came is not an HTTP response, or not all of one."""
+    """Invalid or incomplete HTTP response."""
 
 
 class BadRequest(ValueError):
-    """The request cannot be sent. `detail` says why, without quoting a value that may be a key."""
+    """Request that HTTP cannot carry. `detail` states the reason without quoting a value that may be a key."""
 
     def __init__(self, detail: str, *, field: str) -> None:
         super().__init__(detail)
@@ -50,114 +54,127 @@ class BadRequest(ValueError):
 
 
 def check_header(name: bytes, value: bytes) -> None:
-    """Refuse a header that HTTP does not allow, or that the connection sets itself."""
+    """Reject a header that HTTP does not allow, or that the client sets itself."""
     if not _NAME.fullmatch(name):
-        raise BadRequest("the name of a header has a character that HTTP does not allow", field="headers")
+        raise BadRequest("a header name contains a character that HTTP does not allow", field="headers")
     if name.lower() in _RESERVED:
         raise BadRequest(f"the header {name.decode()} is set by the HTTP client", field="headers")
     if not _VALUE.fullmatch(value):
-        raise BadRequest(f"the header {name.decode()} has a character that HTTP does not allow", field="headers")
+        raise BadRequest(f"the header {name.decode()} contains a character that HTTP does not allow", field="headers")
 
 
-class Address:
-    """Where a URL leads, worked out once: an origin to connect to, and a head that lacks only the body's length."""
+class RequestHead:
+    """Origin and encoded head of requests to one URL. The encoded head ends before the value of Content-Length."""
 
-    __slots__ = ("head", "host", "origin", "port", "secure")
+    __slots__ = ("encoded", "host", "origin", "port", "secure")
 
     def __init__(self, url: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         try:
             parts = urlsplit(url)
             port, host = parts.port, parts.hostname
         except ValueError:
-            raise BadRequest("the URL cannot be read", field="base_url") from None
+            raise BadRequest("the URL is invalid", field="base_url") from None
         if parts.scheme not in ("http", "https") or not host or not host.isascii() or port == 0:
-            raise BadRequest("the URL does not begin with http:// or https:// and a host", field="base_url")
+            raise BadRequest("the URL does not start with http:// or https:// and a host", field="base_url")
         self.secure = parts.scheme == "https"
         self.host = host
         self.port = port or (443 if self.secure else 80)
         self.origin = (self.secure, self.host, self.port)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        shown = f"[{host}]" if ":" in host else host
+        bracketed = f"[{host}]" if ":" in host else host
         if not _TARGET.fullmatch(target):
-            raise BadRequest("the URL has a character that HTTP does not allow", field="base_url")
-        lines = [(b"host", (shown if port is None else f"{shown}:{port}").encode())]
+            raise BadRequest("the URL contains a character that HTTP does not allow", field="base_url")
+        lines = [(b"host", (bracketed if port is None else f"{bracketed}:{port}").encode())]
         for name, value in headers:
             check_header(name, value)
             lines.append((name, value))
         if not any(name.lower() == b"accept-encoding" for name, _ in lines):
             lines.append((b"accept-encoding", b"identity"))
-        written = b"".join(b"%b: %b\r\n" % line for line in lines)
-        self.head = b"POST %b HTTP/1.1\r\n%bcontent-length: " % (target.encode(), written)
-
-    def request(self, body: bytes) -> bytes:
-        """The head for this body; the body itself follows it."""
-        return b"%b%d\r\n\r\n" % (self.head, len(body))
+        fields = b"".join(b"%b: %b\r\n" % line for line in lines)
+        self.encoded = b"POST %b HTTP/1.1\r\n%bcontent-length: " % (target.encode(), fields)
 
 
-_UNTIL_THE_END = -1
+_UNTIL_EOF = -1
 _CHUNKED = -2
 
 
-class ResponseReader:
+class ResponseParser:
     """Incremental parser for one HTTP response.
 
-    `take_head` until it returns True, then `take` for each further piece; `end` when the bytes have ended. `complete`
-    says that the whole body has come, `reusable` that the connection can carry another request. Bytes that came before
-    something broke are handed out first; what broke is in `failure` then.
+    Call `feed_head` until it returns True, then `feed_rest` once and `feed` for each further piece; `feed_eof` at the
+    end of the connection. Valid body bytes before an error are returned first; `failure` then holds the error.
     """
 
-    __slots__ = ("_held", "_in_chunk", "_left", "_trailing", "complete", "failure", "headers", "reusable", "status")
+    __slots__ = (
+        "_buffer",
+        "_in_trailer",
+        "_missing",
+        "_missing_in_chunk",
+        "complete",
+        "failure",
+        "headers",
+        "keep_alive",
+        "started",
+        "status",
+    )
 
     def __init__(self) -> None:
+        self.started = False
+        """Whether any byte of the response has arrived."""
+        self.complete = False
+        """Whether the whole body has arrived."""
+        self.keep_alive = False
+        """Whether the connection can carry another request."""
         self.failure: BadResponse | None = None
-        """What is wrong behind what has been handed out: to be raised before more is asked for."""
+        """The error after the bytes returned last, to be raised before more are received."""
         self.status = 0
         self.headers = Headers()
-        self.complete = False
-        self.reusable = False
-        self._held = b""
-        """Bytes that cannot be understood before more have come."""
-        self._left = 0
-        """How many bytes of the body are missing, if that is known."""
-        self._in_chunk = 0
-        """Bytes missing of the current chunk, the line break after it included."""
-        self._trailing = False
+        self._buffer = b""
+        """Received bytes that cannot be parsed yet."""
+        self._missing = 0
+        """Missing bytes of the body, or one of the constants above."""
+        self._missing_in_chunk = 0
+        """Missing bytes of the current chunk, including its line break."""
+        self._in_trailer = False
 
     # The head
 
-    def take_head(self, data: bytes) -> bool:
-        """Whether the head is complete. What followed it is then had with `rest`."""
-        held = self._held + data if self._held else data
-        looked_at = max(0, len(self._held) - 3)
-        while (end := _END_OF_HEAD.search(held, looked_at)) is not None:
+    def feed_head(self, data: bytes) -> bool:
+        """Parse bytes of the head, past interim responses. Returns whether the head is complete."""
+        if not data:
+            self.feed_eof()
+        self.started = True
+        buffer = self._buffer + data if self._buffer else data
+        searched = max(0, len(self._buffer) - 3)
+        while (end := _END_OF_HEAD.search(buffer, searched)) is not None:
             if end.end() > MAX_HEAD_BYTES:
-                raise BadResponse("the head of the response is too long")
-            self._read_head(held[: end.end()].decode("latin-1"))
-            held = held[end.end() :]
+                raise BadResponse("the response head is too long")
+            self._parse_head(buffer[: end.end()].decode("latin-1"))
+            buffer = buffer[end.end() :]
             if self.status >= 200:
-                self._held = held
+                self._buffer = buffer
                 return True
             if self.status == 101:
-                raise BadResponse("the server changes to another protocol")
-            self.headers = Headers()  # it only says that an answer is coming
-            looked_at = 0
-        if len(held) > MAX_HEAD_BYTES:
-            raise BadResponse("the head of the response is too long")
-        if held[:5] != b"HTTP/"[: len(held)]:
-            raise BadResponse("what came is not HTTP")
-        self._held = held
+                raise BadResponse("the server switched to another protocol")
+            self.headers = Headers()
+            searched = 0
+        if len(buffer) > MAX_HEAD_BYTES:
+            raise BadResponse("the response head is too long")
+        if buffer[:5] != b"HTTP/"[: len(buffer)]:
+            raise BadResponse("the response is not HTTP")
+        self._buffer = buffer
         return False
 
-    def _read_head(self, head: str) -> None:
+    def _parse_head(self, head: str) -> None:
         status = _STATUS.match(head)
         if status is None:
             raise BadResponse("the response has no status line")
         begin = status.end()
         if _FIELDS.fullmatch(head, begin) is None:
-            head = _FOLDED.sub(" ", head[begin:])  # lines that go on in the next one are obsolete, but seen
+            head = _FOLDED.sub(" ", head[begin:])  # folded header lines are obsolete, but still seen
             begin = 0
             if _FIELDS.fullmatch(head) is None:
-                raise BadResponse("the response has a header that cannot be read")
+                raise BadResponse("the response has an invalid header")
         self.status = int(status[2])
         headers = self.headers
         for name, value in _FIELD.findall(head, begin):
@@ -165,20 +182,19 @@ class ResponseReader:
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         if self.status < 200:
             return
-        self._frame()
-        self.reusable = status[1] == "1.1" and "close" not in headers.get("connection", "").lower()
+        self._detect_body_length()
+        self.keep_alive = status[1] == "1.1" and "close" not in headers.get("connection", "").lower()
 
-    def _frame(self) -> None:
-        """How the body's end is found."""
+    def _detect_body_length(self) -> None:
         headers = self.headers
         length = headers.get("content-length")
         if length is not None and not length.isdecimal():
             lengths = {each.strip() for each in length.split(",")}
             headers["content-length"] = length = lengths.pop()
             if lengths:
-                raise BadResponse("the response has two lengths")
+                raise BadResponse("the response has two different content lengths")
         if length is not None and not _LENGTH.fullmatch(length):
-            raise BadResponse("the response has no readable length")
+            raise BadResponse("the response has an invalid content length")
         encoding = headers.get("transfer-encoding")
         if encoding is not None:
             headers["transfer-encoding"] = encoding = encoding.lower()
@@ -187,47 +203,47 @@ class ResponseReader:
         if self.status in (204, 304):
             self.complete = True
         elif encoding is not None:
-            self._left = _CHUNKED
+            self._missing = _CHUNKED
         elif length is not None:
-            self._left = int(length)
-            self.complete = self._left == 0
+            self._missing = int(length)
+            self.complete = self._missing == 0
         else:
-            self._left = _UNTIL_THE_END
+            self._missing = _UNTIL_EOF
 
     # The body
 
-    def rest(self) -> bytes:
-        """What came of the body together with the head."""
-        data, self._held = self._held, b""
-        return self.take(data) if data or self.complete else b""
+    def feed_rest(self) -> bytes:
+        """Return the body bytes that arrived together with the head."""
+        data, self._buffer = self._buffer, b""
+        return self.feed(data) if data or self.complete else b""
 
-    def take(self, data: bytes) -> bytes:
-        """What of these bytes belongs to the body."""
+    def feed(self, data: bytes) -> bytes:
+        """Return the body bytes in received data."""
         if self.failure is not None:
             raise self.failure
         if self.complete:
-            self.reusable = self.reusable and not data  # nobody asked for more
+            self.keep_alive = self.keep_alive and not data  # unsolicited bytes
             return b""
-        left = self._left
-        if left == _CHUNKED:
-            return self._take_chunks(data)
-        if left == _UNTIL_THE_END:
-            self.reusable = False
+        missing = self._missing
+        if missing == _CHUNKED:
+            return self._feed_chunks(data)
+        if missing == _UNTIL_EOF:
+            self.keep_alive = False
             return data
         size = len(data)
-        if size < left:
-            self._left = left - size
+        if size < missing:
+            self._missing = missing - size
             return data
         self.complete = True
-        self._left = 0
-        if size > left:
-            self.reusable = False
-            return data[:left]
+        self._missing = 0
+        if size > missing:
+            self.keep_alive = False
+            return data[:missing]
         return data
 
-    def _take_chunks(self, data: bytes) -> bytes:
-        if self._held:
-            data, self._held = self._held + data, b""
+    def _feed_chunks(self, data: bytes) -> bytes:
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
         pieces: list[bytes] = []
         try:
             self._split_chunks(data, pieces)
@@ -240,81 +256,176 @@ class ResponseReader:
     def _split_chunks(self, data: bytes, pieces: list[bytes]) -> None:
         size = len(data)
         at = 0
-        if self._in_chunk and not self._trailing:
-            at = self._take_rest_of_chunk(data, pieces)
+        if self._missing_in_chunk and not self._in_trailer:
+            at = self._finish_chunk(data, pieces)
         while at < size and not self.complete:
-            if self._trailing:
-                self._take_trailer(data[at:])
+            if self._in_trailer:
+                self._skip_trailer(data[at:])
                 break
             line = _CHUNK.match(data, at)
             if line is None:
-                self._hold_line(data[at:])
+                self._buffer_chunk_line(data[at:])
                 break
             start = line.end()
             length = int(line[1], 16)
             if length == 0:
-                self._trailing = True
+                self._in_trailer = True
                 at = start
                 continue
             stop = start + length
             if stop + 2 > size:
                 pieces.append(data[start:stop])
-                self._in_chunk = stop + 2 - size
+                self._missing_in_chunk = stop + 2 - size
                 if stop < size and data[stop] != 13:
-                    raise BadResponse("a chunk of the response is longer than it says")
+                    raise BadResponse("a chunk of the response is longer than its size")
                 break
             pieces.append(data[start:stop])
             if data[stop : stop + 2] != b"\r\n":
-                raise BadResponse("a chunk of the response is longer than it says")
+                raise BadResponse("a chunk of the response is longer than its size")
             at = stop + 2
 
-    def _take_rest_of_chunk(self, data: bytes, pieces: list[bytes]) -> int:
-        """The end of a chunk that was begun before; how many bytes that took."""
-        missing = self._in_chunk
+    def _finish_chunk(self, data: bytes, pieces: list[bytes]) -> int:
+        """Parse the end of a chunk that started in earlier data. Returns the number of bytes consumed."""
+        missing = self._missing_in_chunk
         size = len(data)
         if missing > 2:
             pieces.append(data[: missing - 2])
         taken = min(size, missing)
         ending = data[max(0, missing - 2) : taken]
         if ending != b"\r\n"[2 - min(2, missing) :][: len(ending)]:
-            raise BadResponse("a chunk of the response is longer than it says")
-        self._in_chunk = missing - taken
+            raise BadResponse("a chunk of the response is longer than its size")
+        self._missing_in_chunk = missing - taken
         return taken
 
-    def _hold_line(self, rest: bytes) -> None:
-        """The line that announces a chunk is not complete, or not one."""
+    def _buffer_chunk_line(self, rest: bytes) -> None:
+        """Keep an incomplete chunk-size line."""
         if b"\r\n" in rest or len(rest) > MAX_CHUNK_LINE_BYTES:
-            raise BadResponse("a chunk of the response has no readable size")
-        self._held = rest
+            raise BadResponse("the response has an invalid chunk size")
+        self._buffer = rest
 
-    def _take_trailer(self, rest: bytes) -> None:
-        """After the last chunk: headers that nobody reads, and a blank line."""
+    def _skip_trailer(self, rest: bytes) -> None:
+        """Skip the trailer fields after the last chunk."""
         blank = _BLANK_LINE.match(rest)
         if blank is not None:
             end = blank.end()
         else:
-            found = _END_OF_HEAD.search(rest)
-            if found is None:
+            end_of_trailer = _END_OF_HEAD.search(rest)
+            if end_of_trailer is None:
                 if len(rest) > MAX_HEAD_BYTES:
-                    raise BadResponse("the trailer of the response is too long")
-                self._held = rest
+                    raise BadResponse("the response trailer is too long")
+                self._buffer = rest
                 return
-            end = found.end()
+            end = end_of_trailer.end()
             if _FIELDS.fullmatch(_FOLDED.sub(" ", rest[:end].decode("latin-1"))) is None:
-                raise BadResponse("the response has a trailer that cannot be read")
+                raise BadResponse("the response has an invalid trailer")
         self.complete = True
         if len(rest) > end:
-            self.reusable = False
+            self.keep_alive = False
 
-    def end(self) -> None:
-        """The bytes have ended. Raises if they ended too early."""
-        self.reusable = False
+    def feed_eof(self) -> None:
+        """Handle the end of the connection. Raises BadResponse if the response is incomplete."""
+        self.keep_alive = False
         if self.complete:
             return
         if self.status < 200:
-            began = "before its head was complete" if self._held else "without sending a response"
-            raise BadResponse(f"the server closed the connection {began}")
-        if self._left != _UNTIL_THE_END:
-            missing = "a part of its chunks" if self._left == _CHUNKED else f"{self._left} bytes"
+            when = "before the response head was complete" if self._buffer else "without sending a response"
+            raise BadResponse(f"the server closed the connection {when}")
+        if self._missing != _UNTIL_EOF:
+            missing = "some chunks" if self._missing == _CHUNKED else f"{self._missing} bytes"
             raise BadResponse(f"the server closed the connection with {missing} of the response missing")
         self.complete = True
+
+
+MAX_RATIO = 100
+"""The highest compression ratio accepted, as a defence against decompression bombs."""
+_SMALL = 64 * 1024
+"""Up to this size any ratio is accepted."""
+
+
+class Decompressor:
+    """Incremental gzip and deflate decompression with a limit on the ratio."""
+
+    __slots__ = ("_compressed", "_decompressed", "_encoding", "_zlib")
+
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
+        self._zlib: Any = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        self._compressed = 0
+        self._decompressed = 0
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._compressed += len(chunk)
+        data = self._decompress(chunk)
+        while self._zlib.eof and (rest := self._zlib.unused_data):
+            # A gzip stream may have several members: some servers end one with every flush.
+            self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
+            data += self._decompress(rest)
+        return data
+
+    def _decompress(self, chunk: bytes) -> bytes:
+        limit = max(_SMALL, self._compressed * MAX_RATIO)
+        try:
+            # One byte more than allowed shows that there is more; zero would mean no limit.
+            data: bytes = self._zlib.decompress(chunk, limit - self._decompressed + 1)
+        except zlib.error as error:
+            raise errors.ProtocolError(f"the response body is not valid {self._encoding}") from error
+        self._decompressed += len(data)
+        if self._decompressed > limit or self._zlib.unconsumed_tail:
+            raise errors.ProtocolError(f"the response decompresses to over {MAX_RATIO} times its size", retryable=False)
+        return data
+
+    def finish(self) -> bytes:
+        """Return the remaining bytes. Raises if the compressed stream is incomplete."""
+        if self._zlib is None:
+            return b""
+        data: bytes = self._zlib.flush()
+        if self._compressed and not self._zlib.eof:
+            raise errors.ProtocolError(f"the {self._encoding} response body is incomplete")
+        self._zlib = None
+        return data
+
+
+def decompressor_for(encoding: str | None) -> Decompressor | None:
+    """The decompressor for a Content-Encoding header; None for `identity`."""
+    name = (encoding or "identity").strip().lower()
+    if name in ("", "identity"):
+        return None
+    if name in ("gzip", "x-gzip", "deflate"):
+        return Decompressor(name)
+    raise errors.ProtocolError(f"the response has the unsupported content encoding {name!r}", retryable=False)
+
+
+class BodyBuffer:
+    """Buffer for the pieces of a body; raises when they exceed the limit."""
+
+    __slots__ = ("_buffer", "_first", "_max_bytes", "_size")
+
+    def __init__(self, headers: Mapping[str, str], max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._first = b""
+        self._buffer: BytesIO | None = None
+        """All pieces from the second one on: joining a list would need twice the memory."""
+        self._size = 0
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length) > max_bytes:
+            raise self._too_large()
+
+    def add(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > self._max_bytes:
+            self._first, self._buffer = b"", None  # the error must not keep the megabytes alive
+            raise self._too_large()
+        if self._buffer is not None:
+            self._buffer.write(piece)
+        elif self._first:
+            self._buffer = BytesIO()
+            self._buffer.write(self._first)
+            self._buffer.write(piece)
+        else:
+            self._first = piece
+
+    def join(self) -> bytes:
+        return self._first if self._buffer is None else self._buffer.getvalue()
+
+    def _too_large(self) -> errors.ProtocolError:
+        return errors.ProtocolError(f"the response is larger than {self._max_bytes} bytes", retryable=False)

@@ -1,7 +1,7 @@
-"""Sockets for sync calls, with deadlines that another thread can cut short.
+"""Sockets for sync calls: Happy Eyeballs, exact deadlines, and cancellation from other threads.
 
-A socket's own timeout restarts with every byte, so a slow drip never ends. Here each system call asks the run how much
-time is left. Nothing here knows HTTP.
+A socket's own timeout restarts with every byte, so a slow drip would never end. Here each system call gets the time
+that the run has left.
 """
 
 from __future__ import annotations
@@ -10,36 +10,38 @@ import os
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.wire import BlockingRun, Cancelled, RunTimeout
 
 if TYPE_CHECKING:
     import ssl
 
-
+RECEIVE_BYTES = 64 * 1024
 ATTEMPT_DELAY = 0.25
-"""Seconds before the next address is tried while the earlier attempts are still pending."""
+"""Happy Eyeballs: seconds before the next address is tried while earlier attempts are pending (RFC 8305)."""
+_MAX_TIMEOUT = 3600.0
+_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+"""Needs no file descriptor of its own, unlike epoll and kqueue."""
 
 
 class SocketAddress(NamedTuple):
-    """What `socket.connect` takes."""
+    """Address family and the argument of `socket.connect`."""
 
     family: int
     address: tuple[Any, ...]
 
 
 def resolve(host: str, port: int) -> list[SocketAddress]:
-    """The host's addresses, alternating between families."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return interleave(list(dict.fromkeys(SocketAddress(info[0], info[4]) for info in found)))
+    """Look up the addresses of a host, alternating between families."""
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return interleave(list(dict.fromkeys(SocketAddress(info[0], info[4]) for info in infos)))
 
 
 def interleave(addresses: list[SocketAddress]) -> list[SocketAddress]:
-    """Alternate between address families, beginning with that of the first address (RFC 8305, section 4)."""
+    """Alternate between address families, starting with that of the first address (RFC 8305, section 4)."""
     families = list(dict.fromkeys(address.family for address in addresses))
     queues = [[address for address in addresses if address.family == family] for family in families]
     longest = max(map(len, queues), default=0)
@@ -47,21 +49,21 @@ def interleave(addresses: list[SocketAddress]) -> list[SocketAddress]:
 
 
 def connect_first(addresses: list[SocketAddress], seconds: float) -> socket.socket:
-    """Connect to the first address that answers. The socket returned does not block."""
+    """Happy Eyeballs: connect to the first address that answers. The returned socket does not block."""
     until = monotonic() + seconds
-    waiting = list(addresses)
+    untried = list(addresses)
     failure = OSError("the host has no address")
     with selectors.DefaultSelector() as selector:
         try:
-            while waiting or selector.get_map():
-                if waiting:
+            while untried or selector.get_map():
+                if untried:
                     try:
-                        pending = _start(waiting.pop(0))
+                        pending = _start(untried.pop(0))
                         selector.register(pending, selectors.EVENT_WRITE)
                     except OSError as error:
                         failure = error
                         continue
-                next_at = monotonic() + ATTEMPT_DELAY if waiting else until
+                next_at = monotonic() + ATTEMPT_DELAY if untried else until
                 while selector.get_map():
                     left = min(next_at, until) - monotonic()
                     ready = [key.fileobj for key, _ in selector.select(max(0.0, left))]
@@ -79,7 +81,7 @@ def connect_first(addresses: list[SocketAddress], seconds: float) -> socket.sock
                         break  # a failed attempt lets the next address start at once
             raise failure
         finally:
-            failure = OSError()  # an error that stays in a frame it refers to is a reference cycle
+            failure = OSError()  # an error kept in a frame that it references is a cycle
             for key in list(selector.get_map().values()):
                 assert isinstance(key.fileobj, socket.socket)
                 key.fileobj.close()
@@ -97,53 +99,50 @@ def _start(address: SocketAddress) -> socket.socket:
     return connecting
 
 
-RECEIVE_BYTES = 64 * 1024
-_LONG = 3600.0
-_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
-"""Needs no file descriptor of its own, unlike epoll and kqueue."""
+class Connection:
+    """A connected socket for sync calls.
 
+    It closes when it is garbage-collected, because an interrupt may come before the pool or a run owns it.
+    """
 
-class LiveSocket:
-    """A connected socket for sync calls."""
-
-    __slots__ = ("_socket",)
+    __slots__ = ("__weakref__", "_socket", "idle_since")
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
+        self.idle_since = 0.0
 
-    @property
-    def secure(self) -> bool:
-        """Whether it speaks TLS."""
-        return hasattr(self._socket, "unwrap")
-
-    @contextmanager
-    def interruptible(self, run: BlockingRun) -> Iterator[None]:
-        """Let another thread end the reads and writes of this block."""
+    def start_tls(self, context: ssl.SSLContext, host: str, timeout: RunTimeout) -> Connection:
+        """Perform the TLS handshake within the timeout."""
+        run = timeout.run
         run.wake = self._interrupt
         try:
-            yield
+            self._socket.settimeout(timeout.seconds())
+            return Connection(context.wrap_socket(self._socket, server_hostname=host))
+        except BaseException:
+            self.close()
+            raise
         finally:
             run.wake = None
 
-    def receive(self, run: BlockingRun, most: int = RECEIVE_BYTES) -> bytes:
+    def receive(self, run: BlockingRun) -> bytes:
         """Receive bytes, b"" at the end. Raises OSError; TimeoutError when the run has no time left."""
         run.wake = self._interrupt
         try:
             while True:
-                self._arm(run)
+                self._set_timeout(run)
                 try:
-                    return self._socket.recv(most)
+                    return self._socket.recv(RECEIVE_BYTES)
                 except TimeoutError:
                     continue
         finally:
             run.wake = None
 
     def send(self, run: BlockingRun, data: memoryview) -> None:
-        """A view, since there is a key in it: a traceback that shows local variables must not show bytes."""
+        """Send a view, not bytes: tracebacks that show local variables must not show the key in it."""
         run.wake = self._interrupt
         try:
             while data:
-                self._arm(run)
+                self._set_timeout(run)
                 try:
                     data = data[self._socket.send(data) :]
                 except TimeoutError:
@@ -151,47 +150,28 @@ class LiveSocket:
         finally:
             run.wake = None
 
-    def _arm(self, run: BlockingRun) -> None:
-        """Setting a socket's timeout is a system call: one that is too short stays, and is looked at when it fires."""
+    def _set_timeout(self, run: BlockingRun) -> None:
+        """Set the socket's timeout. A shorter one is kept to save a system call, and checked when it expires."""
         left = run.seconds_left()
         if left <= 0:
             raise TimeoutError("the time limit passed")
         current = self._socket.gettimeout()
         if current is None or current > left or current < left / 4:
-            self._socket.settimeout(left if left < 0.25 else min(left / 2, _LONG))
+            self._socket.settimeout(left if left < 0.25 else min(left / 2, _MAX_TIMEOUT))
 
     def _interrupt(self) -> None:
-        # On the class: an SSLSocket's own shutdown would forget its TLS state under the reader's feet.
+        """Shut the socket down, from another thread, to end a blocking read or write."""
+        # socket.socket.shutdown, because SSLSocket.shutdown would drop the TLS state that the reader is using.
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-
-class Connection(LiveSocket):
-    """A connection of the pool. It closes when it is dropped: an interrupt may come before anything owns it."""
-
-    __slots__ = ("__weakref__", "idle_since")
-
-    def __init__(self, connected: socket.socket) -> None:
-        super().__init__(connected)
-        self.idle_since = 0.0
-
-    def secured(self, context: ssl.SSLContext, host: str, limit: RunTimeout) -> Connection:
-        """Start TLS. The handshake may take what is left of the limit."""
-        try:
-            with self.interruptible(limit.run):
-                self._socket.settimeout(limit.seconds())
-                return Connection(context.wrap_socket(self._socket, server_hostname=host))
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def closed(self) -> bool:
         return self._socket.fileno() < 0
 
-    def has_news(self) -> bool:
-        """Whether an idle connection is readable, usually because the server closed it. It cannot be reused then."""
-        if self.closed:
+    def is_readable(self) -> bool:
+        """Whether an idle connection has data or EOF, usually because the server closed it. It cannot be reused."""
+        if self._socket.fileno() < 0:
             return True
         with _Selector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
@@ -201,69 +181,48 @@ class Connection(LiveSocket):
         self._socket.close()
 
     def __del__(self) -> None:
-        with suppress(AttributeError, OSError):  # it may be half-made
+        with suppress(AttributeError, OSError):  # the constructor may have been interrupted
             self._socket.close()
 
 
-def connect(host: str, port: int, limit: RunTimeout) -> Connection:
-    """Connect within the limit, name resolution included."""
-    seconds = limit.seconds()
+def connect(host: str, port: int, timeout: RunTimeout) -> Connection:
+    """Resolve the host and connect, in a worker thread, because a name lookup cannot be interrupted.
 
-    def dial() -> socket.socket:
-        connected = connect_first(resolve(host, port), seconds)
-        connected.settimeout(seconds)
-        return connected
-
-    return Connection(attempt(dial, host, limit.run, seconds))
-
-
-class Closable(Protocol):
-    def close(self) -> object: ...
-
-
-C = TypeVar("C", bound=Closable)
-
-
-def attempt(dial: Callable[[], C], host: str, run: BlockingRun, seconds: float) -> C:
-    """Wait for a connection within the limit, and no longer once the run is cancelled."""
-    trying = _Attempt(dial)
-    run.wake = trying.done.set
+    Raises TimeoutError at the limit and Cancelled when the run is cancelled; the attempt then closes the connection
+    that it may still get.
+    """
+    run, seconds = timeout.run, timeout.seconds()
+    attempt = _ConnectAttempt(host, port, seconds)
+    run.wake = attempt.done.set
     try:
-        trying.start()
-        # Asked once more, now that there is something to wake us with.
-        in_time = run.cancelled or trying.done.wait(seconds)
+        threading.Thread(target=attempt.main, daemon=True, name="agent-connect").start()
+        # Checked again, because a cancellation before `wake` was set could not interrupt the wait.
+        in_time = run.cancelled or attempt.done.wait(seconds)
         if run.cancelled:
             raise Cancelled
         if not in_time:
             raise TimeoutError(f"connecting to {host} took too long")
-        return trying.outcome()
+        return Connection(attempt.result())
     except BaseException:
-        trying.abandon()
+        attempt.abandon()
         raise
     finally:
         run.wake = None
 
 
-class _Attempt(Generic[C]):
-    """An attempt to connect, in its own thread: a name lookup cannot be interrupted.
-
-    An abandoned attempt closes the connection that it still gets.
-    """
-
-    def __init__(self, dial: Callable[[], C]) -> None:
-        self._dial = dial
+class _ConnectAttempt:
+    def __init__(self, host: str, port: int, seconds: float) -> None:
+        self._host, self._port, self._seconds = host, port, seconds
         self._lock = threading.Lock()
         self._abandoned = False
-        self._connected: C | None = None
+        self._connected: socket.socket | None = None
         self._error: Exception | None = None
         self.done = threading.Event()
 
-    def start(self) -> None:
-        threading.Thread(target=self._main, daemon=True, name="agent-connect").start()
-
-    def _main(self) -> None:
+    def main(self) -> None:
         try:
-            connected = self._dial()
+            connected = connect_first(resolve(self._host, self._port), self._seconds)
+            connected.settimeout(self._seconds)
             with self._lock:
                 if self._abandoned:
                     connected.close()
@@ -274,7 +233,7 @@ class _Attempt(Generic[C]):
         finally:
             self.done.set()
 
-    def outcome(self) -> C:
+    def result(self) -> socket.socket:
         if self._error is not None:
             try:
                 raise self._error

@@ -17,9 +17,9 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import AsyncBody, Limits, Reply, RunTimeout, SyncBody, WireRequest
-from ..http.connections import KEEPALIVE_SECONDS, Connections, most_idle
-from ..http.exchange import unsendable
-from ..http.parser import Address, BadRequest
+from ..http.connections import SyncConnectionPool
+from ..http.exchange import KEEPALIVE_SECONDS, max_idle_connections, request_error
+from ..http.parser import BadRequest, RequestHead
 from ..providers.base import is_loopback
 from ..providers.codec import secrets_in
 from ..types.secrets import is_credential_header
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     import asyncio
     import ssl
 
-    from ..http.asyncio_connections import AioConnections
+    from ..http.asyncio_connections import AioConnectionPool
 
 
 _MAX_KNOWN_ROUTES = 256
 
 
 class _Route:
-    """Address and proxy of a request, worked out once. It is not printed: a proxy's URL may hold a password."""
+    """RequestHead and proxy of a request, worked out once. It is not printed: a proxy's URL may hold a password."""
 
     __slots__ = ("address", "exposes_key", "proxy")
 
-    def __init__(self, address: Address, proxy: str | None, *, exposes_key: bool) -> None:
+    def __init__(self, address: RequestHead, proxy: str | None, *, exposes_key: bool) -> None:
         self.address = address
         self.proxy = proxy
         self.exposes_key = exposes_key
@@ -84,7 +84,7 @@ class HttpTransport:
     def _begin(self) -> None:
         """Start without connections, in this process."""
         self._pid = os.getpid()
-        self._direct = Connections(self._context)
+        self._direct = SyncConnectionPool(self._context)
         self._clients: dict[_ClientKey, SyncClientCarrier] = {}
         self._loops: _Loops | None = None
         self._closing = weakref.finalize(self, _close_all, self._direct, self._clients, self._pid)
@@ -173,7 +173,9 @@ class HttpTransport:
             "proxy": None if proxy is None else client_proxy(module, proxy, context),
             "trust_env": False,
             "limits": module.Limits(
-                max_connections=None, max_keepalive_connections=most_idle(), keepalive_expiry=KEEPALIVE_SECONDS
+                max_connections=None,
+                max_keepalive_connections=max_idle_connections(),
+                keepalive_expiry=KEEPALIVE_SECONDS,
             ),
             "timeout": module.Timeout(None),
             "cookies": _no_cookies(),
@@ -185,9 +187,9 @@ class HttpTransport:
         found = self._routes.get((request.url, request.headers))
         if found is None:
             try:
-                address, proxy = Address(request.url, request.headers), self._proxies.for_url(request.url)
+                address, proxy = RequestHead(request.url, request.headers), self._proxies.for_url(request.url)
             except BadRequest as error:
-                raise unsendable(error) from None
+                raise request_error(error) from None
             found = _Route(address, proxy, exposes_key=exposes_key(request, address, proxy))
             if len(self._routes) >= _MAX_KNOWN_ROUTES:
                 self._routes.clear()
@@ -223,7 +225,7 @@ def check_clear_text(limits: Limits, *, exposed: bool) -> None:
         )
 
 
-def exposes_key(request: WireRequest, address: Address, proxy: str | None) -> bool:
+def exposes_key(request: WireRequest, address: RequestHead, proxy: str | None) -> bool:
     """Whether a key in the headers would be readable between this machine and the proxy."""
     if proxy is None or address.secure or proxy.startswith("https:") or is_loopback(proxy):
         return False
@@ -278,10 +280,10 @@ def _no_cookies() -> Any:
     return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
 
-def _close_all(direct: Connections, clients: dict[_ClientKey, SyncClientCarrier], owner: int) -> None:
+def _close_all(direct: SyncConnectionPool, clients: dict[_ClientKey, SyncClientCarrier], owner: int) -> None:
     """Close the connections, in the process that made them: after a fork they are still the parent's."""
     if os.getpid() == owner:
-        direct.close()
+        direct.close_idle()
         for client in clients.values():
             client.close()
         clients.clear()
@@ -292,7 +294,7 @@ class _OfLoop:
 
     __slots__ = ("clients", "direct", "keeper")
 
-    def __init__(self, direct: AioConnections) -> None:
+    def __init__(self, direct: AioConnectionPool) -> None:
         self.direct = direct
         self.clients: dict[_ClientKey, AsyncClientCarrier] = {}
         self.keeper = _close_with_loop(self)
@@ -316,11 +318,11 @@ class _Loops:
         return self.by_loop.get(self._running())
 
     async def begin(self) -> _OfLoop:
-        from ..http.asyncio_connections import AioConnections  # lazy: a blocking call needs no event loop
+        from ..http.asyncio_connections import AioConnectionPool  # lazy: a blocking call needs no event loop
 
         for old in [old for old in list(self.by_loop) if old.is_closed()]:  # other threads add theirs
             self.by_loop.pop(old, None)
-        begun = self.by_loop[self._running()] = _OfLoop(AioConnections(self._context))
+        begun = self.by_loop[self._running()] = _OfLoop(AioConnectionPool(self._context))
         await anext(begun.keeper)
         return begun
 
@@ -445,9 +447,9 @@ class HttpClientTransport:
     def _check(self, request: WireRequest, limits: Limits) -> None:
         """Refuse what must not be sent, whatever carries it."""
         try:
-            address = Address(request.url, request.headers)
+            address = RequestHead(request.url, request.headers)
         except BadRequest as error:
-            raise unsendable(error) from None
+            raise request_error(error) from None
         if self._trust_env and not address.secure:
             proxy = ProxySettings.from_environment().for_url(request.url)
             check_clear_text(limits, exposed=exposes_key(request, address, proxy))

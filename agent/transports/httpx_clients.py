@@ -20,7 +20,8 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
-from ..http.exchange import check_status, describe, inflater_for, is_untrusted, map_error
+from ..http.exchange import check_status, describe, is_certificate_error, map_error
+from ..http.parser import decompressor_for
 from .threaded import Head, Stepper, Steps, acollect, collect, open_body
 
 _SET_BY_CLIENT = frozenset((b"accept-encoding", b"content-length", b"host"))
@@ -148,11 +149,11 @@ async def _aclose(response: Any) -> None:
 class _Decoder:
     """Decompresses a body, unless the client has read and decoded it already, as mocks and event hooks do."""
 
-    __slots__ = ("_inflater", "_read")
+    __slots__ = ("_decompressor", "_read")
 
     def __init__(self, response: Any, headers: Mapping[str, str]) -> None:
         self._read: bool = response.is_stream_consumed
-        self._inflater = None if self._read else inflater_for(headers.get("content-encoding"))
+        self._decompressor = None if self._read else decompressor_for(headers.get("content-encoding"))
 
     def chunks(self, response: Any) -> Iterator[bytes]:
         found: Iterator[bytes] = iter((response.content,)) if self._read else response.iter_raw()
@@ -167,10 +168,10 @@ class _Decoder:
                 yield chunk
 
     def feed(self, chunk: bytes) -> bytes:
-        return chunk if self._inflater is None else self._inflater.feed(chunk)
+        return chunk if self._decompressor is None else self._decompressor.feed(chunk)
 
     def finish(self) -> bytes:
-        return b"" if self._inflater is None else self._inflater.finish()
+        return b"" if self._decompressor is None else self._decompressor.finish()
 
 
 class _Connection:
@@ -339,7 +340,7 @@ def _mapped(error: Exception, request: WireRequest) -> Exception:
     if "DecodingError" in names:
         return errors.ProtocolError(describe(error, request))
     if names & {"TransportError", "StreamError"}:
-        return errors.ConnectionError(describe(error, request), retryable=not is_untrusted(error))
+        return errors.ConnectionError(describe(error, request), retryable=not is_certificate_error(error))
     if type(error).__module__.startswith("socksio"):  # an extra, which need not be there
         return errors.ConnectionError(f"invalid reply of the SOCKS proxy: {describe(error, request)}", retryable=False)
     if isinstance(error, RuntimeError) and "closed" in str(error):

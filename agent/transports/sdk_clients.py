@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
-from ..http.exchange import is_untrusted
+from ..http.exchange import is_certificate_error
 from ..providers.sdk_clients import SdkClientKind, identify_client
 from .event_stream import EventStreamDecoder, is_event_stream
 from .threaded import Head, Stepper, Steps, acollect, aopen_body, collect, open_body
@@ -172,7 +172,7 @@ def ours(error: Exception, target: str) -> errors.AgentError:
         # The pool had kept a connection from another event loop. It is gone now, so the next one will be new.
         return errors.ConnectionError(f"{message}; an async client is for one event loop", retryable=True)
     if names & _CONNECTIONS and not misused:
-        return errors.ConnectionError(message, retryable=not is_untrusted(error))
+        return errors.ConnectionError(message, retryable=not is_certificate_error(error))
     return errors.ConfigurationError(
         f"The client cannot send the request: {_described(error)}", field="client", fix="See the cause of this error."
     )

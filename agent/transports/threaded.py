@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody
-from ..http.exchange import Collector
+from ..http.parser import BodyBuffer
 
 if TYPE_CHECKING:
     import asyncio
@@ -253,10 +253,10 @@ async def aopen_body(stepper: Stepper, bodies: list[AsyncBody]) -> AsyncThreadBo
 def collect(body: SyncBody, limits: Limits, timeout: RunTimeout) -> Reply:
     """The whole answer, and the end of its body."""
     try:
-        collector = Collector(body.headers, limits.max_bytes)
+        buffer = BodyBuffer(body.headers, limits.max_bytes)
         while piece := body.read():
-            collector.add(piece)
-        return Reply(body.status, body.headers, collector.finish())
+            buffer.add(piece)
+        return Reply(body.status, body.headers, buffer.join())
     finally:
         body.close()
         body.closed = True
@@ -266,9 +266,9 @@ def collect(body: SyncBody, limits: Limits, timeout: RunTimeout) -> Reply:
 async def acollect(body: AsyncBody, limits: Limits) -> Reply:
     """Async version of `collect`."""
     try:
-        collector = Collector(body.headers, limits.max_bytes)
+        buffer = BodyBuffer(body.headers, limits.max_bytes)
         while piece := await body.read():
-            collector.add(piece)
-        return Reply(body.status, body.headers, collector.finish())
+            buffer.add(piece)
+        return Reply(body.status, body.headers, buffer.join())
     finally:
         await body.aclose()

@@ -15,7 +15,7 @@ import pytest
 
 from agent import Agent, errors
 from agent.engine.wire import Limits, Reply, WireRequest
-from agent.http.connections import most_idle
+from agent.http.exchange import max_idle_connections
 from agent.testing import Answer, LoopbackServer, RawAnswer
 from agent.transports.http import HttpTransport
 from tests.engine.play import END, JSON, SSE, agent_at, completion, sse, streamed_or_whole, token, tokens, whole
@@ -105,7 +105,7 @@ def test_idle_connections_take_at_most_a_quarter_of_the_files_that_may_be_open(
     allowed: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (allowed, allowed))
-    assert most_idle() == kept
+    assert max_idle_connections() == kept
 
 
 @pytest.mark.parametrize("awaits", [True, False], ids=["async", "sync"])

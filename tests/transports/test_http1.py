@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.http.parser import MAX_HEAD_BYTES, Address, BadRequest, BadResponse, ResponseReader
+from agent.http.parser import MAX_HEAD_BYTES, BadRequest, BadResponse, RequestHead, ResponseParser
 
 
 @dataclass
@@ -32,24 +32,24 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
 
 
 def by_us(pieces: list[bytes], *, ends: bool) -> Read | str:
-    reader = ResponseReader()
+    reader = ResponseParser()
     body: list[bytes] = []
     headed = False
     try:
         for piece in pieces:
             if not headed:
-                headed = reader.take_head(piece)
+                headed = reader.feed_head(piece)
                 if headed:
-                    body.append(reader.rest())
+                    body.append(reader.feed_rest())
             else:
-                body.append(reader.take(piece))
+                body.append(reader.feed(piece))
         if reader.failure is not None:
             raise reader.failure
         if ends and not reader.complete:
-            reader.end()
+            reader.feed_eof()
     except BadResponse:
         return "bad"
-    return Read(reader.status, dict(reader.headers), b"".join(body), reader.complete, reader.reusable)
+    return Read(reader.status, dict(reader.headers), b"".join(body), reader.complete, reader.keep_alive)
 
 
 def by_h11(pieces: list[bytes], *, ends: bool) -> Read | str:
@@ -208,23 +208,23 @@ def test_damaged_responses_are_judged_as_h11_judges_them(seed: int) -> None:
 
 
 def test_a_head_without_an_end_is_refused_in_bounded_memory() -> None:
-    reader = ResponseReader()
+    reader = ResponseParser()
     with pytest.raises(BadResponse, match="too long"):
         for _ in range(100):
-            reader.take_head(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1000)
+            reader.feed_head(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1000)
 
 
 def test_the_line_of_a_chunk_without_an_end_is_refused() -> None:
-    reader = ResponseReader()
-    reader.take_head(CHUNKED)
+    reader = ResponseParser()
+    reader.feed_head(CHUNKED)
     with pytest.raises(BadResponse, match="size"):
         for _ in range(100):
-            reader.take(b"0" * 1000)
+            reader.feed(b"0" * 1000)
 
 
 def test_a_header_of_many_blanks_is_read_in_linear_time() -> None:
-    reader = ResponseReader()
-    assert reader.take_head(HEAD + b"x: " + b" \t" * 45_000 + b"y\r\n\r\n")
+    reader = ResponseParser()
+    assert reader.feed_head(HEAD + b"x: " + b" \t" * 45_000 + b"y\r\n\r\n")
     assert reader.headers["x"] == "y"
 
 
@@ -245,7 +245,7 @@ def test_a_header_of_many_blanks_is_read_in_linear_time() -> None:
 )
 def test_nothing_can_be_smuggled_into_a_request(url: str, headers: tuple[tuple[bytes, bytes], ...]) -> None:
     with pytest.raises(BadRequest) as caught:
-        Address(url, headers)
+        RequestHead(url, headers)
     assert "y: z" not in str(caught.value)
 
 
@@ -259,8 +259,8 @@ def test_nothing_can_be_smuggled_into_a_request(url: str, headers: tuple[tuple[b
     ],
 )
 def test_a_request_is_one_that_h11_reads(url: str, host: bytes, line: bytes) -> None:
-    address = Address(url, ((b"authorization", b"Bearer k"),))
-    written = address.request(b"hello") + b"hello"
+    address = RequestHead(url, ((b"authorization", b"Bearer k"),))
+    written = address.encoded + b"5\r\n\r\nhello"
     server = h11.Connection(our_role=h11.SERVER)
     server.receive_data(written)
     request, data = server.next_event(), server.next_event()

@@ -53,6 +53,7 @@ from ..wire import (
     RunTimeout,
     SyncBody,
     SyncTransport,
+    WireRequest,
     deadline_error,
     exchange_deadline,
     read_timeout,
@@ -224,12 +225,10 @@ class SyncRun:
             case Now():
                 return monotonic()
             case Send(request, limits, via):
-                sender = via or self.transport
-                return self._exchange(limits, lambda: sender.send(request, limits, RunTimeout(self)), whole=True)
+                return self._exchange((via or self.transport).send, request, limits, whole=True)
             case Open(request, limits, via):
-                sender = via or self.transport
                 until = exchange_deadline(limits, monotonic())
-                body = self._exchange(limits, lambda: sender.open(request, limits, RunTimeout(self)), whole=False)
+                body = self._exchange((via or self.transport).open, request, limits, whole=False)
                 body.until = until
                 return body
             case Sleep(seconds):
@@ -251,12 +250,14 @@ class SyncRun:
             case _:
                 assert_never(effect)
 
-    def _exchange(self, limits: Limits, act: Callable[[], T], *, whole: bool) -> T:
+    def _exchange(
+        self, send: Callable[[WireRequest, Limits, RunTimeout], T], request: WireRequest, limits: Limits, *, whole: bool
+    ) -> T:
         self.until = reply_deadline(limits, monotonic(), self.deadline, whole=whole)
         if self.seconds_left() <= 0:
             raise reply_timeout(limits, self.deadline, monotonic(), whole=whole)
         try:
-            result = act()
+            result = send(request, limits, RunTimeout(self))
         except Exception:
             if self.cancelled:
                 raise Cancelled from None
