@@ -18,7 +18,7 @@ from ..engine.flow import Emit, Flow, intercept
 from ..models import facts
 from ..providers import Provider
 from ..schemas import CompiledSchema, compile_schema, find_unresolved_reference, is_object_schema, wrap_schema
-from ..schemas.nodes import WRAPPER, unwrap_value
+from ..schemas.dialect import WRAPPER, unwrap_value
 from ..types import AgentRequest, AgentResponse, Part, StreamEvent, TextContent, ToolCall, ToolSpec
 from ..types.messages import OutputMode
 

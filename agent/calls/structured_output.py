@@ -19,7 +19,7 @@ from ..engine.context import Call, Context
 from ..engine.flow import Flow
 from ..engine.wire import parse_json
 from ..providers import Provider
-from ..schemas.nodes import validator_of
+from ..schemas.dialect import create_validator
 from ..types import AgentRequest, AgentResponse, Message
 from .output_modes import plan_output
 
@@ -113,7 +113,7 @@ def _check_json(value: Any, schema: Mapping[str, Any]) -> Any:
     from referencing.exceptions import Unresolvable
 
     try:
-        error = best_match(validator_of(schema).iter_errors(value))
+        error = best_match(create_validator(schema).iter_errors(value))
     except RecursionError:
         raise Misfit("the answer is nested too deeply") from None
     except Unresolvable as unresolvable:

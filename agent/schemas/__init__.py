@@ -26,7 +26,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from ..errors import ConfigurationError
 from ..types import freeze, thaw
 from ..wire_formats import schema_dialect
-from .nodes import WRAPPER, wrapped
+from .dialect import WRAPPER, wrap_value
 from .reader import Restorer, Unresolvable, find_dangling_reference, find_schema_error, resolve, types_of
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def wrap_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of an object whose only property holds the value. Definitions stay where references look for them."""
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     inner = {key: value for key, value in schema.items() if key not in shared}
-    return {**wrapped(_moved(inner)), **{key: _moved(value) for key, value in shared.items()}}
+    return {**wrap_value(_moved(inner)), **{key: _moved(value) for key, value in shared.items()}}
 
 
 def _moved(schema: Any) -> Any:

@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .dialect import SchemaDialect
-from .merge import CannotMerge, conjoin
-from .nodes import (
+from .dialect import (
     INCLUSIVE,
     LIMITS,
     LIMITS_OF_ALL,
@@ -24,17 +22,19 @@ from .nodes import (
     UNUSUAL_PATTERN,
     Location,
     Node,
-    fits,
-    labelled,
-    labels,
-    listing,
-    nullable,
-    path,
-    text_of,
-    told,
-    validator_of,
-    wrapped,
+    SchemaDialect,
+    add_labels,
+    create_validator,
+    describe_limits,
+    encode_literals,
+    is_valid,
+    literal_text,
+    make_nullable,
+    read_labels,
+    reference_path,
+    wrap_value,
 )
+from .merge import CannotMerge, conjoin
 from .reader import (
     ANNOTATIONS,
     BOOKKEEPING,
@@ -85,7 +85,7 @@ class Compiler:
             return {}
         if self._dialect.object_root and compiled.get("type") != "object":
             self.wrapped = True
-            compiled = wrapped(compiled)
+            compiled = wrap_value(compiled)
         if any(definition is None for definition in self._definitions.values()) and self._dialect.recursion is None:
             self._loosen(top, "a definition can never be filled")
         if used := self._used_definitions(compiled):
@@ -140,7 +140,7 @@ class Compiler:
         if not self._dialect.anything:
             return self._loosen(at, "any value is allowed here")
         self._lose(at, "any value is allowed here, so nothing is enforced")
-        return labels(schema)
+        return read_labels(schema)
 
     def _of_types(self, types: Sequence[str], schema: Mapping[str, Any], at: Location) -> Node | None:
         if not types:
@@ -152,7 +152,7 @@ class Compiler:
         return self._any_of([self._typed(kind, bare, at) for kind in kinds], schema)
 
     def _typed(self, kind: str, schema: Mapping[str, Any], at: Location) -> Node | None:
-        node: Node | None = {"type": kind, **labels(schema)}
+        node: Node | None = {"type": kind, **read_labels(schema)}
         assert node is not None
         unsaid = self._limits(kind, schema, node)
         if kind == "object":
@@ -163,7 +163,7 @@ class Compiler:
             return None
         for keyword in unsaid:
             self._lose(at, f"{keyword} is not enforced")
-        return told(node, unsaid)
+        return describe_limits(node, unsaid)
 
     def _limits(self, kind: str, schema: Mapping[str, Any], node: Node) -> dict[str, Any]:
         """Put the limits that are enforced into the node, and return the others."""
@@ -217,7 +217,7 @@ class Compiler:
                 self._optional += 1
                 if self._dialect.all_required:
                     self.altered = True
-                    compiled = nullable(compiled)
+                    compiled = make_nullable(compiled)
             properties[name] = compiled
         self._properties += len(properties)
         # An object that does not say which properties it has is a map, whatever vendors make of it.
@@ -306,7 +306,7 @@ class Compiler:
             if not fits or not all(any(same(value, other) for other in others) for others in lists[1:]):
                 continue
             if kind != "null" and kind not in self._dialect.literals:
-                kind, value, self.altered = "string", text_of(value), True
+                kind, value, self.altered = "string", literal_text(value), True
             group = groups.setdefault(kind, [])
             if not any(same(value, other) for other in group):
                 group.append(value)
@@ -315,15 +315,15 @@ class Compiler:
         self._listed += sum(map(len, groups.values()))
         single = "const" in schema and self._dialect.const
         nodes: list[Node | None] = [
-            {"type": kind} if kind == "null" else {"type": kind, **listing(values, single=single)}
+            {"type": kind} if kind == "null" else {"type": kind, **encode_literals(values, single=single)}
             for kind, values in groups.items()
         ]
         return self._any_of(nodes, schema)
 
     def _fitting(self, values: list[Any], schema: Mapping[str, Any]) -> list[Any]:
         """Limits on listed values need not be enforced: they say which of them are meant."""
-        validator = validator_of(self._root).evolve(schema=schema)
-        return [value for value in values if fits(value, validator)]
+        validator = create_validator(self._root).evolve(schema=schema)
+        return [value for value in values if is_valid(value, validator)]
 
     # Unions, intersections, references
 
@@ -369,13 +369,13 @@ class Compiler:
                 continue
             flat = node["anyOf"] if node.keys() == {"anyOf"} else [node]
             variants.extend(one for one in flat if one not in variants)
-        said = labels(schema)
+        said = read_labels(schema)
         if not variants:
             return None
         if len(variants) > 1:
             self._unions += 1
         elif not said or "$ref" not in variants[0]:
-            return labelled(variants[0], said)
+            return add_labels(variants[0], said)
         elif "description" not in said:
             return variants[0]
         return {"anyOf": variants, **said}
@@ -421,13 +421,13 @@ class Compiler:
         if self._dialect.references and at.path and ("description" not in local or recursive):
             found = self._reference(reference, target, at)
             return found if found is None or "description" not in local else self._any_of([found], local)
-        inside = Location(path(reference), at.level + recursive, at.depth)
+        inside = Location(reference_path(reference), at.level + recursive, at.depth)
         most = self._rounds if self._dialect.recursion is not None else MERGED_ROUNDS
         if inside.level > most:
             return self._cut()
         if not isinstance(target, dict):
             return self._schema(target, inside)
-        return self._schema({**target, **labels(local)}, inside)
+        return self._schema({**target, **read_labels(local)}, inside)
 
     def _reference(self, reference: str, target: Any, at: Location) -> Node | None:
         level = at.level
@@ -442,7 +442,7 @@ class Compiler:
         if name is None:
             name = self._names[key] = self._fresh_name(reference, level)
             self._definitions[name] = {}
-            self._definitions[name] = self._schema(target, Location(path(reference) or "/", level))
+            self._definitions[name] = self._schema(target, Location(reference_path(reference) or "/", level))
         return None if self._definitions[name] is None else {"$ref": f"#/$defs/{name}"}
 
     def _fresh_name(self, reference: str, level: int) -> str:

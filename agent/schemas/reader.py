@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any
 from urllib.parse import unquote
 
-from .nodes import fits, text_of, unwrap_value, validator_of
+from .dialect import create_validator, is_valid, literal_text, unwrap_value
 
 OF_ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 OF_ONE_RARELY = ("unevaluatedItems", "unevaluatedProperties", "additionalItems", "contentSchema")
@@ -257,7 +257,7 @@ class Restorer:
 
     @cached_property
     def _validator(self) -> Any:
-        return validator_of(self._original)
+        return create_validator(self._original)
 
     def restored(self, value: Any) -> Any:
         if self.wrapped:
@@ -335,7 +335,7 @@ class Restorer:
         ]
 
     def _fits(self, value: Any, schema: Any) -> bool:
-        return fits(value, self._validator.evolve(schema=schema))
+        return is_valid(value, self._validator.evolve(schema=schema))
 
 
 def _strangers(value: Any, variant: Mapping[str, Any]) -> int:
@@ -363,12 +363,12 @@ def _contradicts(value: Any, variant: Mapping[str, Any]) -> bool:
 
 
 def _is_listed(value: Any, values: Sequence[Any]) -> bool:
-    return any(same(value, other) or text_of(other) == value for other in values)
+    return any(same(value, other) or literal_text(other) == value for other in values)
 
 
 def _listed(text: str, schema: Mapping[str, Any]) -> Any:
     """The listed value that a text stands for."""
     for values in literals_of(schema)[:1]:
         if not any(same(text, value) for value in values):
-            return next((value for value in values if value is not None and text_of(value) == text), text)
+            return next((value for value in values if value is not None and literal_text(value) == text), text)
     return text

@@ -1,4 +1,4 @@
-"""Where conversations are kept: in memory, in a SQLite file, or in anything that has the methods of `Store`.
+"""Session stores: in memory, in a SQLite file, or your own implementation of `Store`.
 
 ```python
 from agent.stores import MemoryStore
@@ -66,8 +66,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "SqliteStore":  # a database engine is loaded when somebody wants one
-        from .sqlite import SqliteStore  # lazy: a database engine, loaded on first use
+    if name == "SqliteStore":
+        from .sqlite import SqliteStore  # lazy: avoids importing sqlite3 unless it is used
 
         return SqliteStore
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,11 +1,10 @@
-"""What a store of conversations is: the values it takes and gives, the methods it has, and how it fails.
+"""The `Store` protocol, its values and errors, and helpers to implement it.
 
-A stored session is a graph of nodes and the heads in it. A node is a row of plain JSON,
+A stored session is a graph of nodes with one or more heads. A node is a row of plain JSON:
 
     {"id": "…", "parents": ["…"], "timestamp": 0.0, "metadata": {}, "data": {}}
 
-and a store knows of it what it must: the id, the parents, and the text that somebody may search for. What the data
-means is the graph's business, and a store gives back every field that it was given.
+A store interprets the id, the parents and the searchable text only. It returns every field unchanged.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from ..errors import AgentError, ConfigurationError
 from ..types import FrozenDict
 
 T = TypeVar("T")
-Given: TypeAlias = T | Awaitable[T]
-"""What a method returns, or what it gives when it is awaited."""
+MaybeAwaitable: TypeAlias = T | Awaitable[T]
+"""A return value, or an awaitable of it."""
 NodeRow: TypeAlias = Mapping[str, Any]
 
 
@@ -33,40 +32,40 @@ class SessionRecord:
     id: str
     title: str = ""
     version: int = 1
-    """1 when it is created, and one more after each change."""
+    """Starts at 1 and increases with each change."""
     heads: Sequence[str] = ()
-    """Ids of nodes; the first is the current one."""
+    """Ids of the latest nodes; the first is the current one."""
     created_at: float = 0.0
-    """Seconds since 1970, as are all times here. They are for people; the version says what came first."""
+    """Unix timestamp in seconds, for display only; compare versions to order changes."""
     updated_at: float = 0.0
     metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
     node_count: int = 0
-    """How many nodes there are, whether they were loaded or not."""
+    """Number of all nodes, whether loaded or not."""
     nodes: Sequence[NodeRow] = field(default=(), repr=False)
-    """The rows that were asked for, parents before children. The caller's own: changing them changes nothing stored."""
+    """Requested rows, parents before children. Copies: changing them does not change the store."""
 
 
 @dataclass(frozen=True)
 class SearchHit:
-    """A node in which all words were found."""
+    """A node that contains all search terms."""
 
     session_id: str
     title: str
     node_id: str
     excerpt: str
-    """The text around the first of them, in one line."""
+    """The text around the first match, on one line."""
 
 
 class Store(Protocol):
-    """What a place for conversations has to do. `agent.testing.check_store` finds out whether it does.
+    """Protocol of session stores. `agent.testing.check_store` tests an implementation.
 
-    Each method may be async: what it returns is awaited if it can be. Every error is a `StoreError`, or a
-    `ConfigurationError` if the arguments can never work. A method that raises has changed nothing.
+    Methods can be sync or async. Errors are a `StoreError`, or a `ConfigurationError` for invalid arguments. A method
+    that raises must not have changed anything.
     """
 
     @property
     def blocking(self) -> bool:
-        """Whether plain methods may take longer than an event loop should wait."""
+        """Whether sync methods can block an event loop noticeably."""
         ...
 
     def create(
@@ -77,16 +76,16 @@ class Store(Protocol):
         metadata: Mapping[str, Any] | None = None,
         rows: Sequence[NodeRow] = (),
         heads: Sequence[str] = (),
-    ) -> Given[SessionRecord]:
-        """A new session, with its first nodes if there are any. `ConflictError` if the id is taken."""
+    ) -> MaybeAwaitable[SessionRecord]:
+        """Create a session, optionally with its first nodes. `ConflictError` if the id exists."""
         ...
 
-    def load(self, session_id: str, *, since: int = 0) -> Given[SessionRecord]:
-        """A session with its nodes, as they were at one moment.
+    def load(self, session_id: str, *, since: int = 0) -> MaybeAwaitable[SessionRecord]:
+        """Load a session with its nodes, as a consistent snapshot.
 
         Args:
-            session_id: `SessionNotFoundError` if there is none.
-            since: Leave out the nodes that were there at this version. The rest of the record is whole.
+            session_id: `SessionNotFoundError` if it does not exist.
+            since: Omit nodes that existed at this version. The rest of the record is complete.
         """
         ...
 
@@ -99,18 +98,17 @@ class Store(Protocol):
         expected_version: int,
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> Given[int]:
-        """Add nodes and move the heads: all of it or nothing. When this has returned, it is there to stay.
+    ) -> MaybeAwaitable[int]:
+        """Add nodes and replace the heads, atomically and durably.
 
         Args:
-            session_id: `SessionNotFoundError` if there is none.
-            rows: Parents before children. A row that is there already is left out; one with the id of another row is a
+            session_id: `SessionNotFoundError` if it does not exist.
+            rows: Parents before children. Existing identical rows are skipped; a different row with an existing id is a
                 `NodeExistsError`.
-            heads: From now on.
-            expected_version: The version that the caller knows. If it is no longer that, somebody else has changed the
-                session, and this is a `ConflictError`.
-            title: None leaves it as it is.
-            metadata: Replaces what was there. None leaves it as it is.
+            heads: The new heads.
+            expected_version: The version last seen by the caller. `ConflictError` if the session has changed since.
+            title: None keeps the title.
+            metadata: Replaces the metadata; None keeps it.
 
         Returns:
             The new version.
@@ -125,54 +123,54 @@ class Store(Protocol):
         heads: Sequence[str] | None = None,
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> Given[int]:
-        """Change what is not None, as `append` does. Returns the new version."""
+    ) -> MaybeAwaitable[int]:
+        """Change everything that is not None, as in `append`. Returns the new version."""
         ...
 
-    def list(self, *, limit: int = 50, before: SessionRecord | None = None) -> Given[Sequence[SessionRecord]]:
-        """Sessions without their nodes, those that were changed last first.
+    def list(self, *, limit: int = 50, before: SessionRecord | None = None) -> MaybeAwaitable[Sequence[SessionRecord]]:
+        """List sessions without nodes, most recently changed first.
 
         Args:
-            limit: How many at most.
-            before: The last one of the page before this one.
+            limit: Maximum number of sessions.
+            before: The last session of the previous page.
         """
         ...
 
-    def search(self, text: str, *, limit: int = 20) -> Given[Sequence[SearchHit]]:
-        """Nodes with all these words in them, the newest first. No text is an error; one without words finds nothing.
+    def search(self, text: str, *, limit: int = 20) -> MaybeAwaitable[Sequence[SearchHit]]:
+        """Find nodes with all words of `text`, newest first; without words, nothing.
 
-        A word is found at the beginning of a word, whatever its case. A store may find it elsewhere, too.
+        Words match case-insensitively at the beginning of a word; a store may also match inside words.
         """
         ...
 
-    def delete(self, session_id: str) -> Given[None]:
-        """Remove a session with all its nodes. `SessionNotFoundError` if there is none."""
+    def delete(self, session_id: str) -> MaybeAwaitable[None]:
+        """Delete a session and its nodes. `SessionNotFoundError` if it does not exist."""
         ...
 
-    def close(self) -> Given[None]:
-        """Let go of files and connections. Nothing is lost by it, and it may be done twice."""
+    def close(self) -> MaybeAwaitable[None]:
+        """Release files and connections. Can be called more than once."""
         ...
 
 
-# How stores fail
+# Errors
 
 
 class StoreError(AgentError):
-    """A store cannot do what it was asked; what it had, it still has. `code` is the database's own word for why."""
+    """A store operation failed and changed nothing. `code` is the database's error code."""
 
 
 class SessionNotFoundError(StoreError):
-    """There is no session with that id."""
+    """The session does not exist."""
 
     def __init__(self, message: str = "", *, session_id: str | None = None, **facts: Any) -> None:
-        super().__init__(message or f"There is no session {session_id!r}.", **facts)
+        super().__init__(message or f"Session {session_id!r} does not exist.", **facts)
         self.session_id = session_id
 
 
 class ConflictError(StoreError):
-    """Somebody else has changed the session. Load what is new, and decide again: nothing was written.
+    """The session was changed elsewhere. Nothing was written: load the changes and try again.
 
-    A session that exists where a new one was wanted is a conflict with `expected` 0.
+    Creating a session that exists is a conflict with `expected` 0.
     """
 
     def __init__(
@@ -185,9 +183,9 @@ class ConflictError(StoreError):
         **facts: Any,
     ) -> None:
         if not message and expected == 0:
-            message = f"There is a session {session_id!r} already."
+            message = f"Session {session_id!r} already exists."
         elif not message:
-            message = f"The session {session_id!r} is at version {actual}, not {expected}: it was changed elsewhere."
+            message = f"Session {session_id!r} is at version {actual}, not {expected}: it was changed elsewhere."
         super().__init__(message, **facts)
         self.session_id = session_id
         self.expected = expected
@@ -195,36 +193,36 @@ class ConflictError(StoreError):
 
 
 class NodeExistsError(StoreError):
-    """A node with that id is there, with other content. Nodes do not change: a changed node is a new one."""
+    """A node with this id but different content exists. Nodes are immutable; a changed node needs a new id."""
 
     def __init__(self, message: str = "", *, node_id: str | None = None, **facts: Any) -> None:
         super().__init__(
-            message or f"There is a node {node_id!r} with other content. A changed node needs a new id.", **facts
+            message or f"Node {node_id!r} exists with different content. A changed node needs a new id.", **facts
         )
         self.node_id = node_id
 
 
 class StoreBusyError(StoreError):
-    """Somebody else was writing for too long."""
+    """The store was locked by another writer for too long."""
 
     _retryable_by_default: ClassVar[bool] = True
 
 
 class StoreFullError(StoreError):
-    """There is no room left."""
+    """The disk is full."""
 
 
 class CorruptStoreError(StoreError):
-    """What was read is not what was written."""
+    """The stored data is damaged."""
 
     def __init__(self, message: str = "", *, set_aside: Path | None = None, **facts: Any) -> None:
         super().__init__(message, **facts)
         self.set_aside = set_aside
-        """Where the damaged file is now; the next use begins a new one. None if it was left where it is."""
+        """New path of the damaged file, if it was moved; the next use creates a new file."""
 
 
 class UnknownFormatError(StoreError):
-    """The file is not ours, or it was written by a newer version of this package. It was left as it is."""
+    """The file is not a store, or was written by a newer version of the package. It is left unchanged."""
 
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -232,21 +230,21 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class Row:
-    """A node's row, and what a store knows of it."""
+    """A validated node row."""
 
     id: str
     parents: Sequence[str]
     text: str
-    """The whole row as JSON."""
+    """The row as JSON."""
 
 
 def check_session_id(session_id: str) -> None:
-    """Ids may become names of files and keys, so they are plain."""
+    """Raise a ConfigurationError unless the id is valid: ids can become file names and keys."""
     if _SESSION_ID.fullmatch(session_id) is None:
         raise ConfigurationError(
-            "This cannot be the id of a session.",
+            "Invalid session id.",
             field="session_id",
-            fix="Use 1 to 64 of the letters A to Z and a to z, digits, - and _.",
+            fix="Use 1 to 64 letters (A to Z, a to z), digits, - and _.",
         )
 
 
@@ -256,24 +254,24 @@ def check_limit(limit: int) -> None:
 
 
 def read_rows(rows: Iterable[NodeRow]) -> list[Row]:
-    """The rows of an append, checked one by one."""
+    """Validate the rows of an append."""
     return [_read_row(row) for row in rows]
 
 
 def _read_row(row: NodeRow) -> Row:
     id, parents = row.get("id"), row.get("parents")
     if not isinstance(id, str) or not id:
-        raise ConfigurationError("A row has no id.", field="rows", fix='Its "id" must be a text that is not empty.')
+        raise ConfigurationError("A row has no id.", field="rows", fix='Set "id" to a non-empty string.')
     if not isinstance(parents, list | tuple) or not all(isinstance(parent, str) for parent in parents):
         raise ConfigurationError(
-            f"The row {id!r} has no parents.", field="rows", fix='Its "parents" must be a list of ids, [] for none.'
+            f"Row {id!r} has no parents.", field="rows", fix='Set "parents" to a list of ids, [] for none.'
         )
     check_encodable("rows", id, *parents)
-    return Row(id, tuple(parents), encode_object(f"The row {id!r}", row))
+    return Row(id, tuple(parents), encode_object(f"Row {id!r}", row))
 
 
 def check_encodable(field: str, *ids: str) -> None:
-    """Half a character, as some models write it, may stand in a text; as an id it would be found nowhere again."""
+    """Reject ids with lone surrogates, which databases cannot find again."""
     for id in ids:
         try:
             id.encode()
@@ -284,18 +282,18 @@ def check_encodable(field: str, *ids: str) -> None:
 
 
 def encode_object(what: str, value: Mapping[str, Any]) -> str:
-    """A JSON object in one line, such that a file can hold it."""
+    """Encode a JSON object on one line, as valid UTF-8."""
     try:
         text = json.dumps(dict(value), ensure_ascii=False, separators=(",", ":"))
         if not text.isascii():
             try:
                 text.encode()
-            except UnicodeEncodeError:  # half a character: only its escape can be written
+            except UnicodeEncodeError:  # a lone surrogate can only be written escaped
                 text = json.dumps(dict(value), separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(
             f"{what} is not JSON: {type(error).__name__}: {error}.",
-            fix="Pass plain data, such as `to_dict()` of a message gives.",
+            fix="Pass plain data, such as `message.to_dict()`.",
         ) from None
     return text
 
@@ -307,13 +305,13 @@ def select_new_rows(
     known: Callable[[str], bool],
     text: Callable[[str], str | bytes | None],
 ) -> list[Row]:
-    """Those rows that are not there yet, if they and the heads fit what is there.
+    """Return the rows that do not exist yet, after checking rows and heads against the session.
 
     Args:
-        rows: In the order in which they will be added.
-        heads: They must be among the rows or known.
-        known: Whether there is a node with that id.
-        text: Its JSON; None if there is no such node.
+        rows: The rows to append, in order.
+        heads: The new heads: existing nodes or appended rows.
+        known: Whether a node with this id exists.
+        text: The JSON of an existing node; None if it does not exist.
     """
     fresh: dict[str, Row] = {}
     for row in rows:
@@ -325,7 +323,7 @@ def select_new_rows(
         for parent in row.parents:
             if parent not in fresh and not known(parent):
                 raise ConfigurationError(
-                    f"The row {row.id!r} follows {parent!r}, which is not there.",
+                    f"Parent {parent!r} of row {row.id!r} does not exist.",
                     field="rows",
                     fix="Append parents before their children.",
                 )
@@ -333,16 +331,16 @@ def select_new_rows(
     for head in heads:
         if head not in fresh and not known(head):
             raise ConfigurationError(
-                f"The head {head!r} is no node of this session.", field="heads", fix="Append the node together with it."
+                f"Head {head!r} is not a node of this session.", field="heads", fix="Append its node in the same call."
             )
     return list(fresh.values())
 
 
 def is_same_row(one: str | bytes, other: str | bytes) -> bool:
-    """Whether two texts are the same row. The order of keys does not matter."""
+    """Whether two JSON texts are the same row, regardless of key order."""
     return one == other or _canonical(one) == _canonical(other)
 
 
 def _canonical(text: str | bytes) -> str:
-    # Values of Python will not do: there, True is 1, and no nan is equal to another.
+    # Compare as text: in Python, True equals 1, and NaN never equals itself.
     return json.dumps(json.loads(text), sort_keys=True)

@@ -1,4 +1,4 @@
-"""Files that hold conversations: readable only by their owner, and replaced atomically."""
+"""Private files with atomic replacement: readable by their owner only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_ROOM = frozenset((errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.
 _CANNOT_SYNC_FOLDERS = frozenset((errno.EINVAL, errno.ENOTSUP))
 
 _creating = threading.Lock()
-"""Held while a file is created: closing it would release the locks of a thread that has opened it in the meantime."""
+"""Held while a file is created: closing a file releases the locks of other threads that opened it."""
 
 
 def _renew_lock() -> None:
@@ -31,10 +31,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def create_private_file(path: Path) -> None:
-    """Create an empty file with mode 0600, for SQLite to open. An existing file is not touched.
+    """Create an empty file with mode 0600 for SQLite, which uses the same mode for `-wal` and `-shm`.
 
-    SQLite gives the `-wal` and `-shm` files beside it the same mode. The file is created exclusively: opening and
-    closing an existing one would release the locks that SQLite holds on it in this process.
+    An existing file is not opened, because closing it would release SQLite's locks on it in this process.
     """
     with _creating:
         try:
@@ -49,15 +48,14 @@ def create_private_file(path: Path) -> None:
 
 
 def replace_file(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
-    """Write a file anew. When this has returned, the new content survives a loss of power.
+    """Replace the content of a file atomically and durably.
 
-    If anything fails, `chunks` included, the old file is untouched and nothing is left beside it. The one exception: if
-    the folder cannot be synced after the new file took its place, that is an error, and the new file is there.
+    If anything fails, including `chunks`, the old file is unchanged and no temporary file remains. Exception: if only
+    the final sync of the folder fails, the new file is in place.
 
     Args:
-        path: The file. Its permissions are kept; a new one has mode 0600. A link stays a link, and what it points to
-            is replaced.
-        chunks: The new content, in pieces of any size.
+        path: The file. Its permissions are kept; a new file has mode 0600. A symbolic link is followed.
+        chunks: The new content, in chunks of any size.
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name[:200]}.{token_hex(8)}.tmp")
@@ -84,19 +82,19 @@ def _write(temporary: Path, target: Path, chunks: Iterable[bytes]) -> None:
     try:
         with convert_os_errors(target):
             _copy_permissions(target, descriptor)
-        held = bytearray()
-        for chunk in chunks:  # outside `convert_os_errors`: what the caller's iterator raises is the caller's
-            held += chunk
-            if len(held) >= _BLOCK:
+        buffer = bytearray()
+        for chunk in chunks:  # outside `convert_os_errors`: errors of the caller's iterator are not converted
+            buffer += chunk
+            if len(buffer) >= _BLOCK:
                 with convert_os_errors(target):
-                    _write_all(descriptor, held)
-                held.clear()
+                    _write_all(descriptor, buffer)
+                buffer.clear()
         with convert_os_errors(target):
-            _write_all(descriptor, held)
+            _write_all(descriptor, buffer)
             sync(descriptor)
     finally:
         with convert_os_errors(target):
-            os.close(descriptor)  # on some network disks, what could not be written is said only here
+            os.close(descriptor)  # some network disks report write errors only here
 
 
 def _copy_permissions(source: Path, descriptor: int) -> None:
@@ -112,13 +110,13 @@ def _write_all(descriptor: int, content: bytearray) -> None:
     with memoryview(content) as view:
         written = 0
         while written < len(view):
-            written += os.write(descriptor, view[written:])  # it may take less than it is given
+            written += os.write(descriptor, view[written:])  # may write less than requested
 
 
 def sync(descriptor: int) -> None:
-    """Have the content of a file on the disk itself."""
+    """Flush a file to disk."""
     try:
-        from fcntl import F_FULLFSYNC, fcntl  # type: ignore[attr-defined]  # macOS: fsync stops at the disk's cache
+        from fcntl import F_FULLFSYNC, fcntl  # type: ignore[attr-defined]  # lazy: macOS only
     except ImportError:
         os.fsync(descriptor)
     else:
@@ -126,12 +124,12 @@ def sync(descriptor: int) -> None:
 
 
 def open_folder(folder: Path) -> int | None:
-    """For `sync_folder`. None where folders are no files."""
+    """Open a folder for `sync_folder`; None on Windows."""
     return None if os.name == "nt" else os.open(folder, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
 
 def sync_folder(folder: int | None) -> None:
-    """Have the names in a folder on the disk: a new file that is not in its folder is lost."""
+    """Flush the entries of a folder to disk, so that a new file survives a power failure."""
     if folder is None:
         return
     try:
@@ -149,11 +147,11 @@ def close_folder(folder: int | None) -> None:
 
 @contextlib.contextmanager
 def convert_os_errors(path: Path) -> Iterator[None]:
-    """What the system says, as one of our errors."""
+    """Convert an OSError to a StoreError."""
     try:
         yield
     except OSError as error:
         kind = StoreFullError if error.errno in _NO_ROOM else StoreError
-        said = error.strerror or str(error)
+        reason = error.strerror or str(error)
         code = None if error.errno is None else errno.errorcode.get(error.errno)
-        raise kind(f"{path.name} cannot be written: {said}.", code=code) from error
+        raise kind(f"{path.name} cannot be written: {reason}.", code=code) from error

@@ -1,11 +1,11 @@
-"""Sessions in this process, for tests and for programs that need not remember. They are gone when it ends."""
+"""Store that keeps sessions in memory, for tests and short-lived programs."""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -32,20 +32,20 @@ from .search import SearchTerms, extract_text
 
 
 @dataclass
-class _Kept:
-    """A session. Rows are kept as text: nobody can change them, and what no file could hold is found out here."""
+class _StoredSession:
+    """A session. Rows are stored as JSON text, which is immutable and shows early that they can be serialized."""
 
     record: SessionRecord
     texts: dict[str, str] = field(default_factory=dict)
-    """JSON by node id, in the order in which nodes came."""
+    """JSON by node id, in insertion order."""
     versions: list[int] = field(default_factory=list)
-    """With which version each came."""
+    """Version that added each node."""
     numbers: list[int] = field(default_factory=list)
-    """How many nodes had come before each, in all sessions."""
+    """Sequence number of each node across all sessions."""
 
 
 class MemoryStore:
-    """Keeps sessions in this process.
+    """Store that keeps sessions in memory.
 
     ```python
     from agent.stores import MemoryStore
@@ -59,14 +59,14 @@ class MemoryStore:
     blocking = False
 
     def __init__(self) -> None:
-        self._sessions: dict[str, _Kept] = {}
+        self._sessions: dict[str, _StoredSession] = {}
         self._number = 0
         self._lock = threading.Lock()
         _all.add(self)
 
     @override
     def __reduce__(self) -> NoReturn:
-        raise TypeError("A MemoryStore lives in one process; use a SqliteStore to share sessions.")
+        raise TypeError("A MemoryStore cannot be pickled; use a SqliteStore to share sessions between processes.")
 
     def create(
         self,
@@ -84,7 +84,7 @@ class MemoryStore:
             if session_id in self._sessions:
                 actual = self._sessions[session_id].record.version
                 raise ConflictError(session_id=session_id, expected=0, actual=actual)
-            empty = _Kept(SessionRecord(session_id, version=0, created_at=now, updated_at=now))
+            empty = _StoredSession(SessionRecord(session_id, version=0, created_at=now, updated_at=now))
             self._change(empty, read, heads, title, metadata or {})
             self._sessions[session_id] = empty
             return empty.record
@@ -92,9 +92,9 @@ class MemoryStore:
     def load(self, session_id: str, *, since: int = 0) -> SessionRecord:
         check_session_id(session_id)
         with self._lock:
-            kept = self._kept(session_id)
-            record = kept.record
-            texts = [text for text, came in zip(kept.texts.values(), kept.versions, strict=True) if came > since]
+            session = self._require_session(session_id)
+            record = session.record
+            texts = [text for text, came in zip(session.texts.values(), session.versions, strict=True) if came > since]
         return replace(record, nodes=tuple(json.loads(text) for text in texts))
 
     def append(
@@ -110,11 +110,9 @@ class MemoryStore:
         check_session_id(session_id)
         read = read_rows(rows)
         with self._lock:
-            kept = self._kept(session_id)
-            if kept.record.version != expected_version:
-                raise ConflictError(session_id=session_id, expected=expected_version, actual=kept.record.version)
-            self._change(kept, read, heads, title, metadata)
-            return kept.record.version
+            session = self._require_session(session_id, expected_version)
+            self._change(session, read, heads, title, metadata)
+            return session.record.version
 
     def update(
         self,
@@ -127,16 +125,14 @@ class MemoryStore:
     ) -> int:
         check_session_id(session_id)
         with self._lock:
-            kept = self._kept(session_id)
-            if kept.record.version != expected_version:
-                raise ConflictError(session_id=session_id, expected=expected_version, actual=kept.record.version)
-            self._change(kept, (), kept.record.heads if heads is None else heads, title, metadata)
-            return kept.record.version
+            session = self._require_session(session_id, expected_version)
+            self._change(session, (), session.record.heads if heads is None else heads, title, metadata)
+            return session.record.version
 
     def list(self, *, limit: int = 50, before: SessionRecord | None = None) -> Sequence[SessionRecord]:
         check_limit(limit)
         with self._lock:
-            records = [kept.record for kept in self._sessions.values()]
+            records = [session.record for session in self._sessions.values()]
         records.sort(key=_recency, reverse=True)
         if before is not None:
             records = [record for record in records if _recency(record) < _recency(before)]
@@ -149,40 +145,49 @@ class MemoryStore:
             return []
         with self._lock:
             nodes = [
-                (number, kept.record, id, row)
-                for kept in self._sessions.values()
-                for number, (id, row) in zip(kept.numbers, kept.texts.items(), strict=True)
+                (number, session.record, id, row)
+                for session in self._sessions.values()
+                for number, (id, row) in zip(session.numbers, session.texts.items(), strict=True)
             ]
         nodes.sort(key=lambda node: node[0], reverse=True)
-        return _first(limit, words, nodes)
+        hits: list[SearchHit] = []
+        for _, record, id, row in nodes:
+            node_text = extract_text(json.loads(row))
+            if words.are_in(node_text):
+                hits.append(SearchHit(record.id, record.title, id, words.excerpt(node_text)))
+                if len(hits) == limit:
+                    break
+        return hits
 
     def delete(self, session_id: str) -> None:
         check_session_id(session_id)
         with self._lock:
-            self._kept(session_id)
+            self._require_session(session_id)
             del self._sessions[session_id]
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there are no resources to release."""
 
-    def _kept(self, session_id: str) -> _Kept:
-        kept = self._sessions.get(session_id)
-        if kept is None:
+    def _require_session(self, session_id: str, expected_version: int | None = None) -> _StoredSession:
+        session = self._sessions.get(session_id)
+        if session is None:
             raise SessionNotFoundError(session_id=session_id)
-        return kept
+        if expected_version is not None and session.record.version != expected_version:
+            raise ConflictError(session_id=session_id, expected=expected_version, actual=session.record.version)
+        return session
 
     def _change(
         self,
-        kept: _Kept,
+        session: _StoredSession,
         rows: Sequence[Row],
         heads: Sequence[str],
         title: str | None,
         metadata: Mapping[str, Any] | None,
     ) -> None:
-        """Check everything first: from where things begin to change, nothing can fail."""
+        """Validate everything before the first change, so that changes are atomic."""
         check_encodable("heads", *heads)
-        fresh = select_new_rows(rows, heads, known=kept.texts.__contains__, text=kept.texts.get)
-        old = kept.record
+        fresh = select_new_rows(rows, heads, known=session.texts.__contains__, text=session.texts.get)
+        old = session.record
         about = old.metadata if metadata is None else freeze(json.loads(encode_object("The metadata", metadata)))
         record = replace(
             old,
@@ -193,22 +198,11 @@ class MemoryStore:
             updated_at=max(_now(), old.updated_at),
             node_count=old.node_count + len(fresh),
         )
-        kept.texts.update((row.id, row.text) for row in fresh)
-        kept.versions += [record.version] * len(fresh)
-        kept.numbers += range(self._number, self._number + len(fresh))
+        session.texts.update((row.id, row.text) for row in fresh)
+        session.versions += [record.version] * len(fresh)
+        session.numbers += range(self._number, self._number + len(fresh))
         self._number += len(fresh)
-        kept.record = record
-
-
-def _first(limit: int, words: SearchTerms, nodes: Iterable[tuple[int, SessionRecord, str, str]]) -> Sequence[SearchHit]:
-    hits: list[SearchHit] = []
-    for _, record, id, row in nodes:
-        said = extract_text(json.loads(row))
-        if words.are_in(said):
-            hits.append(SearchHit(record.id, record.title, id, words.excerpt(said)))
-            if len(hits) == limit:
-                break
-    return hits
+        session.record = record
 
 
 def _recency(record: SessionRecord) -> tuple[float, str]:
@@ -223,7 +217,7 @@ _all: WeakSet[MemoryStore] = WeakSet()
 
 
 def _renew_locks() -> None:
-    """A child process, whose parent may have held a lock in another thread, gets a new one."""
+    """Replace the locks in a forked child; a thread of the parent may have held them."""
     for store in _all:
         store._lock = threading.Lock()
 

@@ -1,8 +1,4 @@
-"""Sessions in a SQLite file. What was acknowledged is there after a crash of the program and of the machine.
-
-Here is when a transaction begins and ends, whose connection it is, and what becomes of it when something fails or the
-process forks. What stands in the file is in `tables`, `index` and `opening`.
-"""
+"""SQLite session store: durable, and shared between threads and processes."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ from typing_extensions import override
 from ..engine.locks import close_before_fork
 from ..errors import ConfigurationError
 from ..types import freeze
-from . import sqlite_search
 from .base import (
     ConflictError,
     CorruptStoreError,
@@ -40,18 +35,35 @@ from .base import (
     read_rows,
     select_new_rows,
 )
-from .search import SearchTerms, extract_text
-from .sqlite_schema import FAILURES, Identity, breaks_connection, explained, identity, opened, says_damaged
+from .search import (
+    SearchTerms,
+    drop_index,
+    extract_text,
+    format_match_query,
+    is_index_behind,
+    is_indexable,
+    remove_from_index,
+    update_index,
+)
+from .sqlite_schema import (
+    FAILURES,
+    Identity,
+    breaks_connection,
+    convert_error,
+    file_identity,
+    is_corruption,
+    open_database,
+)
 
 _MOST = 2**62
-"""SQLite's integers end not far from here."""
+"""Close to the maximum of SQLite integers."""
 Found: TypeAlias = tuple[Any, ...]
-"""A row of a table, as SQLite gives it: text is bytes, and anything may be damaged."""
+"""A database row. Text is bytes, because damaged text may not decode."""
 
 
 @dataclass(frozen=True)
 class StoredSession:
-    """A session and its number, by which nodes know it."""
+    """A session record with its row number."""
 
     number: int
     record: SessionRecord
@@ -60,9 +72,9 @@ class StoredSession:
 # Writing
 
 
-def begin(connection: sqlite3.Connection, session_id: str) -> StoredSession:
-    """A session at version 0. The change that follows makes it one that can be read."""
-    there = _find(connection, session_id)
+def insert_session(connection: sqlite3.Connection, session_id: str) -> StoredSession:
+    """Insert a session at version 0; `write_changes` completes it."""
+    there = _select_session(connection, session_id)
     if there is not None:
         raise ConflictError(session_id=session_id, expected=0, actual=there.record.version)
     now = datetime.now(UTC).timestamp()
@@ -75,7 +87,7 @@ def begin(connection: sqlite3.Connection, session_id: str) -> StoredSession:
     return StoredSession(number, SessionRecord(session_id, version=0, created_at=now, updated_at=now))
 
 
-def change(
+def write_changes(
     connection: sqlite3.Connection,
     session: StoredSession,
     rows: Sequence[Row],
@@ -83,7 +95,7 @@ def change(
     title: str | None,
     metadata: Mapping[str, Any] | None,
 ) -> SessionRecord:
-    """Add nodes and replace what is known of their session. None leaves things as they are."""
+    """Add nodes and update the session. None keeps a value."""
     check_encodable("heads", *heads)
     number, old = session.number, session.record
 
@@ -113,7 +125,7 @@ def change(
     connection.executemany(
         "INSERT INTO nodes (session, id, version, place, row, checksum) VALUES (?, ?, ?, ?, ?, ?)",
         (
-            (number, row.id, new.version, place, row.text, _sum(old.id, new.version, place, row.text.encode()))
+            (number, row.id, new.version, place, row.text, _checksum(old.id, new.version, place, row.text.encode()))
             for place, row in enumerate(fresh, old.node_count)
         ),
     )
@@ -124,14 +136,14 @@ def change(
             new.node_count,
             new.updated_at,
             header,
-            _sum(new.id, new.version, new.node_count, new.created_at, new.updated_at, header.encode()),
+            _checksum(new.id, new.version, new.node_count, new.created_at, new.updated_at, header.encode()),
             number,
         ),
     )
     return new
 
 
-def remove(connection: sqlite3.Connection, number: int) -> None:
+def delete_session(connection: sqlite3.Connection, number: int) -> None:
     connection.execute("DELETE FROM nodes WHERE session = ?", (number,))
     connection.execute("DELETE FROM sessions WHERE number = ?", (number,))
 
@@ -139,9 +151,9 @@ def remove(connection: sqlite3.Connection, number: int) -> None:
 # Reading
 
 
-def get(connection: sqlite3.Connection, session_id: str, expected_version: int | None = None) -> StoredSession:
-    """A session, at the version that the caller knows."""
-    found = _find(connection, session_id)
+def find_session(connection: sqlite3.Connection, session_id: str, expected_version: int | None = None) -> StoredSession:
+    """Return a session; `ConflictError` unless it has the expected version."""
+    found = _select_session(connection, session_id)
     if found is None:
         raise SessionNotFoundError(session_id=session_id)
     if expected_version is not None and found.record.version != expected_version:
@@ -149,10 +161,10 @@ def get(connection: sqlite3.Connection, session_id: str, expected_version: int |
     return found
 
 
-def whole(connection: sqlite3.Connection, session_id: str, since: int) -> tuple[SessionRecord, list[Found]]:
-    """A session and its nodes, for `read_nodes`."""
-    session = get(connection, session_id)
-    # Versions only grow, and numbers with them: so this is the order in which nodes came.
+def select_session(connection: sqlite3.Connection, session_id: str, since: int) -> tuple[SessionRecord, list[Found]]:
+    """Select a session and its raw node rows."""
+    session = find_session(connection, session_id)
+    # Versions and numbers only grow, so this is insertion order.
     rows = connection.execute(
         "SELECT version, place, row, checksum FROM nodes INDEXED BY nodes_by_version"
         " WHERE session = ? AND version > ? ORDER BY version, number",
@@ -161,8 +173,8 @@ def whole(connection: sqlite3.Connection, session_id: str, since: int) -> tuple[
     return session.record, rows
 
 
-def page(connection: sqlite3.Connection, limit: int, before: SessionRecord | None) -> list[Found]:
-    """Sessions by the time of their last change, for `read_session`."""
+def select_page(connection: sqlite3.Connection, limit: int, before: SessionRecord | None) -> list[Found]:
+    """Select raw session rows, most recently changed first."""
     later, id = (float("inf"), "") if before is None else (before.updated_at, before.id)
     return connection.execute(
         "SELECT number, id, version, nodes, created_at, updated_at, header, checksum FROM sessions"
@@ -171,8 +183,8 @@ def page(connection: sqlite3.Connection, limit: int, before: SessionRecord | Non
     ).fetchall()
 
 
-def all_nodes(connection: sqlite3.Connection) -> Iterable[Found]:
-    """Nodes with their sessions, the last first, for `hits`."""
+def select_nodes(connection: sqlite3.Connection) -> Iterable[Found]:
+    """Select all nodes with their sessions, newest first."""
     return connection.execute(
         "SELECT s.number, s.id, s.version, s.nodes, s.created_at, s.updated_at, s.header, s.checksum,"
         " n.version, n.place, n.row, n.checksum FROM nodes AS n JOIN sessions AS s ON s.number = n.session"
@@ -180,8 +192,8 @@ def all_nodes(connection: sqlite3.Connection) -> Iterable[Found]:
     )
 
 
-def nodes_with(connection: sqlite3.Connection, query: str) -> Iterable[Found]:
-    """Those nodes of which the index says that they are meant."""
+def select_matches(connection: sqlite3.Connection, query: str) -> Iterable[Found]:
+    """Select the nodes that match in the index, newest first."""
     return connection.execute(
         "SELECT s.number, s.id, s.version, s.nodes, s.created_at, s.updated_at, s.header, s.checksum,"
         " n.version, n.place, n.row, n.checksum FROM search JOIN nodes AS n ON n.number = search.rowid"
@@ -190,9 +202,9 @@ def nodes_with(connection: sqlite3.Connection, query: str) -> Iterable[Found]:
     )
 
 
-def hits(rows: Iterable[Found], words: SearchTerms, limit: int) -> Sequence[SearchHit]:
-    """The first nodes that really have all the words."""
-    found: list[SearchHit] = []
+def collect_hits(rows: Iterable[Found], words: SearchTerms, limit: int) -> Sequence[SearchHit]:
+    """Return the first nodes that contain all terms."""
+    hits: list[SearchHit] = []
     sessions: dict[Any, SessionRecord] = {}
     for *session, version, place, row, checksum in rows:
         try:
@@ -202,33 +214,33 @@ def hits(rows: Iterable[Found], words: SearchTerms, limit: int) -> Sequence[Sear
             record = sessions[number]
             node = _read_node(record.id, version, place, row, checksum)
         except StoreError:
-            continue  # it is damaged, and whoever loads it is told; the rest can be found
-        said = extract_text(node)
-        if words.are_in(said):
-            found.append(SearchHit(record.id, record.title, node["id"], words.excerpt(said)))
-            if len(found) == limit:
+            continue  # damaged sessions are reported when they are loaded
+        text = extract_text(node)
+        if words.are_in(text):
+            hits.append(SearchHit(record.id, record.title, node["id"], words.excerpt(text)))
+            if len(hits) == limit:
                 break
-    return found
+    return hits
 
 
 def read_session(row: Sequence[Any]) -> StoredSession:
     number, id, version, nodes, created_at, updated_at, header, checksum = row
     name = id.decode("utf-8", "replace") if isinstance(id, bytes) else str(id)
-    if not isinstance(header, bytes) or _sum(name, version, nodes, created_at, updated_at, header) != checksum:
-        raise CorruptStoreError(f"The session {name!r} is damaged.")
+    if not isinstance(header, bytes) or _checksum(name, version, nodes, created_at, updated_at, header) != checksum:
+        raise CorruptStoreError(f"Session {name!r} is damaged.")
     record = SessionRecord(name, version=version, created_at=created_at, updated_at=updated_at, node_count=nodes)
     return StoredSession(number, _with_header(record, header))
 
 
 def read_nodes(record: SessionRecord, rows: Sequence[Found], since: int) -> Sequence[NodeRow]:
-    """The nodes of a session since that version, all of them."""
+    """Decode the nodes added after version `since`."""
     first = 0 if since < 1 else record.node_count - len(rows)
     if [place for _, place, _, _ in rows] != list(range(first, record.node_count)):
-        raise CorruptStoreError(f"The session {record.id!r} is damaged: nodes are missing.")
+        raise CorruptStoreError(f"Session {record.id!r} is damaged: nodes are missing.")
     return tuple(_read_node(record.id, *row) for row in rows)
 
 
-def _find(connection: sqlite3.Connection, session_id: str) -> StoredSession | None:
+def _select_session(connection: sqlite3.Connection, session_id: str) -> StoredSession | None:
     row = connection.execute(
         "SELECT number, id, version, nodes, created_at, updated_at, header, checksum FROM sessions WHERE id = ?",
         (session_id,),
@@ -242,17 +254,17 @@ def _with_header(record: SessionRecord, header: str | bytes) -> SessionRecord:
 
 
 def _read_node(session_id: str, version: Any, place: Any, row: Any, checksum: Any) -> NodeRow:
-    if not isinstance(row, bytes) or _sum(session_id, version, place, row) != checksum:
-        raise CorruptStoreError(f"The session {session_id!r} is damaged: a node is not what it was.")
+    if not isinstance(row, bytes) or _checksum(session_id, version, place, row) != checksum:
+        raise CorruptStoreError(f"Session {session_id!r} is damaged: a node has a wrong checksum.")
     try:
         node: NodeRow = json.loads(row)
     except RecursionError:
-        raise StoreError(f"A node of the session {session_id!r} is nested too deeply to be read here.") from None
+        raise StoreError(f"A node of session {session_id!r} is nested too deeply to read.") from None
     return node
 
 
-def _sum(*facts: Any) -> int:
-    """A checksum over facts, of which the last is bytes."""
+def _checksum(*facts: Any) -> int:
+    """Return the checksum of values, of which the last is bytes."""
     *short, content = facts
     return zlib.crc32(content, zlib.crc32(repr(short).encode()))
 
@@ -261,13 +273,15 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """Keeps sessions in a file. Any number of threads and processes may share it, and only its owner can read it.
+    """Store that keeps sessions in a SQLite file, which threads and processes can share.
+
+    The file is readable by its owner only. Acknowledged changes survive a crash of the program and of the machine.
 
     Args:
-        path: Of the file; its folder must exist.
-        busy_timeout: Seconds to wait for others that are writing, before it is a `StoreBusyError`.
-        check: Whether to look through the whole file when it is opened. A damaged one is set aside, and that is a
-            `CorruptStoreError`. It takes some 3 ms per MB.
+        path: Path of the file; its folder must exist.
+        busy_timeout: Seconds to wait for other writers before a `StoreBusyError`.
+        check: Run an integrity check when the file is opened (about 3 ms per MB). A damaged file is moved aside, and a
+            `CorruptStoreError` raised.
 
     ```python
     from agent.stores import SqliteStore
@@ -283,25 +297,25 @@ class SqliteStore:
 
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout: float = 5.0, check: bool = True) -> None:
         if os.fspath(path) in ("", ":memory:") or "\0" in os.fspath(path):
-            raise ConfigurationError("This is no file.", field="path", fix="Name a file, or use a MemoryStore.")
-        # Relative to where the program is now, and past links: what is beside a link is not beside the file.
+            raise ConfigurationError("path is not a file.", field="path", fix="Name a file, or use a MemoryStore.")
+        # Resolve links: SQLite's -wal and -shm files lie beside the target.
         self._path = Path(os.path.realpath(path))
         self._busy_timeout, self._check = busy_timeout, check
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inherited: list[sqlite3.Connection] = []
         self._file: Identity = None
-        """Which file was opened."""
+        """Identity of the open file."""
         self._checked: Identity = None
-        """Which file was looked through."""
+        """Identity of the file that passed the integrity check."""
         self._process = os.getpid()
         close_before_fork(self)
         with self._lock:
-            self._opened()  # what cannot be used is an error here, not in the middle of a conversation
+            self._ensure_open()  # report problems here, not during a conversation
 
     @property
     def path(self) -> Path:
-        """Of the file, absolute."""
+        """Absolute path of the file."""
         return self._path
 
     @override
@@ -327,13 +341,13 @@ class SqliteStore:
         read = read_rows(rows)
 
         def act(connection: sqlite3.Connection) -> SessionRecord:
-            return change(connection, begin(connection, session_id), read, heads, title, metadata or {})
+            return write_changes(connection, insert_session(connection, session_id), read, heads, title, metadata or {})
 
         return self._transact("BEGIN IMMEDIATE", act)
 
     def load(self, session_id: str, *, since: int = 0) -> SessionRecord:
         check_session_id(session_id)
-        record, rows = self._transact("BEGIN", lambda connection: whole(connection, session_id, since))
+        record, rows = self._transact("BEGIN", lambda connection: select_session(connection, session_id, since))
         return replace(record, nodes=read_nodes(record, rows, since))
 
     def append(
@@ -350,8 +364,8 @@ class SqliteStore:
         read = read_rows(rows)
 
         def act(connection: sqlite3.Connection) -> int:
-            session = get(connection, session_id, expected_version)
-            return change(connection, session, read, heads, title, metadata).version
+            session = find_session(connection, session_id, expected_version)
+            return write_changes(connection, session, read, heads, title, metadata).version
 
         return self._transact("BEGIN IMMEDIATE", act)
 
@@ -367,15 +381,15 @@ class SqliteStore:
         check_session_id(session_id)
 
         def act(connection: sqlite3.Connection) -> int:
-            session = get(connection, session_id, expected_version)
+            session = find_session(connection, session_id, expected_version)
             moved = session.record.heads if heads is None else heads
-            return change(connection, session, (), moved, title, metadata).version
+            return write_changes(connection, session, (), moved, title, metadata).version
 
         return self._transact("BEGIN IMMEDIATE", act)
 
     def list(self, *, limit: int = 50, before: SessionRecord | None = None) -> Sequence[SessionRecord]:
         check_limit(limit)
-        rows = self._transact("BEGIN", lambda connection: page(connection, limit, before))
+        rows = self._transact("BEGIN", lambda connection: select_page(connection, limit, before))
         return [read_session(row).record for row in rows]
 
     def search(self, text: str, *, limit: int = 20) -> Sequence[SearchHit]:
@@ -383,55 +397,58 @@ class SqliteStore:
         words = SearchTerms(text)
         if not words:
             return []
-        if sqlite_search.serves(words):
+        if is_indexable(words):
             try:
                 return self._search_index(words, limit)
             except StoreError as error:
                 if isinstance(error, CorruptStoreError) and error.set_aside is not None:
                     raise
-                # This SQLite has no index, or nobody may write, or it is damaged. Then it takes longer.
-        return self._transact("BEGIN", lambda connection: hits(all_nodes(connection), words, limit))
+                # No FTS5, a read-only file or a damaged index: fall back to a scan.
+        return self._transact("BEGIN", lambda connection: collect_hits(select_nodes(connection), words, limit))
 
     def delete(self, session_id: str) -> None:
         check_session_id(session_id)
 
         def act(connection: sqlite3.Connection) -> None:
-            number = get(connection, session_id).number
-            sqlite_search.remove(connection, number)
-            remove(connection, number)
+            number = find_session(connection, session_id).number
+            try:
+                remove_from_index(connection, number)
+            except sqlite3.DatabaseError:  # a damaged index, or an SQLite without FTS5
+                drop_index(connection)
+            delete_session(connection, number)
 
         self._transact("BEGIN IMMEDIATE", act)
 
     def close(self) -> None:
-        """Let go of the file. The next use opens it again."""
+        """Close the file. The next use opens it again."""
         with self._lock:
             self._close_for_fork()
 
     def __del__(self) -> None:
-        if hasattr(self, "_process"):  # it may be half-made
+        if hasattr(self, "_process"):  # False if __init__ failed
             self._close_for_fork()
 
-    # The index
+    # Index
 
     def _search_index(self, words: SearchTerms, limit: int) -> Sequence[SearchHit]:
         try:
-            while self._transact("BEGIN", sqlite_search.is_behind):
-                self._transact("BEGIN IMMEDIATE", sqlite_search.catch_up)
+            while self._transact("BEGIN", is_index_behind):
+                self._transact("BEGIN IMMEDIATE", update_index)
             return self._transact(
                 "BEGIN",
-                lambda connection: hits(nodes_with(connection, sqlite_search.query(words)), words, limit),
+                lambda connection: collect_hits(select_matches(connection, format_match_query(words)), words, limit),
             )
         except CorruptStoreError:
             with contextlib.suppress(StoreError):
-                self._transact("BEGIN IMMEDIATE", sqlite_search.forget)
+                self._transact("BEGIN IMMEDIATE", drop_index)
             raise
 
-    # The connection
+    # Connection
 
     def _transact(self, begin: str, act: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something in one transaction: all of it or nothing."""
+        """Run `act` in a transaction."""
         with self._lock:
-            connection = self._opened()
+            connection = self._ensure_open()
             try:
                 connection.execute(begin)
                 result = act(connection)
@@ -439,7 +456,7 @@ class SqliteStore:
             except BaseException as error:
                 self._undo(connection, error)
                 if isinstance(error, FAILURES):
-                    raise explained(error, self._path) from error
+                    raise convert_error(error, self._path) from error
                 raise
             return result
 
@@ -448,27 +465,26 @@ class SqliteStore:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         except sqlite3.Error:
-            self._close_for_fork()  # which ends it, too
+            self._close_for_fork()  # also ends the transaction
         if breaks_connection(error):
             self._close_for_fork()
-        if says_damaged(error):
+        if is_corruption(error):
             self._checked = None
 
-    def _opened(self) -> sqlite3.Connection:
+    def _ensure_open(self) -> sqlite3.Connection:
         if self._process != os.getpid():
-            # A fork that could not wait for this store. The connection is the parent's: not even to be closed here.
+            # After a fork, the connection belongs to the parent and must not even be closed here.
             if self._connection is not None:
                 self._inherited.append(self._connection)
             self._connection, self._process = None, os.getpid()
         if self._connection is not None:
-            if identity(self._path) == self._file and not self._connection.in_transaction:
+            if file_identity(self._path) == self._file and not self._connection.in_transaction:
                 return self._connection
-            # The file was set aside by somebody, or deleted: what is written to it now would be lost. Or an interrupt
-            # came between the beginning of a transaction and the care for its end.
+            # The file was moved or deleted, or an interrupt left a transaction open.
             self._close_for_fork()
-        # A file that was whole when this process looked through it is not looked through again.
-        check = self._check and (self._checked is None or identity(self._path) != self._checked)
-        self._connection, self._file = opened(self._path, busy_timeout=self._busy_timeout, check=check)
+        # Check a file once per process.
+        check = self._check and (self._checked is None or file_identity(self._path) != self._checked)
+        self._connection, self._file = open_database(self._path, busy_timeout=self._busy_timeout, check=check)
         self._checked = self._file
         return self._connection
 
@@ -483,5 +499,4 @@ def _rebuild(path: Path, busy_timeout: float, check: bool) -> SqliteStore:
     return SqliteStore(path, busy_timeout=busy_timeout, check=check)
 
 
-# Forks. A connection must not be open across one. Not even to be left alone in the child: SQLite there would take the
-# parent's locks, of which it remembers to have them, for its own, and its changes could be lost.
+# A connection must not be open across a fork: SQLite in the child would treat the parent's locks as its own.

@@ -18,7 +18,7 @@ from typing_extensions import TypeVar, override
 
 from ..engine.flow import Flow
 from ..errors import ConfigurationError
-from ..schemas.nodes import validator_of
+from ..schemas.dialect import create_validator
 from ..types import ContentPart, JsonObject, Message, ToolSpec, thaw
 from ..types._base import validate_with
 from ..types.config import Risk
@@ -296,7 +296,7 @@ def check_against(spec: ToolSpec, arguments: Mapping[str, Any]) -> dict[str, Any
     if spec.parameters:
         problems = [
             f"{error.json_path.removeprefix('$.')}: {error.message[:300]}" if error.path else error.message[:300]
-            for error in validator_of(spec.parameters).iter_errors(given)
+            for error in create_validator(spec.parameters).iter_errors(given)
         ]
         if problems:
             raise ArgumentsError("; ".join(problems[:10]))

@@ -105,7 +105,7 @@ def test_a_missing_key_is_told_in_one_line_and_ends_with_the_code_for_it(desk: D
     ("arguments", "said"),
     [
         (("chat", "--continue"), "There is no session to go on with"),
-        (("chat", "a/b"), "cannot be the id"),
+        (("chat", "a/b"), "Invalid session id"),
         (("chat", "x", "--continue"), "--continue goes on with the latest"),
         (("chat", "--tool", "json"), "names nothing"),
         (("chat", "--tool", "json:nothing"), "has no 'nothing'"),

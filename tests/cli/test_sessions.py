@@ -114,7 +114,7 @@ def test_names_may_be_shortened_and_wrong_ones_get_suggestions(kept: Desk) -> No
     kept.run("chat", "trip-2", lines="x\n")
     assert "It could be trip-2, trip." in kept.run("sessions", "show", "tri").err
     assert "x" in kept.run("sessions", "show", "trip-").out
-    with session_store() as store, pytest.raises(ConfigurationError, match="cannot be the id"):
+    with session_store() as store, pytest.raises(ConfigurationError, match="Invalid session id"):
         found(store, "../../etc/passwd")
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from agent import Agent, errors, local
-from agent.local import engine, gguf, weights
+from agent.local import engine, weights
+from agent.local import weights as gguf
 from agent.local import weights as machine
-from agent.local.gguf import check_gguf, estimate_memory, read_metadata
+from agent.local.weights import check_gguf, estimate_memory, read_metadata
 from tests.local.conftest import STATUS
 
 LLAMA: dict[str, Any] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 
-from agent.schemas.nodes import WRAPPER, text_of
+from agent.schemas.dialect import WRAPPER, literal_text
 
 Schema = dict[str, Any]
 Make = Callable[[int], Any]
@@ -201,7 +201,7 @@ class Expressing:
             ways = [(self._write(value, variant), variant) for variant in schema["anyOf"]]
             return next((way for way, variant in ways if self.fits(way, variant)), value)
         if "enum" in schema and not self.fits(value, schema):
-            return text_of(value)
+            return literal_text(value)
         if isinstance(value, dict):
             rest = schema.get("additionalProperties")
             inner = {**schema.get("properties", {}), **(dict.fromkeys(value, rest) if isinstance(rest, dict) else {})}

@@ -198,7 +198,7 @@ def test_a_database_that_may_not_grow_is_full(ram: Path) -> None:
         version = store.append("s", turn("t0"), heads=["t0.2"], expected_version=version)
         assert store._connection is not None
         store._connection.execute("PRAGMA max_page_count = 1")  # which SQLite takes to mean: as many as there are
-        with pytest.raises(StoreFullError, match=r"There is no room for s\.db") as caught:
+        with pytest.raises(StoreFullError, match=r"No space left to write s\.db") as caught:
             store.append("s", turn("t1", ["t0.2"], size=100_000), heads=["t1.2"], expected_version=version, title="new")
         assert (caught.value.code, caught.value.retryable) == ("SQLITE_FULL", False)
         record = store.load("s")
@@ -271,14 +271,14 @@ def test_a_failure_to_write_on_a_full_disk_means_that_it_is_full(monkeypatch: py
     error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_IOERR | (19 << 8), "SQLITE_IOERR_SHMSIZE"
     for free, kind in ((0, StoreFullError), (10**9, StoreError)):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: shutil._ntuple_diskusage(1, 1, free))
-        explained = sqlite_schema.explained(error, Path("s.db"))
+        explained = sqlite_schema.convert_error(error, Path("s.db"))
         assert (type(explained), explained.code) == (kind, "SQLITE_IOERR_SHMSIZE")
 
     def unknown(path: Path) -> Any:
         raise OSError
 
     monkeypatch.setattr(shutil, "disk_usage", unknown)
-    assert type(sqlite_schema.explained(error, Path("s.db"))) is StoreError
+    assert type(sqlite_schema.convert_error(error, Path("s.db"))) is StoreError
 
 
 # Not allowed

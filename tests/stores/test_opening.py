@@ -206,7 +206,7 @@ def test_a_newer_file_is_refused_and_left_as_it_is(ram: Path) -> None:
     connection.executescript("UPDATE about SET value = '3'; PRAGMA user_version = 3; CREATE TABLE more (x)")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(UnknownFormatError, match=r"s\.db has the format 3; .* knows 2\. Update"):
+    with pytest.raises(UnknownFormatError, match=r"s\.db has schema version 3; .* supports up to 2\. Update"):
         SqliteStore(path)
     assert path.read_bytes() == before
     assert os.listdir(ram) == ["s.db"]
@@ -218,7 +218,7 @@ def test_a_database_of_somebody_else_is_refused_and_left_as_it_is(ram: Path) -> 
     connection.executescript("CREATE TABLE sessions (id TEXT); INSERT INTO sessions VALUES ('x')")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(UnknownFormatError, match="not one of conversations"):
+    with pytest.raises(UnknownFormatError, match="not a session store"):
         SqliteStore(path)
     assert path.read_bytes() == before
     assert os.listdir(ram) == ["other.db"]
@@ -242,7 +242,7 @@ def test_a_file_that_somebody_else_brings_up_to_date_meanwhile_is_not_taken_for_
     def fail(folder: Path) -> Any:
         raise AssertionError("it was taken for damaged")
 
-    monkeypatch.setattr(sqlite_schema, "_alone_in", fail)
+    monkeypatch.setattr(sqlite_schema, "_lock_folder", fail)
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: real(*args, **{**options, "factory": Slow}))
     with SqliteStore(path) as store:
         assert store.load("first").version == 5
@@ -390,7 +390,7 @@ def test_a_file_damaged_at_thousands_of_places_gives_what_is_right_or_says_so(ra
 def test_a_file_that_was_set_aside_is_followed_by_a_new_one(ram: Path) -> None:
     path = ram / "s.db"
     path.write_bytes(b"This is no database, and it is long enough to be taken for one. " * 30)
-    with pytest.raises(CorruptStoreError, match=r"s\.db is damaged .* It is now s\.db\.corrupt-\d+T\d+;") as caught:
+    with pytest.raises(CorruptStoreError, match=r"s\.db is damaged .* Moved to s\.db\.corrupt-\d+T\d+;") as caught:
         SqliteStore(path)
     aside = caught.value.set_aside
     assert aside is not None
@@ -428,7 +428,7 @@ def test_a_search_tells_of_damage_as_everything_else_does(ram: Path) -> None:
     store = SqliteStore(path)
     store.close()
     path.write_bytes(b"no database " * 500)
-    with pytest.raises(CorruptStoreError, match="the next use begins a new file"):
+    with pytest.raises(CorruptStoreError, match="the next use creates a new file"):
         store.search("anything")
     assert store.search("anything") == []
     store.close()
@@ -538,7 +538,7 @@ def test_a_damaged_file_that_cannot_be_set_aside_stays_and_says_so(ram: Path, mo
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "rename", refuse)
-    with pytest.raises(CorruptStoreError, match=r"cannot be set aside: .*Permission denied") as caught:
+    with pytest.raises(CorruptStoreError, match=r"cannot be moved aside: .*Permission denied") as caught:
         SqliteStore(path)
     assert caught.value.set_aside is None
     assert path.exists()
@@ -569,7 +569,7 @@ def test_a_file_that_is_busy_for_too_long_is_a_typed_error(ram: Path) -> None:
         store.create("s")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreBusyError, match=r"s\.db is in use") as caught:
+        with pytest.raises(StoreBusyError, match=r"s\.db is locked by another writer") as caught:
             store.append("s", turn("t"), heads=["t.2"], expected_version=1)
         assert (caught.value.retryable, caught.value.code) == (True, "SQLITE_BUSY")
         assert store.load("s").version == 1, "reading goes on"

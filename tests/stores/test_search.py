@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from agent.stores import MemoryStore, SearchTerms, SqliteStore, Store, extract_text, sqlite_search
+from agent.stores import MemoryStore, SearchTerms, SqliteStore, Store, extract_text, search
 from tests.conftest import SEED
 from tests.stores.turns import row
 
@@ -128,7 +128,7 @@ def test_the_index_and_a_search_without_it_find_the_same(ram: Path) -> None:
 
 
 def test_the_index_catches_up_in_pieces_with_what_others_wrote(ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_search, "_BATCH", 7)
+    monkeypatch.setattr(search, "_BATCH", 7)
     with SqliteStore(ram / "s.db") as store, SqliteStore(ram / "s.db") as other:
         version = store.create("s").version
         for count in (0, 1, 6, 7, 8, 30):
@@ -138,7 +138,7 @@ def test_the_index_catches_up_in_pieces_with_what_others_wrote(ram: Path, monkey
         other.create("t", rows=[row("x", text="needle")], heads=["x"])
         other.delete("t")
         assert len(store.search("needle", limit=1000)) == 52
-        assert store._transact("BEGIN", sqlite_search.is_behind) is False
+        assert store._transact("BEGIN", search.is_index_behind) is False
 
 
 def test_an_index_that_claims_too_much_is_made_anew(ram: Path) -> None:
@@ -163,8 +163,10 @@ def test_no_query_is_an_error_and_quotes_cannot_be_left(text: str, said: str) ->
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE VIRTUAL TABLE search USING fts5 (text, columnsize = 0, tokenize = 'unicode61')")
     words = SearchTerms(text)
-    if words and sqlite_search.serves(words):
-        connection.execute("SELECT rowid FROM search WHERE search MATCH ?", (sqlite_search.query(words),)).fetchall()
+    if words and search.is_indexable(words):
+        connection.execute(
+            "SELECT rowid FROM search WHERE search MATCH ?", (search.format_match_query(words),)
+        ).fetchall()
     assert words.are_in(text + said)
     words.excerpt(said)
     connection.close()

@@ -202,14 +202,14 @@ def test_an_interrupt_in_the_middle_changes_nothing(ram: Path, monkeypatch: pyte
 
     with SqliteStore(ram / "s.db") as store:
         store.create("s")
-        real = sqlite.change
+        real = sqlite.write_changes
 
         def interrupted(*args: object) -> object:
             real(*args)  # type: ignore[arg-type]
             raise KeyboardInterrupt
 
         with monkeypatch.context() as context:
-            context.setattr(sqlite, "change", interrupted)
+            context.setattr(sqlite, "write_changes", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 store.append("s", turn("t"), heads=["t.2"], expected_version=1)
         assert store.load("s").node_count == 0
@@ -228,7 +228,7 @@ def test_what_was_read_belongs_to_one_moment(ram: Path, monkeypatch: pytest.Monk
 
     with SqliteStore(ram / "s.db") as store, SqliteStore(ram / "s.db") as other:
         store.create("s")
-        real = sqlite.get
+        real = sqlite.find_session
 
         def slow(*args: object) -> object:
             found = real(*args)  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ def test_what_was_read_belongs_to_one_moment(ram: Path, monkeypatch: pytest.Monk
             other.append("s", turn("t"), heads=["t.2"], expected_version=1)
             return found
 
-        monkeypatch.setattr(sqlite, "get", slow)
+        monkeypatch.setattr(sqlite, "find_session", slow)
         record = store.load("s")
         assert (record.version, record.nodes) == (1, ())
         assert store.load("s").version == 2
@@ -272,7 +272,7 @@ def test_a_session_whose_own_row_was_changed_is_damaged(ram: Path) -> None:
             except sqlite3.IntegrityError:
                 continue
             for ask in (lambda: store.load("s"), store.list):
-                with pytest.raises(CorruptStoreError, match="The session 's' is damaged"):
+                with pytest.raises(CorruptStoreError, match="Session 's' is damaged"):
                     ask()
             assert store.search("says") == [], "what is damaged is not found"
             connection.execute("DELETE FROM sessions")
@@ -330,9 +330,9 @@ def test_errors_travel_between_processes() -> None:
         assert (type(again), str(again), again.__dict__) == (type(error), str(error), error.__dict__)
         assert isinstance(error, errors.AgentError)
     assert str(ConflictError(session_id="s", expected=1, actual=2)) == (
-        "The session 's' is at version 2, not 1: it was changed elsewhere."
+        "Session 's' is at version 2, not 1: it was changed elsewhere."
     )
-    assert str(ConflictError(session_id="s", expected=0, actual=2)) == "There is a session 's' already."
+    assert str(ConflictError(session_id="s", expected=0, actual=2)) == "Session 's' already exists."
     assert StoreBusyError("x").retryable
     assert not ConflictError(session_id="s").retryable
 
