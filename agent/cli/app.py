@@ -1,13 +1,15 @@
-"""The commands of `agent`, loaded when they are wanted, and what is made of the errors they end with.
+"""The command group of `agent`, error handling, and shell completion.
 
-A command lives in the module that `COMMANDS` names, and gets here by its function `register(app)`.
+The module of a command is imported when the command is used; its `register(app)` adds the command.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from io import TextIOWrapper
 from typing import Annotated, Any
@@ -19,37 +21,39 @@ from typing_extensions import override
 
 from agent.errors import AgentError
 
-from . import completion, error_messages, exit_codes, terminal
+from . import terminal
+from .errors import CommandError, ExitCode, report_error, report_os_error
 
 COMMANDS = {
     "run": "run",
-    "chat": "chat.command",
+    "chat": "chat.repl",
     "sessions": "sessions",
     "models": "models",
-    "explain": "explain",
-    "check": "check",
+    "explain": "run",
+    "check": "run",
     "batch": "batch",
-    "graph": "graph",
-    "local": "local",
+    "graph": "sessions",
+    "local": "doctor",
     "doctor": "doctor",
 }
-"""Names of commands, in the order of the help page, and the modules beside this one that have them."""
+"""Command names, in the order of the help page, and the modules that define them."""
 
+_CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _CLICK_ERRORS: tuple[type[Any], ...] = tuple(
-    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
 
 
 class _Interrupted(Exception):
-    """Ctrl-C, under a name that the framework does not take for its own."""
+    """KeyboardInterrupt, renamed because click handles the original itself."""
 
 
-class _CutOff(Exception):
-    """A broken pipe, likewise."""
+class _BrokenPipe(Exception):
+    """BrokenPipeError, renamed for the same reason."""
 
 
-class Commands(TyperGroup):
-    """Loads a command's module when the command is asked for."""
+class CommandGroup(TyperGroup):
+    """A group that imports commands lazily."""
 
     @override
     def list_commands(self, ctx: Any) -> list[str]:
@@ -60,18 +64,18 @@ class Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.commands:
-            part = typer.Typer(rich_markup_mode=None, context_settings=_SETTINGS)
+            part = typer.Typer(rich_markup_mode=None, context_settings=_CONTEXT_SETTINGS)
             import_module(f".{COMMANDS[cmd_name]}", __package__).register(part)
-            loaded = get_group(part).commands
-            for one in loaded.values():
-                _without_types(one)
-            self.commands.update(loaded)
+            commands = get_group(part).commands
+            for item in commands.values():
+                _hide_argument_types(item)
+            self.commands.update(commands)
         return self.commands[cmd_name]
 
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in COMMANDS:
-            for name in COMMANDS:  # a suggestion is made of those that are loaded
+            for name in COMMANDS:  # suggestions come from the loaded commands
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 
@@ -82,101 +86,142 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             raise _Interrupted from None
         except BrokenPipeError:
-            raise _CutOff from None
+            raise _BrokenPipe from None
 
 
-def _without_types(command: Any) -> None:
-    """Help pages name arguments for what they are; that they are strings says nothing to anybody at a shell."""
-    for param in command.params:
+def _hide_argument_types(item: Any) -> None:
+    """Remove the types of arguments, such as TEXT, from help pages."""
+    for param in item.params:
         if param.param_type_name == "argument":
             param.display_type_rich = lambda ctx: None
-    for inner in getattr(command, "commands", {}).values():
-        _without_types(inner)
+    for inner in getattr(item, "commands", {}).values():
+        _hide_argument_types(inner)
 
-
-_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     name="agent",
-    cls=Commands,
+    cls=CommandGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=False,
-    context_settings=_SETTINGS,
+    context_settings=_CONTEXT_SETTINGS,
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(enabled: bool) -> None:
+    if enabled:
         from agent import __version__  # lazy: reads the distribution's metadata
 
-        terminal.say(f"agent {__version__}")
-        raise typer.Exit(exit_codes.OK)
+        terminal.write_line(f"agent {__version__}")
+        raise typer.Exit(ExitCode.OK)
 
 
 @app.callback()
 def _agent(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Ask language models of any vendor, one or several as a route."""
+    """Call language models of any vendor, one model or a route of several."""
 
 
-def command() -> Any:
-    """The whole command line as one object, for parsing and for help pages."""
+def create_command() -> Any:
+    """Create the click command of the whole command line, for parsing and for help pages."""
     return get_command(app)
 
 
 def run_app(arguments: Sequence[str]) -> int:
-    """Run one command. Whatever it raises becomes lines on standard error and an exit code."""
+    """Run one command and return its exit code; errors are written to standard error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a letter that the terminal does not have is no reason to fail
+            stream.reconfigure(errors="replace")  # for characters that the terminal's encoding lacks
     try:
-        with completion.in_bash():
-            code = command().main(args=list(arguments) or ["--help"], prog_name="agent", standalone_mode=False)
+        with fix_bash_completion():
+            code = create_command().main(args=list(arguments) or ["--help"], prog_name="agent", standalone_mode=False)
         sys.stdout.flush()
-    except SystemExit as end:  # completion scripts end this way
-        return end.code if isinstance(end.code, int) else exit_codes.OK
+    except SystemExit as error:  # completion scripts end this way
+        code = error.code
     except BaseException as error:
-        return _ended_by(error, arguments)
-    return code if isinstance(code, int) else exit_codes.OK
+        return _handle_error(error, arguments)
+    return code if isinstance(code, int) else ExitCode.OK
 
 
-def _ended_by(error: BaseException, arguments: Sequence[str]) -> int:
+def _handle_error(error: BaseException, arguments: Sequence[str]) -> int:
     if isinstance(error, _CLICK_ERRORS):
-        _show_usage(error, arguments)
-        return exit_codes.USAGE
+        _print_usage_error(error, arguments)
+        return ExitCode.USAGE
     if isinstance(error, (_Interrupted, KeyboardInterrupt, typer.Abort)):
-        seen = next((stream for stream in (sys.stderr, sys.stdout) if stream.isatty()), None)
-        if seen is not None:  # there is a ^C in the line
-            seen.write("\n")
-        return exit_codes.INTERRUPTED
-    if isinstance(error, (_CutOff, BrokenPipeError)):
-        return error_messages.unwritten(BrokenPipeError())
-    if isinstance(error, (AgentError, exit_codes.Problem)):
-        error_messages.tell_failure(error)
-        return error_messages.exit_code(error)
+        stream = next((stream for stream in (sys.stderr, sys.stdout) if stream.isatty()), None)
+        if stream is not None:  # the terminal has echoed ^C in the current line
+            stream.write("\n")
+        return ExitCode.INTERRUPTED
+    if isinstance(error, (_BrokenPipe, BrokenPipeError)):
+        return report_os_error(BrokenPipeError())
+    if isinstance(error, (AgentError, CommandError)):
+        return report_error(error)
     if os.environ.get("AGENT_TRACEBACK"):
         raise error
     if isinstance(error, OSError):
-        return error_messages.unwritten(error)
-    terminal.complain(
-        f"{type(error).__name__}: {error}", "This is a mistake in this program; AGENT_TRACEBACK=1 shows where it is."
+        return report_os_error(error)
+    terminal.write_error(
+        f"{type(error).__name__}: {error}", "This is a bug in agent. Set AGENT_TRACEBACK=1 for the traceback."
     )
-    return exit_codes.FAILED
+    return ExitCode.FAILED
 
 
-def _show_usage(error: Any, arguments: Sequence[str]) -> None:
-    context = error.ctx or _context_of(arguments)
+def _print_usage_error(error: Any, arguments: Sequence[str]) -> None:
+    context = error.ctx or _find_context(arguments)
     sys.stderr.write(f"{context.get_usage()}\n")
-    terminal.complain(error.format_message(), f"{context.command_path} --help")
+    terminal.write_error(error.format_message(), f"{context.command_path} --help")
 
 
-def _context_of(arguments: Sequence[str]) -> Any:
-    """Where the options of the parser's own errors belong, which it does not say."""
-    group = command()
+def _find_context(arguments: Sequence[str]) -> Any:
+    """Find the command of a parser error that names no context."""
+    group = create_command()
     top = group.make_context("agent", [], resilient_parsing=True)
-    named = group.get_command(top, next(iter(arguments), ""))
-    return top if named is None else named.make_context(named.name, [], parent=top, resilient_parsing=True)
+    item = group.get_command(top, next(iter(arguments), ""))
+    return top if item is None else item.make_context(item.name, [], parent=top, resilient_parsing=True)
+
+
+# Completion
+
+INSTRUCTION_VARIABLE = "_AGENT_COMPLETE"
+_WORDS, _INDEX = "COMP_WORDS", "COMP_CWORD"
+
+
+@contextmanager
+def fix_bash_completion() -> Iterator[None]:
+    """Complete model names, which contain a colon, in bash.
+
+    Bash splits `openai:gpt` into three words and replaces only the last one. So the words are joined before completion,
+    and the part up to the colon is removed from the completions.
+    """
+    words = os.environ.get(_WORDS, "").split("\n")
+    index = os.environ.get(_INDEX, "")
+    if os.environ.get(INSTRUCTION_VARIABLE) != "complete_bash" or not index.isdigit() or int(index) >= len(words):
+        yield
+        return
+    joined, position = join_words(words, int(index))
+    os.environ.update({_WORDS: "\n".join(joined), _INDEX: str(position)})
+    output = io.StringIO()
+    try:
+        with redirect_stdout(output):
+            yield
+    finally:
+        prefix = "" if len(joined) == len(words) else joined[position][: joined[position].rfind(":") + 1]
+        for line in output.getvalue().splitlines():
+            sys.stdout.write(f"{line.removeprefix(prefix)}\n")
+
+
+def join_words(words: Sequence[str], index: int) -> tuple[list[str], int]:
+    """Join the words that bash split at colons, up to the one at `index`; return them and the new index."""
+    joined: list[str] = []
+    after_colon = False
+    for word in words[: index + 1]:
+        is_colon = bool(word) and set(word) == {":"}
+        if len(joined) > 1 and (is_colon or after_colon) and not word.startswith("-"):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        after_colon = is_colon
+    return joined, len(joined) - 1

@@ -1,6 +1,6 @@
-"""Files and piped input as parts of a request.
+"""Prompts, attached files and piped input as the messages of a request.
 
-What a file is decides what it begins with, not what it is called: a name can be wrong, and piped input has none.
+The type of a file is detected from its content: names can be wrong, and piped input has none.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 from agent.types import AgentRequest, AudioContent, DocumentContent, ImageContent, Message, TextContent
 
-from .exit_codes import Problem
+from .errors import CommandError
 
-MOST_TEXT = 4_000_000
-MOST_MEDIA = 20_000_000
+MAX_TEXT_BYTES = 4_000_000
+MAX_MEDIA_BYTES = 20_000_000
 
-_BEGINNINGS: tuple[tuple[bytes, int, str], ...] = (
+_SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
     (b"\xff\xd8\xff", 0, "image/jpeg"),
     (b"GIF87a", 0, "image/gif"),
@@ -33,116 +33,116 @@ _BEGINNINGS: tuple[tuple[bytes, int, str], ...] = (
     (b"OggS", 0, "audio/ogg"),
     (b"fLaC", 0, "audio/flac"),
 )
-"""What a file of a kind begins with, and where."""
+"""File signatures: bytes, their offset, and the media type."""
+
+_URL = re.compile("https?://", re.IGNORECASE)
+_IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 
 
-_ADDRESS = re.compile("https?://", re.IGNORECASE)
-_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
-
-
-def request(words: Sequence[str] | None, files: Sequence[str] | None = None) -> AgentRequest:
-    """The request that arguments, attached files and piped input make together."""
-    attached = list(files or ())
-    prompt = " ".join(words or ())
-    piped = "" if "-" in attached else _piped(asked=prompt == "-" or not prompt)
-    texts = [] if prompt == "-" else [prompt]
-    text = "\n\n".join(part for part in (*texts, piped.strip("\n")) if part)
-    if not text and not attached:
-        raise Problem("There is nothing to ask.", fix='Write a prompt: agent run "What is 2 + 2?"')
-    parts = [part_of(name) for name in attached]
+def read_message(prompt: Sequence[str] | None, files: Sequence[str] | None = None) -> AgentRequest:
+    """Build a request from prompt arguments, attached files and piped input."""
+    files = list(files or ())
+    text = " ".join(prompt or ())
+    piped = "" if "-" in files else _read_piped_text(required=text in ("", "-"))
+    text = "\n\n".join(part for part in ("" if text == "-" else text, piped.strip("\n")) if part)
+    if not text and not files:
+        raise _empty_prompt()
+    parts = [read_attachment(name) for name in files]
     if not parts:
         return AgentRequest(input=text)
-    said = [*parts, TextContent(text=text)] if text else parts
-    return AgentRequest(messages=(Message.user(said),))
+    return AgentRequest(messages=(Message.user([*parts, TextContent(text=text)] if text else parts),))
 
 
-def part_of(name: str) -> Any:
-    """The content part for a file; `-` is standard input."""
-    if is_address(name):
-        return _at(name)
-    data = _read(name)
-    kind = media_type(data)
-    shown = "standard input" if name == "-" else Path(name).name
-    if kind is None:
-        return TextContent(text=f"File {shown}:\n\n{_text(data, name)}")
-    if len(data) > MOST_MEDIA:
-        raise _too_large(name, len(data), MOST_MEDIA)
-    if kind.startswith("image/"):
-        return ImageContent(image_data=data, media_type=kind)
-    if kind.startswith("audio/"):
-        return AudioContent(data=data, media_type=kind)
-    return DocumentContent(data=data, media_type=kind, title=shown)
+def _empty_prompt() -> CommandError:
+    return CommandError("The prompt is empty.", fix='Write a prompt: agent run "What is 2 + 2?"')
 
 
-def is_address(name: str) -> bool:
-    """Whether it names something on the web, which the vendor fetches itself."""
-    return _ADDRESS.match(name) is not None
+def read_attachment(name: str) -> Any:
+    """Return the content part for a file or a URL; `-` is standard input."""
+    if is_url(name):
+        return _url_part(name)
+    data = _read_bytes(name)
+    media_type = detect_media_type(data)
+    title = "standard input" if name == "-" else Path(name).name
+    if media_type is None:
+        return TextContent(text=f"File {title}:\n\n{_decode_text(data, name)}")
+    if len(data) > MAX_MEDIA_BYTES:
+        raise _too_large(name, len(data), MAX_MEDIA_BYTES)
+    if media_type.startswith("image/"):
+        return ImageContent(image_data=data, media_type=media_type)
+    if media_type.startswith("audio/"):
+        return AudioContent(data=data, media_type=media_type)
+    return DocumentContent(data=data, media_type=media_type, title=title)
 
 
-def _at(address: str) -> Any:
-    """The content part for an address. Nothing is fetched here, so what it is, its name has to say."""
-    ending = Path(urlsplit(address).path).suffix.lower()
-    if ending == ".pdf":
-        return DocumentContent(url=address, media_type="application/pdf")
-    if ending in _PICTURES:
-        return ImageContent(image_url=address)
-    raise Problem(
-        f"{address} does not say what it is.", fix="Download it, and attach the file: by address go images and PDFs."
+def is_url(name: str) -> bool:
+    return _URL.match(name) is not None
+
+
+def _url_part(url: str) -> Any:
+    """Return the content part for a URL. The vendor fetches it, so the type is taken from the suffix."""
+    suffix = Path(urlsplit(url).path).suffix.lower()
+    if suffix == ".pdf":
+        return DocumentContent(url=url, media_type="application/pdf")
+    if suffix in _IMAGE_SUFFIXES:
+        return ImageContent(image_url=url)
+    raise CommandError(
+        f"The URL {url} has no suffix of an image or a PDF.", fix="Download the file, and attach it by its path."
     )
 
 
-def media_type(data: bytes) -> str | None:
-    """The kind of a file that is not text, as far as it is known here."""
-    return next((kind for mark, at, kind in _BEGINNINGS if data.startswith(mark, at)), None)
+def detect_media_type(data: bytes) -> str | None:
+    """Return the media type of a known binary format; None for anything else, such as text."""
+    return next((media_type for mark, offset, media_type in _SIGNATURES if data.startswith(mark, offset)), None)
 
 
-def _read(name: str) -> bytes:
+def _read_bytes(name: str) -> bytes:
     if name == "-":
         if sys.stdin is None:
-            raise Problem("There is no standard input to read: it is closed.", fix="Name a file after -a.")
-        return sys.stdin.buffer.read(MOST_MEDIA + 1)
+            raise CommandError("Standard input is closed.", fix="Name a file after -a.")
+        return sys.stdin.buffer.read(MAX_MEDIA_BYTES + 1)
     path = Path(name).expanduser()
     try:
         if path.is_dir():
-            raise Problem(f"{name} is a folder.", fix="Attach the files in it one by one.")
+            raise CommandError(f"{name} is a folder.", fix="Attach its files one by one.")
         with path.open("rb") as file:
             size = path.stat().st_size
-            if size > MOST_MEDIA:
-                raise _too_large(name, size, MOST_MEDIA)
-            return file.read(MOST_MEDIA + 1)
+            if size > MAX_MEDIA_BYTES:
+                raise _too_large(name, size, MAX_MEDIA_BYTES)
+            return file.read(MAX_MEDIA_BYTES + 1)
     except OSError as error:
-        raise Problem(f"{name} cannot be read: {error.strerror or error}.", fix="Check the path.") from None
+        raise CommandError(f"{name} cannot be read: {error.strerror or error}.", fix="Check the path.") from None
 
 
-def _text(data: bytes, name: str) -> str:
-    if len(data) > MOST_TEXT:
-        raise _too_large(name, len(data), MOST_TEXT)
+def _decode_text(data: bytes, name: str) -> str:
+    if len(data) > MAX_TEXT_BYTES:
+        raise _too_large(name, len(data), MAX_TEXT_BYTES)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise Problem(
-            f"{name} is neither UTF-8 text nor an image, PDF or sound of a known kind.",
+        raise CommandError(
+            f"{name} is neither UTF-8 text nor a supported image, PDF or audio file.",
             fix="Convert it to text, PNG, JPEG, GIF, WebP, PDF, WAV, MP3, Ogg or FLAC.",
         )
     return text
 
 
-def _too_large(name: str, size: int, most: int) -> Problem:
-    return Problem(
-        f"{name} is too large: {size / 1e6:.1f} MB, and {most / 1e6:.0f} MB is the most.",
+def _too_large(name: str, size: int, limit: int) -> CommandError:
+    return CommandError(
+        f"{name} is too large: {size / 1e6:.1f} MB; the limit is {limit / 1e6:.0f} MB.",
         fix="Attach a smaller part of it.",
     )
 
 
-def _piped(*, asked: bool) -> str:
-    """What was piped in. A terminal is read only by those who ask with nothing else, and they are told so."""
+def _read_piped_text(*, required: bool) -> str:
+    """Read piped input; empty if standard input is a terminal."""
     if sys.stdin is None or sys.stdin.isatty():
-        if asked and sys.stdin is not None:
-            raise Problem("There is nothing to ask.", fix='Write a prompt: agent run "What is 2 + 2?"')
+        if required and sys.stdin is not None:
+            raise _empty_prompt()
         return ""
-    data = sys.stdin.buffer.read(MOST_TEXT + 1)
-    if media_type(data) is not None:
-        raise Problem("What is piped in is not text.", fix="Add -a - to send it as a file.")
-    return _text(data, "standard input")
+    data = sys.stdin.buffer.read(MAX_TEXT_BYTES + 1)
+    if detect_media_type(data) is not None:
+        raise CommandError("The piped input is not text.", fix="Add -a - to attach it as a file.")
+    return _decode_text(data, "standard input")

@@ -1,7 +1,4 @@
-"""`agent batch`: a file of requests in, a file of answers out, to be interrupted at will.
-
-The work is that of `agent.batch`; here are its options, what is said meanwhile, and the exit code.
-"""
+"""`agent batch`: run a file of requests, and resume after an interruption. See `agent.batch`."""
 
 from __future__ import annotations
 
@@ -20,14 +17,15 @@ from agent.batch import BatchFileError, BatchInterrupted, run_file
 from agent.batch.files import failures_beside
 from agent.batch.values import clock
 
-from . import exit_codes, options, references, targets, terminal
+from . import options, terminal
+from .errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
     from agent.batch import BatchProgress, FileReport
 
-_EVERY = 10.0
-"""Seconds between two lines about the progress, where there is no terminal."""
-_GO_ON = "Run the same command again, and it goes on where it stopped."
+_PROGRESS_INTERVAL = 10.0
+"""Seconds between progress lines if standard error is not a terminal."""
+_RESUME = "Run the same command again to resume."
 
 
 def register(app: typer.Typer) -> None:
@@ -36,59 +34,46 @@ def register(app: typer.Typer) -> None:
 
 def batch(
     source: Annotated[str, typer.Argument(metavar="IN.jsonl", help="One request per line; - is standard input.")],
-    target: Annotated[str, typer.Argument(metavar="OUT.jsonl", help="Where answers go; - is standard output.")],
-    models: options.Models = None,
-    strategy: options.Strategy = None,
-    base_url: options.BaseUrl = None,
+    target: Annotated[str, typer.Argument(metavar="OUT.jsonl", help="Responses; - is standard output.")],
+    models: options.ModelOption = None,
+    strategy: options.StrategyOption = None,
+    base_url: options.BaseUrlOption = None,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Requests under way at a time.")
+        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Concurrent requests.")
     ] = 32,
     failures: Annotated[
-        str | None,
-        typer.Option(
-            "--failures", metavar="FILE", help="Where failures go; by default OUT.failed.jsonl.", show_default=False
-        ),
+        str | None, options.option("--failures", metavar="FILE", help="Failed requests; by default OUT.failed.jsonl.")
     ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Ask again what failed in earlier runs.")
-    ] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Retry the failures of earlier runs.")] = False,
     max_failures: Annotated[
-        int | None,
-        typer.Option(
-            "--max-failures", metavar="N", min=1, help="Stop when so many lines have failed.", show_default=False
-        ),
+        int | None, options.option("--max-failures", metavar="N", min=1, help="Stop after this many failures.")
     ] = None,
     max_cost: Annotated[
-        float | None,
-        typer.Option("--max-cost", metavar="DOLLARS", help="Stop when this much is spent.", show_default=False),
+        float | None, options.option("--max-cost", metavar="DOLLARS", help="Stop at this cost.")
     ] = None,
     max_seconds: Annotated[
-        float | None,
-        typer.Option("--max-seconds", metavar="SECONDS", help="Stop after this time.", show_default=False),
+        float | None, options.option("--max-seconds", metavar="SECONDS", help="Stop after this time.")
     ] = None,
-    system: options.System = None,
-    schema: options.Schema = None,
-    max_tokens: options.MaxTokens = None,
-    temperature: options.Temperature = None,
-    thinking: options.Thinking = None,
-    timeout: options.Timeout = None,
+    system: options.SystemOption = None,
+    schema: options.SchemaOption = None,
+    max_tokens: options.MaxTokensOption = None,
+    temperature: options.TemperatureOption = None,
+    thinking: options.ThinkingOption = None,
+    timeout: options.TimeoutOption = None,
     retries: Annotated[
-        int | None,
-        typer.Option(
-            "--retries", metavar="N", min=0, help="How often a failed request is repeated.", show_default=False
-        ),
+        int | None, options.option("--retries", metavar="N", min=0, help="Retries of a failed request.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing unless something is wrong.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
 ) -> None:
-    """Ask every line of a file, and write the answers to another.
+    """Run a file of requests, and write the responses to another file.
 
-    A line is text in quotes, {"prompt": "…"}, or an object with the fields of a request; with "custom_id", its answer
-    has the same. Whatever ends the command, even a crash: run again, it asks only the lines that have no outcome yet.
-    Settings given here are for lines that say nothing about them.
+    A line is a quoted prompt, {"prompt": "…"}, or an object with the fields of a request; a "custom_id" is copied to its
+    response. After any interruption, even a crash, run the command again: only lines without an outcome are sent.
+    Options are defaults for lines that do not set them.
     """
     if target == "/dev/stdout":
-        target = "-"  # under this name too, it may be anything; and what failed has no place beside it
-    caller = targets.caller(
+        target = "-"  # it can be anything, and no failures file can stand beside it
+    client = options.create_client(
         models or (),
         strategy,
         base_url=base_url,
@@ -100,96 +85,90 @@ def batch(
         max_retries=retries,
     )
     limits = {"max_failures": max_failures, "max_cost": max_cost, "max_seconds": max_seconds}
-    more: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
+    settings: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     if schema is not None:
-        more["schema"] = references.schema(schema)
+        settings["schema"] = options.load_schema(schema)
     if not quiet:
-        more |= {"progress": True} if _on_a_terminal() else {"on_progress": _now_and_then()}
-    _allow_connections(concurrency)
+        is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        settings |= {"progress": True} if is_terminal else {"on_progress": _log_progress()}
+    _raise_file_limit(concurrency)
     try:
         report = run_file(
-            caller,
-            _stdin() if source == "-" else source,
-            _stdout() if target == "-" else target,
+            client,
+            _open_stdin() if source == "-" else source,
+            _open_stdout() if target == "-" else target,
             failures=failures,
             retry_failed=retry_failed,
             concurrency=concurrency,
-            **more,
+            **settings,
         )
-    except BatchInterrupted as stop:
-        terminal.note(f"interrupted: {stop.result}. {_GO_ON if target != '-' else ''}".rstrip())
-        raise typer.Exit(exit_codes.INTERRUPTED) from None
+    except BatchInterrupted as interruption:
+        terminal.write_note(f"interrupted: {interruption.result}. {_RESUME if target != '-' else ''}".rstrip())
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     except BatchFileError as error:
-        raise exit_codes.Problem(error.message, fix=error.fix, code=exit_codes.FAILED) from None
-    raise typer.Exit(_said(report, quiet=quiet, failures=_failures(target, failures)))
+        raise CommandError(error.message, fix=error.fix, code=ExitCode.FAILED) from None
+    failures = failures or (None if target == "-" else str(failures_beside(Path(target))))
+    raise typer.Exit(_print_report(report, quiet=quiet, failures=failures))
 
 
-def _said(report: FileReport, *, quiet: bool, failures: str | None) -> int:
-    """Says what came of it; the exit code."""
+def _print_report(report: FileReport, *, quiet: bool, failures: str | None) -> ExitCode:
     if not quiet:
         if report.repaired:
-            terminal.note("An earlier run had left half a line behind, which was cut off and asked again.")
-        now = report.progress
-        unpriced = f" and {now.unpriced} without a price" if now.unpriced else ""
-        terminal.note(f"{report}; {now.done} now, in {clock(now.elapsed)}, for ${now.cost:.4f}{unpriced}")
+            terminal.write_note("An incomplete line of an earlier run was removed; its request was sent again.")
+        progress = report.progress
+        unpriced = f" and {progress.unpriced} without a price" if progress.unpriced else ""
+        summary = f"{progress.done} now, in {clock(progress.elapsed)}, for ${progress.cost:.4f}{unpriced}"
+        terminal.write_note(f"{report}; {summary}")
     if report.stopped is not None:
-        terminal.complain(f"stopped by {report.stopped}", _GO_ON if failures is not None else None)
-        return exit_codes.FAILED
+        terminal.write_error(f"stopped by {report.stopped}", _RESUME if failures is not None else None)
+        return ExitCode.FAILED
     if not report.failed:
-        return exit_codes.OK
+        return ExitCode.OK
     if not quiet and failures is not None:
-        terminal.note(f"The failures are in {failures}; to ask these again, add --retry-failed.")
-    return exit_codes.PARTLY
+        terminal.write_note(f"The failures are in {failures}; to retry them, add --retry-failed.")
+    return ExitCode.PARTIAL
 
 
-def _failures(target: str, failures: str | None) -> str | None:
-    return failures or (None if target == "-" else str(failures_beside(Path(target))))
-
-
-def _on_a_terminal() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-
-
-def _now_and_then() -> Callable[[BatchProgress], None]:
-    """For a log: a line every few seconds."""
+def _log_progress() -> Callable[[BatchProgress], None]:
+    """Write a progress line at intervals, for logs."""
     last = monotonic()
 
-    def tell(progress: BatchProgress) -> None:
+    def write(progress: BatchProgress) -> None:
         nonlocal last
-        if monotonic() - last >= _EVERY:
+        if monotonic() - last >= _PROGRESS_INTERVAL:
             last = monotonic()
-            terminal.note(str(progress))
+            terminal.write_note(str(progress))
 
-    return tell
+    return write
 
 
-def _allow_connections(count: int) -> None:
-    """A connection counts as an open file, of which many systems allow 256 or 1,024 unless they are asked for more."""
+def _raise_file_limit(concurrency: int) -> None:
+    """Raise the limit of open files: connections count, and many systems allow only 256 or 1,024."""
     if sys.platform == "win32":
         return
-    import resource
+    import resource  # lazy: not on Windows
 
-    wanted = 2 * count + 256  # those that are being closed still count
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most != resource.RLIM_INFINITY:
-        wanted = min(wanted, most)
-    if now != resource.RLIM_INFINITY and now < wanted:
-        with suppress(ValueError, OSError):  # refused; then those that find no place fail, and can be asked again
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    needed = 2 * concurrency + 256  # connections that are being closed still count
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        needed = min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        with suppress(ValueError, OSError):  # then requests beyond the limit fail, and can be retried
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def _stdin() -> BinaryIO:
+def _open_stdin() -> BinaryIO:
     if sys.stdin is None:
-        raise exit_codes.Problem("Standard input is closed.", fix="Name a file.")
+        raise CommandError("Standard input is closed.", fix="Name a file.")
     return sys.stdin.buffer
 
 
-def _stdout() -> BinaryIO:
-    return cast(BinaryIO, _Escaped()) if sys.stdout.isatty() else sys.stdout.buffer
+def _open_stdout() -> BinaryIO:
+    return cast(BinaryIO, _EscapedOutput()) if sys.stdout.isatty() else sys.stdout.buffer
 
 
-class _Escaped:
-    """A terminal: JSON may hold characters that command one, so they are written as escapes."""
+class _EscapedOutput:
+    """Writes JSON lines to a terminal with escaped control characters."""
 
     def write(self, line: bytes) -> int:
         sys.stdout.write(json.dumps(json.loads(line)).replace("\x7f", "\\u007f") + "\n")

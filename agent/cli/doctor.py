@@ -1,4 +1,4 @@
-"""`agent doctor`: what there is on this machine to ask models with. No key, and no part of one, is ever shown."""
+"""`agent doctor` and `agent local`: inspect and install what models need. Keys are never printed, not even in part."""
 
 from __future__ import annotations
 
@@ -18,130 +18,131 @@ import typer
 
 from agent import __version__
 from agent.errors import AgentError, AuthenticationError
-from agent.local import status
-from agent.providers import list_providers, load_provider
+from agent.local import installer
+from agent.providers import known_providers, load
 from agent.types import AgentConfig, AgentRequest
 
-from . import error_messages, options, tables, targets, terminal
-from .exit_codes import Problem
+from . import options, terminal
+from .errors import CommandError, remove_library_advice
 
 if TYPE_CHECKING:
     from agent.engine.wire import WireRequest
 
 _DISTRIBUTION = "agent-llm-router"
-_NOT_FOR_USERS = ("dev", "all")
+_DEVELOPMENT_EXTRAS = ("dev", "all")
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+)(?:\[(?P<inner>[\w-]+)\])?[^;]*; extra == ['"](?P<extra>[\w-]+)['"]$""")
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")
 
-Key = Literal["found", "missing", "not needed", "not set up"]
+KeyStatus = Literal["found", "missing", "not needed", "not set up"]
 
 
 @dataclass(frozen=True)
-class Access:
-    """How things stand with one provider."""
+class ProviderStatus:
+    """The configuration of one provider."""
 
     provider: str
-    key: Key
+    key: KeyStatus
     address: str = ""
     advice: str = ""
     reached: bool | None = None
 
+    @property
+    def is_configured(self) -> bool:
+        return self.key in ("found", "not needed")
+
 
 def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
+    local = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Manage the model that runs in this process.")
+    local.command("install")(install_local)
+    local.command("status")(show_local_status)
+    local.command("path")(show_local_path)
+    app.add_typer(local, name="local")
+
+
+def install_local(
+    again: Annotated[bool, typer.Option("--again", help="Download again, even if the files exist.")] = False,
+) -> None:
+    """Download and verify the engine and the weights of SmolLM2."""
+    _run_installer("install", *(["--again"] if again else []))
+
+
+def show_local_status(as_json: options.JsonOption = False) -> None:
+    """Show whether the model is installed. Exits with 3 if it is not usable."""
+    _run_installer("status", *(["--json"] if as_json else []))
+
+
+def show_local_path() -> None:
+    """Print the path of the weights."""
+    _run_installer("path")
+
+
+def _run_installer(*arguments: str) -> None:
+    raise typer.Exit(installer.run(list(arguments)))
 
 
 def doctor(
     reach: Annotated[
-        bool, typer.Option("--reach", help="Connect to the address of each provider with a key. Nothing is sent.")
+        bool, typer.Option("--reach", help="Connect to the address of each configured provider. Nothing is sent.")
     ] = False,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="For --reach.")] = 3.0,
-    as_json: options.AsJson = False,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Time limit for --reach.")] = 3.0,
+    as_json: options.JsonOption = False,
 ) -> None:
-    """Say what is installed and which keys there are.
+    """Show versions, configured providers and installed extras.
 
-    Keys are looked for and never shown.
+    Keys are detected and never printed.
     """
-    accesses = providers()
+    providers = list_providers()
     if reach:
-        accesses = _reached(accesses, timeout)
+        providers = _test_connections(providers, timeout)
     if as_json:
-        terminal.write(terminal.as_json(_plain(accesses)) + "\n")
+        terminal.write_json(_to_dict(providers))
         return
-
-    terminal.say("This program", "bold")
-    lines = [("agent", __version__), ("python", f"{platform.python_version()} ({sys.platform})")]
-    lines += [("default model", _default()), ("embedded model", _embedded()), ("sessions", str(targets.home()))]
-    _pairs(lines)
-    terminal.say("\nProviders with a key, or without the need of one", "bold")
-    ready = [one for one in accesses if one.key in ("found", "not needed")]
-    terminal.write("\n".join(f"  {line}" for line in _provider_rows(ready, reach)) + "\n")
-    terminal.say("\nProviders without a key", "bold")
-    _pairs([(one.provider, one.advice) for one in accesses if one.key not in ("found", "not needed")])
-    terminal.say("\nExtras", "bold")
-    _pairs([(name, _extra_row(name, packages)) for name, packages in extras().items()])
-
-
-def providers() -> list[Access]:
-    """Every provider, and whether there is a key for it."""
-    return [_access(name) for name in list_providers() if name not in ("scripted", "local")]
-
-
-def extras() -> dict[str, dict[str, str | None]]:
-    """Each extra, and the packages that it brings with the versions that are installed; None for one that is not."""
-    found: dict[str, dict[str, str | None]] = {}
-    for extra, name, inner in _required(_DISTRIBUTION):
-        if extra in _NOT_FOR_USERS:
-            continue
-        packages = found.setdefault(extra, {})
-        packages[name] = _version(name)
-        if packages[name] is not None and inner:  # the package is there, but is its own extra?
-            packages |= {more: _version(more) for outer, more, _ in _required(name) if outer == inner}
-    return found
+    status = installer.status()
+    embedded = "ready" if status.ready else f"not ready. {status.problem} {status.fix or ''}"
+    terminal.write_line("Installation", "bold")
+    _print_pairs(
+        [
+            ("agent", __version__),
+            ("python", f"{platform.python_version()} ({sys.platform})"),
+            ("default model", _default_model()),
+            ("embedded model", embedded),
+            ("sessions", str(options.data_folder())),
+        ]
+    )
+    terminal.write_line("\nConfigured providers", "bold")
+    configured = _format_providers([item for item in providers if item.is_configured], reach)
+    terminal.write_output("\n".join(f"  {line}" for line in configured) + "\n")
+    terminal.write_line("\nProviders without a key", "bold")
+    _print_pairs([(item.provider, item.advice) for item in providers if not item.is_configured])
+    terminal.write_line("\nExtras", "bold")
+    _print_pairs([(name, _describe_extra(name, packages)) for name, packages in list_extras().items()])
 
 
-def _required(distribution: str) -> Iterator[tuple[str, str, str | None]]:
-    """Of a distribution that is installed: extra, package, and the extra of that package."""
-    for requirement in metadata.requires(distribution) or ():
-        if named := _REQUIREMENT.match(requirement):
-            yield named["extra"], named["name"], named["inner"]
+def list_providers() -> list[ProviderStatus]:
+    return [_inspect_provider(name) for name in known_providers() if name not in ("scripted", "local")]
 
 
-def _version(distribution: str) -> str | None:
+def _inspect_provider(name: str) -> ProviderStatus:
     try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _extra_row(extra: str, packages: Mapping[str, str | None]) -> str:
-    there = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
-    missing = ", ".join(name for name, version in packages.items() if not version)
-    advice = f'missing {missing}: pip install "{_DISTRIBUTION}[{extra}]"' if missing else ""
-    return "; ".join(part for part in (there, advice) if part)
-
-
-def _access(name: str) -> Access:
-    try:
-        codec = load_provider(name)(AgentConfig(provider=name, model="m"))
+        codec = load(name)(AgentConfig(provider=name, model="m"))
         wire = codec.encode(AgentRequest(input="?", model="m"), stream=False)
     except AuthenticationError as error:
-        return Access(name, "missing", advice=_advice(error.message))
+        return ProviderStatus(name, "missing", advice=_advise(error.message))
     except AgentError as error:
-        return Access(name, "not set up", advice=_advice(str(error)))
-    except Exception as error:  # a plugin may raise anything, and the others are still worth listing
-        return Access(name, "not set up", advice=f"{type(error).__name__}: {error}")
-    return Access(name, "found" if _has_key(wire) else "not needed", _host(wire.url))
+        return ProviderStatus(name, "not set up", advice=_advise(str(error)))
+    except Exception as error:  # an error in a plugin must not hide the other providers
+        return ProviderStatus(name, "not set up", advice=f"{type(error).__name__}: {error}")
+    return ProviderStatus(name, "found" if _has_key(wire) else "not needed", _host(wire.url))
 
 
-def _advice(message: str) -> str:
-    """Which variables to set; if the message names none, the message."""
+def _advise(message: str) -> str:
+    """Name the variables to set; if the message names none, return the message."""
     variables = list(dict.fromkeys(_VARIABLE.findall(message)))
-    return f"set {' or '.join(variables)}" if variables else error_messages.without_library_advice(message)
+    return f"set {' or '.join(variables)}" if variables else remove_library_advice(message)
 
 
 def _has_key(wire: WireRequest) -> bool:
-    """Whether a key would travel: only that it does is looked at."""
     names = [name.lower() for name, _ in wire.headers]
     return any(name == b"authorization" or name.endswith(b"-key") for name in names)
 
@@ -151,19 +152,17 @@ def _host(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
 
 
-def _reached(accesses: Sequence[Access], timeout: float) -> list[Access]:
-    """The same, and whether a connection can be made, for those that could be asked."""
-
-    def tried(one: Access) -> Access:
-        if one.key not in ("found", "not needed") or not one.address:
-            return one
-        return replace(one, reached=_connects(one.address, timeout))
+def _test_connections(providers: Sequence[ProviderStatus], timeout: float) -> list[ProviderStatus]:
+    def test(item: ProviderStatus) -> ProviderStatus:
+        if not item.is_configured or not item.address:
+            return item
+        return replace(item, reached=_can_connect(item.address, timeout))
 
     with ThreadPoolExecutor(16) as pool:
-        return list(pool.map(tried, accesses))
+        return list(pool.map(test, providers))
 
 
-def _connects(address: str, timeout: float) -> bool:
+def _can_connect(address: str, timeout: float) -> bool:
     parts = urlsplit(address)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -173,47 +172,76 @@ def _connects(address: str, timeout: float) -> bool:
         return False
 
 
-def _provider_rows(accesses: Sequence[Access], reach: bool) -> list[str]:
-    marks = {True: "reached", False: "not reached", None: ""}
+def _format_providers(providers: Sequence[ProviderStatus], reach: bool) -> list[str]:
     columns: dict[str, list[str]] = {
-        "provider": [one.provider for one in accesses],
-        "key": [one.key for one in accesses],
-        "address": [one.address for one in accesses],
+        "provider": [item.provider for item in providers],
+        "key": [item.key for item in providers],
+        "address": [item.address for item in providers],
     }
     if reach:
-        columns["connection"] = [marks[one.reached] for one in accesses]
-    return tables.table(columns)
+        labels = {True: "reached", False: "not reached", None: ""}
+        columns["connection"] = [labels[item.reached] for item in providers]
+    return terminal.format_table(columns)
 
 
-def _pairs(lines: Sequence[tuple[str, str]]) -> None:
-    for line in tables.hanging(lines, tables.room(), "  "):
-        terminal.say(line)
+def list_extras() -> dict[str, dict[str, str | None]]:
+    """Map each extra to its packages and their installed versions; None for a missing package."""
+    extras: dict[str, dict[str, str | None]] = {}
+    for extra, name, inner in _iter_requirements(_DISTRIBUTION):
+        if extra in _DEVELOPMENT_EXTRAS:
+            continue
+        packages = extras.setdefault(extra, {})
+        packages[name] = _installed_version(name)
+        if packages[name] is not None and inner:  # the package itself is required with an extra
+            packages |= {more: _installed_version(more) for outer, more, _ in _iter_requirements(name) if outer == inner}
+    return extras
 
 
-def _default() -> str:
+def _iter_requirements(distribution: str) -> Iterator[tuple[str, str, str | None]]:
+    """Yield the extra, the package, and the extra of that package."""
+    for requirement in metadata.requires(distribution) or ():
+        if match := _REQUIREMENT.match(requirement):
+            yield match["extra"], match["name"], match["inner"]
+
+
+def _installed_version(distribution: str) -> str | None:
     try:
-        return targets.whole(targets.default_model())
-    except Problem as problem:
-        # Whatever stands in the variable instead of a model's name is not shown: it may be a key.
-        return f"{'AGENT_MODEL names none' if os.environ.get('AGENT_MODEL') else 'none'}. {problem.fix}"
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
-def _embedded() -> str:
-    found = status()
-    return "ready" if found.ready else f"not ready. {found.problem} {found.fix or ''}"
+def _describe_extra(extra: str, packages: Mapping[str, str | None]) -> str:
+    installed = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    missing = ", ".join(name for name, version in packages.items() if not version)
+    advice = f'missing {missing}: pip install "{_DISTRIBUTION}[{extra}]"' if missing else ""
+    return "; ".join(part for part in (installed, advice) if part)
 
 
-def _plain(accesses: Sequence[Access]) -> dict[str, object]:
+def _print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    for line in terminal.format_pairs(pairs, terminal.output_width(), "  "):
+        terminal.write_line(line)
+
+
+def _default_model() -> str:
+    try:
+        return options.check_model_name(options.default_model())
+    except CommandError as error:
+        # An invalid AGENT_MODEL is not printed: it may be a key in the wrong variable.
+        return f"{'AGENT_MODEL is not a model name' if os.environ.get('AGENT_MODEL') else 'none'}. {error.fix}"
+
+
+def _to_dict(providers: Sequence[ProviderStatus]) -> dict[str, object]:
     return {
         "agent": __version__,
         "python": platform.python_version(),
         "platform": sys.platform,
-        "default_model": _default(),
-        "embedded_model": targets.embedded_is_installed(),
-        "sessions": str(targets.home()),
+        "default_model": _default_model(),
+        "embedded_model": options.is_embedded_installed(),
+        "sessions": str(options.data_folder()),
         "providers": [
-            {"provider": one.provider, "key": one.key, "address": one.address, "reached": one.reached}
-            for one in accesses
+            {"provider": item.provider, "key": item.key, "address": item.address, "reached": item.reached}
+            for item in providers
         ],
-        "extras": extras(),
+        "extras": list_extras(),
     }

@@ -1,28 +1,50 @@
-"""Options that several commands share: which models, how they are asked, and what the shell completes."""
+"""Options shared by several commands, and the objects they stand for: clients, requests, tools, schemas, the store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, TypeAlias
+import importlib
+import importlib.util
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
+from platformdirs import user_data_path
 
+from agent.agent import Agent
+from agent.calls.requests import read_request
+from agent.local.weights import SMOLLM2, engine_version, locate_weights
 from agent.models import list_models
-from agent.providers import list_providers
+from agent.providers import known_providers
+from agent.routing.router import Router
+from agent.routing.strategies import STRATEGIES, read_strategy
+from agent.stores import SqliteStore
+from agent.types import ThinkingLevel, ToolLoopConfig
 
-STRATEGIES = ("fallback", "round_robin", "fastest", "cheapest", "capability", "least_busy", "sticky")
-THINKING = ("off", "minimal", "low", "medium", "high", "xhigh")
+from . import attachments
+from .errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from agent.client import Client
+    from agent.types import AgentRequest
+
+_THINKING_LEVELS = tuple(level.value for level in ThinkingLevel)
 
 
 def complete_model(incomplete: str) -> Iterator[str]:
-    """Providers, and behind a colon the models that are known of one."""
+    """Complete providers, and after a colon the known models of the provider."""
     provider, colon, _ = incomplete.partition(":")
     if not colon:
-        begun = [name for name in list_providers() if name.startswith(incomplete)]
-        if len(begun) != 1 or not list_models(begun[0]):
-            yield from (f"{name}:" for name in begun)
+        providers = [name for name in known_providers() if name.startswith(incomplete)]
+        if len(providers) != 1 or not list_models(providers[0]):
+            yield from (f"{name}:" for name in providers)
             return
-        provider = begun[0]  # a provider alone would be ended by a space, as if it were a model
+        provider = providers[0]  # a single completion ends with a space, so list the models instead
     yield from (name for model in list_models(provider) if (name := f"{provider}:{model}").startswith(incomplete))
 
 
@@ -31,100 +53,312 @@ def complete_strategy(incomplete: str) -> Iterator[str]:
 
 
 def complete_thinking(incomplete: str) -> Iterator[str]:
-    yield from (name for name in THINKING if name.startswith(incomplete))
+    yield from (name for name in _THINKING_LEVELS if name.startswith(incomplete))
 
 
-Models: TypeAlias = Annotated[
+def option(*names: str, metavar: str, help: str, **settings: Any) -> Any:
+    """An option with a value and no default shown on the help page."""
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False, **settings)
+
+
+ModelOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--model",
         "-m",
         metavar="PROVIDER:MODEL",
-        help="The model to ask. Several are a route: the next is asked when one fails. "
-        "By default AGENT_MODEL, or the embedded model if it is installed.",
+        help="The model. Repeat the option for a route: the next model is the fallback. "
+        "Default: AGENT_MODEL, or the embedded model if it is installed.",
         autocompletion=complete_model,
-        show_default=False,
     ),
 ]
-Strategy: TypeAlias = Annotated[
+StrategyOption: TypeAlias = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--strategy",
         metavar="NAME",
-        help=f"How a route orders its models: {', '.join(STRATEGIES)}.",
+        help=f"The routing strategy: {', '.join(STRATEGIES)}.",
         autocompletion=complete_strategy,
-        show_default=False,
     ),
 ]
-BaseUrl: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--base-url", metavar="URL", help="Where the model is served, if not at its usual place.", show_default=False
-    ),
+BaseUrlOption: TypeAlias = Annotated[
+    str | None, option("--base-url", metavar="URL", help="The address of the API, if not the vendor's default.")
 ]
-System: TypeAlias = Annotated[
-    str | None, typer.Option("--system", "-s", metavar="TEXT", help="What the model is told first.", show_default=False)
-]
-Attachments: TypeAlias = Annotated[
+SystemOption: TypeAlias = Annotated[str | None, option("--system", "-s", metavar="TEXT", help="The system prompt.")]
+AttachOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--attach",
         "-a",
         metavar="FILE",
-        help="A text, image, PDF or sound to send along; - is standard input, and images and PDFs may be addresses. "
-        "May be repeated.",
-        show_default=False,
+        help="Attach a text, image, PDF or audio file; - is standard input. Images and PDFs can be URLs. Repeatable.",
     ),
 ]
-Tools: TypeAlias = Annotated[
+ToolOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--tool",
         metavar="MODULE:FUNCTION",
-        help="A Python function the model may call, also as file.py:function. May be repeated.",
-        show_default=False,
+        help="A Python function that the model may call; also file.py:function. Repeatable.",
     ),
 ]
-Schema: TypeAlias = Annotated[
+SchemaOption: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--schema",
-        metavar="SCHEMA",
-        help="Answer with JSON that fits: a file, inline JSON, or module:Model.",
-        show_default=False,
+    option(
+        "--schema", metavar="SCHEMA", help="JSON schema of the answer: a .json file, inline JSON, or module:Model."
     ),
 ]
-MaxTokens: TypeAlias = Annotated[
-    int | None, typer.Option("--max-tokens", metavar="N", help="The longest answer.", show_default=False)
+MaxTokensOption: TypeAlias = Annotated[
+    int | None, option("--max-tokens", metavar="N", help="Limit on the tokens of the answer.")
 ]
-Temperature: TypeAlias = Annotated[
-    float | None, typer.Option("--temperature", metavar="0..2", help="How random the answer is.", show_default=False)
+TemperatureOption: TypeAlias = Annotated[
+    float | None, option("--temperature", metavar="0..2", help="Sampling temperature.")
 ]
-Thinking: TypeAlias = Annotated[
+ThinkingOption: TypeAlias = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--thinking",
         metavar="LEVEL",
-        help=f"How hard to think: {', '.join(THINKING)}.",
+        help=f"Thinking effort: {', '.join(_THINKING_LEVELS)}.",
         autocompletion=complete_thinking,
+    ),
+]
+SeedOption: TypeAlias = Annotated[
+    int | None, option("--seed", metavar="N", help="Sampling seed, for reproducible answers where supported.")
+]
+TimeoutOption: TypeAlias = Annotated[
+    float | None, option("--timeout", metavar="SECONDS", help="Time limit for each attempt.")
+]
+DeadlineOption: TypeAlias = Annotated[
+    float | None, option("--deadline", metavar="SECONDS", help="Time limit for the call, including retries.")
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+PromptArgument: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PROMPT",
+        help="The prompt. Piped input is appended; - reads the prompt from standard input.",
         show_default=False,
     ),
 ]
-Seed: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--seed", metavar="N", help="The same answer again, where models can do that.", show_default=False),
-]
-Timeout: TypeAlias = Annotated[
-    float | None, typer.Option("--timeout", metavar="SECONDS", help="Of one attempt.", show_default=False)
-]
-Deadline: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--deadline", metavar="SECONDS", help="Of the whole call, retries included.", show_default=False),
-]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-Words: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="PROMPT", help="What to ask. Text piped in is added to it; - is only that.", show_default=False
-    ),
-]
+
+
+# Clients and requests
+
+
+def create_client(models: Sequence[str] = (), strategy: str | None = None, **settings: Any) -> Client:
+    """Create an agent for one model, or a router for several.
+
+    Args:
+        models: Names such as `provider:model`; by default `default_model()`.
+        strategy: The routing strategy. It makes a router even of one model.
+        settings: Fields of `AgentConfig`; None means not set.
+    """
+    names = models or [default_model()]
+    if len(names) > 1 and settings.get("base_url") is not None:
+        raise CommandError(
+            "--base-url applies to one model, and several are given.",
+            fix="Set each vendor's variable instead; see: agent doctor",
+        )
+    agents = [create_agent(name, **settings) for name in names]
+    return agents[0] if len(agents) == 1 and strategy is None else create_router(agents, strategy)
+
+
+def create_agent(name: str, **settings: Any) -> Agent:
+    return Agent(
+        check_model_name(name), **{setting: value for setting, value in settings.items() if value is not None}
+    )
+
+
+def create_router(agents: Sequence[Agent], strategy: str | None = None) -> Router:
+    return Router(agents, strategy=read_strategy(strategy or "fallback"))
+
+
+def build_request(
+    prompt: Sequence[str] | None,
+    attach: Sequence[str] | None,
+    *,
+    tool: Sequence[str] | None,
+    schema: str | None,
+    **fields: Any,
+) -> AgentRequest:
+    """Build the request from the prompt, attachments, piped input and request options."""
+    message = attachments.read_message(prompt, attach)
+    fields |= {
+        "tools": load_tools(tool) if tool else None,
+        "output_schema": None if schema is None else load_schema(schema),
+    }
+    return read_request(message, {name: value for name, value in fields.items() if value is not None})
+
+
+def tool_limits(*, allow_exec: bool = False) -> ToolLoopConfig:
+    """Limits for runs with tools; those of the risk `exec` run only with `--allow-exec`."""
+    config = ToolLoopConfig()
+    return config.model_copy(update={"allowed_risks": config.allowed_risks | {"exec"}}) if allow_exec else config
+
+
+EMBEDDED_MODEL = "local:smollm2"
+
+
+def default_model() -> str:
+    """The model of AGENT_MODEL, or the embedded model if it is installed."""
+    if name := os.environ.get("AGENT_MODEL", "").strip():
+        return name
+    if is_embedded_installed():
+        return EMBEDDED_MODEL
+    raise CommandError(
+        "No model is configured, and the embedded model is not installed.",
+        fix="Pass -m provider:model, set AGENT_MODEL, or run: agent local install",
+        code=ExitCode.SETUP,
+    )
+
+
+def is_embedded_installed() -> bool:
+    """Whether the engine and the weights exist; `agent local status` also verifies the weights."""
+    weights = locate_weights(SMOLLM2)
+    return engine_version() is not None and weights is not None and weights.exists()
+
+
+def check_model_name(name: str) -> str:
+    """Return the name if it has the form `provider:model`."""
+    provider, colon, model = name.partition(":")
+    if not colon or not provider or not model:
+        raise CommandError(
+            f"{name!r} is not a model name.", fix="Write provider:model, such as openai:gpt-5.2; see: agent models"
+        )
+    return name
+
+
+# Files
+
+SESSIONS_FILE = "sessions.db"
+
+
+def data_folder() -> Path:
+    """The folder of sessions and history; AGENT_HOME overrides the user's data folder."""
+    if name := os.environ.get("AGENT_HOME", "").strip():
+        return Path(name).expanduser()
+    return user_data_path("agent-llm-router", appauthor=False)
+
+
+def open_session_store() -> SqliteStore:
+    folder = data_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise CommandError(
+            f"Sessions cannot be stored in {folder}: {error.strerror or error}.",
+            fix="Set AGENT_HOME to a writable folder.",
+            code=ExitCode.SETUP,
+        ) from None
+    return SqliteStore(folder / SESSIONS_FILE)
+
+
+def temporary_page(name: str) -> Path:
+    """A path for a temporary HTML page, in a new folder that only this user can read."""
+    folder = Path(tempfile.mkdtemp(prefix="agent-graph-"))
+    return folder / f"{re.sub('[^A-Za-z0-9_-]+', '-', name)[:60] or 'graph'}.html"
+
+
+# Python objects and schemas
+
+
+def load_tools(references: Sequence[str]) -> list[Any]:
+    """Load tools by reference; a reference may name a list of tools."""
+    tools: list[Any] = []
+    for reference in references:
+        value = load_object(reference, "--tool")
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        for tool in values:
+            if not callable(tool) and not hasattr(tool, "run"):
+                raise CommandError(
+                    f"--tool {reference!r} is a {type(tool).__name__}.", fix="Name a function, a tool, or a list of these."
+                )
+        tools += values
+    return tools
+
+
+def load_schema(text: str) -> Any:
+    """Load a JSON schema from a file or inline JSON, or a Python type by reference."""
+    if text.lstrip().startswith("{"):
+        return _parse_schema(text, "--schema")
+    path = Path(text)
+    if path.suffix == ".json" or path.is_file():
+        try:
+            return _parse_schema(path.read_text("utf-8"), text)
+        except OSError as error:
+            reason = error.strerror or str(error)
+        except UnicodeDecodeError:
+            reason = "it is not UTF-8 text"
+        raise CommandError(f"--schema: {text} cannot be read: {reason}.", fix="Check the path.")
+    if ":" in text:
+        return load_object(text, "--schema")
+    raise CommandError(
+        f"--schema {text!r} is neither a file nor a schema.", fix="Pass a .json file, inline JSON, or module:Model."
+    )
+
+
+def _parse_schema(text: str, source: str) -> dict[str, Any]:
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise CommandError(f"{source} is not JSON: {error}.", fix="Check it with: python -m json.tool") from None
+    if not isinstance(schema, dict):
+        raise CommandError(
+            f"{source} must be a JSON schema, not a {type(schema).__name__}.", fix="A schema is a JSON object."
+        )
+    return schema
+
+
+def load_object(reference: str, option_name: str) -> Any:
+    """Import the object of `module:name` or `file.py:name`. This runs the module's code, as `python -m` does."""
+    module_name, colon, path = reference.rpartition(":")
+    if not colon or not module_name or not path:
+        raise CommandError(
+            f"{option_name} {reference!r} is not a reference.", fix="Write module:name or file.py:name."
+        )
+    if module_name.endswith(".py") or os.sep in module_name:
+        value = _import_file(module_name, option_name)
+    else:
+        here = os.getcwd()
+        if here not in sys.path:
+            sys.path.insert(0, here)  # as `python -m` does; a console script starts without it
+        value = _run_import(module_name, option_name, lambda: importlib.import_module(module_name))
+    for name in path.split("."):
+        if not hasattr(value, name):
+            raise CommandError(
+                f"{option_name}: {module_name} has no {path!r}.", fix="Check the name after the colon."
+            )
+        value = getattr(value, name)
+    return value
+
+
+def _import_file(name: str, option_name: str) -> Any:
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise CommandError(f"{option_name}: there is no file {name}.", fix="Check the path, or name a module.")
+    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    if spec is None or spec.loader is None:
+        raise CommandError(f"{option_name}: {name} is not a Python file.", fix="Name a file that ends in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # for code that looks up classes by their module, such as pickle
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    loader = spec.loader
+    _run_import(name, option_name, lambda: loader.exec_module(module))
+    return module
+
+
+def _run_import(name: str, option_name: str, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"{option_name}: there is no module {error.name!r}.", fix="Run the command where it can be imported."
+        ) from error
+    except (Exception, SystemExit) as error:  # SystemExit: the script must not choose the exit code
+        raise CommandError(
+            f"{option_name}: importing {name} failed: {type(error).__name__}: {error}",
+            fix="Run it with Python to see the traceback.",
+        ) from error

@@ -1,153 +1,191 @@
-"""`agent sessions`: the conversations that are kept. List them, read them, write them to files, branch off, delete."""
+"""`agent sessions` and `agent graph`: list, show, export, fork, delete and draw stored conversations."""
 
 from __future__ import annotations
 
 import sys
+import webbrowser
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
+from agent.graph import DAG
 from agent.stores import ConflictError
-from agent.stores.base import check_session_id
+from agent.stores.base import SessionRecord, check_session_id
 
-from . import exit_codes, options, targets
-from .chat.command import complete_session
-from .chat.commands import table_of
-from .chat.conversation import chosen_models
-from .chat.records import copied, dag_of, family_of, found, summaries, summary_of
-from .chat.transcripts import data_of, lines_of, picture_of, write_graph, write_transcript
-from .tables import room
-from .terminal import as_json, note, one_line, say, write
+from . import options
+from .chat.commands import format_count, format_summaries
+from .chat.records import create_fork, decode_dag, list_summaries, load_by_prefix, load_tree, recorded_models, summarize_record
+from .chat.repl import complete_session
+from .chat.transcripts import draw_tree, format_dag, to_session_dict, write_transcript, write_tree
+from .errors import CommandError, ExitCode
+from .terminal import output_width, sanitize_line, write_json, write_line, write_note
 
-Id: TypeAlias = Annotated[
+IdArgument: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="The session, or how its name begins.", autocompletion=complete_session, show_default=False
+        metavar="ID", help="The session id, or the start of it.", autocompletion=complete_session, show_default=False
     ),
 ]
-Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")]
+LimitOption: TypeAlias = Annotated[
+    int, typer.Option("--limit", "-n", min=1, metavar="N", help="Maximum number of sessions.")
+]
+ForceOption: TypeAlias = Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")]
 
 
 def register(app: typer.Typer) -> None:
-    part = typer.Typer(rich_markup_mode=None, no_args_is_help=False)
-    part.callback(invoke_without_command=True)(sessions)
-    for command in (list_, show, export, delete, fork, graph):
-        part.command(command.__name__.rstrip("_"))(command)
-    app.add_typer(part, name="sessions")
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=False)
+    group.callback(invoke_without_command=True)(sessions)
+    group.command("list")(list_sessions)
+    group.command("show")(show_session)
+    group.command("export")(export_session)
+    group.command("delete")(delete_session)
+    group.command("fork")(fork_session)
+    group.command("graph")(draw_session)
+    app.add_typer(group, name="sessions")
+    app.command("graph")(show_graph)
 
 
-def sessions(context: typer.Context, limit: Limit = 20, json: options.AsJson = False) -> None:
-    """List, show, fork and delete what is kept.
+def sessions(context: typer.Context, limit: LimitOption = 20, json: options.JsonOption = False) -> None:
+    """List, show, export, fork and delete sessions.
 
-    Without a command, the conversations are listed.
+    Without a command, lists the sessions.
     """
     if context.invoked_subcommand is None:
-        list_(limit, json)
+        list_sessions(limit, json)
 
 
-def list_(limit: Limit = 20, json: options.AsJson = False) -> None:
-    """List the sessions, the latest first."""
-    with targets.session_store() as store:
-        found = summaries(store, limit)
+def list_sessions(limit: LimitOption = 20, json: options.JsonOption = False) -> None:
+    """List the sessions, latest first."""
+    with options.open_session_store() as store:
+        summaries = list_summaries(store, limit)
     if json:
-        write(as_json([one.to_dict() for one in found]) + "\n")
-    elif not found:
-        note("Nothing is kept yet. Start a conversation with: agent chat")
+        write_json([item.to_dict() for item in summaries])
+    elif not summaries:
+        write_note("There are no stored sessions. Start one with: agent chat")
     else:
-        for line in table_of(found, room()):
-            say(line)
+        for line in format_summaries(summaries, output_width()):
+            write_line(line)
 
 
-def show(id: Id, json: options.AsJson = False) -> None:
-    """Show what was said."""
-    with targets.session_store() as store:
-        record = found(store, id)
-    dag = dag_of(record)
+def _load_session(id: str) -> SessionRecord:
+    with options.open_session_store() as store:
+        return load_by_prefix(store, id)
+
+
+def show_session(id: IdArgument, json: options.JsonOption = False) -> None:
+    """Show a conversation."""
+    record = _load_session(id)
+    dag = decode_dag(record)
     if json:
-        write(as_json(data_of(dag, record.id, record.title, record)) + "\n")
+        write_json(to_session_dict(dag, record.id, record.title, record))
         return
-    for text, style in lines_of(dag):
-        say(text, style)
+    for text, style in format_dag(dag):
+        write_line(text, style)
 
 
-def export(
-    id: Id,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Its ending says what it is: .md, .txt, .json, .html.")],
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace a file that is there.")] = False,
+def export_session(
+    id: IdArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .md, .txt, .json or .html file.")],
+    force: ForceOption = False,
 ) -> None:
-    """Write what was said to a file."""
+    """Write a conversation to a file."""
     _check_free(file, force=force)
-    with targets.session_store() as store:
-        record = found(store, id)
-    write_transcript(file, dag_of(record), id=record.id, title=record.title, record=record, replace=force)
-    note(f"wrote {file}")
+    record = _load_session(id)
+    write_transcript(file, decode_dag(record), id=record.id, title=record.title, record=record, replace=force)
+    write_note(f"wrote {file}")
 
 
-def delete(
-    id: Id, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether it is meant.")] = False
+def delete_session(
+    id: IdArgument, yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False
 ) -> None:
-    """Delete a session with everything that was said in it. Its forks stay."""
-    with targets.session_store() as store:
-        record = found(store, id)
-        summary = summary_of(record)
+    """Delete a session. Its forks are kept."""
+    with options.open_session_store() as store:
+        record = load_by_prefix(store, id)
+        summary = summarize_record(record)
         if not yes:
-            _ask(f"Delete {record.id} ({one_line(summary.title) or 'no title'}, turns: {summary.turns})? [y/N] ")
+            title = sanitize_line(summary.title) or "no title"
+            _confirm(f"Delete {record.id} ({title}, {format_count(summary.turns, 'turn')})? [y/N] ")
         store.delete(record.id)
-    note(f"deleted {record.id}")
+    write_note(f"deleted {record.id}")
 
 
-def _ask(question: str) -> None:
+def _confirm(question: str) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise exit_codes.Problem("Nobody is there to say whether it is meant.", fix="Add --yes.")
+        raise CommandError("Standard input is not a terminal, so the deletion cannot be confirmed.", fix="Add --yes.")
     sys.stderr.write(question)
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        note("nothing was deleted")
-        raise typer.Exit(exit_codes.OK)
+        write_note("nothing was deleted")
+        raise typer.Exit(ExitCode.OK)
 
 
-def fork(id: Id, new: Annotated[str, typer.Argument(metavar="NEW", help="The name of the new session.")]) -> None:
-    """Begin a new session where another one is now. The other one stays as it is."""
+def fork_session(
+    id: IdArgument, new: Annotated[str, typer.Argument(metavar="NEW", help="The id of the new session.")]
+) -> None:
+    """Copy a session under a new id. The original is unchanged."""
     check_session_id(new)
-    with targets.session_store() as store:
-        record = found(store, id)
+    with options.open_session_store() as store:
+        record = load_by_prefix(store, id)
+        dag, models = decode_dag(record), recorded_models(record)
         try:
-            copied(
-                store,
-                dag_of(record),
-                new,
-                forked_from=record.id,
-                title=record.title,
-                models=chosen_models(record),
-            )
+            create_fork(store, dag, new, forked_from=record.id, title=record.title, models=models)
         except ConflictError:
-            raise exit_codes.Problem(f"There is a session {new!r} already.", fix="Use another name.") from None
-    note(f"{new} goes on from {record.id}; talk there with: agent chat {new}")
+            raise CommandError(f"The session {new!r} exists already.", fix="Use another name.") from None
+    write_note(f"{new} is a fork of {record.id}; continue it with: agent chat {new}")
 
 
-def graph(
-    id: Id,
+def draw_session(
+    id: IdArgument,
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="FILE", help="Write it there: a page if it ends in .html, a graph if in .json.", show_default=False
-        ),
+        typer.Argument(metavar="FILE", help="A .html page, or a .json graph. By default text.", show_default=False),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace a file that is there.")] = False,
+    force: ForceOption = False,
 ) -> None:
-    """Draw a session with its forks and what was undone."""
-    with targets.session_store() as store:
-        record = found(store, id)
-        family = family_of(store, record)
+    """Draw a session with its forks and undone turns."""
+    with options.open_session_store() as store:
+        record = load_by_prefix(store, id)
+        tree = load_tree(store, record)
     if file is None:
-        say(picture_of(family, None, room()))
+        write_line(draw_tree(tree, None, output_width()))
         return
     _check_free(file, force=force)
-    write_graph(file, family, record.title or record.id, replace=force)
-    note(f"wrote {file}")
+    write_tree(file, tree, record.title or record.id, replace=force)
+    write_note(f"wrote {file}")
 
 
 def _check_free(file: Path, *, force: bool) -> None:
     if file.is_file() and not force:
-        raise exit_codes.Problem(f"There is {file} already.", fix="Name another file, or add --force.")
+        raise CommandError(f"{file} exists already.", fix="Name another file, or add --force.")
+
+
+def show_graph(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A graph that DAG.save() or `agent chat` wrote.")],
+    out: Annotated[
+        Path | None, options.option("--out", "-o", metavar="PAGE", help="The HTML page; by default a temporary file.")
+    ] = None,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid diagram.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print text.")] = False,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Write the page without opening a browser.")] = False,
+) -> None:
+    """Show a conversation graph in the browser."""
+    if mermaid and text:
+        raise CommandError("--mermaid and --text exclude each other.", fix="Pass one of them.")
+    if (mermaid or text) and (out is not None or no_open):
+        raise CommandError("--out and --no-open apply to pages.", fix="Remove --mermaid and --text.")
+    path = Path(file).expanduser()
+    try:
+        dag = DAG.load(path)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error.strerror or error}.", fix="Check the path.") from None
+    if not len(dag):
+        raise CommandError(f"{file} contains no conversation.", fix="Write one with: agent sessions graph ID FILE.json")
+    if mermaid or text:
+        write_line(dag.mermaid() if mermaid else str(dag))
+        return
+    page = options.temporary_page(path.stem) if out is None else out
+    dag.save_html(page, title=path.stem)
+    write_line(str(page))
+    if not no_open and not webbrowser.open(page.resolve().as_uri()):
+        write_note("No browser was found. Open the page manually.")

@@ -1,7 +1,7 @@
-"""What may reach a terminal, and how: foreign text without control sequences, notes in grey, errors in red.
+"""Terminal output: sanitized text, styles, tables, and messages on standard error.
 
-Whoever writes to a terminal commands it: a few bytes set its title, fill the clipboard, hide text or overwrite what
-was said before. A model's words are foreign words, so nothing of theirs but text gets through.
+Text from models, tools and vendors is untrusted: a few bytes of a control sequence can set the title, fill the
+clipboard, hide text or overwrite earlier output. Only plain text passes `Sanitizer`.
 """
 
 from __future__ import annotations
@@ -11,60 +11,59 @@ import os
 import re
 import shutil
 import sys
+import textwrap
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, TextIO
 
 _TEXT, _ESCAPE, _CONTROL, _STRING, _STRING_ESCAPE = range(5)
 
-_LONGEST_CONTROL = 256
-_LONGEST_STRING = 8192
+_MAX_CONTROL = 256
+_MAX_STRING = 8192
 
 _SUSPICIOUS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _STRINGS_AFTER_ESCAPE = frozenset("]PX^_")
 _STRINGS = frozenset("\x90\x98\x9d\x9e\x9f")
 
 
-class Cleaner:
-    """Text without control sequences, of a text that comes in pieces.
+class Sanitizer:
+    """Incremental filter that removes control sequences from text.
 
-    Newlines and tabs stay. A sequence with a terminator, such as one that sets the title, is dropped whole if it is
-    complete by the end of its line; if it is not, only what makes it a sequence is dropped. Nothing is held back for
-    longer than that.
+    Newlines and tabs stay. A sequence with a terminator, such as one that sets the title, is dropped as a whole if it
+    ends on the same line; otherwise only its introducer is dropped. Text is buffered for at most one line.
     """
 
     def __init__(self) -> None:
         self._state = _TEXT
-        self._held: list[str] = []
+        self._buffer: list[str] = []
 
     def feed(self, chunk: str) -> str:
-        """What may be shown so far."""
+        """Return the text that is safe to print so far."""
         if self._state == _TEXT and not _SUSPICIOUS.search(chunk):
             return chunk
         out: list[str] = []
         for char in chunk:
-            self._take(char, out)
+            self._take_char(char, out)
         return "".join(out)
 
     def finish(self) -> str:
-        """What was held back, in case a sequence was complete after all."""
+        """Return the buffered text of an unterminated sequence."""
         out: list[str] = []
         self._release(out)
         return "".join(out)
 
-    def _take(self, char: str, out: list[str]) -> None:
-        match self._state:
-            case 1:
-                self._after_escape(char, out)
-            case 2:
-                self._in_control(char, out)
-            case 3:
-                self._in_string(char, out)
-            case 4:
-                self._end_of_string(char, out)
-            case _:
-                self._in_text(char, out)
+    def _take_char(self, char: str, out: list[str]) -> None:
+        handlers = (
+            self._take_text,
+            self._take_after_escape,
+            self._take_control,
+            self._take_string,
+            self._take_string_end,
+        )
+        handlers[self._state](char, out)
 
-    def _in_text(self, char: str, out: list[str]) -> None:
+    def _take_text(self, char: str, out: list[str]) -> None:
         if char == "\x1b":
             self._state = _ESCAPE
         elif char == "\x9b":
@@ -74,145 +73,257 @@ class Cleaner:
         elif not _SUSPICIOUS.match(char):
             out.append(char)
         elif "\ud800" <= char <= "\udfff":
-            out.append("\ufffd")  # written as it is, half a pair can become any byte
+            out.append("\ufffd")  # a lone surrogate could be encoded as any byte
 
-    def _after_escape(self, char: str, out: list[str]) -> None:
-        if char == "[" and not self._held:
+    def _take_after_escape(self, char: str, out: list[str]) -> None:
+        if char == "[" and not self._buffer:
             self._state = _CONTROL
-        elif char in _STRINGS_AFTER_ESCAPE and not self._held:
+        elif char in _STRINGS_AFTER_ESCAPE and not self._buffer:
             self._state = _STRING
-        elif " " <= char <= "/" and len(self._held) < _LONGEST_CONTROL:
-            self._held.append(char)
+        elif " " <= char <= "/" and len(self._buffer) < _MAX_CONTROL:
+            self._buffer.append(char)
         else:
-            self._drop()
+            self._reset()
             if not "0" <= char <= "~":
-                self._take(char, out)
+                self._take_char(char, out)
 
-    def _in_control(self, char: str, out: list[str]) -> None:
-        if " " <= char <= "?" and len(self._held) < _LONGEST_CONTROL:
-            self._held.append(char)
+    def _take_control(self, char: str, out: list[str]) -> None:
+        if " " <= char <= "?" and len(self._buffer) < _MAX_CONTROL:
+            self._buffer.append(char)
         else:
-            self._drop()
+            self._reset()
             if not "@" <= char <= "~":
-                self._take(char, out)
+                self._take_char(char, out)
 
-    def _in_string(self, char: str, out: list[str]) -> None:
+    def _take_string(self, char: str, out: list[str]) -> None:
         if char in "\x07\x9c\x18\x1a":
-            self._drop()
+            self._reset()
         elif char == "\x1b":
             self._state = _STRING_ESCAPE
-        elif char == "\n" or char in _STRINGS or char == "\x9b" or len(self._held) >= _LONGEST_STRING:
+        elif char == "\n" or char in _STRINGS or char == "\x9b" or len(self._buffer) >= _MAX_STRING:
             self._release(out)
-            self._take(char, out)
+            self._take_char(char, out)
         elif not _SUSPICIOUS.match(char):
-            self._held.append(char)
+            self._buffer.append(char)
 
-    def _end_of_string(self, char: str, out: list[str]) -> None:
+    def _take_string_end(self, char: str, out: list[str]) -> None:
         if char == "\\":
-            self._drop()
+            self._reset()
         else:
             self._release(out)
             self._state = _ESCAPE
-            self._take(char, out)
+            self._take_char(char, out)
 
-    def _drop(self) -> None:
+    def _reset(self) -> None:
         self._state = _TEXT
-        self._held.clear()
+        self._buffer.clear()
 
     def _release(self, out: list[str]) -> None:
         if self._state in (_STRING, _STRING_ESCAPE):
-            out.extend(self._held)
-        self._drop()
+            out.extend(self._buffer)
+        self._reset()
 
 
-def clean(text: str) -> str:
-    """The text without control sequences, bidirectional overrides and anything else that commands a terminal."""
+def sanitize(text: str) -> str:
+    """Remove control sequences, bidirectional overrides and other characters that command a terminal."""
     if not _SUSPICIOUS.search(text):
         return text
-    cleaner = Cleaner()
-    return cleaner.feed(text) + cleaner.finish()
+    sanitizer = Sanitizer()
+    return sanitizer.feed(text) + sanitizer.finish()
 
 
-def one_line(text: str) -> str:
-    """As `clean`, for a place with room for one line."""
-    return " ".join(clean(text).split())
+def sanitize_line(text: str) -> str:
+    """Sanitize text and join its lines with spaces."""
+    return " ".join(sanitize(text).split())
 
 
-Style = Literal["plain", "dim", "red", "bold", "green", "yellow"]
-_CODES = {"dim": "2", "red": "31", "bold": "1", "green": "32", "yellow": "33"}
+def format_json(value: object) -> str:
+    """Return indented JSON in which control characters are escaped instead of removed."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return _SUSPICIOUS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def has_colours(stream: TextIO) -> bool:
-    """Whether colours make sense there: on a terminal, unless the environment says otherwise."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
-
-
-def styled(text: str, style: Style, stream: TextIO) -> str:
-    """Cleaned text in a style, if the stream has any."""
-    said = clean(text)
-    if style == "plain" or not said or not has_colours(stream):
-        return said
-    return f"\x1b[{_CODES[style]}m{said}\x1b[0m"
-
-
-def write(text: str) -> None:
-    """Text that has been cleaned, to standard output, at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def say(text: str = "", style: Style = "plain") -> None:
-    """A line on standard output."""
-    write(styled(text, style, sys.stdout) + "\n")
-
-
-def note(text: str, style: Style = "dim") -> None:
-    """A line on standard error, about what goes on. That nobody can read it is no reason to stop."""
-    try:
-        sys.stderr.write(styled(text, style, sys.stderr) + "\n")
-        sys.stderr.flush()
-    except OSError:
-        abandon(sys.stderr)
-
-
-def abandon(stream: TextIO) -> None:
-    """Whatever is still in its buffer has nowhere to go; written at exit, it would be one more error."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def dollars(amount: float | None) -> str:
-    """A sum; small ones with enough digits to be seen."""
+def format_dollars(amount: float | None) -> str:
+    """Format an amount with enough digits for small sums; empty if it is unknown."""
     if amount is None:
         return ""
     if amount == 0:
         return "$0"
     if amount < 0.000001:
         return "<$0.000001"
-    whole, _, cents = f"{amount:.2f}".partition(".") if amount >= 1 else f"{amount:.6f}".rstrip("0").partition(".")
-    return f"${whole}.{cents.ljust(2, '0')}"
+    integer, _, cents = f"{amount:.2f}".partition(".") if amount >= 1 else f"{amount:.6f}".rstrip("0").partition(".")
+    return f"${integer}.{cents.ljust(2, '0')}"
 
 
-def complain(message: str, fix: str | None = None) -> None:
-    """An error, and what helps against it, on standard error."""
-    note(f"error: {one_line(message)}", "red")
-    advise(fix)
+# Writing
+
+Style = Literal["plain", "dim", "red", "bold", "green", "yellow"]
+_CODES = {"dim": "2", "red": "31", "bold": "1", "green": "32", "yellow": "33"}
 
 
-def advise(fix: str | None) -> None:
-    """What helps against the error above, if anything does."""
+def has_colors(stream: TextIO) -> bool:
+    """Whether to use colors: on a terminal, unless NO_COLOR, FORCE_COLOR or TERM=dumb says otherwise."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
+
+
+def _apply_style(text: str, style: Style, stream: TextIO) -> str:
+    text = sanitize(text)
+    if style == "plain" or not text or not has_colors(stream):
+        return text
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
+
+
+def write_output(text: str) -> None:
+    """Write sanitized text to standard output and flush."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def write_line(text: str = "", style: Style = "plain") -> None:
+    """Write a line to standard output."""
+    write_output(_apply_style(text, style, sys.stdout) + "\n")
+
+
+def write_json(value: object) -> None:
+    """Write a value as JSON to standard output."""
+    write_output(format_json(value) + "\n")
+
+
+def write_note(text: str, style: Style = "dim") -> None:
+    """Write a line to standard error. A closed standard error is ignored."""
+    try:
+        sys.stderr.write(_apply_style(text, style, sys.stderr) + "\n")
+        sys.stderr.flush()
+    except OSError:
+        discard_buffer(sys.stderr)
+
+
+def write_error(message: str, fix: str | None = None) -> None:
+    """Write `error: …` and, if there is advice, `fix: …` to standard error."""
+    write_note(f"error: {sanitize_line(message)}", "red")
+    write_fix(fix)
+
+
+def write_fix(fix: str | None) -> None:
     if fix:
-        note(f"fix: {one_line(fix)}", "plain")
+        write_note(f"fix: {sanitize_line(fix)}", "plain")
 
 
-def width() -> int:
+def discard_buffer(stream: TextIO) -> None:
+    """Redirect a broken stream to the null device, so that flushing it at exit does not fail again."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+# Tables. Widths are terminal columns, not characters.
+
+_GAP = 2
+_MIN_WIDTH = 12
+"""The narrowest that an elastic column becomes."""
+
+
+def terminal_width() -> int:
     """Columns of the terminal; 80 if there is none."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def as_json(value: object) -> str:
-    """JSON text to print. What commands a terminal is escaped, as JSON can; nothing is lost."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    return _SUSPICIOUS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+def output_width() -> int | None:
+    """Columns of standard output; None if it is not a terminal, and lines need no limit."""
+    return terminal_width() if sys.stdout.isatty() else None
+
+
+def display_width(text: str) -> int:
+    """The number of terminal columns that a text occupies."""
+    return len(text) if text.isascii() else sum(map(_char_width, text))
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):  # combining accents, and joiners of emoji
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def truncate(line: str, limit: int) -> str:
+    """Shorten a line to at most `limit` columns."""
+    if display_width(line) <= limit:
+        return line
+    kept, used = "", 1
+    for char in line:
+        used += _char_width(char)
+        if used > limit:
+            break
+        kept += char
+    return f"{kept}…"
+
+
+def format_table(
+    columns: Mapping[str, Sequence[str]],
+    limit: int | None = None,
+    *,
+    right: Collection[str] = (),
+    elastic: Collection[str] = (),
+) -> list[str]:
+    """Format sanitized columns under their headings, in order of importance.
+
+    Args:
+        columns: The cells of each column.
+        limit: Columns of the terminal; None for no limit. In a narrow terminal, columns in `elastic` are shortened
+            first, then the last columns are dropped.
+        right: Right-aligned columns.
+    """
+    cleaned = {name: [sanitize_line(cell) for cell in column] for name, column in columns.items()}
+    fitted = cleaned if limit is None else _fit_columns(cleaned, limit, elastic)
+    widths = {name: _column_width(name, column) for name, column in fitted.items()}
+    rows = [tuple(fitted), *zip(*fitted.values(), strict=True)]
+    return [
+        (" " * _GAP)
+        .join(_pad(cell, widths[name], name in right) for name, cell in zip(fitted, row, strict=True))
+        .rstrip()
+        for row in rows
+    ]
+
+
+def format_pairs(pairs: Iterable[tuple[str, str]], limit: int | None = None, indent: str = "") -> list[str]:
+    """Format names with texts beside them; long texts wrap with a hanging indent."""
+    cleaned = [(sanitize_line(name), sanitize_line(text)) for name, text in pairs]
+    width = max((display_width(name) for name, _ in cleaned), default=0) + _GAP
+    margin = f"{indent}{' ' * width}"
+    lines: list[str] = []
+    for name, text in cleaned:
+        first, *rest = wrap_text(text, None if limit is None else max(20, limit - len(margin)))
+        lines.append(f"{indent}{_pad(name, width)}{first}".rstrip())
+        lines += [f"{margin}{line}" for line in rest]
+    return lines
+
+
+def wrap_text(text: str, limit: int | None) -> list[str]:
+    """Wrap a text at spaces."""
+    if limit is None:
+        return [text]
+    return textwrap.wrap(text, limit, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _fit_columns(columns: Mapping[str, Sequence[str]], limit: int, elastic: Collection[str]) -> dict[str, list[str]]:
+    first = next(iter(columns))
+    widths = {name: _column_width(name, column) for name, column in columns.items()}
+    widths[first] = min(widths[first], limit)
+    while (excess := sum(widths.values()) + _GAP * (len(widths) - 1) - limit) > 0:
+        widest = max((name for name in widths if name in elastic), key=lambda name: widths[name], default=first)
+        if widest in elastic and sum(max(0, widths[name] - _MIN_WIDTH) for name in widths if name in elastic) >= excess:
+            widths[widest] -= 1
+        elif len(widths) > 1:
+            widths.popitem()
+        else:
+            break
+    return {name: [truncate(cell, width) for cell in columns[name]] for name, width in widths.items()}
+
+
+def _column_width(name: str, column: Sequence[str]) -> int:
+    return max(len(name), *map(display_width, column)) if column else len(name)
+
+
+def _pad(cell: str, width: int, right: bool = False) -> str:
+    space = " " * (width - display_width(cell))
+    return f"{space}{cell}" if right else f"{cell}{space}"

@@ -1,3 +1,3 @@
-"""What `agent chat` and `agent sessions` are made of: stored conversations, turns, commands, a prompt and a picture."""
+"""The chat of `agent chat`: stored sessions, turns, commands, input and transcripts."""
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The commands of a chat: `/model`, `/fork`, `/undo` and the rest. Each says what it did in a line or shows what it was
-asked for.
-"""
+"""The slash commands of a chat, such as `/model`, `/fork` and `/undo`."""
 
 from __future__ import annotations
 
@@ -13,232 +11,234 @@ from typing import TYPE_CHECKING
 
 from ...errors import ConfigurationError
 from .. import terminal
-from ..attachments import is_address
-from ..tables import cut, hanging, room, table, wrapped
-from ..terminal import note, one_line, say
-from .records import Spent, Summary, summaries
-from .transcripts import lines_of, picture_of, write_graph, write_transcript
+from ..attachments import is_url
+from ..terminal import format_pairs, format_table, output_width, sanitize_line, truncate, wrap_text, write_line, write_note
+from .records import SessionSummary, Spending, list_summaries
+from .transcripts import draw_tree, format_dag, write_transcript, write_tree
 
 if TYPE_CHECKING:
-    from .repl import Chat
+    from .repl import ChatRepl
 
-_LISTED = 20
+_LIST_LIMIT = 20
 
 
 @dataclass(frozen=True)
-class Command:
-    """One command."""
+class ChatCommand:
+    """A slash command, the placeholder of its argument, and its help text."""
 
-    act: Callable[[Chat, str], None]
-    arguments: str
-    about: str
-
-
-def _model(chat: Chat, given: str) -> None:
-    conversation = chat.conversation
-    if given:
-        conversation.asking.change(given.replace(",", " ").split())
-    note(f"{'now ' if given else ''}asking {', '.join(conversation.asking.models)}")
+    run: Callable[[ChatRepl, str], None]
+    argument: str
+    help: str
 
 
-def _fork(chat: Chat, given: str) -> None:
-    old = chat.conversation.fork(given or None)
-    note(f"now in {chat.conversation.id}; {old} stays as it is (/switch {old})")
+def _model(repl: ChatRepl, argument: str) -> None:
+    settings = repl.session.settings
+    if argument:
+        settings.set_models(argument.replace(",", " ").split())
+    write_note(f"model: {', '.join(settings.models)}")
 
 
-def _switch(chat: Chat, given: str) -> None:
-    if not given:
-        _branches(chat)
+def _fork(repl: ChatRepl, argument: str) -> None:
+    old_id = repl.session.fork(argument or None)
+    write_note(f"now in {repl.session.id}; {old_id} is unchanged (/switch {old_id})")
+
+
+def _switch(repl: ChatRepl, argument: str) -> None:
+    session = repl.session
+    if not argument:
+        names = sorted({name for sessions in session.load_tree().sessions.values() for name in sessions})
+        for name in names or [session.id]:
+            write_line(f"{'*' if name == session.id else ' '} {name}")
         return
-    chat.conversation.switch(given)
-    note(f"now in {chat.conversation.id}, {_counted(chat.conversation.turns, 'turn')}")
+    session.switch(argument)
+    write_note(f"now in {session.id}, {format_count(session.turns, 'turn')}")
 
 
-def _branches(chat: Chat) -> None:
-    names = sorted({name for standing in chat.conversation.family().names.values() for name in standing})
-    for name in names or [chat.conversation.id]:
-        say(f"{'*' if name == chat.conversation.id else ' '} {name}")
+def _undo(repl: ChatRepl, argument: str) -> None:
+    session = repl.session
+    if argument and not (argument.isdigit() and int(argument)):
+        raise ConfigurationError(f"{argument!r} is not a number of turns.", field="/undo", fix="Write /undo or /undo 2.")
+    before = session.instructions
+    turns = int(argument or 1)
+    session.undo(turns)
+    message = f"undid {format_count(turns, 'turn')}; {format_count(session.turns, 'turn')} left"
+    if session.instructions != before:
+        message += f"; instructions: {sanitize_line(session.instructions or 'none')}"
+    write_note(message)
 
 
-def _undo(chat: Chat, given: str) -> None:
-    conversation = chat.conversation
-    if given and not (given.isdigit() and int(given)):
-        raise ConfigurationError(f"{given!r} is no number of turns.", field="/undo", fix="Write /undo or /undo 2.")
-    before = conversation.instructions
-    turns = int(given or 1)
-    conversation.undo(turns)
-    said = f"went back {_counted(turns, 'turn')}; {_counted(conversation.turns, 'turn')} left"
-    if conversation.instructions != before:
-        said += f"; instructions: {one_line(conversation.instructions or 'none')}"
-    note(said)
+def _retry(repl: ChatRepl, argument: str) -> None:
+    repl.run_turn(repl.session.retry_turn())
 
 
-def _retry(chat: Chat, given: str) -> None:
-    chat.take_turn(chat.conversation.ask_again())
-
-
-def _graph(chat: Chat, given: str) -> None:
-    family = chat.conversation.family()
-    if not given:
-        say(picture_of(family, chat.conversation.id, room()))
+def _graph(repl: ChatRepl, argument: str) -> None:
+    session = repl.session
+    tree = session.load_tree()
+    if not argument:
+        write_line(draw_tree(tree, session.id, output_width()))
         return
-    path = _path(given)
-    write_graph(path, family, chat.conversation.title or chat.conversation.id)
-    note(f"wrote {path}")
+    path = _parse_path(argument)
+    write_tree(path, tree, session.title or session.id)
+    write_note(f"wrote {path}")
 
 
-def _cost(chat: Chat, given: str) -> None:
-    conversation = chat.conversation
-    lines = [("this conversation", conversation.spent)]
-    if (in_all := conversation.spent_in_all) != conversation.spent:
-        lines.append(("with all that was undone", in_all))
-    lines.append(("this run", conversation.run_spent))
-    counted = zip(*((name, *spent_cells(spent)) for name, spent in lines), strict=True)
-    headers = ("", "answers", "in", "out", "cost")
-    for line in table(dict(zip(headers, counted, strict=True)), room(), right=headers[1:]):
-        say(line)
-    if conversation.interrupted:
-        note(f"{_counted(conversation.interrupted, 'interrupted turn')} not counted: the cost is not known")
-
-
-def spent_cells(spent: Spent) -> Sequence[str]:
-    """Answers, tokens in, tokens out, dollars."""
-    usage = spent.usage
-    return str(spent.answers), f"{usage.input_tokens:,}", f"{usage.output_tokens:,}", dollars(spent)
-
-
-def dollars(spent: Spent) -> str:
-    """The cost, and whether it is all of it."""
-    if spent.known_cost is None:
-        return "unknown" if spent.answers else "$0"
-    return f"{terminal.dollars(spent.cost)}{' and more' if spent.unknown else ''}"
-
-
-def _history(chat: Chat, given: str) -> None:
-    shown = False
-    for text, style in lines_of(chat.conversation.dag):
-        say(text, style)
-        shown = True
-    if not shown:
-        note("nothing has been said yet")
-
-
-def _system(chat: Chat, given: str) -> None:
-    if given:
-        chat.conversation.instruct(given)
-    note(f"instructions: {one_line(chat.conversation.instructions or 'none')}")
-
-
-def _attach(chat: Chat, given: str) -> None:
-    if not given:
-        raise ConfigurationError("No file is named.", field="/attach", fix="Write /attach FILE.")
-    chat.attach(given if is_address(given) else str(_path(given)))
-
-
-def _save(chat: Chat, given: str) -> None:
-    if not given:
-        raise ConfigurationError("No file is named.", field="/save", fix="Write /save FILE.md.")
-    conversation, path = chat.conversation, _path(given)
-    write_transcript(path, conversation.dag, id=conversation.id, title=conversation.title)
-    note(f"wrote {path}")
-
-
-def _sessions(chat: Chat, given: str) -> None:
-    found = summaries(chat.conversation.store, _LISTED)
-    if not found:
-        note("nothing is kept yet")
-    for line in table_of(found, room(), here=chat.conversation.id) if found else ():
-        say(line)
-
-
-def table_of(found: Sequence[Summary], most: int | None, here: str | None = None) -> list[str]:
-    """Sessions as a table for people, in that many columns."""
+def _cost(repl: ChatRepl, argument: str) -> None:
+    session = repl.session
+    rows = [("this conversation", session.spending)]
+    if (total := session.total_spending) != session.spending:
+        rows.append(("including undone turns", total))
+    rows.append(("this chat", session.chat_spending))
     columns = {
-        "session": [f"{one.id}{' *' if one.id == here else ''}" for one in found],
-        "title": [cut(one_line(one.title), 40) for one in found],
-        "turns": [str(one.turns) for one in found],
-        "model": [one.model for one in found],
-        "updated": [datetime.fromtimestamp(one.updated_at).astimezone().strftime("%Y-%m-%d %H:%M") for one in found],
-        "cost": [terminal.dollars(one.cost) for one in found],
+        "": [name for name, _ in rows],
+        "answers": [str(spending.responses) for _, spending in rows],
+        "in": [f"{spending.usage.input_tokens:,}" for _, spending in rows],
+        "out": [f"{spending.usage.output_tokens:,}" for _, spending in rows],
+        "cost": [_format_cost(spending) for _, spending in rows],
     }
-    return table(columns, most, right={"turns", "cost"}, elastic={"title", "model"})
+    for line in format_table(columns, output_width(), right=[*columns][1:]):
+        write_line(line)
+    if session.interrupted:
+        write_note(f"excluding {format_count(session.interrupted, 'interrupted turn')}, whose cost is unknown")
 
 
-def _help(chat: Chat, given: str) -> None:
-    for line in help_lines(room()):
-        say(line)
+def _format_cost(spending: Spending) -> str:
+    if spending.known_cost is None:
+        return "unknown" if spending.responses else "$0"
+    return f"{terminal.format_dollars(spending.cost)}{' and more' if spending.unpriced else ''}"
 
 
-def _quit(chat: Chat, given: str) -> None:
-    chat.leave()
+def _history(repl: ChatRepl, argument: str) -> None:
+    lines = list(format_dag(repl.session.dag))
+    for text, style in lines:
+        write_line(text, style)
+    if not lines:
+        write_note("The conversation is empty.")
 
 
-COMMANDS: Mapping[str, Command] = {
-    "model": Command(_model, "NAME…", "ask another model from here on; several are a route"),
-    "fork": Command(_fork, "[NAME]", "go on in a new branch; the old one stays"),
-    "switch": Command(_switch, "[NAME]", "go to another session; without a name, list the branches"),
-    "undo": Command(_undo, "[N]", "take back the last turn, or the last N"),
-    "retry": Command(_retry, "", "ask the last question again"),
-    "graph": Command(_graph, "[FILE]", "draw the conversation with its branches, or write it to a .html or .json file"),
-    "cost": Command(_cost, "", "tokens and dollars of the conversation and of this run"),
-    "history": Command(_history, "", "show what was said"),
-    "system": Command(_system, "[TEXT]", "show the instructions, or give others"),
-    "attach": Command(_attach, "FILE", "send a file with the next question"),
-    "save": Command(_save, "FILE", "write what was said to a .md, .txt, .json or .html file"),
-    "sessions": Command(_sessions, "", "list the latest sessions"),
-    "help": Command(_help, "", "this list"),
-    "quit": Command(_quit, "", "leave; so does Ctrl-D"),
+def _system(repl: ChatRepl, argument: str) -> None:
+    if argument:
+        repl.session.set_instructions(argument)
+    write_note(f"instructions: {sanitize_line(repl.session.instructions or 'none')}")
+
+
+def _attach(repl: ChatRepl, argument: str) -> None:
+    if not argument:
+        raise ConfigurationError("The file name is missing.", field="/attach", fix="Write /attach FILE.")
+    repl.attach(argument if is_url(argument) else str(_parse_path(argument)))
+
+
+def _save(repl: ChatRepl, argument: str) -> None:
+    if not argument:
+        raise ConfigurationError("The file name is missing.", field="/save", fix="Write /save FILE.md.")
+    session, path = repl.session, _parse_path(argument)
+    write_transcript(path, session.dag, id=session.id, title=session.title)
+    write_note(f"wrote {path}")
+
+
+def _sessions(repl: ChatRepl, argument: str) -> None:
+    summaries = list_summaries(repl.session.store, _LIST_LIMIT)
+    if not summaries:
+        write_note("There are no stored sessions.")
+        return
+    for line in format_summaries(summaries, output_width(), current=repl.session.id):
+        write_line(line)
+
+
+def format_summaries(summaries: Sequence[SessionSummary], limit: int | None, current: str | None = None) -> list[str]:
+    """Format sessions as a table of at most `limit` columns; `current` is marked."""
+    columns = {
+        "session": [f"{item.id}{' *' if item.id == current else ''}" for item in summaries],
+        "title": [truncate(sanitize_line(item.title), 40) for item in summaries],
+        "turns": [str(item.turns) for item in summaries],
+        "model": [item.model for item in summaries],
+        "updated": [
+            datetime.fromtimestamp(item.updated_at).astimezone().strftime("%Y-%m-%d %H:%M") for item in summaries
+        ],
+        "cost": [terminal.format_dollars(item.cost) for item in summaries],
+    }
+    return format_table(columns, limit, right={"turns", "cost"}, elastic={"title", "model"})
+
+
+def _help(repl: ChatRepl, argument: str) -> None:
+    for line in format_help(output_width()):
+        write_line(line)
+
+
+def _quit(repl: ChatRepl, argument: str) -> None:
+    repl.leave()
+
+
+COMMANDS: Mapping[str, ChatCommand] = {
+    "model": ChatCommand(_model, "NAME…", "use another model from here on; several form a route"),
+    "fork": ChatCommand(_fork, "[NAME]", "continue in a new session; the old one is unchanged"),
+    "switch": ChatCommand(_switch, "[NAME]", "switch to another session; without a name, list the forks"),
+    "undo": ChatCommand(_undo, "[N]", "undo the last turn, or the last N"),
+    "retry": ChatCommand(_retry, "", "repeat the last question"),
+    "graph": ChatCommand(_graph, "[FILE]", "draw the session with its forks, or write it to a .html or .json file"),
+    "cost": ChatCommand(_cost, "", "show tokens and cost of the conversation and of this chat"),
+    "history": ChatCommand(_history, "", "show the conversation"),
+    "system": ChatCommand(_system, "[TEXT]", "show or replace the instructions"),
+    "attach": ChatCommand(_attach, "FILE", "attach a file to the next question"),
+    "save": ChatCommand(_save, "FILE", "write the conversation to a .md, .txt, .json or .html file"),
+    "sessions": ChatCommand(_sessions, "", "list the latest sessions"),
+    "help": ChatCommand(_help, "", "show this list"),
+    "quit": ChatCommand(_quit, "", "leave, as Ctrl-D does"),
 }
-_ALSO = {"exit": "quit", "q": "quit", "?": "help", "h": "help"}
+_ALIASES = {"exit": "quit", "q": "quit", "?": "help", "h": "help"}
 
 
-def help_lines(most: int | None = None) -> list[str]:
-    """What there is to know about a chat, in that many columns."""
-    shown = [(f"/{name} {command.arguments}".rstrip(), command.about) for name, command in COMMANDS.items()]
+def format_help(limit: int | None = None) -> list[str]:
+    """Format the list of commands in at most `limit` columns."""
+    commands = [(f"/{name} {command.argument}".rstrip(), command.help) for name, command in COMMANDS.items()]
     notes = (
-        'A line that ends in \\ goes on in the next one; a text between """ and """ may have any number of lines.',
-        "Ctrl-C stops an answer. A line that begins with // is sent with one /.",
+        'A line that ends in \\ continues on the next line; text between """ and """ can span lines.',
+        "Ctrl-C interrupts an answer. A line that starts with // is sent with one /.",
     )
-    return [*hanging(shown, most), "", *(line for note in notes for line in wrapped(note, most))]
+    return [*format_pairs(commands, limit), "", *(line for note in notes for line in wrap_text(note, limit))]
 
 
-def obey(chat: Chat, line: str) -> None:
-    """Do what a line that begins with a slash says."""
-    name, _, rest = line.removeprefix("/").partition(" ")
+def run_command(repl: ChatRepl, line: str) -> None:
+    """Run the slash command of an input line."""
+    name, _, argument = line.removeprefix("/").partition(" ")
     name = name.strip().lower()
-    command = COMMANDS.get(_ALSO.get(name, name))
+    command = COMMANDS.get(_ALIASES.get(name, name))
     if command is None:
         near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
         raise ConfigurationError(
             f"There is no command /{name}.",
             field="command",
-            fix=f"Did you mean /{near[0]}?" if near else "See /help. To send such a line, begin it with //",
+            fix=f"Did you mean /{near[0]}?" if near else "See /help. To send the line as text, start it with //",
         )
-    command.act(chat, rest.strip())
+    command.run(repl, argument.strip())
 
 
-def completions(chat: Chat, line: str) -> list[str]:
-    """What a line could become: commands, names of sessions, files."""
-    name, space, rest = line.partition(" ")
+def complete_line(repl: ChatRepl, line: str) -> list[str]:
+    """Complete commands, session ids and file names."""
+    name, space, argument = line.partition(" ")
     if not line.startswith("/"):
         return []
     if not space:
-        return [f"/{known} " for known in COMMANDS if known.startswith(name[1:])]
+        return [f"/{command} " for command in COMMANDS if command.startswith(name[1:])]
     if name == "/switch":
-        return [f"{name} {one.id}" for one in chat.conversation.store.list(limit=200) if one.id.startswith(rest)]
+        headers = repl.session.store.list(limit=200)
+        return [f"{name} {header.id}" for header in headers if header.id.startswith(argument)]
     if name in ("/attach", "/save", "/graph"):
-        path = _path(rest) if rest else Path()
-        folder = path if not rest or rest.endswith("/") else path.parent
-        begun = "" if folder == path else path.name
-        stem = rest[: len(rest) - len(begun)] if begun else rest
-        found = sorted(folder.iterdir()) if folder.is_dir() else []
-        return [f"{name} {stem}{one.name}{'/' if one.is_dir() else ''}" for one in found if one.name.startswith(begun)]
+        path = _parse_path(argument) if argument else Path()
+        folder = path if not argument or argument.endswith("/") else path.parent
+        prefix = "" if folder == path else path.name
+        stem = argument[: len(argument) - len(prefix)] if prefix else argument
+        entries = sorted(folder.iterdir()) if folder.is_dir() else []
+        return [
+            f"{name} {stem}{entry.name}{'/' if entry.is_dir() else ''}"
+            for entry in entries
+            if entry.name.startswith(prefix)
+        ]
     return []
 
 
-def _path(given: str) -> Path:
-    return Path(given.strip("\"'")).expanduser()
+def _parse_path(argument: str) -> Path:
+    return Path(argument.strip("\"'")).expanduser()
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def format_count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

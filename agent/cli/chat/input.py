@@ -1,8 +1,7 @@
-"""What somebody types, or what a pipe brings: texts of one line or several, one after the other.
+"""Input of a chat: lines from a keyboard or a pipe, and texts of several lines.
 
-A line that ends in a backslash goes on in the next one. A text that begins with three quotes goes on to the next three.
-Where there is `readline`, lines can be edited and the last ones come back with the arrow keys, in later chats, too; and
-what is pasted is one text, however many lines it has.
+A line that ends in a backslash continues on the next line. A text that starts with three quotes ends at the next three.
+With `readline`, lines can be edited, the history persists, and a multi-line paste is one text.
 """
 
 from __future__ import annotations
@@ -16,60 +15,62 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from ..terminal import has_colours, note
+from ..terminal import has_colors, write_note
 
 QUOTES = '"""'
-_KEPT = 1000
-_FIRST, _NEXT = "> ", ". "
+_HISTORY_LENGTH = 1000
+_PROMPT, _CONTINUATION = "> ", ". "
 
-Complete = Callable[[str], list[str]]
-"""From the line so far to the lines it could become."""
+CompleteLine = Callable[[str], list[str]]
+"""Returns the completions of a partial line."""
 
 
-class Lines(Protocol):
-    """Where lines come from."""
+class LineSource(Protocol):
+    def read_line(self, prompt: str) -> str:
+        """Return the next line without its line break.
 
-    def line(self, prompt: str) -> str:
-        """The next line without its end. `EOFError` if there is none, `KeyboardInterrupt` on Ctrl-C."""
+        Raises:
+            EOFError: There is no more input.
+            KeyboardInterrupt: Ctrl-C was pressed.
+        """
         ...
 
 
-def read_text(lines: Lines) -> str:
-    """The next text. `EOFError` if nothing comes any more; a text that the end of the input cuts off is whole."""
-    first = lines.line(_FIRST)
-    if first.lstrip().startswith(QUOTES):
-        return _block(first.lstrip().removeprefix(QUOTES), lines)
-    text = first
+def read_text(lines: LineSource) -> str:
+    """Read the next text, of one or several lines. The end of input also ends a text."""
+    text = lines.read_line(_PROMPT)
+    if text.lstrip().startswith(QUOTES):
+        return _read_block(text.lstrip().removeprefix(QUOTES), lines)
     while text.endswith("\\") and not text.endswith("\\\\"):
         try:
-            text = f"{text[:-1]}\n{lines.line(_NEXT)}"
+            text = f"{text[:-1]}\n{lines.read_line(_CONTINUATION)}"
         except EOFError:
             return text[:-1]
     return text
 
 
-def _block(opening: str, lines: Lines) -> str:
-    held = [opening] if opening.strip() else []
-    if held and opening.rstrip().endswith(QUOTES):
-        return opening.rstrip().removesuffix(QUOTES)
+def _read_block(first: str, lines: LineSource) -> str:
+    block = [first] if first.strip() else []
+    if block and first.rstrip().endswith(QUOTES):
+        return first.rstrip().removesuffix(QUOTES)
     while True:
         try:
-            line = lines.line(_NEXT)
+            line = lines.read_line(_CONTINUATION)
         except EOFError:
-            return "\n".join(held)
+            return "\n".join(block)
         if line.rstrip().endswith(QUOTES):
             last = line.rstrip().removesuffix(QUOTES)
-            return "\n".join([*held, last] if last else held)
-        held.append(line)
+            return "\n".join([*block, last] if last else block)
+        block.append(line)
 
 
-class Piped:
-    """Lines of a file or a pipe. Bytes that are no UTF-8 become replacement characters."""
+class PipedLines:
+    """Lines of a file or a pipe. Invalid UTF-8 becomes replacement characters."""
 
     def __init__(self, source: Iterable[bytes] | Iterable[str]) -> None:
         self._lines: Iterator[Any] = iter(source)
 
-    def line(self, prompt: str) -> str:
+    def read_line(self, prompt: str) -> str:
         line = next(self._lines, None)
         if line is None:
             raise EOFError
@@ -78,37 +79,41 @@ class Piped:
 
 
 class Keyboard:
-    """Lines that somebody types.
+    """Lines typed at a terminal.
 
     Args:
-        history: The file in which the last lines are kept; only its owner can read it. None for none.
-        complete: What the tab key offers.
+        history: The file of the input history, readable only by its owner; None for no history.
+        complete: The completion of the tab key.
     """
 
-    def __init__(self, history: Path | None = None, complete: Complete | None = None) -> None:
-        self._readline = _readline()
+    def __init__(self, history: Path | None = None, complete: CompleteLine | None = None) -> None:
+        self._readline = _import_readline()
         self._history = history
-        self._remembered = 0
+        self._history_length = 0
         if self._readline is not None:
-            self._remember(self._readline)
+            self._load_history(self._readline)
             if not _is_libedit(self._readline) and os.environ.get("TERM", "dumb") != "dumb":
-                # Without it, the first line of what is pasted would be sent before the second is there.
+                # Otherwise the first line of a multi-line paste would be sent on its own.
                 self._readline.parse_and_bind("set enable-bracketed-paste on")
             if complete is not None:
-                _offer(self._readline, complete)
+                _install_completer(self._readline, complete)
 
-    def line(self, prompt: str) -> str:
+    def read_line(self, prompt: str) -> str:
         while True:
             try:
-                line = input(self._shown(prompt))
+                line = input(self._styled_prompt(prompt))
             except UnicodeDecodeError:
-                note("That was no UTF-8, and is left out.")
+                write_note("The input was not UTF-8 and is ignored.")
                 continue
-            self._keep()
+            self._append_history()
             return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
-    def answer(self, question: str) -> str:
-        """A line that is no part of the history, and is typed after the question. `EOFError` if that is not certain."""
+    def ask(self, question: str) -> str:
+        """Ask for a line that is not part of the history, and discard input typed before the question.
+
+        Raises:
+            EOFError: Earlier input cannot be discarded.
+        """
         if not discard_input():
             raise EOFError
         if self._readline is None or not hasattr(self._readline, "set_auto_history"):
@@ -120,37 +125,36 @@ class Keyboard:
             self._readline.set_auto_history(True)
 
     @property
-    def has_begun(self) -> bool:
-        """Whether there is something in the line that was interrupted, as far as that is known."""
+    def has_partial_line(self) -> bool:
+        """Whether the interrupted line contains text, as far as known."""
         return self._readline is not None and bool(self._readline.get_line_buffer())
 
-    def _shown(self, prompt: str) -> str:
-        if not has_colours(sys.stdout):
+    def _styled_prompt(self, prompt: str) -> str:
+        if not has_colors(sys.stdout):
             return prompt
         if self._readline is None:
             return f"\x1b[1m{prompt}\x1b[0m"
-        # readline counts columns, and is told which characters take none.
+        # \x01 and \x02 exclude the escape sequences from readline's column count.
         return f"\x01\x1b[1m\x02{prompt}\x01\x1b[0m\x02"
 
-    def _remember(self, readline: Any) -> None:
+    def _load_history(self, readline: Any) -> None:
         readline.clear_history()
         if self._history is None:
             return
-        # A chat without its history is better than none.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the chat works without its history
             self._history.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.close(os.open(self._history, os.O_RDWR | os.O_CREAT, 0o600))
             os.chmod(self._history, 0o600)
             readline.read_history_file(self._history)
-            readline.set_history_length(_KEPT)
-        self._remembered = readline.get_current_history_length()
+            readline.set_history_length(_HISTORY_LENGTH)
+        self._history_length = readline.get_current_history_length()
 
-    def _keep(self) -> None:
-        """The line that was just read, at once: the chat may be killed."""
+    def _append_history(self) -> None:
+        """Store the last line immediately, because the chat can be killed."""
         if self._readline is None or self._history is None:
             return
-        before, self._remembered = self._remembered, self._readline.get_current_history_length()
-        if self._remembered == before:  # an empty line, or the same as before
+        length, self._history_length = self._history_length, self._readline.get_current_history_length()
+        if self._history_length == length:  # an empty line, or a repetition
             return
         with contextlib.suppress(OSError):
             if hasattr(self._readline, "append_history_file"):
@@ -160,29 +164,29 @@ class Keyboard:
             os.chmod(self._history, 0o600)
 
 
-class Prompted(Keyboard):
-    """As a keyboard, with the prompt on standard error, for when standard output goes elsewhere. It edits nothing."""
+class PromptedLines(Keyboard):
+    """A keyboard with the prompt on standard error, for redirected standard output. It has no line editing."""
 
     def __init__(self) -> None:
         self._readline = self._history = None
 
     @override
-    def _shown(self, prompt: str) -> str:
+    def _styled_prompt(self, prompt: str) -> str:
         sys.stderr.write(prompt)
         sys.stderr.flush()
         return ""
 
     @override
-    def answer(self, question: str) -> str:
+    def ask(self, question: str) -> str:
         if not discard_input():
             raise EOFError
-        return input(self._shown(question))
+        return input(self._styled_prompt(question))
 
 
 def discard_input() -> bool:
-    """Discard what was typed ahead. False if that is not possible, as where standard input is no terminal."""
+    """Discard typed-ahead input; return False if that is impossible, such as without a terminal."""
     try:
-        import termios
+        import termios  # lazy: not on Windows
     except ImportError:
         return _discard_console_input()
     try:
@@ -194,7 +198,7 @@ def discard_input() -> bool:
 
 def _discard_console_input() -> bool:
     try:
-        import msvcrt
+        import msvcrt  # lazy: only on Windows
     except ImportError:
         return False
     while msvcrt.kbhit():  # type: ignore[attr-defined]  # only on Windows
@@ -202,27 +206,27 @@ def _discard_console_input() -> bool:
     return True
 
 
-def _readline() -> Any:
+def _import_readline() -> Any:
     try:
-        import readline
-    except ImportError:  # Windows, and some builds of Python
+        import readline  # lazy: missing on Windows and in some builds of Python
+    except ImportError:
         return None
     return readline
 
 
-def _offer(readline: Any, complete: Complete) -> None:
-    def offered(text: str, state: int) -> str | None:
+def _install_completer(readline: Any, complete: CompleteLine) -> None:
+    def complete_text(text: str, state: int) -> str | None:
         try:
-            found = complete(readline.get_line_buffer())
-        except Exception:  # whatever goes wrong, a tab key must not end a chat
+            completions = complete(readline.get_line_buffer())
+        except Exception:  # an error in completion must not end the chat
             return None
-        return found[state] if state < len(found) else None
+        return completions[state] if state < len(completions) else None
 
     readline.set_completer_delims("")
-    readline.set_completer(offered)
+    readline.set_completer(complete_text)
     readline.parse_and_bind("bind ^I rl_complete" if _is_libedit(readline) else "tab: complete")
 
 
 def _is_libedit(readline: Any) -> bool:
-    """Whether it is the other library of that name, as on macOS."""
+    """Whether the module wraps libedit instead of GNU readline, as on macOS."""
     return "libedit" in (readline.__doc__ or "")

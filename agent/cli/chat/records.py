@@ -1,7 +1,4 @@
-"""Stored conversations, as somebody at a terminal speaks of them: found by a name, summed up, copied, seen as a family.
-
-It knows stores and graphs. It asks no model and prints nothing.
-"""
+"""Stored sessions for the terminal: lookup by name, summaries, forks, and the tree of related sessions."""
 
 from __future__ import annotations
 
@@ -20,41 +17,41 @@ from ...stores.sqlite import SqliteStore
 from ...types import Usage
 
 FORKED_FROM = "forked_from"
-"""In a record's metadata, the session that it branched off from."""
+"""Metadata key: the session from which this one was forked."""
 MODELS = "models"
-"""In a record's metadata, who was asked last, as `provider:model`."""
+"""Metadata key: the models in use, as `provider:model`."""
 
-_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
-_TITLE = 60
-_PAGE = 200
+_ID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+_MAX_TITLE = 60
+_PAGE_SIZE = 200
 
 
 @dataclass(frozen=True)
-class Spent:
-    """Tokens and dollars. `unknown` answers had no price, and are not in `cost`."""
+class Spending:
+    """Tokens and dollars of some responses. `cost` excludes the `unpriced` ones."""
 
     usage: Usage = field(default_factory=Usage)
     cost: float = 0.0
-    answers: int = 0
-    unknown: int = 0
+    responses: int = 0
+    unpriced: int = 0
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(
+    def __add__(self, other: Spending) -> Spending:
+        return Spending(
             self.usage + other.usage,
             self.cost + other.cost,
-            self.answers + other.answers,
-            self.unknown + other.unknown,
+            self.responses + other.responses,
+            self.unpriced + other.unpriced,
         )
 
     @property
     def known_cost(self) -> float | None:
-        """None if nothing is known about it."""
-        return None if self.unknown == self.answers else self.cost
+        """The cost; None if no response has a price."""
+        return None if self.unpriced == self.responses else self.cost
 
 
 @dataclass(frozen=True)
-class Summary:
-    """One line about a session."""
+class SessionSummary:
+    """One row of a list of sessions."""
 
     id: str
     title: str
@@ -65,39 +62,37 @@ class Summary:
     forked_from: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON."""
-        moment = datetime.fromtimestamp(self.updated_at, UTC)
         return {
             "id": self.id,
             "title": self.title,
             "turns": self.turns,
             "model": self.model or None,
-            "updated_at": moment.isoformat(timespec="seconds"),
+            "updated_at": datetime.fromtimestamp(self.updated_at, UTC).isoformat(timespec="seconds"),
             "cost": self.cost,
             "forked_from": self.forked_from,
         }
 
 
-# Reading
+# Nodes
 
 
-def nodes_of(record: SessionRecord, known: dict[str, Node] | None = None) -> dict[str, Node]:
-    """The nodes of a record by their ids. Those in `known` are taken from there, so that forks share them."""
-    nodes: dict[str, Node] = {} if known is None else known
+def decode_nodes(record: SessionRecord, nodes: dict[str, Node] | None = None) -> dict[str, Node]:
+    """Return the nodes of a record by id, added to `nodes`, so that forks share them."""
+    nodes = {} if nodes is None else nodes
     for row in record.nodes:
         if row["id"] not in nodes:
             nodes[row["id"]] = decode_node(row, nodes)
     return nodes
 
 
-def dag_of(record: SessionRecord) -> DAG:
-    """The conversation as it stands."""
-    nodes = nodes_of(record)
+def decode_dag(record: SessionRecord) -> DAG:
+    """Return the current conversation of a record."""
+    nodes = decode_nodes(record)
     return DAG(tuple(nodes[id] for id in record.heads))
 
 
 def is_question(node: Node) -> bool:
-    """Whether somebody said something here; results of tools are not said by anybody."""
+    """Whether the node is a message of the user, and not a tool result."""
     data = node.data
     return (
         isinstance(data, Message)
@@ -106,83 +101,88 @@ def is_question(node: Node) -> bool:
     )
 
 
-def instructions_of(dag: DAG) -> str | None:
-    """The latest of the conversation's instructions: each replaces the one before."""
+def find_instructions(dag: DAG) -> str | None:
+    """Return the latest system prompt."""
     prompts = [node.data.content for node in dag.nodes() if isinstance(node.data, SystemPrompt)]
     return prompts[-1] if prompts else None
 
 
-def model_of(node: Node) -> str:
-    """Who answered, as far as it is written down."""
+def model_name(node: Node) -> str:
+    """Return the model that answered, as `provider:model`; empty if it is not recorded."""
     return ":".join(str(part) for part in (node.metadata.get("provider"), node.metadata.get("model")) if part)
 
 
-def spent_on(nodes: Sequence[Node]) -> Spent:
-    """What the answers among these nodes used and cost."""
-    total = Spent()
+def sum_spending(nodes: Sequence[Node]) -> Spending:
+    """Add up the usage and cost of the assistant messages."""
+    total = Spending()
     for node in nodes:
         if isinstance(node.data, Message) and node.data.role is Role.ASSISTANT:
             cost = node.metadata.get("cost")
-            total += Spent(node.data.usage or Usage(), float(cost or 0.0), 1, int(cost is None))
+            total += Spending(node.data.usage or Usage(), float(cost or 0.0), 1, int(cost is None))
     return total
 
 
-def title_from(text: str) -> str:
-    """The first words of a question, in one line."""
+def make_title(text: str) -> str:
+    """Shorten a question to a one-line title."""
     line = " ".join(text.split())
-    return line if len(line) <= _TITLE else f"{line[: _TITLE - 1]}…"
+    return line if len(line) <= _MAX_TITLE else f"{line[: _MAX_TITLE - 1]}…"
 
 
-def summary_of(record: SessionRecord) -> Summary:
-    """What a list says about a session that was loaded with its nodes."""
-    nodes = dag_of(record).nodes()
+def recorded_models(record: SessionRecord) -> list[str]:
+    """Return the models that a stored session last used."""
+    models = record.metadata.get(MODELS)
+    if isinstance(models, list | tuple) and all(isinstance(model, str) for model in models):
+        return list(models)
+    return []
+
+
+# Lookup
+
+
+def summarize_record(record: SessionRecord) -> SessionSummary:
+    """Summarize a session that was loaded with its nodes."""
+    nodes = decode_dag(record).nodes()
     questions = [node.data for node in nodes if is_question(node)]
-    models = [model_of(node) for node in nodes if model_of(node)]
-    chosen = record.metadata.get(MODELS) or ()
-    title = record.title or next((title_from(data.text) for data in questions if isinstance(data, Message)), "")
-    forked = record.metadata.get(FORKED_FROM)
-    return Summary(
+    models = [model_name(node) for node in nodes if model_name(node)]
+    title = record.title or next((make_title(data.text) for data in questions if isinstance(data, Message)), "")
+    forked_from = record.metadata.get(FORKED_FROM)
+    return SessionSummary(
         id=record.id,
         title=title,
         turns=len(questions),
-        model=models[-1] if models else ", ".join(map(str, chosen)),
+        model=models[-1] if models else ", ".join(map(str, record.metadata.get(MODELS) or ())),
         updated_at=record.updated_at,
-        cost=spent_on(nodes).known_cost,
-        forked_from=str(forked) if forked else None,
+        cost=sum_spending(nodes).known_cost,
+        forked_from=str(forked_from) if forked_from else None,
     )
 
 
-def headers(store: SqliteStore) -> Iterator[SessionRecord]:
-    """All sessions without their nodes, the latest first."""
+def list_summaries(store: SqliteStore, limit: int) -> list[SessionSummary]:
+    """Summarize the latest sessions."""
+    records = (load_exact(store, header.id) for header in store.list(limit=limit))
+    return [summarize_record(record) for record in records if record is not None]  # None: deleted meanwhile
+
+
+def _iter_headers(store: SqliteStore) -> Iterator[SessionRecord]:
+    """All sessions without their nodes, latest first."""
     last: SessionRecord | None = None
-    while page := store.list(limit=_PAGE, before=last):
+    while page := store.list(limit=_PAGE_SIZE, before=last):
         yield from page
         last = page[-1]
 
 
-def summaries(store: SqliteStore, limit: int) -> list[Summary]:
-    """The latest sessions."""
-    found: list[Summary] = []
-    for header in store.list(limit=limit):
-        try:
-            found.append(summary_of(store.load(header.id)))
-        except SessionNotFoundError:
-            continue  # somebody has just deleted it
-    return found
-
-
-def latest(store: SqliteStore) -> SessionRecord:
-    """The session that was changed last."""
+def load_latest(store: SqliteStore) -> SessionRecord:
+    """Load the session that was changed last."""
     page = store.list(limit=1)
     if not page:
         raise ConfigurationError(
-            "There is no session to go on with.", field="--continue", fix="Start one with: agent chat"
+            "There is no session to continue.", field="--continue", fix="Start one with: agent chat"
         )
     return store.load(page[0].id)
 
 
-def loaded(store: SqliteStore, name: str) -> SessionRecord | None:
-    """The session with exactly that id; None if there is none."""
+def load_exact(store: SqliteStore, name: str) -> SessionRecord | None:
+    """Load the session with exactly this id; None if there is none."""
     check_session_id(name)
     try:
         return store.load(name)
@@ -190,109 +190,105 @@ def loaded(store: SqliteStore, name: str) -> SessionRecord | None:
         return None
 
 
-def found(store: SqliteStore, name: str) -> SessionRecord:
-    """The session with that id, or the only one whose id begins so."""
-    if (record := loaded(store, name)) is not None:
+def load_by_prefix(store: SqliteStore, name: str) -> SessionRecord:
+    """Load the session with this id, or the only one whose id starts with it."""
+    if (record := load_exact(store, name)) is not None:
         return record
-    ids = [header.id for header in headers(store)]
-    matching = [id for id in ids if id.startswith(name)]
-    if len(matching) == 1:
-        return store.load(matching[0])
-    if matching:
-        fix = f"It could be {_listed(matching)}."
-    elif near := difflib.get_close_matches(name, ids, n=3):
-        fix = f"Did you mean {_listed(near)}?"
+    ids = [header.id for header in _iter_headers(store)]
+    matches = [id for id in ids if id.startswith(name)]
+    if len(matches) == 1:
+        return store.load(matches[0])
+    if matches:
+        message = f"{name!r} is ambiguous: several sessions start with it."
+        fix = f"Use one of {_join_ids(matches)}."
     else:
-        fix = "List them with: agent sessions" if ids else "There are none yet; start one with: agent chat"
-    what = f"Several sessions begin with {name!r}." if matching else f"There is no session {name!r}."
-    raise ConfigurationError(what, field="session", fix=fix)
+        message = f"There is no session {name!r}."
+        if near := difflib.get_close_matches(name, ids, n=3):
+            fix = f"Did you mean {_join_ids(near)}?"
+        else:
+            fix = "List them with: agent sessions" if ids else "Start one with: agent chat"
+    raise ConfigurationError(message, field="session", fix=fix)
 
 
-def _listed(ids: Sequence[str]) -> str:
+def _join_ids(ids: Sequence[str]) -> str:
     return ", ".join(ids[:5]) + (f" or {len(ids) - 5} others" if len(ids) > 5 else "")
 
 
-# Copying
+# Forks
 
 
-def free_id(prefix: str = "chat") -> str:
-    """A short name for a new session. It is random, and the store says if it is taken."""
-    return f"{prefix}-{''.join(choice(_LETTERS) for _ in range(5))}"
+def random_session_id(prefix: str = "chat") -> str:
+    """Return a short random id. It may be taken."""
+    return f"{prefix}-{''.join(choice(_ID_ALPHABET) for _ in range(5))}"
 
 
-def copied(
+def create_fork(
     store: SqliteStore, dag: DAG, new_id: str | None, *, forked_from: str, title: str, models: Sequence[str] = ()
 ) -> SessionRecord:
-    """A new session that begins with that conversation. `ConflictError` if a name was given that is taken."""
+    """Store a conversation as a new session; without an id, it gets a numbered one.
+
+    Raises:
+        ConflictError: `new_id` is taken.
+    """
     metadata: dict[str, Any] = {FORKED_FROM: forked_from}
     if models:
         metadata[MODELS] = list(models)
     rows = [encode_node(node) for node in dag.nodes()]
     heads = [head.id for head in dag.heads]
-    numbers = iter(range(2, 1000))
-    while True:
-        name = new_id or _numbered(forked_from, next(numbers))
+    if new_id is not None:
+        return store.create(new_id, title=title, metadata=metadata, rows=rows, heads=heads)
+    for number in range(2, 1000):
         try:
-            return store.create(name, title=title, metadata=metadata, rows=rows, heads=heads)
+            return store.create(
+                _numbered_id(forked_from, number), title=title, metadata=metadata, rows=rows, heads=heads
+            )
         except ConflictError:
-            if new_id is not None:
-                raise
+            continue
+    raise ConfigurationError(
+        f"All numbered names for forks of {forked_from!r} are taken.", field="/fork", fix="Choose a name."
+    )
 
 
-def _numbered(name: str, number: int) -> str:
+def _numbered_id(name: str, number: int) -> str:
     stem, dash, last = name.rpartition("-")
     if dash and last.isdigit() and len(last) < 4:
         name = stem
     return f"{name[:58]}-{number}"
 
 
-# Families
-
-
 @dataclass(frozen=True)
-class Family:
-    """A session with all that it was forked from and into, and everything that was undone in them, as one graph."""
+class SessionTree:
+    """A session, its forks, the session it was forked from, and all undone turns, as one graph."""
 
     heads: tuple[Node, ...]
-    """The ends of all branches; those of the session that was asked about first."""
-    names: dict[str, list[str]]
-    """By the id of a node, the sessions that stand there."""
+    """The ends of all branches; those of the requested session come first."""
+    sessions: dict[str, list[str]]
+    """The sessions whose head is a node, by node id."""
     undone: frozenset[str]
-    """Ids of ends that no session stands at."""
+    """Ids of heads that belong to no session any more."""
 
 
-def family_of(store: SqliteStore, record: SessionRecord) -> Family:
-    """The family of a session, from the store."""
-    parents = {header.id: header.metadata.get(FORKED_FROM) for header in headers(store)}
-    root = _root(record.id, parents)
-    members = [id for id in parents if id != record.id and _root(id, parents) == root]
-    records = [record]
-    for member in members:
-        try:
-            records.append(store.load(member))
-        except SessionNotFoundError:
-            continue
-    return family(records)
-
-
-def _root(id: str, parents: dict[str, Any]) -> str:
-    seen = {id}
-    while isinstance(parent := parents.get(id), str) and parent not in seen:
-        id = parent  # it may have been deleted: its forks are still a family
-        seen.add(id)
-    return id
-
-
-def family(records: Sequence[SessionRecord]) -> Family:
-    """Several sessions as one graph."""
+def load_tree(store: SqliteStore, record: SessionRecord) -> SessionTree:
+    """Load the tree of a session from the store."""
+    parents = {header.id: header.metadata.get(FORKED_FROM) for header in _iter_headers(store)}
+    root = _find_root(record.id, parents)
+    related = [id for id in parents if id != record.id and _find_root(id, parents) == root]
+    records = [record, *(item for id in related if (item := load_exact(store, id)) is not None)]
     nodes: dict[str, Node] = {}
-    names: dict[str, list[str]] = {}
-    for record in records:
-        nodes_of(record, nodes)
-        for head in record.heads:
-            names.setdefault(head, []).append(record.id)
-    followed = {parent.id for node in nodes.values() for parent in node.parents}
-    ends = [id for id in nodes if id not in followed]
-    first = [head for record in records for head in record.heads]
-    order = dict.fromkeys([*first, *ends])
-    return Family(tuple(nodes[id] for id in order), names, frozenset(ends) - frozenset(names))
+    sessions: dict[str, list[str]] = {}
+    for item in records:
+        decode_nodes(item, nodes)
+        for head in item.heads:
+            sessions.setdefault(head, []).append(item.id)
+    inner = {parent.id for node in nodes.values() for parent in node.parents}
+    leaves = [id for id in nodes if id not in inner]
+    heads = dict.fromkeys([*(head for item in records for head in item.heads), *leaves])
+    return SessionTree(tuple(nodes[id] for id in heads), sessions, frozenset(leaves) - frozenset(sessions))
+
+
+def _find_root(id: str, parents: dict[str, Any]) -> str:
+    visited = {id}
+    while isinstance(parent := parents.get(id), str) and parent not in visited:
+        id = parent  # a deleted parent still connects its forks
+        visited.add(id)
+    return id

@@ -1,240 +1,266 @@
-"""A chat: read a text, take the turn or obey the command, show what comes of it, and again.
-
-Whatever fails is told in a line or two, and the chat goes on. Only the person, or the end of the input, ends it.
-"""
+"""`agent chat`: read a line, run a turn or a command, and repeat. Errors are printed, and the chat continues."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from ...errors import AgentError
-from ...loop.events import AgentEvent
-from ...loop.hooks import Allow, Decision, Deny
-from ...loop.results import RunResult
-from ...tools.base import ToolContext
-from ...types import ContentPart, Message, StreamEvent, TextContent, ToolCall
-from .. import exit_codes
-from ..error_messages import exit_code, tell_failure
-from ..output import Voice, remarks
-from ..terminal import note, one_line, say
-from .commands import obey
-from .conversation import Conversation, Turn
-from .input import Keyboard, Lines, read_text
-from .records import is_question
-from .transcripts import call_of, called, lines_of, returned
+from ...loop.approval import Allow, Decision, Deny
+from ...types import ContentPart, Message, TextContent
+from .. import attachments, options
+from ..errors import CommandError, ExitCode, report_error
+from ..output import RunDisplay, format_tool_call, print_remarks
+from ..terminal import sanitize_line, write_line, write_note
+from .commands import complete_line, format_count, run_command
+from .input import Keyboard, LineSource, PipedLines, PromptedLines, read_text
+from .records import is_question, load_exact, load_latest, recorded_models
+from .session import ChatSession, ChatSettings, ChatTurn
+from .transcripts import format_dag
+
+if TYPE_CHECKING:
+    from agent.stores import SqliteStore
+    from agent.stores.base import SessionRecord
+
+    from ...loop.results import RunResult
+    from ...tools.base import ToolContext
+    from ...types import ToolCall
+
+HISTORY_FILE = "chat_history"
+"""The input history, in `options.data_folder()`."""
 
 
-class Screen:
-    """Shows the events of one turn. Text of the model and of tools is cleaned, whatever pieces it comes in."""
-
-    def __init__(self) -> None:
-        self._voice = Voice()
-
-    def see(self, event: AgentEvent) -> None:
-        """Show what has happened."""
-        match event.type:
-            case "message_update":
-                self._piece(event.assistant_message_event)
-            case "message_end":
-                self.end_line()
-            case "tool_execution_start":
-                self.note(called(event.tool_name, event.args))
-            case "tool_execution_end":
-                self.note(returned(event.tool_name, _words(event.result), failed=event.is_error))
-            case _:
-                pass
-
-    def _piece(self, piece: StreamEvent | None) -> None:
-        if piece is None:
-            return
-        if piece.type == "text_delta":
-            self._voice.say(piece.text or "")
-        elif piece.type == "content_part" and piece.part is not None:
-            self._voice.say(f"[{piece.part.type}]")
-        elif piece.type == "restart":
-            self.note(f"The answer begins again: {one_line(piece.error or 'the stream broke')}")
-
-    def end_line(self) -> None:
-        """Whatever comes next begins on a line of its own."""
-        self._voice.pause()
-
-    def note(self, text: str) -> None:
-        """Something about the turn that is not the answer."""
-        self.end_line()
-        note(text)
+def register(app: typer.Typer) -> None:
+    app.command("chat")(chat)
 
 
-def _words(result: Any) -> str:
-    content = getattr(result, "content", "")
-    if isinstance(content, str):
-        return content
-    parts = (part if isinstance(part, dict) else part.to_dict() for part in content or ())
-    return " ".join(str(part.get("text") or f"[{part.get('type')}]") for part in parts)
+def complete_session(incomplete: str) -> list[str]:
+    """Complete session ids, latest first. Completion creates no files and raises no errors."""
+    if not (options.data_folder() / options.SESSIONS_FILE).is_file():
+        return []
+    try:
+        with options.open_session_store() as store:
+            return [header.id for header in store.list(limit=200) if header.id.startswith(incomplete)]
+    except (AgentError, CommandError):
+        return []
+
+
+def chat(
+    session: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SESSION",
+            help="The session to continue, or the name of a new one. By default a new session.",
+            autocompletion=complete_session,
+            show_default=False,
+        ),
+    ] = None,
+    models: options.ModelOption = None,
+    strategy: options.StrategyOption = None,
+    system: options.SystemOption = None,
+    tool: options.ToolOption = None,
+    allow_exec: Annotated[
+        bool, typer.Option("--allow-exec", help="Allow tools that execute code, without approval.")
+    ] = False,
+    continue_: Annotated[bool, typer.Option("--continue", "-c", help="Continue the latest session.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Start a new session; fail if the name exists.")] = False,
+) -> None:
+    """Chat with a model. Sessions are stored; /help lists the commands.
+
+    If standard input is a pipe, each line is a turn, and only the answers go to standard output.
+    """
+    if continue_ and (session or new):
+        raise CommandError("--continue excludes a session name and --new.", fix="Remove --continue, or the others.")
+    with options.open_session_store() as store:
+        record = _load_record(store, session, continue_=continue_, new=new)
+        recorded = recorded_models(record) if record is not None else []
+        settings = ChatSettings(
+            create_client=lambda names: options.create_client(names, strategy),
+            models=tuple(models or recorded) or (options.default_model(),),
+            tools=options.load_tools(tool) if tool else (),
+            before_tool_call=lambda call, context: repl.approve(call, context),
+            loop=options.tool_limits(allow_exec=allow_exec),
+        )
+        chat_session = ChatSession(store, settings, record, name=None if record else session, system=system)
+        repl = ChatRepl(chat_session, _open_lines(lambda: repl), attachments.read_attachment)
+        raise typer.Exit(repl.run())
+
+
+def _load_record(store: SqliteStore, session: str | None, *, continue_: bool, new: bool) -> SessionRecord | None:
+    if continue_:
+        return load_latest(store)
+    record = None if session is None else load_exact(store, session)
+    if new and record is not None:
+        raise CommandError(f"The session {session!r} exists already.", fix="Remove --new to continue it.")
+    return record
+
+
+def _open_lines(repl: Callable[[], ChatRepl]) -> LineSource:
+    if sys.stdin is None:  # closed by the parent process
+        return PipedLines(())
+    if not sys.stdin.isatty():
+        return PipedLines(getattr(sys.stdin, "buffer", sys.stdin))
+    if not sys.stdout.isatty():
+        return PromptedLines()
+    return Keyboard(options.data_folder() / HISTORY_FILE, lambda line: complete_line(repl(), line))
 
 
 ReadFile = Callable[[str], ContentPart]
-_RISKS = {"exec": "run code", "write": "change things", "network": "use the network", "read": "read"}
+_RISKS = {"exec": "execute code", "write": "change data", "network": "use the network", "read": "read data"}
 
 
-class Chat:
-    """A person, or a script in place of one, and a conversation.
+class ChatRepl:
+    """The read-eval-print loop of a chat.
 
     Args:
-        conversation: What they talk in.
-        lines: Where their words come from.
-        read_file: What becomes of a file that they attach.
+        session: The conversation.
+        lines: The source of input lines.
+        read_file: Converts an attached file to a content part.
     """
 
-    def __init__(self, conversation: Conversation, lines: Lines, read_file: ReadFile) -> None:
-        self.conversation = conversation
+    def __init__(self, session: ChatSession, lines: LineSource, read_file: ReadFile) -> None:
+        self.session = session
         self._lines = lines
         self._read_file = read_file
         self._attached: list[ContentPart] = []
-        self._over = False
-        self._code = exit_codes.OK
-        self._always: set[str] = set()
-        """Tools that need not be asked about any more."""
+        self._is_over = False
+        self._exit_code = ExitCode.OK
+        self._approved_tools: set[str] = set()
+        """Tools approved for the rest of the chat."""
 
     @property
     def is_interactive(self) -> bool:
         return isinstance(self._lines, Keyboard)
 
     def leave(self) -> None:
-        """No more is read."""
-        self._over = True
+        """Stop after the current command."""
+        self._is_over = True
 
-    def talk(self) -> int:
-        """Until the end. The exit code is that of the first failure if a script talks, and 0 if a person does."""
+    def run(self) -> ExitCode:
+        """Run until the end of input. The exit code is that of the first failure in a script, and 0 at a terminal."""
         warned = False
         if self.is_interactive:
             self._greet()
-        while not self._over:
+        while not self._is_over:
             try:
                 text = read_text(self._lines)
             except EOFError:
                 if self.is_interactive:
-                    note("")
+                    write_note("")
                 break
             except KeyboardInterrupt:
                 if not isinstance(self._lines, Keyboard):
                     raise
-                note("")
-                if self._lines.has_begun:  # the line is given up, not the chat
+                write_note("")
+                if self._lines.has_partial_line:  # Ctrl-C discards the line
                     continue
                 if warned:
                     break
-                note("Ctrl-C again, or Ctrl-D, leaves; /help lists the commands.")
+                write_note("Press Ctrl-C again, or Ctrl-D, to leave; /help lists the commands.")
                 warned = True
                 continue
             warned = False
             if text.strip():
-                self._do(text)
-        if self.is_interactive and self.conversation.is_stored:
-            note(f"to go on: agent chat {self.conversation.id}")
-        return exit_codes.OK if self.is_interactive else self._code
+                self._handle_text(text)
+        if self.is_interactive and self.session.is_stored:
+            write_note(f"to continue: agent chat {self.session.id}")
+        return ExitCode.OK if self.is_interactive else self._exit_code
 
     def _greet(self) -> None:
-        conversation = self.conversation
-        turns = conversation.turns
-        if conversation.is_stored:
-            place = f"session {conversation.id}, {turns} turn{'' if turns == 1 else 's'}"
+        session = self.session
+        if session.is_stored:
+            title = f"session {session.id}, {format_count(session.turns, 'turn')}"
         else:
-            place = f"new session {conversation.id}" if conversation.is_named else "new session"
-        note(f"{', '.join(conversation.asking.models)} · {place} · /help lists the commands")
-        for text, style in _last_turn(conversation):
-            say(text, style)
+            title = f"new session {session.id}" if session.is_named else "new session"
+        write_note(f"{', '.join(session.settings.models)} · {title} · /help lists the commands")
+        for text, style in _last_turn(session):
+            write_line(text, style)
 
-    def _do(self, text: str) -> None:
+    def _handle_text(self, text: str) -> None:
         try:
             if text.startswith("/") and not text.startswith("//"):
-                obey(self, text)
+                run_command(self, text)
             else:
-                said = text[1:] if text.startswith("//") else text
-                self.take_turn(self.conversation.ask(self._message(said)))
+                self.run_turn(self.session.start_turn(self._message(text[1:] if text.startswith("//") else text)))
                 self._attached.clear()
-        except (AgentError, exit_codes.Problem) as error:
-            self._fail(error)
+        except (AgentError, CommandError) as error:
+            self._report(error)
         except KeyboardInterrupt:
             if not self.is_interactive:
                 raise
-            note("")
+            write_note("")
 
-    def _fail(self, error: Exception) -> None:
-        tell_failure(error)
-        if self._code == exit_codes.OK:
-            self._code = exit_code(error)
+    def _report(self, error: Exception) -> None:
+        self._record_exit_code(report_error(error))
+
+    def _record_exit_code(self, code: ExitCode) -> None:
+        if self._exit_code is ExitCode.OK:
+            self._exit_code = code
 
     def _message(self, text: str) -> Message:
-        if not self._attached:
-            return Message.user(text)
-        return Message.user([*self._attached, TextContent(text=text)])
+        return Message.user([*self._attached, TextContent(text=text)] if self._attached else text)
 
     def attach(self, name: str) -> None:
-        """Send a file with the next question."""
+        """Attach a file to the next question."""
         self._attached.append(self._read_file(name))
-        note(f"{Path(name).name} goes with the next question")
+        write_note(f"{Path(name).name} is attached to the next question")
 
-    # Turns
-
-    def take_turn(self, turn: Turn) -> None:
-        """Show a turn while it happens, and keep it. One that fails or is stopped leaves no trace."""
-        conversation, screen, name = self.conversation, Screen(), self.conversation.id
-        was_stored = conversation.is_stored
+    def run_turn(self, turn: ChatTurn) -> None:
+        """Display a turn as it runs, and store it. A failed or interrupted turn is not stored."""
+        session, display, old_id = self.session, RunDisplay(), self.session.id
+        was_stored = session.is_stored
         try:
             for event in turn.run:
-                screen.see(event)
-            screen.end_line()
-            self._remark(turn.keep())
+                display.show(event)
+            display.printer.end_line()
+            result: RunResult = turn.finish()
+            self._record_exit_code(print_remarks(result))
         except AgentError as error:
-            screen.end_line()
-            self._fail(error)
-            note("Nothing of this turn is kept. /retry asks again.")
+            display.printer.end_line()
+            self._report(error)
+            write_note("This turn is not stored. /retry repeats it.")
         except KeyboardInterrupt:
-            screen.end_line()
-            kept = conversation.stopped()
+            display.printer.end_line()
+            is_stored = session.handle_interrupt()
             if not self.is_interactive:
                 raise
-            if kept:
-                note("The answer was complete, and is kept. /undo takes it back.")
+            if is_stored:
+                write_note("The answer was complete and is stored. /undo removes it.")
             else:
-                note("Stopped. Nothing of this turn is kept; /retry asks again.")
+                write_note("Interrupted. This turn is not stored; /retry repeats it.")
         else:
             self._attached.clear()
-            if was_stored and conversation.id != name:
-                note(
-                    f"Somebody else went on with {name} meanwhile. This turn is kept in {conversation.id}, and the"
-                    f" chat goes on there; /switch {name} leads to theirs."
+            if was_stored and session.id != old_id:
+                write_note(
+                    f"Another process has changed {old_id}. This turn is stored in the fork {session.id}, where the chat"
+                    f" continues; /switch {old_id} opens the other one."
                 )
 
-    def _remark(self, result: RunResult) -> None:
-        code = remarks(result)
-        if self._code == exit_codes.OK:
-            self._code = code
-
     def approve(self, call: ToolCall, context: ToolContext[Any]) -> Decision | None:
-        """Whether a tool may be called: what is allowed by itself is not asked about."""
-        if context.risk in self.conversation.asking.loop.allowed_risks or call.name in self._always:
-            return Allow() if call.name in self._always else None
-        if not isinstance(self._lines, Keyboard):
-            return None  # nobody can be asked, and then the risk decides
-        note(f"? {call_of(call.name, call.arguments)}", "plain")  # whoever decides has to see all of it
-        question = f"{one_line(call.name)} may {_RISKS.get(context.risk, 'do harm')}. Allow it? [y/N/always] "
+        """Decide about a tool call; None leaves it to the allowed risks."""
+        if call.name in self._approved_tools:
+            return Allow()
+        if context.risk in self.session.settings.loop.allowed_risks or not isinstance(self._lines, Keyboard):
+            return None
+        write_note(f"? {format_tool_call(call.name, call.arguments)}", "plain")  # in full, for an informed decision
+        question = f"Allow {sanitize_line(call.name)} to {_RISKS.get(context.risk, 'do harm')}? [y/N/always] "
         try:
-            said = self._lines.answer(question).strip().lower()
+            answer = self._lines.ask(question).strip().lower()
         except EOFError:
-            said = ""
-        if said in ("a", "always"):
-            self._always.add(call.name)
-        return Allow() if said in ("y", "yes", "a", "always") else Deny("The person at the terminal said no.")
+            answer = ""
+        if answer in ("a", "always"):
+            self._approved_tools.add(call.name)
+        return Allow() if answer in ("y", "yes", "a", "always") else Deny("The user at the terminal denied the call.")
 
 
-def _last_turn(conversation: Conversation) -> Sequence[tuple[str, Any]]:
-    """What was said last, so that somebody who comes back knows where it was."""
-    nodes = conversation.dag.nodes()
-    last = next((at for at in range(len(nodes) - 1, -1, -1) if is_question(nodes[at])), None)
+def _last_turn(session: ChatSession) -> Sequence[tuple[str, Any]]:
+    nodes = session.dag.nodes()
+    last = next((index for index in range(len(nodes) - 1, -1, -1) if is_question(nodes[index])), None)
     if last is None:
         return ()
-    before = {node.id for node in nodes[:last]}
-    return [line for line in lines_of(conversation.dag, leave_out=before) if line[0]]
+    earlier = {node.id for node in nodes[:last]}
+    return [line for line in format_dag(session.dag, skip=earlier) if line[0]]
