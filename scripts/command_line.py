@@ -32,9 +32,9 @@ def page() -> str:
 
 def helps() -> Iterator[tuple[int, str, str]]:
     """How deep a command is, its path, and its help page."""
-    from agent.cli.app import command
+    from agent.cli.app import create_command
 
-    group = command()
+    group = create_command()
     context = group.make_context("agent", [], resilient_parsing=True, terminal_width=WIDTH)
     yield from _helps(group, context, 0)
 

@@ -39,7 +39,7 @@ _URL = re.compile("https?://", re.IGNORECASE)
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 
 
-def read_message(prompt: Sequence[str] | None, files: Sequence[str] | None = None) -> AgentRequest:
+def read_prompt(prompt: Sequence[str] | None, files: Sequence[str] | None = None) -> AgentRequest:
     """Build a request from prompt arguments, attached files and piped input."""
     files = list(files or ())
     text = " ".join(prompt or ())

@@ -67,8 +67,8 @@ def batch(
 ) -> None:
     """Run a file of requests, and write the responses to another file.
 
-    A line is a quoted prompt, {"prompt": "…"}, or an object with the fields of a request; a "custom_id" is copied to its
-    response. After any interruption, even a crash, run the command again: only lines without an outcome are sent.
+    A line is a quoted prompt, {"prompt": "…"}, or an object with the fields of a request. A "custom_id" is copied to
+    the response. After any interruption, even a crash, run the command again: only lines without an outcome are sent.
     Options are defaults for lines that do not set them.
     """
     if target == "/dev/stdout":

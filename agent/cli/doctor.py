@@ -19,7 +19,7 @@ import typer
 from agent import __version__
 from agent.errors import AgentError, AuthenticationError
 from agent.local import installer
-from agent.providers import known_providers, load
+from agent.providers import list_providers, load_provider
 from agent.types import AgentConfig, AgentRequest
 
 from . import options, terminal
@@ -92,7 +92,7 @@ def doctor(
 
     Keys are detected and never printed.
     """
-    providers = list_providers()
+    providers = inspect_providers()
     if reach:
         providers = _test_connections(providers, timeout)
     if as_json:
@@ -119,13 +119,13 @@ def doctor(
     _print_pairs([(name, _describe_extra(name, packages)) for name, packages in list_extras().items()])
 
 
-def list_providers() -> list[ProviderStatus]:
-    return [_inspect_provider(name) for name in known_providers() if name not in ("scripted", "local")]
+def inspect_providers() -> list[ProviderStatus]:
+    return [_inspect_provider(name) for name in list_providers() if name not in ("scripted", "local")]
 
 
 def _inspect_provider(name: str) -> ProviderStatus:
     try:
-        codec = load(name)(AgentConfig(provider=name, model="m"))
+        codec = load_provider(name)(AgentConfig(provider=name, model="m"))
         wire = codec.encode(AgentRequest(input="?", model="m"), stream=False)
     except AuthenticationError as error:
         return ProviderStatus(name, "missing", advice=_advise(error.message))
@@ -191,9 +191,9 @@ def list_extras() -> dict[str, dict[str, str | None]]:
         if extra in _DEVELOPMENT_EXTRAS:
             continue
         packages = extras.setdefault(extra, {})
-        packages[name] = _installed_version(name)
+        packages[name] = _find_version(name)
         if packages[name] is not None and inner:  # the package itself is required with an extra
-            packages |= {more: _installed_version(more) for outer, more, _ in _iter_requirements(name) if outer == inner}
+            packages |= {more: _find_version(more) for outer, more, _ in _iter_requirements(name) if outer == inner}
     return extras
 
 
@@ -204,7 +204,7 @@ def _iter_requirements(distribution: str) -> Iterator[tuple[str, str, str | None
             yield match["extra"], match["name"], match["inner"]
 
 
-def _installed_version(distribution: str) -> str | None:
+def _find_version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from agent.errors import AgentError, AuthenticationError, ConfigurationError, ConnectionError, RoutingError
-from agent.providers import known_providers
+from agent.providers import list_providers
 
 from . import terminal
 
@@ -84,7 +84,7 @@ def remove_library_advice(message: str) -> str:
 
 def suggest_provider(name: str) -> str:
     """Return a fix for an unknown provider name."""
-    near = get_close_matches(name, known_providers(), n=3)
+    near = get_close_matches(name, list_providers(), n=3)
     return f"Did you mean {' or '.join(near)}?" if near else "List the providers with: agent doctor"
 
 
@@ -139,7 +139,7 @@ def _exit_code(error: BaseException) -> ExitCode:
         # Only errors about a missing extra or engine advise to install something.
         return ExitCode.SETUP if "install" in (error.fix or "") else ExitCode.USAGE
     if isinstance(error, RoutingError) and not error.errors:
-        reasons = [reason for _, reason in _skipped_targets(error)]
+        reasons = [reason for _, reason in _find_skipped_targets(error)]
         return ExitCode.SETUP if reasons and all(_NO_KEY.match(reason) for reason in reasons) else ExitCode.FAILED
     return ExitCode.FAILED
 
@@ -165,11 +165,11 @@ def _describe_routing_error(error: RoutingError) -> ErrorReport:
         for attempt in error.attempts
         if attempt.error
     ]
-    details = dict.fromkeys([*failures, *_skipped_targets(error)])
+    details = dict.fromkeys([*failures, *_find_skipped_targets(error)])
     return ErrorReport(f"{start[0].replace('No target', 'No model')}.", None, tuple(details))
 
 
-def _skipped_targets(error: RoutingError) -> Iterator[tuple[str, str]]:
+def _find_skipped_targets(error: RoutingError) -> Iterator[tuple[str, str]]:
     """Targets that the router filtered out, with the reasons."""
     for candidate in getattr(error.attempts, "candidates", ()):
         if candidate.place is None:

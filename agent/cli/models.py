@@ -9,7 +9,7 @@ import typer
 
 from agent.models import facts, list_models
 from agent.models.prices import price
-from agent.providers import known_providers
+from agent.providers import list_providers
 from agent.types import Usage
 
 from . import options, terminal
@@ -48,7 +48,9 @@ def models(
         str | None,
         typer.Argument(metavar="PATTERN", help="Part of a name, or a pattern such as '*:gpt-5*'.", show_default=False),
     ] = None,
-    provider: Annotated[str | None, options.option("--provider", "-p", metavar="NAME", help="Only this provider.")] = None,
+    provider: Annotated[
+        str | None, options.option("--provider", "-p", metavar="NAME", help="Only this provider.")
+    ] = None,
     tools: Annotated[bool, typer.Option("--tools", help="Only models with tool calls.")] = False,
     vision: Annotated[bool, typer.Option("--vision", help="Only models with image input.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Only models with native output schemas.")] = False,
@@ -91,7 +93,7 @@ def models(
 
 
 def _select_models(provider: str | None, pattern: str | None) -> list[ListedModel]:
-    providers = known_providers()
+    providers = list_providers()
     if provider is not None and provider not in providers:
         raise CommandError(f"There is no provider named {provider!r}.", fix=suggest_provider(provider))
     if provider is None:
@@ -113,9 +115,7 @@ def _with_prices(facts: ModelFacts) -> ListedModel:
         cost = price(usage, provider=facts.provider, models=(facts.model,))
         return None if cost is None else round(cost.dollars * 1000, 6)
 
-    return ListedModel(
-        facts, million_tokens(Usage(prompt_tokens=1000)), million_tokens(Usage(completion_tokens=1000))
-    )
+    return ListedModel(facts, million_tokens(Usage(prompt_tokens=1000)), million_tokens(Usage(completion_tokens=1000)))
 
 
 def _format_models(models: list[ListedModel]) -> list[str]:

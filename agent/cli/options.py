@@ -20,7 +20,7 @@ from agent.agent import Agent
 from agent.calls.requests import read_request
 from agent.local.weights import SMOLLM2, engine_version, locate_weights
 from agent.models import list_models
-from agent.providers import known_providers
+from agent.providers import list_providers
 from agent.routing.router import Router
 from agent.routing.strategies import STRATEGIES, read_strategy
 from agent.stores import SqliteStore
@@ -40,7 +40,7 @@ def complete_model(incomplete: str) -> Iterator[str]:
     """Complete providers, and after a colon the known models of the provider."""
     provider, colon, _ = incomplete.partition(":")
     if not colon:
-        providers = [name for name in known_providers() if name.startswith(incomplete)]
+        providers = [name for name in list_providers() if name.startswith(incomplete)]
         if len(providers) != 1 or not list_models(providers[0]):
             yield from (f"{name}:" for name in providers)
             return
@@ -104,9 +104,7 @@ ToolOption: TypeAlias = Annotated[
 ]
 SchemaOption: TypeAlias = Annotated[
     str | None,
-    option(
-        "--schema", metavar="SCHEMA", help="JSON schema of the answer: a .json file, inline JSON, or module:Model."
-    ),
+    option("--schema", metavar="SCHEMA", help="JSON schema of the answer: a .json file, inline JSON, or module:Model."),
 ]
 MaxTokensOption: TypeAlias = Annotated[
     int | None, option("--max-tokens", metavar="N", help="Limit on the tokens of the answer.")
@@ -165,16 +163,14 @@ def create_client(models: Sequence[str] = (), strategy: str | None = None, **set
 
 
 def create_agent(name: str, **settings: Any) -> Agent:
-    return Agent(
-        check_model_name(name), **{setting: value for setting, value in settings.items() if value is not None}
-    )
+    return Agent(check_model_name(name), **{setting: value for setting, value in settings.items() if value is not None})
 
 
 def create_router(agents: Sequence[Agent], strategy: str | None = None) -> Router:
     return Router(agents, strategy=read_strategy(strategy or "fallback"))
 
 
-def build_request(
+def create_request(
     prompt: Sequence[str] | None,
     attach: Sequence[str] | None,
     *,
@@ -183,7 +179,7 @@ def build_request(
     **fields: Any,
 ) -> AgentRequest:
     """Build the request from the prompt, attachments, piped input and request options."""
-    message = attachments.read_message(prompt, attach)
+    message = attachments.read_prompt(prompt, attach)
     fields |= {
         "tools": load_tools(tool) if tool else None,
         "output_schema": None if schema is None else load_schema(schema),
@@ -272,7 +268,8 @@ def load_tools(references: Sequence[str]) -> list[Any]:
         for tool in values:
             if not callable(tool) and not hasattr(tool, "run"):
                 raise CommandError(
-                    f"--tool {reference!r} is a {type(tool).__name__}.", fix="Name a function, a tool, or a list of these."
+                    f"--tool {reference!r} is a {type(tool).__name__}.",
+                    fix="Name a function, a tool, or a list of these.",
                 )
         tools += values
     return tools
@@ -314,9 +311,7 @@ def load_object(reference: str, option_name: str) -> Any:
     """Import the object of `module:name` or `file.py:name`. This runs the module's code, as `python -m` does."""
     module_name, colon, path = reference.rpartition(":")
     if not colon or not module_name or not path:
-        raise CommandError(
-            f"{option_name} {reference!r} is not a reference.", fix="Write module:name or file.py:name."
-        )
+        raise CommandError(f"{option_name} {reference!r} is not a reference.", fix="Write module:name or file.py:name.")
     if module_name.endswith(".py") or os.sep in module_name:
         value = _import_file(module_name, option_name)
     else:
@@ -326,9 +321,7 @@ def load_object(reference: str, option_name: str) -> Any:
         value = _run_import(module_name, option_name, lambda: importlib.import_module(module_name))
     for name in path.split("."):
         if not hasattr(value, name):
-            raise CommandError(
-                f"{option_name}: {module_name} has no {path!r}.", fix="Check the name after the colon."
-            )
+            raise CommandError(f"{option_name}: {module_name} has no {path!r}.", fix="Check the name after the colon.")
         value = getattr(value, name)
     return value
 

@@ -31,12 +31,12 @@ from .options import (
 
 
 def register(app: typer.Typer) -> None:
-    app.command("run")(run)
-    app.command("check")(check)
-    app.command("explain")(explain)
+    app.command("run")(run_prompt)
+    app.command("check")(check_request)
+    app.command("explain")(explain_route)
 
 
-def run(
+def run_prompt(
     prompt: PromptArgument = None,
     models: ModelOption = None,
     strategy: StrategyOption = None,
@@ -66,7 +66,7 @@ def run(
     if allow_exec and not tool:
         raise CommandError("--allow-exec applies to tools, and none is given.", fix="Add a tool with --tool.")
     client: Any = options.create_client(models or (), strategy, base_url=base_url, timeout=timeout)
-    request = options.build_request(
+    request = options.create_request(
         prompt,
         attach,
         tool=tool,
@@ -98,7 +98,7 @@ def run(
     raise typer.Exit(output.print_remarks(response, verbose=verbose))
 
 
-def check(
+def check_request(
     prompt: PromptArgument = None,
     models: ModelOption = None,
     base_url: BaseUrlOption = None,
@@ -116,7 +116,7 @@ def check(
     Prints the cost estimate, whether the request fits the context window, and the settings that would be dropped. Each
     model is checked separately. Exits with 1 if a model cannot take the request.
     """
-    request = options.build_request(
+    request = options.create_request(
         prompt,
         attach,
         tool=tool,
@@ -137,7 +137,7 @@ def check(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def explain(
+def explain_route(
     prompt: PromptArgument = None,
     models: ModelOption = None,
     strategy: StrategyOption = None,
@@ -153,7 +153,7 @@ def explain(
     Exits with 1 if no model can take the request.
     """
     agents = [options.create_agent(name) for name in models or [options.default_model()]]
-    request = options.build_request(prompt, attach, tool=tool, schema=schema, system=system, max_tokens=max_tokens)
+    request = options.create_request(prompt, attach, tool=tool, schema=schema, system=system, max_tokens=max_tokens)
     explanation = options.create_router(agents, strategy).explain(request)
     if as_json:
         terminal.write_json(explanation.model_dump(mode="json"))

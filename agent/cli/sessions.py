@@ -15,7 +15,15 @@ from agent.stores.base import SessionRecord, check_session_id
 
 from . import options
 from .chat.commands import format_count, format_summaries
-from .chat.records import create_fork, decode_dag, list_summaries, load_by_prefix, load_tree, recorded_models, summarize_record
+from .chat.records import (
+    create_fork,
+    decode_dag,
+    list_summaries,
+    load_by_prefix,
+    load_models,
+    load_tree,
+    summarize_record,
+)
 from .chat.repl import complete_session
 from .chat.transcripts import draw_tree, format_dag, to_session_dict, write_transcript, write_tree
 from .errors import CommandError, ExitCode
@@ -127,7 +135,7 @@ def fork_session(
     check_session_id(new)
     with options.open_session_store() as store:
         record = load_by_prefix(store, id)
-        dag, models = decode_dag(record), recorded_models(record)
+        dag, models = decode_dag(record), load_models(record)
         try:
             create_fork(store, dag, new, forked_from=record.id, title=record.title, models=models)
         except ConflictError:

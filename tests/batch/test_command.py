@@ -18,7 +18,8 @@ import pexpect
 import pytest
 
 from agent import errors
-from agent.cli import batch, exit_codes, main
+from agent.cli import batch, main
+from agent.cli.errors import ExitCode
 from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer, Script, VendorScript
 
@@ -43,39 +44,39 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def test_answers_go_to_the_file_and_a_summary_to_standard_error(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == exit_codes.OK
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == ExitCode.OK
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("2 of 2 answered, 0 failed; 2 now, in 0:00, for $0.0000")
     assert {record["response"]["text"] for record in records(desk / "out.jsonl")} == {"You said: one", "You said: two"}
-    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "--quiet") == exit_codes.OK
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "--quiet") == ExitCode.OK
     assert capsys.readouterr() == ("", "")
 
 
 def test_lines_that_fail_make_another_exit_code(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (desk / "in.jsonl").write_text('"one"\nnope\n', "utf-8")
-    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == exit_codes.PARTLY
-    assert "The failures are in out.failed.jsonl; to ask these again, add --retry-failed." in capsys.readouterr().err
-    assert run("in.jsonl", "o2.jsonl", "-m", "scripted:echo", "--failures", "bad.jsonl") == exit_codes.PARTLY
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == ExitCode.PARTIAL
+    assert "The failures are in out.failed.jsonl; to retry them, add --retry-failed." in capsys.readouterr().err
+    assert run("in.jsonl", "o2.jsonl", "-m", "scripted:echo", "--failures", "bad.jsonl") == ExitCode.PARTIAL
     assert len(records(desk / "bad.jsonl")) == 1
     (desk / "in.jsonl").write_text('"one"\n"two"\n', "utf-8")
-    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == exit_codes.USAGE
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == ExitCode.USAGE
     assert "changed: line 2" in capsys.readouterr().err
-    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "--retry-failed") == exit_codes.OK
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "--retry-failed") == ExitCode.OK
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["in.jsonl"], exit_codes.USAGE, "OUT.jsonl"),
-        (["none.jsonl", "out.jsonl", "-m", "scripted:x"], exit_codes.USAGE, "none.jsonl cannot be read"),
-        (["in.jsonl", "in.jsonl", "-m", "scripted:x"], exit_codes.USAGE, "one file"),
-        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "-c", "0"], exit_codes.USAGE, "concurrency"),
-        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--max-cost", "-1"], exit_codes.USAGE, "max_cost"),
-        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--temperature", "9"], exit_codes.USAGE, "temperature"),
-        (["in.jsonl", "out.jsonl", "-m", "openai-chat:x"], exit_codes.SETUP, "OPENAI_API_KEY"),
-        (["in.jsonl", "out.jsonl", "-m", "openai-chat:x", "-m", "groq:y"], exit_codes.SETUP, "GROQ_API_KEY"),
-        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--max-cost", "1"], exit_codes.FAILED, "nobody knows the price"),
+        (["in.jsonl"], ExitCode.USAGE, "OUT.jsonl"),
+        (["none.jsonl", "out.jsonl", "-m", "scripted:x"], ExitCode.USAGE, "none.jsonl cannot be read"),
+        (["in.jsonl", "in.jsonl", "-m", "scripted:x"], ExitCode.USAGE, "one file"),
+        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "-c", "0"], ExitCode.USAGE, "concurrency"),
+        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--max-cost", "-1"], ExitCode.USAGE, "max_cost"),
+        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--temperature", "9"], ExitCode.USAGE, "temperature"),
+        (["in.jsonl", "out.jsonl", "-m", "openai-chat:x"], ExitCode.SETUP, "OPENAI_API_KEY"),
+        (["in.jsonl", "out.jsonl", "-m", "openai-chat:x", "-m", "groq:y"], ExitCode.SETUP, "GROQ_API_KEY"),
+        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--max-cost", "1"], ExitCode.FAILED, "nobody knows the price"),
     ],
     ids=["no output", "no input", "one file", "no workers", "no money", "too hot", "no key", "no keys", "no price"],
 )
@@ -93,7 +94,7 @@ def test_settings_are_for_lines_that_say_nothing_about_them(desk: Path) -> None:
     script = VendorScript()
     with LoopbackServer(script) as server:
         options = ("--base-url", f"{server.url}/v1", "--system", "Be brief.", "--max-tokens", "50", "--retries", "0")
-        assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1", *options) == exit_codes.OK
+        assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1", *options) == ExitCode.OK
     sent = [(body["messages"][0]["content"], body["max_tokens"]) for body in script.requests]
     assert sent == [("Be brief.", 50), ("Mine.", 3)]
 
@@ -101,7 +102,7 @@ def test_settings_are_for_lines_that_say_nothing_about_them(desk: Path) -> None:
 def test_a_schema_is_for_every_line(desk: Path) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     (desk / "s.json").write_text(json.dumps(schema), "utf-8")
-    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "--schema", "s.json") == exit_codes.OK
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "--schema", "s.json") == ExitCode.OK
     assert all(set(record["response"]["output"]) == {"n"} for record in records(desk / "out.jsonl"))
 
 
@@ -112,17 +113,17 @@ def test_several_models_are_a_route(desk: Path) -> None:
             code = run("in.jsonl", "out.jsonl", "-m", "openai-chat:a", "-m", "scripted:b", "--strategy", "round_robin")
         finally:
             del os.environ["OPENAI_API_KEY"], os.environ["OPENAI_BASE_URL"]
-    assert code in (exit_codes.OK, exit_codes.PARTLY)
+    assert code in (ExitCode.OK, ExitCode.PARTIAL)
     assert any(record["response"]["model"] == "b" for record in records(desk / "out.jsonl"))
 
 
 def test_half_a_line_of_a_run_that_was_killed_is_spoken_of(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-q") == exit_codes.OK
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-q") == ExitCode.OK
     whole = (desk / "out.jsonl").read_bytes()
     (desk / "out.jsonl").write_bytes(whole[:-20])
-    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == exit_codes.OK
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo") == ExitCode.OK
     note, summary = capsys.readouterr().err.splitlines()
-    assert note == "An earlier run had left half a line behind, which was cut off and asked again."
+    assert note == "An incomplete line of an earlier run was removed; its request was sent again."
     assert summary.startswith("2 of 2 answered, 0 failed; 1 now, ")
 
 
@@ -130,14 +131,14 @@ def test_pipes_work_at_both_ends(
     desk: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'"one"\nnope\n')))
-    assert run("-", "-", "-m", "scripted:echo", "-q") == exit_codes.PARTLY
+    assert run("-", "-", "-m", "scripted:echo", "-q") == ExitCode.PARTIAL
     out = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
     assert sorted(record["line"] for record in out) == [1, 2]
     assert sum("error" in record for record in out) == 1
 
 
 def test_standard_output_may_go_by_its_other_name(desk: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert run("in.jsonl", "/dev/stdout", "-m", "scripted:echo", "-q") == exit_codes.OK
+    assert run("in.jsonl", "/dev/stdout", "-m", "scripted:echo", "-q") == ExitCode.OK
     assert len(capfdbinary.readouterr().out.splitlines()) == 2
 
 
@@ -147,13 +148,13 @@ def test_a_disk_without_room_is_said_with_what_helps(desk: Path) -> None:
     # -B: compiled modules would be cut off at the limit, too, and stay so.
     command = [sys.executable, "-B", "-c", limited + "sys.exit(c.main())", "batch", "in.jsonl", "out.jsonl"]
     ended = subprocess.run([*command, "-m", "scripted:echo"], env=ENVIRONMENT, capture_output=True, text=True)
-    assert ended.returncode == exit_codes.FAILED
+    assert ended.returncode == ExitCode.FAILED
     error, fix = ended.stderr.splitlines()
     assert error == "error: out.jsonl cannot be written: File too large. What was written before is whole."
     assert fix.endswith("run the same again: it goes on where it stopped.")
     kept = len(records(desk / "out.jsonl"))
     assert 0 < kept < 50
-    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-q") == exit_codes.OK
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-q") == ExitCode.OK
     assert len(records(desk / "out.jsonl")) == 50
 
 
@@ -161,7 +162,7 @@ def test_standard_input_that_is_closed_is_said(
     desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    assert run("-", "out.jsonl", "-m", "scripted:echo") == exit_codes.USAGE
+    assert run("-", "out.jsonl", "-m", "scripted:echo") == ExitCode.USAGE
     assert "Standard input is closed." in capsys.readouterr().err
 
 
@@ -171,11 +172,11 @@ def test_many_at_a_time_are_more_than_most_systems_allow_at_first(desk: Path, mo
     monkeypatch.setattr("resource.setrlimit", lambda what, limits: asked_for.append((what, limits)))
     for soft, hard, wanted in ((256, 1 << 20, 2256), (256, 1024, 1024), (256, resource.RLIM_INFINITY, 2256)):
         monkeypatch.setattr("resource.getrlimit", lambda what, found=(soft, hard): found)
-        assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1000", "-q") == exit_codes.OK
+        assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1000", "-q") == ExitCode.OK
         assert asked_for.pop() == (resource.RLIMIT_NOFILE, (wanted, hard))
     for enough in ((1 << 20, 1 << 20), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)):
         monkeypatch.setattr("resource.getrlimit", lambda what, found=enough: found)
-        assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1000", "-q") == exit_codes.OK
+        assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1000", "-q") == ExitCode.OK
     assert asked_for == []
     monkeypatch.undo()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == now
@@ -184,8 +185,8 @@ def test_many_at_a_time_are_more_than_most_systems_allow_at_first(desk: Path, mo
 def test_a_log_gets_a_line_now_and_then(
     desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "_EVERY", 0.0)
-    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1") == exit_codes.OK
+    monkeypatch.setattr(batch, "_PROGRESS_INTERVAL", 0.0)
+    assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1") == ExitCode.OK
     first, second, _ = capsys.readouterr().err.splitlines()
     assert first.startswith("1 of 2 done, ")
     assert second.startswith("2 of 2 done, ")
@@ -231,7 +232,7 @@ def test_ctrl_c_in_a_terminal_keeps_what_is_done_and_says_how_to_go_on(desk: Pat
         assert time.monotonic() - began < 5
     finally:
         child.close()
-    assert child.exitstatus == exit_codes.INTERRUPTED
+    assert child.exitstatus == ExitCode.INTERRUPTED
     assert len(records(desk / "out.jsonl")) == 4
 
 
@@ -241,7 +242,7 @@ def test_a_terminal_gets_a_bar_and_no_commands_of_the_models(desk: Path) -> None
     child = terminal(desk, "in.jsonl", "-", "-m", "scripted:echo", "-q")
     shown = child.read()
     child.close()
-    assert child.exitstatus == exit_codes.OK
+    assert child.exitstatus == ExitCode.OK
     assert json.loads(shown)["response"]["text"] == f"You said: {evil}"
     assert not {"\x1b", "\x07", "\x9b", "\x7f", "\u202e"} & set(shown)
     child = terminal(desk, "in.jsonl", "out.jsonl", "-m", "scripted:echo")

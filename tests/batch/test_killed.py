@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent import errors
-from agent.cli import exit_codes
+from agent.cli.errors import ExitCode
 from agent.engine.wire import WireRequest
 from agent.testing import Answer, Chaos, LoopbackServer, Script
 from tests.conftest import SEED
@@ -117,7 +117,7 @@ def test_every_line_is_answered_or_reported_exactly_once_however_often_it_is_kil
         last = begin(tmp_path, server.url)
         _, said = last.communicate(timeout=100)
         sent = len(server.requests)
-    assert last.returncode == exit_codes.PARTLY, said
+    assert last.returncode == ExitCode.PARTIAL, said
 
     records = settled(tmp_path)
     assert sorted(record["line"] for record in records) == list(range(1, LINES + 1))

@@ -13,7 +13,7 @@ from agent.cli import main
 
 
 @dataclass
-class Done:
+class Result:
     """What a command came to."""
 
     code: int
@@ -22,7 +22,7 @@ class Done:
 
 
 @dataclass
-class Desk:
+class ChatRunner:
     """A home of one's own, and a way to run commands there."""
 
     monkeypatch: pytest.MonkeyPatch
@@ -30,16 +30,16 @@ class Desk:
     home: Path
 
     @classmethod
-    def at(cls, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
+    def at(cls, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> ChatRunner:
         monkeypatch.setenv("AGENT_HOME", str(home / "data"))
         monkeypatch.setenv("AGENT_MODEL", "scripted:echo")
         monkeypatch.chdir(home)
         return cls(monkeypatch, capsys, home)
 
-    def run(self, *arguments: str, lines: str | bytes = "") -> Done:
+    def run(self, *arguments: str, lines: str | bytes = "") -> Result:
         given = lines.encode("utf-8", "surrogatepass") if isinstance(lines, str) else lines
         self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
         self.capsys.readouterr()
         code = main(list(arguments))
         shown = self.capsys.readouterr()
-        return Done(code, shown.out, shown.err)
+        return Result(code, shown.out, shown.err)

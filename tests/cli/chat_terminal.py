@@ -27,8 +27,8 @@ from agent.engine.wire import Answer, Piece, WireRequest
 from agent.testing import LoopbackServer, VendorScript
 from agent.types import ToolCall
 
-from .payloads import all_at_once
-from .playing import chunked
+from .payloads import combine_payloads
+from .runner import stream_chunks
 
 ROOT = Path(__file__).parents[2]
 ATTACH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
@@ -57,9 +57,9 @@ class Vendor:
         if text.startswith("slow"):
             return VendorScript("word " * 400, delay=0.03)(request)
         if text.startswith("count"):
-            return chunked([f"number{number} " for number in range(40)], delay=0.02)
+            return stream_chunks([f"number{number} " for number in range(40)], delay=0.02)
         if text.startswith("hostile"):
-            return chunked(all_at_once())
+            return stream_chunks(combine_payloads())
         if text.startswith("break"):
             whole = list(VendorScript("Half an answer, and then ")(request).iter_pieces())
             return Answer(

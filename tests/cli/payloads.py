@@ -81,7 +81,7 @@ def payloads() -> dict[str, list[str]]:
     return made
 
 
-def all_at_once() -> list[str]:
+def combine_payloads() -> list[str]:
     """All that can be sent, as one answer, each on lines of its own. JSON libraries refuse half a pair."""
     return [piece for name, one in payloads().items() if name != "half-a-pair" for piece in (*one, "\n")]
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.alone
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[tuple[Vendor, dict[str, str]]]:
+def runner(tmp_path: Path) -> Iterator[tuple[Vendor, dict[str, str]]]:
     with vendor_and_environment(tmp_path) as both:
         yield both
 
@@ -31,9 +31,9 @@ def foreign(shown: str) -> list[str]:
 
 
 def test_a_chat_is_kept_and_gone_on_with_by_another_process(
-    desk: tuple[Vendor, dict[str, str]], tmp_path: Path
+    runner: tuple[Vendor, dict[str, str]], tmp_path: Path
 ) -> None:
-    vendor, env = desk
+    vendor, env = runner
     with Terminal("chat", "--system", "Be kind.", env=env) as chat:
         chat.expect("new session · /help")
         chat.say("I am Ada.")
@@ -53,9 +53,9 @@ def test_a_chat_is_kept_and_gone_on_with_by_another_process(
         chat.expect("You said: pasted\r\n  in three\r\nlines")
         assert vendor.questions()[-1] == "pasted\n  in three\nlines"
         chat.say("/undo")
-        chat.expect("went back 1 turn; 3 turns left")
+        chat.expect("undid 1 turn; 3 turns left")
         chat.say("/undo")
-        chat.expect("went back 1 turn; 2 turns left")
+        chat.expect("undid 1 turn; 2 turns left")
         chat.say("/fork other")
         chat.expect("now in other")
         chat.say("evil")
@@ -73,21 +73,21 @@ def test_a_chat_is_kept_and_gone_on_with_by_another_process(
         told = re.findall(r"number\d+", chat.raw.decode("utf-8", "replace"))
         assert told == [f"number{number}" for number in range(40)]
         chat.say("/undo")
-        chat.expect("went back 1 turn; 3 turns left")
+        chat.expect("undid 1 turn; 3 turns left")
         chat.say("/graph")
         chat.expect("(here)")
         chat.say("/cost")
-        chat.expect("this run")
+        chat.expect("this chat")
         chat.say("/modle x")
         chat.expect("Did you mean /model?")
         chat.resize(100, 30)
         chat.say("/model openai-chat:gpt-4o")
-        chat.expect("now asking openai-chat:gpt-4o")
+        chat.expect("model: openai-chat:gpt-4o")
         chat.say("the last line")
         chat.expect("You said: the last line")
         chat.is_ready()
         chat.type("\x04")
-        chat.expect("to go on: agent chat other")
+        chat.expect("to continue: agent chat other")
         assert chat.exit_code() == 0
         assert chat.is_as_it_was
     assert vendor.seen[-1][0] == {"role": "system", "content": "Be kind."}
@@ -109,7 +109,7 @@ def test_a_chat_is_kept_and_gone_on_with_by_another_process(
         assert "> evil" in shown
         assert foreign(shown) == []
         chat.is_ready()
-        chat.press("\x03", "Ctrl-C again, or Ctrl-D, leaves")
+        chat.press("\x03", "Press Ctrl-C again, or Ctrl-D, to leave")
         chat.is_ready()
         chat.type("half a line")
         chat.expect("half a line")
@@ -121,9 +121,9 @@ def test_a_chat_is_kept_and_gone_on_with_by_another_process(
 
 
 def test_an_answer_that_is_stopped_or_fails_leaves_the_chat_as_it_was(
-    desk: tuple[Vendor, dict[str, str]], tmp_path: Path
+    runner: tuple[Vendor, dict[str, str]], tmp_path: Path
 ) -> None:
-    vendor, env = desk
+    vendor, env = runner
     tools = tmp_path / "rocket.py"
     tools.write_text(
         "from agent import tool\n\n\n@tool(risk='exec')\ndef launch(what: str) -> str:\n"
@@ -135,14 +135,14 @@ def test_an_answer_that_is_stopped_or_fails_leaves_the_chat_as_it_was(
         chat.say("slow one")
         chat.expect("word word word")
         chat.type("\x03")
-        chat.expect("Stopped. Nothing of this turn is kept")
+        chat.expect("Interrupted. This turn is not stored")
         assert chat.screen.display[chat.screen.cursor.y].rstrip() in ("", ">")
         chat.say("second")
         chat.expect("You said: second")
         assert vendor.questions() == ["first", "second"]
 
         chat.say("refuse this")
-        shown = chat.expect("Nothing of this turn is kept. /retry asks again.")
+        shown = chat.expect("This turn is not stored. /retry repeats it.")
         assert "error: no such luck" in shown
         assert shown.count("error:") == 1
         assert "Traceback" not in shown
@@ -152,12 +152,12 @@ def test_an_answer_that_is_stopped_or_fails_leaves_the_chat_as_it_was(
         chat.expect("/retry")
         asked = len(vendor.seen)
         chat.say("/retry")
-        chat.expect("/retry asks again.")
+        chat.expect("/retry repeats it.")
         assert vendor.questions() == ["first", "second", "break off"]
         assert len(vendor.seen) > asked
 
         chat.say("tool please")
-        shown = chat.expect("launch may run code. Allow it? [y/N/always] ")
+        shown = chat.expect("Allow launch to execute code? [y/N/always] ")
         assert foreign(shown) == []
         chat.say("n")
         chat.expect("The tool said")
@@ -183,9 +183,9 @@ def test_an_answer_that_is_stopped_or_fails_leaves_the_chat_as_it_was(
 
 @pytest.mark.parametrize("output", ["terminal", "elsewhere"])
 def test_what_is_typed_before_the_question_approves_nothing(
-    desk: tuple[Vendor, dict[str, str]], tmp_path: Path, output: str
+    runner: tuple[Vendor, dict[str, str]], tmp_path: Path, output: str
 ) -> None:
-    _, env = desk
+    _, env = runner
     launched, tools = tmp_path / "launched", tmp_path / "rocket.py"
     tools.write_text(
         "from pathlib import Path\nfrom agent import tool\n\n\n@tool(risk='exec')\ndef launch(what: str) -> str:\n"
@@ -194,15 +194,15 @@ def test_what_is_typed_before_the_question_approves_nothing(
     with Terminal("chat", "--tool", f"{tools}:launch", env=env, shows_output=output == "terminal") as chat:
         chat.is_ready()
         chat.type("tool please\ry\ry\ralways\r")
-        chat.expect("Allow it? [y/N/always] ")
+        chat.expect("to execute code? [y/N/always] ")
         chat.say("n")
-        chat.expect("The person at the terminal said no.")
+        chat.expect("The user at the terminal denied the call.")
         chat.is_ready()
     assert not launched.exists()
 
 
-def test_no_payload_of_a_model_commands_the_terminal_of_a_chat(desk: tuple[Vendor, dict[str, str]]) -> None:
-    _, env = desk
+def test_no_payload_of_a_model_commands_the_terminal_of_a_chat(runner: tuple[Vendor, dict[str, str]]) -> None:
+    _, env = runner
     with Terminal("chat", "mine", env=env) as chat:
         chat.is_ready()
         chat.say("hostile")
@@ -217,8 +217,8 @@ def test_no_payload_of_a_model_commands_the_terminal_of_a_chat(desk: tuple[Vendo
     assert (chat.screen.title, chat.screen.icon_name) == ("", "")
 
 
-def test_two_chats_in_one_session_lose_nothing_of_each_other(desk: tuple[Vendor, dict[str, str]]) -> None:
-    _, env = desk
+def test_two_chats_in_one_session_lose_nothing_of_each_other(runner: tuple[Vendor, dict[str, str]]) -> None:
+    _, env = runner
     with Terminal("chat", "mine", env=env) as one:
         one.say("first")
         one.expect("You said: first")
@@ -228,7 +228,7 @@ def test_two_chats_in_one_session_lose_nothing_of_each_other(desk: tuple[Vendor,
             other.expect("You said: from the other")
             other.is_ready()  # then it is written down
             one.say("from the one")
-            one.expect("Somebody else went on with mine meanwhile. This turn is kept in mine-2")
+            one.expect("Another process has changed mine. This turn is stored in the fork mine-2")
             one.say("/graph")
             shown = one.expect("(here)") + one.expect("> ")
             assert "from the other  ← mine" in shown
@@ -241,8 +241,8 @@ def test_two_chats_in_one_session_lose_nothing_of_each_other(desk: tuple[Vendor,
         chat.expect("session mine-2, 2 turns")
 
 
-def test_ctrl_c_ends_a_chat_that_a_script_leads(desk: tuple[Vendor, dict[str, str]]) -> None:
-    _, env = desk
+def test_ctrl_c_ends_a_chat_that_a_script_leads(runner: tuple[Vendor, dict[str, str]]) -> None:
+    _, env = runner
     with subprocess.Popen(
         [sys.executable, "-m", "agent", "chat", "mine"],
         env=env,
@@ -262,8 +262,8 @@ def test_ctrl_c_ends_a_chat_that_a_script_leads(desk: tuple[Vendor, dict[str, st
         assert b"never" not in out
 
 
-def test_without_readline_a_chat_still_works(desk: tuple[Vendor, dict[str, str]], tmp_path: Path) -> None:
-    vendor, env = desk
+def test_without_readline_a_chat_still_works(runner: tuple[Vendor, dict[str, str]], tmp_path: Path) -> None:
+    vendor, env = runner
     (tmp_path / "readline.py").write_text("raise ImportError('there is none')\n")
     without = {**env, "PYTHONPATH": f"{tmp_path}:{env['PYTHONPATH']}", "PYTHONSAFEPATH": ""}
     with Terminal("chat", "plain", env=without) as chat:

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 import agent
-from agent.cli import exit_codes, main
+from agent.cli import main
 from agent.cli.app import COMMANDS
+from agent.cli.errors import ExitCode
 from agent.graph import DAG
 
-from .playing import run, run_on_terminal
+from .runner import run, run_on_terminal
 
 SECRET = "sk-verysecretkey123456"
 
@@ -27,7 +28,7 @@ SECRET = "sk-verysecretkey123456"
 def test_models_are_listed_with_what_is_known() -> None:
     done = run("models", "gpt-4o-mini", "--provider", "openai")
     head, *lines = done.out.splitlines()
-    assert head.split() == ["model", "context", "in", "$/M", "out", "$/M", "can", "answer", "retires"]
+    assert head.split() == ["model", "context", "in", "$/M", "out", "$/M", "capabilities", "max", "output", "retires"]
     row = next(line for line in lines if line.startswith("openai:gpt-4o-mini "))
     assert row.split()[:4] == ["openai:gpt-4o-mini", "128k", "0.15", "0.60"]
     assert "tools vision schema" in row
@@ -60,10 +61,10 @@ def test_what_costs_nothing_has_a_price_of_nothing() -> None:
 
 def test_no_model_is_like_that() -> None:
     done = run("models", "no-such-model-anywhere")
-    assert (done.code, done.out) == (exit_codes.FAILED, "")
-    assert "No model" in done.err
+    assert (done.code, done.out) == (ExitCode.FAILED, "")
+    assert "No known model matches" in done.err
     done = run("models", "--provider", "nobody")
-    assert done.code == exit_codes.USAGE
+    assert done.code == ExitCode.USAGE
     assert "nobody" in done.err
 
 
@@ -92,7 +93,7 @@ def test_a_route_is_explained_and_nobody_is_asked() -> None:
 
 def test_a_route_without_anybody_fails() -> None:
     done = run("explain", "-m", "openai:gpt-5", "hi")
-    assert done.code == exit_codes.FAILED
+    assert done.code == ExitCode.FAILED
     assert "api_key=" not in done.out
 
 
@@ -107,7 +108,7 @@ def test_a_request_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_request_that_would_fail_ends_with_one() -> None:
     done = run("check", "-m", "scripted:a", "-m", "openai:gpt-5", "hi")
-    assert done.code == exit_codes.FAILED
+    assert done.code == ExitCode.FAILED
     assert "key      missing" in done.out
 
 
@@ -161,7 +162,7 @@ def test_the_doctor_says_that_a_model_is_not_named_right_and_not_what_stands_the
 ) -> None:
     monkeypatch.setenv("AGENT_MODEL", SECRET)
     done = run("doctor")
-    assert "AGENT_MODEL names none. Write provider:model" in done.out
+    assert "AGENT_MODEL is not a model name. Write provider:model" in done.out
     assert SECRET not in done.out
 
 
@@ -201,8 +202,8 @@ def graph(tmp_path: Path) -> Path:
 def test_a_graph_is_printed(graph: Path) -> None:
     assert run("graph", str(graph), "--text").out == "● user: Hello?\n● assistant: Yes.\n"
     assert run("graph", str(graph), "--mermaid").out.startswith("graph TD\n")
-    assert run("graph", str(graph), "--mermaid", "--text").code == exit_codes.USAGE
-    assert run("graph", str(graph), "--text", "--no-open").code == exit_codes.USAGE
+    assert run("graph", str(graph), "--mermaid", "--text").code == ExitCode.USAGE
+    assert run("graph", str(graph), "--text", "--no-open").code == ExitCode.USAGE
 
 
 def test_a_graph_is_opened_in_the_browser(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +223,7 @@ def test_a_graph_is_opened_in_the_browser(graph: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(webbrowser, "open", lambda url: False)
     done = run("graph", str(graph))
     written = Path(done.out.strip())
-    assert "no browser" in done.err
+    assert "No browser" in done.err
     assert "Hello?" in written.read_text("utf-8")
     assert written.parent.stat().st_mode & 0o077 == 0
     written.unlink()
@@ -235,11 +236,11 @@ def test_a_file_that_is_no_graph(graph: Path, tmp_path: Path) -> None:
     (tmp_path / "half.json").write_bytes(graph.read_bytes()[:-20])
     for name in ("nowhere.json", "other.json", "bytes.json", "half.json", "."):
         done = run("graph", str(tmp_path / name))
-        assert done.code == exit_codes.USAGE
+        assert done.code == ExitCode.USAGE
         assert done.err.startswith("error: ")
         assert "\nfix: " in done.err
     done = run("graph", str(graph), "--no-open", "--out", str(tmp_path / "no" / "where.html"))
-    assert done.code == exit_codes.FAILED
+    assert done.code == ExitCode.FAILED
     assert "where.html cannot be written" in done.err
 
 
@@ -271,7 +272,7 @@ def test_every_command_explains_itself(name: str) -> None:
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "typer", None)
     done = run("run", "hi")
-    assert (done.code, done.out) == (exit_codes.SETUP, "")
+    assert (done.code, done.out) == (ExitCode.SETUP, "")
     assert 'fix: pip install "agent-llm-router[cli]"' in done.err
     assert run("--version").code == 0
 
@@ -280,8 +281,8 @@ def test_ctrl_c_before_anything_has_begun(monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted() -> list[str]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agent.cli._missing", interrupted)
-    assert main(["run", "hi"]) == exit_codes.INTERRUPTED
+    monkeypatch.setattr("agent.cli._find_missing_packages", interrupted)
+    assert main(["run", "hi"]) == ExitCode.INTERRUPTED
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from agent import __version__
-from agent.cli import exit_codes
+from agent.cli.errors import ExitCode
 from agent.engine.wire import Answer, WireRequest
 from agent.graph import DAG
 from agent.testing import LoopbackServer
 
-from .payloads import all_at_once, payloads
-from .playing import COMMAND, FOREIGN, MODEL, ROOT, Terminal, chunked, environment, is_streamed, whole
+from .payloads import combine_payloads, payloads
+from .runner import COMMAND, FOREIGN, MODEL, ROOT, Terminal, complete_answer, environment, is_streamed, stream_chunks
 
 pytestmark = [
     pytest.mark.alone,
@@ -37,10 +37,10 @@ WORDS = [f"word{number} " for number in range(60)]
 def answer(request: WireRequest) -> Answer:
     """Words, slowly if that is what it is asked for; or what some tests need besides."""
     asked = str(json.loads(request.body)["messages"][-1]["content"])
-    pieces = {"hostile": all_at_once(), "long": [f"line {n}\n" for n in range(20000)]}.get(asked)
+    pieces = {"hostile": combine_payloads(), "long": [f"line {n}\n" for n in range(20000)]}.get(asked)
     if pieces is None:
-        return chunked(WORDS, delay=0.02 if asked == "slowly" else 0.0)
-    return chunked(pieces) if is_streamed(request) else whole("".join(pieces))
+        return stream_chunks(WORDS, delay=0.02 if asked == "slowly" else 0.0)
+    return stream_chunks(pieces) if is_streamed(request) else complete_answer("".join(pieces))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_an_answer_appears_while_it_arrives(server: LoopbackServer) -> None:
         terminal.see("word3 ")
         assert "word59" not in terminal.shown
         terminal.see("word59")
-        assert terminal.end() == exit_codes.OK
+        assert terminal.end() == ExitCode.OK
         assert "".join(terminal.shown.split()) == "".join(word.strip() for word in WORDS)
 
 
@@ -68,7 +68,7 @@ def test_ctrl_c_ends_the_answer_and_leaves_a_clean_line(server: LoopbackServer) 
         terminal.see("word5 ")
         began = time.monotonic()
         terminal.program.sendintr()
-        assert terminal.end() == exit_codes.INTERRUPTED
+        assert terminal.end() == ExitCode.INTERRUPTED
         assert time.monotonic() - began < 5
         assert "Traceback" not in terminal.shown
         assert "word59" not in terminal.shown
@@ -84,14 +84,14 @@ def test_a_resized_terminal_loses_nothing(server: LoopbackServer) -> None:
         for columns, lines, word in ((30, 30, "word5 "), (100, 10, "word20 "), (60, 40, "word40 ")):
             terminal.see(word)
             terminal.resize(columns, lines)
-        assert terminal.end() == exit_codes.OK
+        assert terminal.end() == ExitCode.OK
         assert terminal.raw.decode().split() == [word.strip() for word in WORDS]
 
 
 def test_a_hostile_model_commands_no_terminal(server: LoopbackServer) -> None:
     for options in ((), ("--no-stream",)):
         with started(server, *options, "hostile", NO_COLOR="1") as terminal:
-            assert terminal.end() == exit_codes.OK
+            assert terminal.end() == ExitCode.OK
             seen = terminal.raw.decode().replace("\r\n", "\n")
             assert FOREIGN.findall(seen) == []
             assert seen.count("begin") == len(payloads()) - 1
@@ -100,17 +100,17 @@ def test_a_hostile_model_commands_no_terminal(server: LoopbackServer) -> None:
 
 def test_an_error_is_red_and_has_no_traceback() -> None:
     with Terminal("run", "-m", "openai:gpt-5", "hi", env=environment()) as terminal:
-        assert terminal.end() == exit_codes.SETUP
+        assert terminal.end() == ExitCode.SETUP
         assert terminal.raw.startswith(b"\x1b[31merror: There is no key for 'openai'")
         assert "Traceback" not in terminal.shown
 
 
 def test_a_terminal_without_a_prompt_or_with_a_wrong_flag_is_told_so(server: LoopbackServer) -> None:
     with started(server) as terminal:
-        assert terminal.end() == exit_codes.USAGE
-        assert "nothing to ask" in terminal.shown
+        assert terminal.end() == ExitCode.USAGE
+        assert "prompt is empty" in terminal.shown
     with started(server, "--modle", "x", "hi", NO_COLOR="1") as terminal:
-        assert terminal.end() == exit_codes.USAGE
+        assert terminal.end() == ExitCode.USAGE
         assert terminal.shown.startswith("Usage: agent run [OPTIONS] [PROMPT]...\nerror: No such option: --modle")
         assert terminal.shown.endswith("fix: agent run --help")
 
@@ -133,7 +133,7 @@ def test_a_reader_that_has_enough_is_no_error(server: LoopbackServer) -> None:
     done = shell(f"$AGENT run -m {MODEL} long </dev/null | head -n 2", server.url)
     assert done.stdout == "line 0\nline 1\n"
     assert done.stderr == ""
-    assert done.returncode == exit_codes.CUT_OFF
+    assert done.returncode == ExitCode.BROKEN_PIPE
 
 
 def test_ctrl_c_in_a_pipe_keeps_what_had_come(server: LoopbackServer) -> None:
@@ -150,7 +150,7 @@ def test_ctrl_c_in_a_pipe_keeps_what_had_come(server: LoopbackServer) -> None:
     out, err = program.communicate(timeout=20)
     assert begun == b"word0"
     assert b"word59" not in out
-    assert (program.returncode, err) == (exit_codes.INTERRUPTED, b"")
+    assert (program.returncode, err) == (ExitCode.INTERRUPTED, b"")
 
 
 def test_a_graph_is_opened_in_a_browser(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_graph_is_opened_in_a_browser(tmp_path: Path) -> None:
     browser.chmod(0o755)
     command = ["graph", "talk.json", "--out", "talk.html"]
     with Terminal(*command, env=environment(BROWSER=f"{browser} %s"), cwd=tmp_path) as terminal:
-        assert terminal.end() == exit_codes.OK
+        assert terminal.end() == ExitCode.OK
         assert terminal.shown == "talk.html"
     assert "Hello?" in (tmp_path / "seen").read_text("utf-8")
 
@@ -185,17 +185,17 @@ def test_without_the_extra_there_is_advice_a_version_and_the_embedded_model(bare
         )
 
     missing = agent("run", "hi")
-    assert (missing.returncode, missing.stdout) == (exit_codes.SETUP, "")
+    assert (missing.returncode, missing.stdout) == (ExitCode.SETUP, "")
     assert missing.stderr.splitlines() == [
-        "error: The command line needs typer and rich and platformdirs, which this Python does not have.",
+        "error: The command line needs typer and rich and platformdirs, which is not installed.",
         'fix: pip install "agent-llm-router[cli]"',
     ]
     version = agent("--version")
     assert (version.returncode, version.stdout, version.stderr) == (0, f"agent {__version__}\n", "")
     status = agent("local", "status")
-    assert status.returncode in (exit_codes.OK, exit_codes.SETUP)
+    assert status.returncode in (ExitCode.OK, ExitCode.SETUP)
     assert re.match(r"engine: +\S.*\nweights: +\S.*\nready: +(yes|no\.)", status.stdout), status.stderr
-    assert agent("local", "nonsense").returncode == exit_codes.USAGE
+    assert agent("local", "nonsense").returncode == ExitCode.USAGE
 
 
 @pytest.mark.timing

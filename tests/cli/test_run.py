@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from agent import errors
-from agent.cli import exit_codes
-from agent.cli.attachments import MOST_TEXT
+from agent.cli.attachments import MAX_TEXT_BYTES
+from agent.cli.errors import ExitCode
 from agent.providers.scripted import Line
 from agent.testing import LoopbackServer, VendorScript
 from agent.types import AgentResponse, RefusalContent, ToolCall
 
-from .playing import MODEL, run
+from .runner import MODEL, run
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
 
@@ -106,8 +106,8 @@ def test_images_and_papers_may_be_addresses_that_the_vendor_fetches(vendor: Vend
     done = run("run", "-m", "anthropic:claude-sonnet-5", "-a", "https://x.example/paper.pdf", "Read")
     assert "no key" in done.err  # it went as far as the vendor
     done = run("run", "-m", MODEL, "-a", "https://x.example/page", "Look")
-    assert done.code == exit_codes.USAGE
-    assert "Download it" in done.err
+    assert done.code == ExitCode.USAGE
+    assert "Download the file" in done.err
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_images_and_papers_may_be_addresses_that_the_vendor_fetches(vendor: Vend
     [
         (None, "cannot be read: No such file"),
         (b"\x7fELF\0\x01\xff", "is neither UTF-8 text nor"),
-        (b"x" * (MOST_TEXT + 1), "is too large: 4.0 MB"),
+        (b"x" * (MAX_TEXT_BYTES + 1), "is too large: 4.0 MB"),
     ],
     ids=["missing", "unknown", "too large"],
 )
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_go_along_is_named(tmp_path: Path, content: bytes | N
     if content is not None:
         path.write_bytes(content)
     done = run("run", "-m", "scripted:echo", "-a", str(path), "hi")
-    assert done.code == exit_codes.USAGE
+    assert done.code == ExitCode.USAGE
     assert f"error: {path} {complaint}" in done.err
     assert "fix: " in done.err
 
@@ -134,12 +134,12 @@ def test_other_input_that_cannot_be_asked(tmp_path: Path) -> None:
     assert "Add -a -" in run("run", "-m", "scripted:echo", "hi", stdin=PNG).err
     assert "neither UTF-8" in run("run", "-m", "scripted:echo", "hi", stdin=b"\xff\xfe\0").err
     done = run("run", "-m", "scripted:echo")
-    assert (done.code, done.out) == (exit_codes.USAGE, "")
-    assert "nothing to ask" in done.err
+    assert (done.code, done.out) == (ExitCode.USAGE, "")
+    assert "prompt is empty" in done.err
     big = tmp_path / "big.png"
     with big.open("wb") as file:
         file.truncate(20_000_001)
-    assert "20 MB is the most" in run("run", "-m", "scripted:echo", "-a", str(big), "hi").err
+    assert "the limit is 20 MB" in run("run", "-m", "scripted:echo", "-a", str(big), "hi").err
 
 
 # What is printed
@@ -180,14 +180,14 @@ def test_a_schema_makes_json(vendor: Vendor, tmp_path: Path, kind: str) -> None:
 )
 def test_a_schema_that_is_none_is_refused_before_anything_is_sent(schema: str, complaint: str) -> None:
     done = run("run", "-m", "scripted:echo", "--schema", schema, "hi")
-    assert done.code == exit_codes.USAGE
+    assert done.code == ExitCode.USAGE
     assert complaint in done.err
 
 
 def test_a_schema_that_is_no_object(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[1]")
     assert (
-        "is no JSON schema but a list"
+        "must be a JSON schema, not a list"
         in run("run", "--schema", str(tmp_path / "list.json"), "hi", "-m", "scripted:e").err
     )
 
@@ -215,14 +215,14 @@ def test_an_answer_that_is_cut_off_is_told_as_such(vendor: Vendor) -> None:
 def test_a_refusal_is_a_failure(vendor: Vendor) -> None:
     vendor.says(RefusalContent(refusal="I will not."))
     done = run("run", "-m", MODEL, "hi")
-    assert (done.code, done.out) == (exit_codes.FAILED, "")
+    assert (done.code, done.out) == (ExitCode.FAILED, "")
     assert "error: The model refused: I will not." in done.err
 
 
 def test_a_filter_that_ends_the_answer_is_a_failure(vendor: Vendor) -> None:
     vendor.says(AgentResponse(text="So", stop_reason="content_filter"))
     done = run("run", "-m", MODEL, "--no-stream", "hi")
-    assert (done.code, done.out) == (exit_codes.FAILED, "So\n")
+    assert (done.code, done.out) == (ExitCode.FAILED, "So\n")
     assert "filter" in done.err
 
 
@@ -281,13 +281,13 @@ def test_a_tool_that_runs_code_has_to_be_allowed(vendor: Vendor) -> None:
     done = run("run", "-m", MODEL, "--tool", "sums:launch", "--allow-exec", "--no-stream", "Go")
     assert "← launch: launched" in done.err
     assert done.out == "Yes.\n"
-    assert run("run", "-m", MODEL, "--allow-exec", "Go").code == exit_codes.USAGE
+    assert run("run", "-m", MODEL, "--allow-exec", "Go").code == ExitCode.USAGE
 
 
 @pytest.mark.parametrize(
     ("reference", "complaint"),
     [
-        ("nothing", "names nothing"),
+        ("nothing", "is not a reference"),
         ("nowhere:add", "there is no module 'nowhere'"),
         ("nowhere.py:add", "there is no file nowhere.py"),
         ("sums:subtract", "sums has no 'subtract'"),
@@ -300,7 +300,7 @@ def test_a_tool_that_runs_code_has_to_be_allowed(vendor: Vendor) -> None:
 @pytest.mark.usefixtures("tools")
 def test_a_tool_that_cannot_be_loaded_is_named(reference: str, complaint: str) -> None:
     done = run("run", "-m", "scripted:echo", "--tool", reference, "hi")
-    assert done.code == exit_codes.USAGE
+    assert done.code == ExitCode.USAGE
     assert complaint in done.err
     assert "Traceback" not in done.err
 
@@ -312,8 +312,8 @@ def test_a_route_asks_the_next_when_one_fails(vendor: Vendor) -> None:
     vendor.says(errors.OverloadedError("busy"))
     done = run("run", "-m", MODEL, "-m", "scripted:echo", "hi")
     assert (done.code, done.out) == (0, "You said: hi\n")
-    assert run("run", "-m", MODEL, "-m", "scripted:echo", "--strategy", "nonsense", "hi").code == exit_codes.USAGE
-    assert run("run", "-m", MODEL, "-m", "scripted:echo", "--base-url", "http://x", "hi").code == exit_codes.USAGE
+    assert run("run", "-m", MODEL, "-m", "scripted:echo", "--strategy", "nonsense", "hi").code == ExitCode.USAGE
+    assert run("run", "-m", MODEL, "-m", "scripted:echo", "--base-url", "http://x", "hi").code == ExitCode.USAGE
 
 
 def test_the_environment_names_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,23 +322,23 @@ def test_the_environment_names_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_any_model_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.cli.targets.embedded_is_installed", lambda: False)
+    monkeypatch.setattr("agent.cli.options.is_embedded_installed", lambda: False)
     done = run("run", "hi")
-    assert done.code == exit_codes.SETUP
+    assert done.code == ExitCode.SETUP
     assert "agent local install" in done.err
 
 
 @pytest.mark.parametrize("model", ["gpt", "openai:", ":gpt", "nobody:gpt"])
 def test_a_model_that_is_not_named_right(model: str) -> None:
     done = run("run", "-m", model, "hi")
-    assert done.code == exit_codes.USAGE
+    assert done.code == ExitCode.USAGE
     assert done.err.startswith("error: ")
     assert "fix: " in done.err
 
 
 def test_a_missing_key_is_a_matter_of_setup() -> None:
     done = run("run", "-m", "openai:gpt-5", "hi")
-    assert done.code == exit_codes.SETUP
+    assert done.code == ExitCode.SETUP
     assert "OPENAI_API_KEY" in done.err
     assert "api_key=" not in done.err
 
@@ -346,9 +346,9 @@ def test_a_missing_key_is_a_matter_of_setup() -> None:
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
-        (errors.AuthenticationError("bad key", status_code=401), exit_codes.SETUP),
-        (errors.BadRequestError("no"), exit_codes.FAILED),
-        (errors.ModelNotFoundError("which?"), exit_codes.FAILED),
+        (errors.AuthenticationError("bad key", status_code=401), ExitCode.SETUP),
+        (errors.BadRequestError("no"), ExitCode.FAILED),
+        (errors.ModelNotFoundError("which?"), ExitCode.FAILED),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
@@ -363,7 +363,7 @@ def test_a_failure_is_one_line_and_an_exit_code(vendor: Vendor, failure: errors.
 def test_a_deadline_ends_the_call(vendor: Vendor) -> None:
     vendor.server = LoopbackServer(VendorScript("a b c d e f g h", delay=0.3))
     done = run("run", "-m", MODEL, "--base-url", f"{vendor.server.url}/v1", "--deadline", "0.5", "hi")
-    assert done.code == exit_codes.FAILED
+    assert done.code == ExitCode.FAILED
     assert "error: " in done.err
 
 
@@ -380,7 +380,7 @@ def test_a_deadline_ends_the_call(vendor: Vendor) -> None:
 )
 def test_wrong_options_show_the_usage_and_end_with_two(arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
-    assert (done.code, done.out) == (exit_codes.USAGE, "")
+    assert (done.code, done.out) == (ExitCode.USAGE, "")
     assert done.err.startswith("Usage: agent ")
     assert "error: " in done.err
     assert "--help" in done.err
@@ -389,7 +389,7 @@ def test_wrong_options_show_the_usage_and_end_with_two(arguments: tuple[str, ...
 @pytest.mark.parametrize("value", ["3", "-1"])
 def test_a_setting_out_of_range_is_named(value: str) -> None:
     done = run("run", "-m", "scripted:echo", "hi", "--temperature", value)
-    assert done.code == exit_codes.USAGE
+    assert done.code == ExitCode.USAGE
     assert "temperature" in done.err
 
 
@@ -408,9 +408,9 @@ def test_a_mistake_of_ours_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("agent.cli.targets.caller", broken)
+    monkeypatch.setattr("agent.cli.options.create_client", broken)
     done = run("run", "hi", "-m", "scripted:echo")
-    assert done.code == exit_codes.FAILED
+    assert done.code == ExitCode.FAILED
     assert "error: ZeroDivisionError: oh" in done.err
     monkeypatch.setenv("AGENT_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):

@@ -11,30 +11,29 @@ import pytest
 from typing_extensions import override
 
 from agent.cli import main
-from agent.cli.chat.records import Spent, family, found
-from agent.cli.chat.records import copied as fork_of
-from agent.cli.targets import session_store
+from agent.cli.chat.records import SpendingTotal, create_fork, load_by_prefix, load_tree
+from agent.cli.options import open_session_store
 from agent.errors import ConfigurationError
 from agent.sessions import AgentSession
 from agent.testing import scripted_agent
-from tests.cli.chat_script import Desk
+from tests.cli.chat_script import ChatRunner
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Desk:
-    return Desk.at(tmp_path, monkeypatch, capsys)
+def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> ChatRunner:
+    return ChatRunner.at(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture
-def kept(desk: Desk) -> Desk:
+def kept(runner: ChatRunner) -> ChatRunner:
     """Two sessions: one from the command line, one from a program."""
-    desk.run("chat", "trip", lines="Where to?\nAnd how?\n")
-    with session_store() as store:
+    runner.run("chat", "trip", lines="Where to?\nAnd how?\n")
+    with open_session_store() as store:
         scripted_agent("Hello, Ada!").session("ada", store=store, system="Be kind.").run("I am Ada.")
-    return desk
+    return runner
 
 
-def test_the_list_says_what_each_session_is_about(kept: Desk) -> None:
+def test_the_list_says_what_each_session_is_about(kept: ChatRunner) -> None:
     for command in (("sessions",), ("sessions", "list")):
         done = kept.run(*command)
         assert done.code == 0
@@ -48,14 +47,14 @@ def test_the_list_says_what_each_session_is_about(kept: Desk) -> None:
     assert json.loads(kept.run("sessions", "list", "--json").out)[1]["title"] == "Where to?"
 
 
-def test_with_nothing_kept_the_list_says_how_to_begin(desk: Desk) -> None:
-    done = desk.run("sessions")
+def test_with_nothing_kept_the_list_says_how_to_begin(runner: ChatRunner) -> None:
+    done = runner.run("sessions")
     assert (done.code, done.out) == (0, "")
     assert "agent chat" in done.err
-    assert json.loads(desk.run("sessions", "list", "--json").out) == []
+    assert json.loads(runner.run("sessions", "list", "--json").out) == []
 
 
-def test_a_session_is_shown_and_exported_and_gone_on_with_from_its_file(kept: Desk) -> None:
+def test_a_session_is_shown_and_exported_and_gone_on_with_from_its_file(kept: ChatRunner) -> None:
     assert kept.run("sessions", "show", "ada").out == "instructions: Be kind.\n> I am Ada.\nHello, Ada!\n"
     shown = json.loads(kept.run("sessions", "show", "ada", "--json").out)
     assert kept.run("sessions", "export", "ada", "ada.json").code == 0
@@ -74,7 +73,7 @@ def test_a_session_is_shown_and_exported_and_gone_on_with_from_its_file(kept: De
     assert kept.run("sessions", "export", "trip", "missing/trip.md").code == 1
 
 
-def test_a_session_is_forked_drawn_and_deleted(kept: Desk) -> None:
+def test_a_session_is_forked_drawn_and_deleted(kept: ChatRunner) -> None:
     assert kept.run("sessions", "fork", "trip", "other").code == 0
     assert kept.run("sessions", "fork", "trip", "other").code == 2
     assert kept.run("sessions", "fork", "trip", "bad name").code == 2
@@ -95,7 +94,7 @@ def test_a_session_is_forked_drawn_and_deleted(kept: Desk) -> None:
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", 1), ("n\n", 2), ("\n", 2), ("", 2)])
-def test_deleting_asks_first(kept: Desk, answer: str, left: int) -> None:
+def test_deleting_asks_first(kept: ChatRunner, answer: str, left: int) -> None:
     class Keys(io.StringIO):
         @override
         def isatty(self) -> bool:
@@ -103,36 +102,36 @@ def test_deleting_asks_first(kept: Desk, answer: str, left: int) -> None:
 
     kept.monkeypatch.setattr(sys, "stdin", Keys(answer))
     assert main(["sessions", "delete", "tri"]) == 0
-    assert "Delete trip (Where to?, turns: 2)? [y/N]" in kept.capsys.readouterr().err
+    assert "Delete trip (Where to?, 2 turns)? [y/N]" in kept.capsys.readouterr().err
     assert len(json.loads(kept.run("sessions", "--json").out)) == left
 
 
-def test_names_may_be_shortened_and_wrong_ones_get_suggestions(kept: Desk) -> None:
+def test_names_may_be_shortened_and_wrong_ones_get_suggestions(kept: ChatRunner) -> None:
     assert "Where to?" in kept.run("sessions", "show", "tr").out
     assert "Did you mean trip?" in kept.run("sessions", "show", "trpi").err
     assert "agent sessions" in kept.run("sessions", "show", "zzz").err
     kept.run("chat", "trip-2", lines="x\n")
-    assert "It could be trip-2, trip." in kept.run("sessions", "show", "tri").err
+    assert "Use one of trip-2, trip." in kept.run("sessions", "show", "tri").err
     assert "x" in kept.run("sessions", "show", "trip-").out
-    with session_store() as store, pytest.raises(ConfigurationError, match="Invalid session id"):
-        found(store, "../../etc/passwd")
+    with open_session_store() as store, pytest.raises(ConfigurationError, match="Invalid session id"):
+        load_by_prefix(store, "../../etc/passwd")
 
 
-def test_forks_of_forks_are_one_family_and_names_are_numbered(kept: Desk) -> None:
-    with session_store() as store:
+def test_forks_of_forks_are_one_family_and_names_are_numbered(kept: ChatRunner) -> None:
+    with open_session_store() as store:
         record = store.load("trip")
         dag = scripted_agent().session("trip", store=store).dag
-        names = [fork_of(store, dag, None, forked_from=name, title="").id for name in ("trip", "trip-2", "x" * 64)]
+        names = [create_fork(store, dag, None, forked_from=name, title="").id for name in ("trip", "trip-2", "x" * 64)]
         assert names == ["trip-2", "trip-3", f"{'x' * 58}-2"]
-        together = family([record, *(store.load(name) for name in names[:2])])
-        assert list(together.names.values()) == [["trip", "trip-2", "trip-3"]]
+        together = load_tree(store, record)
+        assert list(together.sessions.values()) == [["trip", "trip-3", "trip-2"]]
         assert len(together.heads) == 1
     picture = kept.run("sessions", "graph", "trip-3").out
     assert picture.rstrip().endswith("← trip-3, trip-2, trip")
 
 
 def test_what_is_not_known_is_not_counted_as_nothing() -> None:
-    free, unknown = Spent(cost=0.0, answers=1), Spent(answers=1, unknown=1)
+    free, unknown = SpendingTotal(cost=0.0, responses=1), SpendingTotal(responses=1, unpriced=1)
     assert free.known_cost == 0.0
     assert unknown.known_cost is None
     assert (free + unknown).known_cost == 0.0

@@ -7,36 +7,37 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.chat.commands import help_lines
-from agent.cli.tables import cells, cut, hanging, table
-from agent.cli.targets import session_store
-from agent.cli.terminal import dollars
+from agent.cli.chat.commands import format_help
+from agent.cli.options import open_session_store
+from agent.cli.terminal import display_width, format_dollars, format_pairs, format_table, truncate
 from agent.testing import scripted_agent
 
-from .playing import run, run_on_terminal
+from .runner import run, run_on_terminal
 
 COLUMNS = {"name": ["short", "a-much-longer-name"], "title": ["日本語の長い題です", "title"], "turns": ["1", "10"]}
 
 
 def test_lines_are_cut_by_columns_and_not_by_characters() -> None:
-    assert cut("abc", 3) == "abc"
-    assert cut("abcd", 3) == "ab…"
-    assert cut("日本語です", 5) == "日本…"
-    assert cells("e\u0301日") == 3
-    assert cells("👩\u200d👧") == 4  # what joins them takes no room; some terminals draw one where others draw two
+    assert truncate("abc", 3) == "abc"
+    assert truncate("abcd", 3) == "ab…"
+    assert truncate("日本語です", 5) == "日本…"
+    assert display_width("e\u0301日") == 3
+    assert (
+        display_width("👩\u200d👧") == 4
+    )  # what joins them takes no room; some terminals draw one where others draw two
 
 
 def test_columns_are_in_line_whatever_the_letters() -> None:
-    lines = table(COLUMNS, right={"turns"})
+    lines = format_table(COLUMNS, right={"turns"})
     assert lines[0].split() == ["name", "title", "turns"]
-    assert len({cells(line) for line in lines}) == 1
-    assert cells(lines[1].partition("日")[0]) == cells(lines[2].partition("title")[0])
+    assert len({display_width(line) for line in lines}) == 1
+    assert display_width(lines[1].partition("日")[0]) == display_width(lines[2].partition("title")[0])
 
 
 @pytest.mark.parametrize("most", [80, 40, 36, 30, 20, 10, 5])
 def test_a_table_cuts_what_may_be_cut_and_then_leaves_columns_out(most: int) -> None:
-    lines = table(COLUMNS, most, right={"turns"}, elastic={"title"})
-    assert max(cells(line) for line in lines) <= most
+    lines = format_table(COLUMNS, most, right={"turns"}, elastic={"title"})
+    assert max(display_width(line) for line in lines) <= most
     names = lines[0].split()
     assert names == ["name", "title", "turns"][: len(names)]
     if most == 40:
@@ -47,25 +48,25 @@ def test_a_table_cuts_what_may_be_cut_and_then_leaves_columns_out(most: int) -> 
 
 
 def test_a_table_without_rows_is_its_heading() -> None:
-    assert table({"name": [], "title": []}) == ["name  title"]
+    assert format_table({"name": [], "title": []}) == ["name  title"]
 
 
 def test_what_is_said_beside_a_name_goes_on_below_itself() -> None:
     pairs = [("one", "a few words that do not fit"), ("three", "fits")]
-    assert hanging(pairs, 27, "  ") == [
+    assert format_pairs(pairs, 27, "  ") == [
         "  one    a few words that do",
         "         not fit",
         "  three  fits",
     ]
-    assert hanging(pairs, None) == ["one    a few words that do not fit", "three  fits"]
-    assert hanging([]) == []
+    assert format_pairs(pairs, None) == ["one    a few words that do not fit", "three  fits"]
+    assert format_pairs([]) == []
 
 
 @pytest.mark.parametrize("most", [50, 80])
 def test_the_help_of_a_chat_fits_into_the_terminal(most: int) -> None:
-    lines = help_lines(most)
-    assert max(map(cells, lines)) <= most
-    assert " ".join(" ".join(lines).split()) == " ".join(" ".join(help_lines()).split())
+    lines = format_help(most)
+    assert max(map(display_width, lines)) <= most
+    assert " ".join(" ".join(lines).split()) == " ".join(" ".join(format_help()).split())
 
 
 @pytest.mark.parametrize("columns", [20, 60, 80])
@@ -74,14 +75,14 @@ def test_the_list_of_sessions_is_no_wider_than_the_terminal(
 ) -> None:
     monkeypatch.setenv("AGENT_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", str(columns))
-    with session_store() as store:
+    with open_session_store() as store:
         scripted_agent("There.").session("trip", store=store).run("Where shall we go this summer, and how?")
         scripted_agent("はい").session("japan", store=store).run("長い質問" * 30)
     code, seen = run_on_terminal("sessions")
     lines = seen.decode().splitlines()
     assert code == 0
     assert len(lines) == 3
-    assert max(map(cells, lines)) <= columns
+    assert max(map(display_width, lines)) <= columns
     assert ("title" in lines[0]) is (columns > 20)
     assert json.loads(run("sessions", "--json").out)[0]["title"].startswith("長い質問")
 
@@ -99,4 +100,4 @@ def test_the_list_of_sessions_is_no_wider_than_the_terminal(
     ],
 )
 def test_sums_have_the_digits_that_matter(amount: float | None, shown: str) -> None:
-    assert dollars(amount) == shown
+    assert format_dollars(amount) == shown

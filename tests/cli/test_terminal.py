@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cli import terminal
-from agent.cli.terminal import Cleaner, clean
+from agent.cli.terminal import Sanitizer, sanitize
 from agent.engine.wire import Answer, WireRequest
 from agent.models import ModelFacts, register_model
 from agent.models.lookup import _facts, _registered
@@ -18,8 +18,8 @@ from agent.testing import LoopbackServer
 from agent.types import ToolCall
 from tests.support.cases import for_each
 
-from .payloads import all_at_once, payloads
-from .playing import FOREIGN, MODEL, chunked, is_streamed, run, run_on_terminal, whole
+from .payloads import combine_payloads, payloads
+from .runner import FOREIGN, MODEL, complete_answer, is_streamed, run, run_on_terminal, stream_chunks
 
 PAYLOADS = payloads()
 
@@ -29,9 +29,9 @@ def foreign(data: bytes | str) -> list[str]:
     return FOREIGN.findall(text)
 
 
-def shown(pieces: list[str]) -> str:
-    cleaner = Cleaner()
-    return "".join([*(cleaner.feed(piece) for piece in pieces), cleaner.finish()])
+def sanitize_pieces(pieces: list[str]) -> str:
+    sanitizer = Sanitizer()
+    return "".join([*(sanitizer.feed(piece) for piece in pieces), sanitizer.finish()])
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +40,12 @@ def hostile() -> Iterator[LoopbackServer]:
 
     def answer(request: WireRequest) -> Answer:
         name = str(json.loads(request.body)["messages"][-1]["content"])
-        pieces = all_at_once() if name.endswith("all of them") else PAYLOADS[name.removeprefix("fail ")]
+        pieces = combine_payloads() if name.endswith("all of them") else PAYLOADS[name.removeprefix("fail ")]
         if name.startswith("fail "):
             text = "".join(pieces)
             body = {"error": {"message": text, "type": text, "code": text}}
             return Answer([json.dumps(body).encode()], status=400, headers={"content-type": "application/json"})
-        return chunked(pieces) if is_streamed(request) else whole("".join(pieces))
+        return stream_chunks(pieces) if is_streamed(request) else complete_answer("".join(pieces))
 
     with LoopbackServer(answer) as server:
         yield server
@@ -66,11 +66,11 @@ def test_there_are_more_than_a_hundred_payloads() -> None:
 @for_each("name", PAYLOADS)
 def test_no_payload_leaves_a_control_character(name: str) -> None:
     pieces = PAYLOADS[name]
-    text = shown(pieces)
+    text = sanitize_pieces(pieces)
     assert foreign(text) == []
     assert text.startswith("begin")
     assert "end" in text
-    assert clean("".join(pieces)) == text
+    assert sanitize("".join(pieces)) == text
 
 
 SENT = [name for name in PAYLOADS if name != "half-a-pair"]
@@ -82,11 +82,11 @@ SOME = SENT[::12]
 def test_a_terminal_gets_no_foreign_control_byte(model: str, options: tuple[str, ...]) -> None:
     code, seen = run_on_terminal("run", "-m", model, *options, "all of them")
     assert (code, foreign(seen)) == (0, [])
-    assert seen.decode() == "".join(f"{clean(''.join(PAYLOADS[name]))}\n" for name in SENT)
+    assert seen.decode() == "".join(f"{sanitize(''.join(PAYLOADS[name]))}\n" for name in SENT)
     for name in SOME:
         code, seen = run_on_terminal("run", "-m", model, *options, name)
         assert (code, foreign(seen)) == (0, []), name
-        assert seen.decode() == clean("".join(PAYLOADS[name])) + "\n"
+        assert seen.decode() == sanitize("".join(PAYLOADS[name])) + "\n"
 
 
 @pytest.mark.parametrize("options", [(), ("--no-stream",), ("--json",)], ids=["streamed", "whole", "json"])
@@ -106,7 +106,7 @@ def test_a_vendors_error_brings_none_along(model: str) -> None:
 
 
 def test_half_a_pair_does_not_become_a_byte() -> None:
-    assert clean("a\udc9b31m") == "a\ufffd31m"
+    assert sanitize("a\udc9b31m") == "a\ufffd31m"
 
 
 def test_bytes_that_are_no_text_do_not_become_controls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_what_tools_are_called_is_cleaned(monkeypatch: pytest.MonkeyPatch) -> No
     with LoopbackServer(script) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
         monkeypatch.setenv("NO_COLOR", "1")
-        code, seen = run_on_terminal("run", "-m", MODEL, "--tool", "agent.cli.terminal:clean", "hi")
+        code, seen = run_on_terminal("run", "-m", MODEL, "--tool", "agent.cli.terminal:sanitize", "hi")
     assert foreign(seen) == []
     assert b"name" in seen
     assert code == 0, seen
@@ -152,7 +152,7 @@ def test_what_models_are_called_is_cleaned() -> None:
 
 def test_what_a_vendor_says_about_itself_is_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
     evil = "evil\x1b]0;owned\x07\x1b[2Jmodel"
-    body = json.loads(bytes(whole("end").pieces[0]))  # type: ignore[arg-type]
+    body = json.loads(bytes(complete_answer("end").pieces[0]))  # type: ignore[arg-type]
     answer = Answer([json.dumps({**body, "model": evil}).encode()], headers={"content-type": "application/json"})
     with LoopbackServer(lambda request: answer) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
@@ -175,7 +175,7 @@ def test_a_graph_is_drawn_without_them(tmp_path: object) -> None:
         assert b"begin" in seen
 
 
-# The cleaner itself
+# The sanitizer itself
 
 
 @pytest.mark.parametrize(
@@ -198,27 +198,27 @@ def test_a_graph_is_drawn_without_them(tmp_path: object) -> None:
     ],
 )
 def test_what_is_kept_and_what_is_dropped(given_text: str, seen: str) -> None:
-    assert clean(given_text) == seen
+    assert sanitize(given_text) == seen
 
 
 @given(st.lists(st.text(st.sampled_from("ab \n\x1b[]P\\;m0?\x07\x9b\x9d\x9c\x18\r\u202e"), max_size=6), max_size=8))
 def test_pieces_come_to_the_same_as_the_whole(pieces: list[str]) -> None:
-    text = shown(pieces)
-    assert text == clean("".join(pieces))
+    text = sanitize_pieces(pieces)
+    assert text == sanitize("".join(pieces))
     assert foreign(text) == []
 
 
 def test_text_is_not_held_back_while_nothing_is_wrong_with_it() -> None:
-    cleaner = Cleaner()
-    assert [cleaner.feed(piece) for piece in ("one ", "two\n", "three")] == ["one ", "two\n", "three"]
-    assert cleaner.feed("\x1b]0;x") == ""
-    assert cleaner.feed("\n") == "0;x\n"
-    assert cleaner.finish() == ""
+    sanitizer = Sanitizer()
+    assert [sanitizer.feed(piece) for piece in ("one ", "two\n", "three")] == ["one ", "two\n", "three"]
+    assert sanitizer.feed("\x1b]0;x") == ""
+    assert sanitizer.feed("\n") == "0;x\n"
+    assert sanitizer.finish() == ""
 
 
 def test_json_keeps_what_it_escapes() -> None:
     value = {"text": "\x1b[31m\x9b\u202e漢\x7f"}
-    text = terminal.as_json(value)
+    text = terminal.format_json(value)
     assert foreign(text) == []
     assert "漢" in text
     assert json.loads(text) == value

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING
 from ...errors import ConfigurationError
 from .. import terminal
 from ..attachments import is_url
-from ..terminal import format_pairs, format_table, output_width, sanitize_line, truncate, wrap_text, write_line, write_note
-from .records import SessionSummary, Spending, list_summaries
+from ..terminal import (
+    format_pairs,
+    format_table,
+    output_width,
+    sanitize_line,
+    truncate,
+    wrap_text,
+    write_line,
+    write_note,
+)
+from .records import SessionSummary, SpendingTotal, list_summaries
 from .transcripts import draw_tree, format_dag, write_transcript, write_tree
 
 if TYPE_CHECKING:
@@ -57,7 +66,9 @@ def _switch(repl: ChatRepl, argument: str) -> None:
 def _undo(repl: ChatRepl, argument: str) -> None:
     session = repl.session
     if argument and not (argument.isdigit() and int(argument)):
-        raise ConfigurationError(f"{argument!r} is not a number of turns.", field="/undo", fix="Write /undo or /undo 2.")
+        raise ConfigurationError(
+            f"{argument!r} is not a number of turns.", field="/undo", fix="Write /undo or /undo 2."
+        )
     before = session.instructions
     turns = int(argument or 1)
     session.undo(turns)
@@ -101,7 +112,7 @@ def _cost(repl: ChatRepl, argument: str) -> None:
         write_note(f"excluding {format_count(session.interrupted, 'interrupted turn')}, whose cost is unknown")
 
 
-def _format_cost(spending: Spending) -> str:
+def _format_cost(spending: SpendingTotal) -> str:
     if spending.known_cost is None:
         return "unknown" if spending.responses else "$0"
     return f"{terminal.format_dollars(spending.cost)}{' and more' if spending.unpriced else ''}"

@@ -101,7 +101,7 @@ class Keyboard:
     def read_line(self, prompt: str) -> str:
         while True:
             try:
-                line = input(self._styled_prompt(prompt))
+                line = input(self._format_prompt(prompt))
             except UnicodeDecodeError:
                 write_note("The input was not UTF-8 and is ignored.")
                 continue
@@ -129,7 +129,7 @@ class Keyboard:
         """Whether the interrupted line contains text, as far as known."""
         return self._readline is not None and bool(self._readline.get_line_buffer())
 
-    def _styled_prompt(self, prompt: str) -> str:
+    def _format_prompt(self, prompt: str) -> str:
         if not has_colors(sys.stdout):
             return prompt
         if self._readline is None:
@@ -171,7 +171,7 @@ class PromptedLines(Keyboard):
         self._readline = self._history = None
 
     @override
-    def _styled_prompt(self, prompt: str) -> str:
+    def _format_prompt(self, prompt: str) -> str:
         sys.stderr.write(prompt)
         sys.stderr.flush()
         return ""
@@ -180,7 +180,7 @@ class PromptedLines(Keyboard):
     def ask(self, question: str) -> str:
         if not discard_input():
             raise EOFError
-        return input(self._styled_prompt(question))
+        return input(self._format_prompt(question))
 
 
 def discard_input() -> bool:

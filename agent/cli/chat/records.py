@@ -27,7 +27,7 @@ _PAGE_SIZE = 200
 
 
 @dataclass(frozen=True)
-class Spending:
+class SpendingTotal:
     """Tokens and dollars of some responses. `cost` excludes the `unpriced` ones."""
 
     usage: Usage = field(default_factory=Usage)
@@ -35,8 +35,8 @@ class Spending:
     responses: int = 0
     unpriced: int = 0
 
-    def __add__(self, other: Spending) -> Spending:
-        return Spending(
+    def __add__(self, other: SpendingTotal) -> SpendingTotal:
+        return SpendingTotal(
             self.usage + other.usage,
             self.cost + other.cost,
             self.responses + other.responses,
@@ -112,13 +112,13 @@ def model_name(node: Node) -> str:
     return ":".join(str(part) for part in (node.metadata.get("provider"), node.metadata.get("model")) if part)
 
 
-def sum_spending(nodes: Sequence[Node]) -> Spending:
+def sum_spending(nodes: Sequence[Node]) -> SpendingTotal:
     """Add up the usage and cost of the assistant messages."""
-    total = Spending()
+    total = SpendingTotal()
     for node in nodes:
         if isinstance(node.data, Message) and node.data.role is Role.ASSISTANT:
             cost = node.metadata.get("cost")
-            total += Spending(node.data.usage or Usage(), float(cost or 0.0), 1, int(cost is None))
+            total += SpendingTotal(node.data.usage or Usage(), float(cost or 0.0), 1, int(cost is None))
     return total
 
 
@@ -128,7 +128,7 @@ def make_title(text: str) -> str:
     return line if len(line) <= _MAX_TITLE else f"{line[: _MAX_TITLE - 1]}…"
 
 
-def recorded_models(record: SessionRecord) -> list[str]:
+def load_models(record: SessionRecord) -> list[str]:
     """Return the models that a stored session last used."""
     models = record.metadata.get(MODELS)
     if isinstance(models, list | tuple) and all(isinstance(model, str) for model in models):
@@ -239,9 +239,7 @@ def create_fork(
         return store.create(new_id, title=title, metadata=metadata, rows=rows, heads=heads)
     for number in range(2, 1000):
         try:
-            return store.create(
-                _numbered_id(forked_from, number), title=title, metadata=metadata, rows=rows, heads=heads
-            )
+            return store.create(_format_id(forked_from, number), title=title, metadata=metadata, rows=rows, heads=heads)
         except ConflictError:
             continue
     raise ConfigurationError(
@@ -249,7 +247,7 @@ def create_fork(
     )
 
 
-def _numbered_id(name: str, number: int) -> str:
+def _format_id(name: str, number: int) -> str:
     stem, dash, last = name.rpartition("-")
     if dash and last.isdigit() and len(last) < 4:
         name = stem

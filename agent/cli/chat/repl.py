@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import AgentError
-from ...loop.approval import Allow, Decision, Deny
+from ...loop.hooks import Allow, Decision, Deny
 from ...types import ContentPart, Message, TextContent
 from .. import attachments, options
 from ..errors import CommandError, ExitCode, report_error
@@ -18,7 +18,7 @@ from ..output import RunDisplay, format_tool_call, print_remarks
 from ..terminal import sanitize_line, write_line, write_note
 from .commands import complete_line, format_count, run_command
 from .input import Keyboard, LineSource, PipedLines, PromptedLines, read_text
-from .records import is_question, load_exact, load_latest, recorded_models
+from .records import is_question, load_exact, load_latest, load_models
 from .session import ChatSession, ChatSettings, ChatTurn
 from .transcripts import format_dag
 
@@ -77,7 +77,7 @@ def chat(
         raise CommandError("--continue excludes a session name and --new.", fix="Remove --continue, or the others.")
     with options.open_session_store() as store:
         record = _load_record(store, session, continue_=continue_, new=new)
-        recorded = recorded_models(record) if record is not None else []
+        recorded = load_models(record) if record is not None else []
         settings = ChatSettings(
             create_client=lambda names: options.create_client(names, strategy),
             models=tuple(models or recorded) or (options.default_model(),),
@@ -236,8 +236,8 @@ class ChatRepl:
             self._attached.clear()
             if was_stored and session.id != old_id:
                 write_note(
-                    f"Another process has changed {old_id}. This turn is stored in the fork {session.id}, where the chat"
-                    f" continues; /switch {old_id} opens the other one."
+                    f"Another process has changed {old_id}. This turn is stored in the fork {session.id}, where the"
+                    f" chat continues; /switch {old_id} opens the other one."
                 )
 
     def approve(self, call: ToolCall, context: ToolContext[Any]) -> Decision | None:

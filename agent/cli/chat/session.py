@@ -13,7 +13,7 @@ from ...client import Client
 from ...errors import AgentError, ConfigurationError
 from ...graph import DAG, Message
 from ...graph.dag import rewind_last_turn
-from ...loop.approval import BeforeToolCall
+from ...loop.hooks import BeforeToolCall
 from ...loop.results import RunResult
 from ...loop.streams import RunStream
 from ...sessions import AgentSession
@@ -24,7 +24,7 @@ from ...types import ToolLoopConfig, Usage
 from .records import (
     MODELS,
     SessionTree,
-    Spending,
+    SpendingTotal,
     create_fork,
     decode_nodes,
     find_instructions,
@@ -119,7 +119,7 @@ class ChatSession:
             check_session_id(name)
         self.store = store
         self.settings = settings
-        self.chat_spending = Spending()
+        self.chat_spending = SpendingTotal()
         """All responses since the chat started, including failed and undone turns."""
         self.interrupted = 0
         """Interrupted responses, whose cost is unknown."""
@@ -171,12 +171,12 @@ class ChatSession:
         return find_instructions(self.dag)
 
     @property
-    def spending(self) -> Spending:
+    def spending(self) -> SpendingTotal:
         """Of the current conversation."""
         return sum_spending(self.dag.nodes())
 
     @property
-    def total_spending(self) -> Spending:
+    def total_spending(self) -> SpendingTotal:
         """Of the session, including undone turns."""
         if not self.is_stored:
             return self.spending
@@ -226,7 +226,7 @@ class ChatSession:
         """Add the responses of a run to `chat_spending`."""
         for response in result.responses if isinstance(result, RunResult) else ():
             cost = response.cost_estimate
-            self.chat_spending += Spending(response.usage or Usage(), cost or 0.0, 1, int(cost is None))
+            self.chat_spending += SpendingTotal(response.usage or Usage(), cost or 0.0, 1, int(cost is None))
 
     # Changes
 
@@ -299,9 +299,7 @@ class ChatSession:
 
     def continue_in_fork(self, dag: DAG, name: str | None) -> None:
         """Store a conversation in a new session, and switch to it."""
-        record = create_fork(
-            self.store, dag, name, forked_from=self.id, title=self.title, models=self.settings.models
-        )
+        record = create_fork(self.store, dag, name, forked_from=self.id, title=self.title, models=self.settings.models)
         self._load(self.store.load(record.id))
 
     def switch(self, name: str) -> None:

@@ -70,7 +70,7 @@ def _message_text(message: Message) -> str:
     return sanitize("\n".join(texts)).strip("\n")
 
 
-def to_markdown(dag: DAG, title: str) -> str:
+def format_markdown(dag: DAG, title: str) -> str:
     blocks = [f"# {sanitize_line(title) or 'Conversation'}"]
     for node in dag.nodes():
         match node.data:
@@ -119,7 +119,7 @@ def write_transcript(
     """
     suffix = path.suffix.lower()
     if suffix in (".md", ".txt"):
-        text = to_markdown(dag, title)
+        text = format_markdown(dag, title)
     elif suffix == ".json":
         text = format_json(to_session_dict(dag, id, title, record)) + "\n"
     elif suffix == ".html":
@@ -136,7 +136,9 @@ def write_tree(path: Path, tree: SessionTree, title: str, *, replace: bool = Fal
     """Write a session tree to a .html page, or to a .json file for `agent graph` and `DAG.load`."""
     suffix = path.suffix.lower()
     if suffix not in (".html", ".json"):
-        raise ConfigurationError(f"The file format of {path.name!r} is unknown.", field="file", fix="Use .html or .json.")
+        raise ConfigurationError(
+            f"The file format of {path.name!r} is unknown.", field="file", fix="Use .html or .json."
+        )
     _check_free(path, replace=replace)
     dag = DAG(tree.heads)
     if suffix == ".html":

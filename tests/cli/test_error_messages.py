@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agent import errors
-from agent.cli import error_messages, exit_codes
+from agent.cli.errors import ExitCode, describe_error
 from agent.testing import LoopbackServer, VendorScript
 
-from .playing import COMMAND, MODEL, ROOT, environment, run, run_on_terminal
+from .runner import COMMAND, MODEL, ROOT, environment, run, run_on_terminal
 
 SECRET = "sk-verysecretkey123456"
 
@@ -23,10 +23,10 @@ SECRET = "sk-verysecretkey123456"
 
 def test_a_missing_key_comes_with_the_variable_to_set() -> None:
     done = run("run", "-m", "openai:gpt-5", "hi")
-    assert (done.code, done.out) == (exit_codes.SETUP, "")
+    assert (done.code, done.out) == (ExitCode.SETUP, "")
     assert done.err.splitlines() == [
         "error: There is no key for 'openai'.",
-        "fix: Set the environment variable OPENAI_API_KEY; agent doctor shows what is set up.",
+        "fix: Set the environment variable OPENAI_API_KEY; agent doctor lists all keys.",
     ]
 
 
@@ -37,7 +37,7 @@ def test_a_missing_key_comes_with_the_variable_to_set() -> None:
 def test_a_provider_that_does_not_exist_is_not_answered_with_all_that_do(model: str, fix: str) -> None:
     for command in (("run", "-m", model, "hi"), ("models", "-p", model.partition(":")[0])):
         done = run(*command)
-        assert done.code == exit_codes.USAGE
+        assert done.code == ExitCode.USAGE
         assert done.err.splitlines()[1:] == [f"fix: {fix}"]
 
 
@@ -54,18 +54,18 @@ def test_a_provider_that_does_not_exist_is_not_answered_with_all_that_do(model: 
 )
 def test_a_wrong_setting_is_named_as_the_option_that_it_is(options: tuple[str, ...], said: str) -> None:
     done = run("run", "-m", "openai-chat:x", *options, "hi")
-    assert (done.code, done.out, done.err) == (exit_codes.USAGE, "", f"error: {said}\n")
+    assert (done.code, done.out, done.err) == (ExitCode.USAGE, "", f"error: {said}\n")
 
 
 def test_a_strategy_that_does_not_exist_gets_no_advice_for_programs() -> None:
     done = run("run", "-m", "scripted:a", "-m", "scripted:b", "--strategy", "nope", "hi")
-    assert done.code == exit_codes.USAGE
+    assert done.code == ExitCode.USAGE
     assert done.err.splitlines()[1].endswith("least_busy, sticky.")
 
 
 def test_a_mistyped_command_gets_a_suggestion() -> None:
     done = run("rnu", "hi")
-    assert done.code == exit_codes.USAGE
+    assert done.code == ExitCode.USAGE
     assert "No such command 'rnu'. Did you mean 'run'?" in done.err
 
 
@@ -76,7 +76,7 @@ def test_a_route_that_failed_names_each_model_once(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
         code, seen = run_on_terminal("run", "-m", MODEL, "-m", "anthropic:claude-sonnet-5", "hi")
         done = run("run", "-m", MODEL, "-m", "anthropic:claude-sonnet-5", "hi")
-    assert code == done.code == exit_codes.FAILED
+    assert code == done.code == ExitCode.FAILED
     assert re.match(r"error: No model answered \(.*\)\.\n", done.err)
     assert re.sub(" {2,}", " ", done.err).splitlines()[1:] == [
         f" {MODEL} no such model",
@@ -87,24 +87,24 @@ def test_a_route_that_failed_names_each_model_once(monkeypatch: pytest.MonkeyPat
 
 def test_a_route_without_any_key_is_a_matter_of_setup() -> None:
     done = run("run", "-m", "openai:gpt-5", "-m", "anthropic:claude-sonnet-5", "hi")
-    assert done.code == exit_codes.SETUP
+    assert done.code == ExitCode.SETUP
     assert done.err.count("set the environment variable") == 2
 
 
 def test_a_server_that_is_not_there_can_be_looked_for() -> None:
     done = run("run", "-m", MODEL, "--base-url", "http://127.0.0.1:9/v1", "hi")
-    assert done.code == exit_codes.FAILED
-    assert done.err.splitlines()[1:] == ["fix: See what can be reached: agent doctor --reach"]
+    assert done.code == ExitCode.FAILED
+    assert done.err.splitlines()[1:] == ["fix: Test the connections with: agent doctor --reach"]
 
 
 def test_what_a_vendor_says_about_a_failure_is_told_and_nothing_that_is_known() -> None:
     failure = errors.BadRequestError(
         "No.", provider="openai", model="gpt-5", status_code=400, code="400", request_id="req_1"
     )
-    assert error_messages.of(failure).message == "No. (openai:gpt-5, status 400, request req_1)"
-    assert error_messages.of(errors.StreamInterrupted("It broke.", provider="openai")).message == "It broke."
-    assert error_messages.of(errors.AgentError()).message == "AgentError"
-    assert error_messages.of(errors.RoutingError("Not like that.")).message == "Not like that."
+    assert describe_error(failure).message == "No. (openai:gpt-5, status 400, request req_1)"
+    assert describe_error(errors.StreamInterrupted("It broke.", provider="openai")).message == "It broke."
+    assert describe_error(errors.AgentError()).message == "AgentError"
+    assert describe_error(errors.RoutingError("Not like that.")).message == "Not like that."
 
 
 # Secrets
@@ -168,20 +168,20 @@ def shell(line: str, **more: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("command", ["--version", "--help", "run hi"])
 def test_a_full_disk_is_told_as_such(command: str) -> None:
     done = shell(f"$AGENT {command} </dev/null >/dev/full")
-    assert done.returncode == exit_codes.FAILED
+    assert done.returncode == ExitCode.FAILED
     assert done.stderr == "error: The output cannot be written: No space left on device\n"
 
 
 def test_streams_that_are_closed_or_full_change_no_exit_code() -> None:
     lines = {
-        "$AGENT --version >&-": exit_codes.OK,
-        "$AGENT run hi </dev/null >&-": exit_codes.OK,
-        "$AGENT run hi <&-": exit_codes.OK,
-        "$AGENT run -m nonsense hi </dev/null 2>&-": exit_codes.USAGE,
-        "$AGENT chat <&-": exit_codes.OK,
+        "$AGENT --version >&-": ExitCode.OK,
+        "$AGENT run hi </dev/null >&-": ExitCode.OK,
+        "$AGENT run hi <&-": ExitCode.OK,
+        "$AGENT run -m nonsense hi </dev/null 2>&-": ExitCode.USAGE,
+        "$AGENT chat <&-": ExitCode.OK,
     }
     if os.path.exists("/dev/full"):
-        lines["$AGENT run -m nonsense hi </dev/null 2>/dev/full"] = exit_codes.USAGE
+        lines["$AGENT run -m nonsense hi </dev/null 2>/dev/full"] = ExitCode.USAGE
     script = "; ".join(f"({line}); echo $?" for line in lines)
     done = shell(script)
     codes = [int(line) for line in done.stdout.splitlines() if line.isdigit()]
@@ -191,8 +191,8 @@ def test_streams_that_are_closed_or_full_change_no_exit_code() -> None:
 
 def test_standard_input_that_is_closed_cannot_be_attached() -> None:
     done = shell("$AGENT run -a - hi <&-")
-    assert done.returncode == exit_codes.USAGE
-    assert "error: There is no standard input to read" in done.stderr
+    assert done.returncode == ExitCode.USAGE
+    assert "error: Standard input is closed" in done.stderr
 
 
 def test_a_home_that_cannot_be_written_to_is_a_matter_of_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,8 +204,8 @@ def test_a_home_that_cannot_be_written_to_is_a_matter_of_setup(tmp_path: Path, m
         ("run", "-m", "scripted:echo", "--session", "x", "hi"),
     ):
         done = run(*command, stdin=b"hello\n")
-        assert (done.code, done.out) == (exit_codes.SETUP, "")
-        assert "error: Conversations cannot be kept in " in done.err
+        assert (done.code, done.out) == (ExitCode.SETUP, "")
+        assert "error: Sessions cannot be stored in " in done.err
         assert "AGENT_HOME" in done.err
     assert run("run", "-m", "scripted:echo", "hi").out == "You said: hi\n"
 
@@ -213,6 +213,6 @@ def test_a_home_that_cannot_be_written_to_is_a_matter_of_setup(tmp_path: Path, m
 @pytest.mark.skipif(os.name == "nt", reason="folders are elsewhere there")
 def test_conversations_are_kept_where_the_system_wants_them(tmp_path: Path) -> None:
     done = shell("echo hi | $AGENT chat mine", HOME=str(tmp_path), XDG_DATA_HOME=str(tmp_path / "data"))
-    assert (done.returncode, done.stdout) == (exit_codes.OK, "You said: hi\n")
+    assert (done.returncode, done.stdout) == (ExitCode.OK, "You said: hi\n")
     (kept,) = tmp_path.rglob("sessions.db")
     assert kept.parent.stat().st_mode & 0o077 == 0

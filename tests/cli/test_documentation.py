@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agent.cli import exit_codes
-from agent.cli.app import COMMANDS, command
+from agent.cli.app import COMMANDS, create_command
+from agent.cli.errors import ExitCode
 from agent.engine.wire import Answer, WireRequest
 from agent.graph import DAG
 from agent.testing import LoopbackServer, VendorScript
 from scripts.command_line import PAGE, page
 from tests.test_docs import PAGES, short, vendor
 
-from .playing import ROOT, run
+from .runner import ROOT, run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 CITY = {"type": "object", "properties": {"name": {"type": "string"}, "population": {"type": "integer"}}}
@@ -86,7 +86,7 @@ def server() -> Iterator[LoopbackServer]:
 
 
 @pytest.fixture
-def desk(server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runner(server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keys, addresses, a model, and the files that the documentation speaks of."""
     variables = {
         "OPENAI_API_KEY": "sk-test",
@@ -109,7 +109,7 @@ def desk(server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def parsed(arguments: list[str]) -> Any:
     """The command that these arguments would run. Wrong ones raise."""
-    group: Any = command()
+    group: Any = create_command()
     context = group.make_context("agent", list(arguments), resilient_parsing=False)
     while hasattr(group, "resolve_command"):
         rest = [*context._protected_args, *context.args]
@@ -126,14 +126,14 @@ def test_there_are_commands_in_the_documentation() -> None:
 
 
 @pytest.mark.parametrize("one", LINES, ids=lambda one: f"{short(one.page)}: {one.text[:60]}")
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("runner")
 def test_every_command_of_the_documentation_is_right(one: Line) -> None:
     if one.arguments[:1] and one.arguments[0] in NOT_RUN:
         if one.arguments[0] in COMMANDS:
             assert parsed(one.arguments).name in (*COMMANDS, *one.arguments)
         return
     done = run(*one.arguments, stdin=one.stdin)
-    assert done.code == exit_codes.OK, done.err
+    assert done.code == ExitCode.OK, done.err
     if one.promised:
         if "--session" in one.arguments:  # the lines before it have not been said here
             return
@@ -154,5 +154,5 @@ def test_the_help_pages_are_those_of_the_program() -> None:
 def test_every_exit_code_is_documented() -> None:
     guide = (ROOT / "docs" / "guides" / "command-line.md").read_text("utf-8")
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", guide, re.M)}
-    defined = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
+    defined = {int(code) for code in ExitCode}
     assert documented == defined

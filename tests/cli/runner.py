@@ -29,7 +29,7 @@ FOREIGN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
-class Done:
+class Result:
     """What a command came to."""
 
     code: int
@@ -37,7 +37,7 @@ class Done:
     err: str
 
 
-def chunked(pieces: Sequence[str], *, delay: float = 0.0) -> Answer:
+def stream_chunks(pieces: Sequence[str], *, delay: float = 0.0) -> Answer:
     """A stream of Chat Completions that says these pieces of text as they are."""
     events: list[dict[str, object]] = [{"delta": {"content": piece}, "finish_reason": None} for piece in pieces]
     events.append({"delta": {}, "finish_reason": "stop"})
@@ -47,7 +47,7 @@ def chunked(pieces: Sequence[str], *, delay: float = 0.0) -> Answer:
     )
 
 
-def whole(text: str) -> Answer:
+def complete_answer(text: str) -> Answer:
     """The same text as an answer that is not streamed."""
     message = {"role": "assistant", "content": text}
     body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m",
@@ -74,7 +74,7 @@ def is_streamed(request: WireRequest) -> bool:
 
 
 @contextmanager
-def piped_in(data: bytes) -> Iterator[None]:
+def pipe_input(data: bytes) -> Iterator[None]:
     """Standard input that holds this."""
     before = sys.stdin
     sys.stdin = io.TextIOWrapper(io.BytesIO(data))
@@ -84,18 +84,18 @@ def piped_in(data: bytes) -> Iterator[None]:
         sys.stdin = before
 
 
-def run(*arguments: str, stdin: bytes = b"") -> Done:
+def run(*arguments: str, stdin: bytes = b"") -> Result:
     """A command in this process, with output to pipes."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = out, err
     try:
-        with piped_in(stdin):
+        with pipe_input(stdin):
             code = main(list(arguments))
     finally:
         sys.stdout, sys.stderr = before
     texts = [stream.buffer.getvalue().decode("utf-8") for stream in (out, err)]
-    return Done(code, *texts)
+    return Result(code, *texts)
 
 
 def run_on_terminal(*arguments: str) -> tuple[int, bytes]:
@@ -120,7 +120,7 @@ def run_on_terminal(*arguments: str) -> tuple[int, bytes]:
     before = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = stream
     try:
-        with piped_in(b""):
+        with pipe_input(b""):
             code = main(list(arguments))
     finally:
         sys.stdout, sys.stderr = before
