@@ -68,7 +68,7 @@ _LIBRARY_ADVICE = (
 )
 """Advice for programs, and its replacement at the command line."""
 
-_NOT_MADE = re.compile(r"^Agent\w+ cannot be made: ")
+_INVALID = re.compile(r"^Invalid Agent\w+: ")
 _NO_KEY = re.compile(r"(There is no key for [^:]+): set the environment variable (.+?)\.?$")
 _NO_TARGET = re.compile(r"^No target answered \([^)]*\)")
 _ENVIRONMENT_SETTINGS = {"base_url": "The address", "api_key": "The key"}
@@ -146,10 +146,10 @@ def _exit_code(error: BaseException) -> ExitCode:
 
 def _describe_configuration_error(message: str, error: ConfigurationError) -> ErrorReport:
     field, fix = error.field or "", error.fix
-    if _NOT_MADE.match(message):
+    if _INVALID.match(message):
         subject = _ENVIRONMENT_SETTINGS.get(field)
         subject = f"--{field.replace('_', '-')}:" if subject is None else subject
-        message = _NOT_MADE.sub("", message).replace(f"{field}: ", f"{subject} ", 1)
+        message = _INVALID.sub("", message).replace(f"{field}: ", f"{subject} ", 1)
     elif field == "provider" and fix is not None and fix.startswith("Use one of"):
         return ErrorReport(message, suggest_provider(message.rpartition(" named ")[2].strip("'\".")))
     return ErrorReport(message, None if fix is None else remove_library_advice(fix))

@@ -163,7 +163,7 @@ def test_a_conversation_goes_on_with_another_vendor_and_remembers_whom_it_asked(
     assert vendor.questions() == ["one", "two", "three", "four"]
     assert [messages[0]["content"] for messages in vendor.seen] == ["Be kind.", "Be kind.", "Be kind.", "Be curt."]
     runner.monkeypatch.setenv("AGENT_MODEL", "openai-chat:something-else")
-    assert runner.run("chat", "mine", lines="/model\n").err == "asking openai-chat:gpt-4o\n"
+    assert runner.run("chat", "mine", lines="/model\n").err == "model: openai-chat:gpt-4o\n"
 
 
 def test_undo_and_retry_until_there_is_nothing_left(runner: ChatRunner, vendor: Vendor) -> None:
@@ -172,7 +172,7 @@ def test_undo_and_retry_until_there_is_nothing_left(runner: ChatRunner, vendor: 
     assert "There is no turn to undo." in done.err
     assert "'none' is not a number of turns." in done.err
     assert "There is no turn to retry." in done.err
-    assert "now in mine-2; mine stays" in done.err
+    assert "now in mine-2; mine is unchanged" in done.err
     assert vendor.questions() == ["d"]
     graph = runner.run("sessions", "graph", "mine").out
     assert graph.count("user: a") == 2  # the first answer stayed where it was when there was a second
