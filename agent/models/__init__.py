@@ -1,7 +1,7 @@
-"""What is known about models: how much they read and write, what they can do, when they retire.
+"""Model facts: context windows, capabilities and retirement dates.
 
-The table is a file in this package, read at the first lookup. It is neither complete nor always current: None means not
-known, and nobody should refuse anything for that. What you know better, `register_model` adds, and it wins.
+The table is part of the package and not always complete or current; None means unknown and never blocks a request.
+`register_model` adds models and overrides facts.
 """
 
 from __future__ import annotations

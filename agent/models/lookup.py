@@ -1,8 +1,7 @@
-"""Finding a model under the many names it goes by.
+"""Model lookup by any of the names a model has at its maker, clouds and aggregators.
 
-The same model is `claude-sonnet-4-5` at its maker, `us.anthropic.claude-sonnet-4-5-20250929-v1:0` at one cloud,
-`claude-sonnet-4-5@20250929` at another and `anthropic/claude-sonnet-4.5` at an aggregator. All of that is data here;
-which table answers for a provider, too.
+For example `claude-sonnet-4-5`, `us.anthropic.claude-sonnet-4-5-20250929-v1:0`, `claude-sonnet-4-5@20250929` and
+`anthropic/claude-sonnet-4.5` are the same model.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Prices(Value, frozen=True):
-    """US dollars per million tokens. A cache price that is None is the price of plain input."""
+    """US dollars per million tokens. Cache prices that are None equal the input price."""
 
     input: Dollars
     output: Dollars
@@ -34,36 +33,36 @@ class Prices(Value, frozen=True):
 
 
 class ModelFacts(Value, frozen=True):
-    """Facts about one model. None: not known."""
+    """Facts about one model. None means unknown."""
 
     provider: str
     model: str
     context_window: int | None = Field(default=None, ge=1)
-    """Tokens of prompt and answer together."""
+    """Context window in tokens, prompt and completion together."""
     max_input: int | None = Field(default=None, ge=1)
-    """The longest prompt, where it is less than the window."""
+    """Maximum prompt tokens, if less than the context window."""
     max_output: int | None = Field(default=None, ge=1)
     tools: bool | None = None
     vision: bool | None = None
     documents: bool | None = None
     audio: bool | None = None
     native_schema: bool | None = None
-    """Whether the vendor enforces output schemas."""
+    """Whether the vendor enforces output schemas natively."""
     thinking: bool | None = None
     sampling: bool | None = None
-    """Whether it takes temperature and top_p."""
+    """Whether the model accepts temperature and top_p."""
     sampling_with_thinking: bool | None = None
-    """Whether it takes them while it thinks; only said where `sampling` alone would mislead."""
+    """The same with thinking enabled; set only if it differs from `sampling`."""
     makes: str | None = None
-    """What it can answer with besides text, such as `image` or `audio`."""
+    """Output modality besides text, such as `image` or `audio`."""
     retires: date | None = None
-    """The day after which the vendor does not promise to serve it."""
+    """Retirement date announced by the vendor."""
     prices: Prices | None = None
-    """Yours, if you register them; they win over the price list."""
+    """Registered prices, which override the price list."""
 
     @property
     def known(self) -> bool:
-        """Whether anything is known at all."""
+        """Whether any fact is known."""
         return bool(self.model_fields_set - {"provider", "model"})
 
     @property
@@ -79,17 +78,17 @@ _CAPABILITIES = {
     "thinking": "thinking",
     "native_schema": "native_schema_output",
 }
-"""What facts call them → what capabilities call them."""
+"""Names of facts → names of capabilities."""
 
 
 def restrict_capabilities(capabilities: ProviderCapabilities, model: ModelFacts) -> ProviderCapabilities:
-    """A provider's capabilities as far as one of its models has them. What is not known of the model stays."""
+    """Restrict a provider's capabilities to those of one of its models. Unknown facts change nothing."""
     changes: dict[str, object] = {
         theirs: False
         for ours, theirs in _CAPABILITIES.items()
         if getattr(model, ours) is False and getattr(capabilities, theirs)
     }
-    # A reasoning model thinks, whatever the format it is spoken to in can say about it.
+    # Reasoning models think even if the wire format cannot express it.
     if model.thinking:
         changes["thinking"] = True
     for ours, theirs in (("context_window", "max_context_tokens"), ("max_output", "max_output_tokens")):
@@ -115,11 +114,11 @@ TABLES: dict[str, tuple[str, ...]] = {
     "x-ai": ("xai",),
     "grok": ("xai",),
 }
-"""Provider → tables that answer for it. Wire formats declare theirs; others have one of their own name, or none."""
+"""Provider → tables. Wire formats declare theirs; other providers use the table of their own name, if any."""
 
 
 def fact_tables(provider: str) -> tuple[str, ...]:
-    """The tables that answer for a provider."""
+    """Return the tables of a provider."""
     declared = wire_format(provider)
     return (declared.facts if declared is not None else TABLES.get(provider)) or (provider,)
 
@@ -148,7 +147,7 @@ MAKERS: dict[str, str] = {
     "perplexity": "perplexity",
     "amazon": "nova",
 }
-"""How a maker is named in front of a model, by aggregators and clouds → its table."""
+"""Maker prefix in model names of aggregators and clouds → table."""
 
 RESELLERS = frozenset(
     (
@@ -164,7 +163,7 @@ RESELLERS = frozenset(
         "vertex",
     )
 )
-"""Providers that serve other makers' models, and name the maker."""
+"""Providers that serve models of several makers, with the maker in the name."""
 
 _PREFIX = re.compile(r"^(publishers/[^/]+/models/|accounts/[^/]+/models/|models/|tunedmodels/|~)")
 _REGION = re.compile(r"^(us-gov|us|eu|apac|au|jp|ca|sa|me|global)\.(?=\w+\.)")
@@ -180,20 +179,20 @@ _SUFFIXES = (
 _SPELLINGS = (("gpt-35-", "gpt-3.5-"), (".", "-"))
 
 _registered: dict[tuple[str, str], ModelFacts] = {}
-_looking_up = threading.Lock()
-"""Held while tables are read: of many threads that ask at once, the first reads for all of them."""
+_lookup_lock = threading.Lock()
+"""Held while tables are read, so that concurrent lookups read them once."""
 
 
 def facts(provider: str, model: str) -> ModelFacts:
-    """What is known about a model; everything None for an unknown one.
+    """Return the facts about a model; all None for an unknown model.
 
-    Versions and aliases are found under their family's name, and models behind an aggregator under their maker's.
+    Versions and aliases are found under the model family, and models of aggregators under their maker.
     """
     return _facts(provider, model)
 
 
 def list_models(provider: str | None = None) -> list[str]:
-    """The names of all models in the tables: of one provider, or of all of them as `table:model`."""
+    """Return the names of all models of a provider, or of all providers as `table:model`."""
     if provider is not None:
         tables = fact_tables(provider)
         names = {name for table in tables for name in _table(table)}
@@ -203,16 +202,16 @@ def list_models(provider: str | None = None) -> list[str]:
 
 
 def register_model(model: ModelFacts) -> None:
-    """Add a model, or facts about a known one: what is given here wins over the table, the rest stays."""
+    """Register a model, or override facts about a known one."""
     _registered[model.provider, model.model.strip().lower()] = model
     _facts.cache_clear()
 
 
 @lru_cache(maxsize=4096)
 def _facts(provider: str, model: str) -> ModelFacts:
-    with _looking_up:
-        found = _in_tables(provider, model)
-    own = _own(provider, model)
+    with _lookup_lock:
+        found = _find_row(provider, model)
+    own = _find_registered(provider, model)
     if own is not None:
         given = {name: getattr(own, name) for name in own.model_fields_set}
         found = {**found, **given}
@@ -224,7 +223,7 @@ def _facts(provider: str, model: str) -> ModelFacts:
     return ModelFacts(**named)
 
 
-def _own(provider: str, model: str) -> ModelFacts | None:
+def _find_registered(provider: str, model: str) -> ModelFacts | None:
     for owner in (provider, *fact_tables(provider)):
         for name in _spellings(model):
             if (own := _registered.get((owner, name))) is not None:
@@ -232,7 +231,7 @@ def _own(provider: str, model: str) -> ModelFacts | None:
     return None
 
 
-def _in_tables(provider: str, model: str) -> dict[str, Any]:
+def _find_row(provider: str, model: str) -> dict[str, Any]:
     names = list(_spellings(model))
     tables = fact_tables(provider)
     for table in tables:
@@ -240,12 +239,12 @@ def _in_tables(provider: str, model: str) -> dict[str, Any]:
         for name in names:
             if name in rows:
                 return rows[name]
-    row = _at_its_maker(names, None if provider in RESELLERS else tables)
-    return _in_one_table(names) if row is None and provider in RESELLERS else row or {}
+    row = _find_by_maker(names, None if provider in RESELLERS else tables)
+    return _find_unique(names) if row is None and provider in RESELLERS else row or {}
 
 
-def _at_its_maker(names: list[str], tables: tuple[str, ...] | None) -> dict[str, Any] | None:
-    """The row of a model whose name begins with its maker's; among these tables only, if any are given."""
+def _find_by_maker(names: list[str], tables: tuple[str, ...] | None) -> dict[str, Any] | None:
+    """Find a model by a maker prefix, optionally only in the given tables."""
     for name in names:
         maker, mark, rest = name.partition("/")
         if not mark:
@@ -258,8 +257,8 @@ def _at_its_maker(names: list[str], tables: tuple[str, ...] | None) -> dict[str,
     return None
 
 
-def _in_one_table(names: list[str]) -> dict[str, Any]:
-    """A name without a maker's is believed if only one table knows it."""
+def _find_unique(names: list[str]) -> dict[str, Any]:
+    """Find a name without a maker prefix, if exactly one table has it."""
     for name in names:
         found = [rows[name] for table in dict.fromkeys(MAKERS.values()) if name in (rows := _index(table))]
         if len(found) == 1:
@@ -268,7 +267,7 @@ def _in_one_table(names: list[str]) -> dict[str, Any]:
 
 
 def _spellings(model: str) -> Iterator[str]:
-    """A model's name, and then with one thing after the other taken off that vendors add to names."""
+    """Iterate over a model's name and its variants without prefixes, versions and suffixes."""
     whole = model.strip().lower()
     name = _REGION.sub("", _PREFIX.sub("", whole))
     seen: dict[str, None] = {whole: None, name: None}  # whole: users may register a model by the name they call it by
@@ -286,8 +285,8 @@ def _spellings(model: str) -> Iterator[str]:
 
 @cache
 def _tables() -> dict[str, dict[str, dict[str, Any]]]:
-    """The file, read when somebody first asks."""
-    # Through the loader, which can read from an archive, too. `importlib.resources` would take 20 ms to import.
+    """Read the model table."""
+    # The loader also reads from zip archives; importing `importlib.resources` takes 20 ms.
     loader: Any = __spec__.loader
     data = json.loads(loader.get_data(os.path.join(os.path.dirname(__file__), "models.json")))
     tables: dict[str, dict[str, dict[str, Any]]] = data["models"]
@@ -300,7 +299,7 @@ def _table(name: str) -> dict[str, dict[str, Any]]:
 
 @cache
 def _index(table: str) -> dict[str, dict[str, Any]]:
-    """A table's rows as the fields of ModelFacts, by name in small letters."""
+    """Return a table's rows as fields of ModelFacts, by lower-case name."""
     return {name.lower(): _fields(row) for name, row in _table(table).items()}
 
 

@@ -1,11 +1,9 @@
-"""What a call costs, worked out from what it consumed.
+"""Costs of calls, computed from usage.
 
-The vendor's own word comes first, then prices the user registered, then the price list of genai-prices, which is part
-of the installation: nothing is ever fetched. A model without a price costs None, never 0. The list is imported when the
-first answer has to be priced, since that takes a tenth of a second or two; `load_prices` does it earlier.
-
-Tiers of service are an enumeration here, because the price list takes any text and charges the standard price for what
-it does not know. Of a tier that it has no price for, the cost is None.
+Sources in order: the vendor's own figure, registered prices, and the installed price list of genai-prices. Nothing is
+fetched. A model without a price costs None, never 0. The price list is imported for the first cost, which takes 100 to
+200 ms; `load_prices` imports it earlier. A service tier without a price costs None, too: the list itself would apply
+the standard price.
 """
 
 from __future__ import annotations
@@ -50,24 +48,24 @@ PROVIDERS: dict[str, str] = {
     "avian": "avian",
     "baseten": "baseten",
 }
-"""Our names of providers → those of the price list. Wire formats declare theirs; others have no list prices."""
+"""Provider → name in the price list. Wire formats declare theirs; others have no list prices."""
 
 
 def price_list_name(provider: str) -> str | None:
-    """The name of a provider in the price list; None if it has no list prices, like local models and gateways."""
+    """Return a provider's name in the price list; None without list prices, as for local models and gateways."""
     declared = wire_format(provider)
     return PROVIDERS.get(provider) if declared is None else declared.price_list
 
 
 class ServiceTier(StrEnum):
-    """How urgently a request was served, which decides its price."""
+    """Service tier of a request, which affects its price."""
 
     STANDARD = "standard"
     BATCH = "batch"
     FLEX = "flex"
     PRIORITY = "priority"
     OTHER = "other"
-    """Something that we know no price of."""
+    """A tier without a known price."""
 
 
 _TIERS = {
@@ -84,18 +82,18 @@ _TIERS = {
     "fast": ServiceTier.PRIORITY,
     "on_demand_priority": ServiceTier.PRIORITY,
 }
-"""Vendors' words for tiers, in small letters."""
+"""Vendors' names of tiers, in lower case."""
 
 _TIER_KEYS = ("service_tier", "serviceTier", "trafficType")
 _SURCHARGED = (("speed", ("standard",)), ("inference_geo", ("global", "not_available")))
-"""What is charged on top of a tier, unless it is one of these. The price list knows neither."""
+"""Fields with a surcharge unless they have one of these values; the price list has neither."""
 
 _VARIANT = {
     ServiceTier.BATCH: {"processing": "batch"},
     ServiceTier.FLEX: {"service_tier": "flex"},
     ServiceTier.PRIORITY: {"service_tier": "priority"},
 }
-"""What the price list calls them."""
+"""Names of tiers in the price list."""
 
 _MILLION = 1_000_000
 _ZERO = Decimal(0)
@@ -106,17 +104,17 @@ _UNITS = 10**12
 
 
 def to_units(dollars: float) -> int:
-    """Dollars as an integer number of picodollars, so that sums and limits are exact."""
+    """Convert dollars to an integer number of picodollars, for exact sums and limits."""
     return round(dollars * _UNITS)
 
 
 def to_dollars(units: int) -> float:
-    """Picodollars as dollars."""
+    """Convert picodollars to dollars."""
     return units / _UNITS
 
 
 class Cost(NamedTuple):
-    """US dollars, and who says so: `vendor`, `user`, or the price list and its version."""
+    """A cost in US dollars and its source: `vendor`, `user`, or the price list and its version."""
 
     dollars: float
     source: str
@@ -130,13 +128,14 @@ def price(
     tier: ServiceTier = ServiceTier.STANDARD,
     when: datetime | None = None,
 ) -> Cost | None:
-    """What `usage` costs; None if nobody knows.
+    """Return the cost of `usage`; None without a known price.
 
     Args:
-        provider: Our name of the provider.
-        models: Names to look the model up by, the most exact one first.
-        tier: How the request was served.
-        when: Prices change with the day, and at some vendors with the hour; by default it is now.
+        usage: The token counts.
+        provider: The provider's name.
+        models: Model names to look up, the most specific first.
+        tier: Service tier of the request.
+        when: Time of the call, for prices that change; None is now.
     """
     if usage is None:
         return None
@@ -144,23 +143,20 @@ def price(
         return Cost(usage.billed, "vendor")
     for model in models:
         if model and (own := facts(provider, model).prices) is not None:
-            return Cost(_at_own_prices(usage, own), "user")
+            return Cost(_compute_registered(usage, own), "user")
     listed = price_list_name(provider)
     if listed is None:
         return None
     for model in models:
         if model and (found := _find(listed, model)) is not None:
-            with localcontext(_EXACT):  # whatever the program has set, a bill is not rounded to three digits
-                dollars = _at_list_prices(usage, *found, tier, when or datetime.now(UTC))
+            with localcontext(_EXACT):  # independent of the program's decimal precision
+                dollars = _compute_list_price(usage, *found, tier, when or datetime.now(UTC))
             return None if dollars is None else Cost(dollars, _version())
     return None
 
 
 def service_tier(raw: Any) -> ServiceTier:
-    """The tier that a vendor's answer says it was served in; the standard one if it says nothing.
-
-    The word stands in the answer or in its usage; streams wrap both once more.
-    """
+    """Return the service tier stated in a vendor's response, its usage, or a stream event; standard by default."""
     if not isinstance(raw, dict):
         return ServiceTier.STANDARD
     for answer in (raw, raw.get("response"), raw.get("message")):
@@ -182,21 +178,21 @@ def _tier_in(place: Mapping[str, Any]) -> ServiceTier | None:
 
 
 def load_prices() -> str:
-    """Import the price list now instead of at the first answer; returns its name and version."""
+    """Import the price list now; return its name and version."""
     _snapshot()
     return _version()
 
 
-def _beside_the_prompt(usage: Usage) -> int:
-    """What a vendor's own tools read is input, though it is not in the caller's prompt."""
+def _tool_input_tokens(usage: Usage) -> int:
+    """Return input tokens of vendor-side tools, which are not part of the prompt."""
     return int(usage.details.get("input_tool_tokens", 0)) if usage.details else 0
 
 
-def _at_own_prices(usage: Usage, prices: Prices) -> float:
+def _compute_registered(usage: Usage, prices: Prices) -> float:
     read = prices.input if prices.cache_read is None else prices.cache_read
     write = prices.input if prices.cache_write is None else prices.cache_write
     dollars = (
-        (usage.input_tokens + _beside_the_prompt(usage)) * prices.input
+        (usage.input_tokens + _tool_input_tokens(usage)) * prices.input
         + usage.cache_read_tokens * read
         + usage.cache_write_tokens * write
         + usage.completion_tokens * prices.output
@@ -219,8 +215,8 @@ def _version() -> str:
 
 
 @cache
-def _countable() -> frozenset[str]:
-    """The words of the price list. Others in `Usage.details` have no price and are left alone."""
+def _priced_units() -> frozenset[str]:
+    """Return the units of the price list. Other counts in `Usage.details` have no price."""
     from genai_prices.data_units import unit_data
 
     return frozenset(unit_data)
@@ -237,24 +233,24 @@ def _find(listed: str, model: str) -> tuple[Provider, ModelInfo] | None:
     return None
 
 
-def _at_list_prices(
+def _compute_list_price(
     usage: Usage, provider: Provider, model: ModelInfo, tier: ServiceTier, when: datetime
 ) -> float | None:
     context: dict[str, str] | None = None
     if tier is not ServiceTier.STANDARD:
         context = _VARIANT.get(tier)
-        if context is None or not _has_variant(provider, model, context, when):
+        if context is None or not _has_tier_price(provider, model, context, when):
             return None
     prices = model.get_prices(when, context)
     if prices.__dict__.get("input_mtok") is None and prices.__dict__.get("output_mtok") is None:
-        return None  # it is sold by something else than tokens
+        return None  # not priced by token
     if not usage.details:
-        return _plain(usage, prices)
-    return _detailed(usage, prices)
+        return _compute_plain(usage, prices)
+    return _compute_detailed(usage, prices)
 
 
-def _has_variant(provider: Provider, model: ModelInfo, context: dict[str, str], when: datetime) -> bool:
-    """Variants hold for the vendor's own models, from their first day on. Elsewhere the list ignores the tier."""
+def _has_tier_price(provider: Provider, model: ModelInfo, context: dict[str, str], when: datetime) -> bool:
+    """Whether the list has prices for this tier and time; otherwise it would ignore the tier."""
     if not any(model is own for own in provider.models):
         return False
     return any(
@@ -263,8 +259,8 @@ def _has_variant(provider: Provider, model: ModelInfo, context: dict[str, str], 
     )
 
 
-def _plain(usage: Usage, prices: ModelPrice) -> float:
-    """The common case by hand: the list's own way takes twenty times as long. A test holds the two together."""
+def _compute_plain(usage: Usage, prices: ModelPrice) -> float:
+    """Compute the common case directly, 20 times faster than the price list; a test compares both."""
     prompt = usage.prompt_tokens
     known = prices.__dict__
     base = _unit(known.get("input_mtok"), prompt)
@@ -286,7 +282,7 @@ def _plain(usage: Usage, prices: ModelPrice) -> float:
 
 
 def _unit(price: Any, prompt: int) -> Decimal:
-    """A price of the list, which may depend on how long the prompt is."""
+    """Return a list price, which can depend on the prompt's length."""
     if price is None:
         return _ZERO
     if isinstance(price, Decimal):
@@ -298,25 +294,25 @@ def _unit(price: Any, prompt: int) -> Decimal:
     return unit
 
 
-def _detailed(usage: Usage, prices: ModelPrice) -> float:
-    """With searches, audio and the like: by the list's own way, which knows what is part of what."""
+def _compute_detailed(usage: Usage, prices: ModelPrice) -> float:
+    """Compute costs with details such as searches or audio, using the price list's own rules."""
     from genai_prices import Usage as Counts
 
     counts: dict[str, Any] = {
-        "input_tokens": usage.prompt_tokens + _beside_the_prompt(usage),
+        "input_tokens": usage.prompt_tokens + _tool_input_tokens(usage),
         "output_tokens": usage.completion_tokens,
         "cache_read_tokens": usage.cache_read_tokens,
         "cache_write_tokens": usage.cache_write_tokens,
     }
     if usage.reasoning_tokens:
         counts["output_reasoning_tokens"] = usage.reasoning_tokens
-    extra = {name: count for name, count in usage.details.items() if name in _countable() and name not in counts}
-    # Parts of parts first: if what a vendor counted contradicts itself, everything else is still charged.
+    extra = {name: count for name, count in usage.details.items() if name in _priced_units() and name not in counts}
+    # If the vendor's counts contradict each other, drop the finest details first and charge the rest.
     kept = {name: count for name, count in extra.items() if not name.endswith("_tokens")}
     for details in (extra, {"cache_write_1h_tokens": extra.get("cache_write_1h_tokens"), **kept}, kept):
         try:
             return float(prices.calc_price(Counts(**counts, **details))["total_price"])
         except ValueError:
             continue
-    whole = usage.prompt_tokens + _beside_the_prompt(usage)
-    return _plain(usage.model_copy(update={"prompt_tokens": whole}), prices)
+    whole = usage.prompt_tokens + _tool_input_tokens(usage)
+    return _compute_plain(usage.model_copy(update={"prompt_tokens": whole}), prices)

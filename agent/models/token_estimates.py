@@ -1,11 +1,8 @@
-"""How many tokens a request has, guessed without a tokenizer.
+"""Token estimates without a tokenizer.
 
-Text is measured by what it is made of: words and their letters, digits, punctuation, line breaks, and the scripts that
-are not Latin. The weights were fitted to a public tokenizer on prose, code and JSON, and the rest (what a model family
-adds for each message, tool and call) to recorded requests whose counts the vendors had told. A guess says that it is
-one, and by how much it may be wrong: nine of ten recorded requests lie within that.
-
-Nothing here asks a vendor; `execution.counting` does, where one can be asked.
+Text is measured by words, letters, digits, punctuation, line breaks and non-Latin characters. The weights were fitted
+to a public tokenizer on prose, code and JSON; the overhead per message, tool and call was fitted per model family to
+vendor counts of recorded requests. The margin covers nine of ten recorded requests.
 """
 
 from __future__ import annotations
@@ -42,13 +39,13 @@ from ..types import (
 
 
 class TokenCount(Value, frozen=True):
-    """How many tokens a prompt has. The truth may differ by `margin`, a part of `tokens`; 0 if the count is exact."""
+    """Prompt tokens. The actual number can differ by `margin` (a fraction); 0 or None if the count is exact."""
 
     tokens: int = Field(ge=0)
     exact: bool
     margin: float | None = Field(default=None, ge=0)
     method: str
-    """Who counted: the vendor, or `estimate`."""
+    """Who counted: the vendor's name, or `estimate`."""
 
     @property
     def low(self) -> int:
@@ -60,28 +57,28 @@ class TokenCount(Value, frozen=True):
 
 
 class Framing(NamedTuple):
-    """What a family of models makes of a request, in tokens."""
+    """Token overhead of a model family."""
 
     text: float = 1.0
-    """Tokens for each that the weights below find in a text."""
+    """Factor for the estimate of text."""
     loose: float = 0.18
-    """How wrong that may be."""
+    """Margin of that estimate."""
     base: float = 4.0
     message: float = 4.0
     tools_once: float = 60.0
-    """Instructions that come with the first tool."""
+    """Overhead of the first tool."""
     tool: float = 15.0
-    """Around each tool."""
+    """Overhead of each tool."""
     definition: float = 1.0
-    """Tokens for each that is found in a tool's or schema's JSON."""
+    """Factor for the JSON of tools and schemas."""
     call: float = 15.0
     result: float = 12.0
     schema: float = 1.1
     image: float = 1000.0
     framing_loose: float = 0.45
-    """How wrong everything but the text may be."""
+    """Margin of everything but text."""
     slack: float = 30.0
-    """Tokens by which even the shortest prompt may be wrong."""
+    """Minimum margin in tokens."""
 
 
 _OTHER = Framing()
@@ -151,9 +148,9 @@ FAMILIES: tuple[tuple[str, Framing], ...] = (
     (r"kimi|moonshot", _KIMI),
     (r"gpt|^o\d|codex|davinci", _GPT),
 )
-"""Families by their models' names: the first pattern that is found wins."""
+"""Model families by name pattern; the first match wins."""
 
-# Patterns are compiled when they are first needed: it takes longer than all the rest of importing this.
+# Compiled on first use: compiling takes longer than the rest of the import.
 _WORD = r"[A-Za-z]+"
 _MARKS = r"[!-/:-@\[-`{-~]+"
 _DIGITS = r"[0-9]{1,3}"
@@ -165,19 +162,19 @@ _GAPS = r"[ \t]{40,}"
 _PER_WORD, _PER_LETTER, _PER_MARKS, _PER_DIGITS, _PER_LINE = 0.465, 0.14, 0.66, 1.5, 0.85
 _PER_CJK, _PER_ACCENT, _PER_OTHER = 0.85, 0.7, 0.4
 _PER_BLANK = 1 / 40
-"""Of a gap that no indentation explains: whole runs of blanks are one token each."""
+"""Per character in runs of blanks, which are single tokens."""
 
 _BYTES_PER_PAGE = 60_000
 _TOKENS_PER_PAGE = 1_800.0
 _BYTES_PER_SECOND = 16_000
 _TOKENS_PER_SECOND = 30.0
 _SEAL, _LETTERS_PER_SEALED_TOKEN = 750, 7.5
-"""Reasoning that only its vendor can read: the letters around it, and for each token in it."""
+"""Encrypted reasoning: characters of overhead, and characters per token."""
 _MEDIA_LOOSE = 1.0
 
 
 def estimate_text(text: str) -> float:
-    """Tokens of a text for a tokenizer of today's usual size."""
+    """Estimate the tokens of a text."""
     words = re.findall(_WORD, text)
     total = (
         _PER_WORD * len(words)
@@ -204,14 +201,19 @@ def find_framing(model: str) -> Framing:
 def estimate_prompt(request: AgentRequest) -> TokenCount:
     """Estimate the prompt tokens of a request, with a margin."""
     framing = find_framing(request.model or "")
-    made = _Made()
+    content = _PromptContent()
     for message in request.to_messages():
-        made.messages += 1
+        content.messages += 1
         for part in message.parts:
-            made.add(part)
-    text = framing.text * made.text
-    media = framing.image * made.images + made.media
-    framed = framing.message * made.messages + framing.call * made.calls + framing.result * made.results + made.blocks
+            content.add(part)
+    text = framing.text * content.text
+    media = framing.image * content.images + content.media
+    framed = (
+        framing.message * content.messages
+        + framing.call * content.calls
+        + framing.result * content.results
+        + content.blocks
+    )
     if request.tools:
         framed += framing.tools_once
         framed += sum(framing.tool + framing.definition * _tool_tokens(tool) for tool in request.tools)
@@ -223,19 +225,19 @@ def estimate_prompt(request: AgentRequest) -> TokenCount:
 
 
 @dataclass(slots=True)
-class _Made:
-    """What messages are made of: their text, and what is framed or cannot be read. Each family has its own weights."""
+class _PromptContent:
+    """Contents of a prompt, before the weights of a model family are applied."""
 
     text: float = 0.0
-    """Tokens, as `estimate_text` finds them."""
+    """Tokens by `estimate_text`."""
     messages: int = 0
     calls: int = 0
     results: int = 0
     blocks: float = 0.0
-    """Tokens in blocks that only their vendor knows."""
+    """Tokens in vendor-specific blocks."""
     images: int = 0
     media: float = 0.0
-    """Tokens in documents, sound and sealed reasoning."""
+    """Tokens in documents, audio and encrypted reasoning."""
 
     def add(self, part: Part) -> None:
         match part:
@@ -263,7 +265,7 @@ class _Made:
             case ImageContent():
                 self.images += 1
             case DocumentContent():
-                if (text := _text_in(part)) is not None:
+                if (text := _document_text(part)) is not None:
                     self.text += estimate_text(text)
                 else:
                     self.media += _TOKENS_PER_PAGE * max(1, _size(part) / _BYTES_PER_PAGE)
@@ -282,14 +284,13 @@ def _tool_tokens(tool: ToolSpec | dict[str, object]) -> float:
 
 
 _WORDS = frozenset(("text_delta", "thinking_delta", "refusal_delta"))
-"""Events of which nothing has to be noted: what they say is in the response."""
+"""Events that need no counting, because the partial response contains their text."""
 
 
 class StreamTokenCounter:
-    """What has come of an answer, in tokens, while the vendor has not said it.
+    """Counts the tokens of a stream that may break before the vendor reports usage.
 
-    A part of an answer may never be finished: the arguments of a call that was cut off are in no response, and were
-    written and billed all the same. So the pieces are counted as they pass.
+    Fragments of unfinished tool calls are billed, but not part of the partial response, so they are collected here.
     """
 
     __slots__ = ("_opening", "_pieces", "first")
@@ -298,7 +299,7 @@ class StreamTokenCounter:
         self._pieces: list[str] = []
         self._opening: Usage | None = None
         self.first: object = None
-        """The vendor's words at the start of the answer, as they came."""
+        """The first event of the vendor."""
 
     def add(self, event: StreamEvent) -> None:
         kind = event.type
@@ -317,8 +318,8 @@ class StreamTokenCounter:
             if event.type not in _WORDS:
                 self.add(event)
 
-    def reported(self, usage: Usage) -> bool:
-        """Whether these counts are news since the answer began."""
+    def has_new_usage(self, usage: Usage) -> bool:
+        """Whether the vendor has reported usage since the start of the response."""
         return usage != self._opening
 
     def tokens(self, partial: AgentResponse) -> int:
@@ -341,15 +342,14 @@ class StreamTokenCounter:
 
 
 def complete_usage(partial: AgentResponse, request: AgentRequest, received: StreamTokenCounter) -> Usage:
-    """The usage of an answer that was not heard to its end: what the vendor said, and guesses for what it did not.
+    """Return the usage of an interrupted stream: the vendor's counts, completed by estimates.
 
-    What it said of the prompt stays. Its count of the answer is taken if it can be a count of what has come: at the
-    start of a stream vendors report a token or two.
+    The vendor's completion count is used if it is plausible; at the start of a stream it is only a token or two.
     """
     guess = received.tokens(partial)
     known = partial.usage or Usage()
-    counted = known.completion_tokens > 0 and known.completion_tokens >= _ALREADY * guess
-    if counted and known.prompt_tokens and received.reported(known):
+    counted = known.completion_tokens > 0 and known.completion_tokens >= _MIN_PLAUSIBLE * guess
+    if counted and known.prompt_tokens and received.has_new_usage(known):
         return known
     prompt = known.prompt_tokens or estimate_prompt(request).tokens
     completion = known.completion_tokens if counted else guess
@@ -363,16 +363,16 @@ def complete_usage(partial: AgentResponse, request: AgentRequest, received: Stre
     )
 
 
-_ALREADY = 0.6
-"""How much of our own count the vendor's must reach to be believed."""
+_MIN_PLAUSIBLE = 0.6
+"""Fraction of the estimate that the vendor's count must reach to be plausible."""
 
 
 def _json(value: object) -> str:
     return to_json(value, fallback=str).decode()
 
 
-def _text_in(part: DocumentContent) -> str | None:
-    """What a document says if it is text; None if it is pages, or elsewhere."""
+def _document_text(part: DocumentContent) -> str | None:
+    """Return the text of a text document; None for pages and URLs."""
     if part.text is not None:
         return part.text
     kind = (part.media_type or "").partition(";")[0].strip().lower()

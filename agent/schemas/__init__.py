@@ -1,4 +1,4 @@
-"""JSON schemas as vendors take them: compiled to each one's subset, with a report of what was lost on the way.
+"""JSON schema compiler: converts schemas to the subset that a vendor enforces, and reports what is lost.
 
 ```python
 from agent.schemas import compile_schema
@@ -7,11 +7,9 @@ schema = {"type": "object", "properties": {"age": {"type": "integer", "minimum":
 compiled = compile_schema(schema, "anthropic")
 print(compiled.lost)
 #> ('/properties/age: minimum is not enforced',)
-print(compile_schema(schema, "openai").restore({"age": None}))  # a strict answer has to say something
+print(compile_schema(schema, "openai").restore({"age": None}))  # strict mode requires every property
 #> {}
 ```
-
-Nothing here knows how a schema is sent, or where an answer comes from.
 """
 
 from __future__ import annotations
@@ -40,44 +38,43 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CompiledSchema:
-    """A schema in a vendor's subset. It is shared by all who compile the same one, and cannot be changed."""
+    """A schema in a vendor's subset. Cached, shared and immutable."""
 
     schema: dict[str, Any]
     lost: tuple[str, ...] = ()
-    """Warnings: what the vendor will not enforce."""
+    """Warnings about keywords that the vendor does not enforce."""
     strict: bool = True
-    """Whether the vendor can be asked to enforce it; False where the schema does not fit into its strict mode.
-    Then `schema` is the original, in an object if it is none."""
+    """Whether the vendor can enforce the schema. If False, `schema` is the original, wrapped in an object if needed."""
     sendable: bool = True
-    """Whether the vendor takes it at all: some take only what they can enforce."""
+    """Whether the vendor accepts the schema at all."""
     plain: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """`schema` as plain dicts and lists, which are serialized faster. For codecs, which must not change it."""
+    """`schema` as plain dicts and lists, for faster serialization. Must not be changed."""
     _restorer: Restorer = field(default=Restorer({}, wrapped=False, altered=False), repr=False, compare=False)
 
     def restore(self, value: Any) -> Any:
-        """The answer as the original schema wants it. What fits the original already stays as it is."""
-        return self._restorer.restored(value)
+        """Convert output of the compiled schema to the original schema."""
+        return self._restorer.restore(value)
 
     @property
     def wrapped(self) -> bool:
-        """Whether the answer is the only property of an object, since it is none itself."""
+        """Whether the value is wrapped in an object, because the original is not an object schema."""
         return self._restorer.wrapped
 
 
 def compile_schema(schema: Mapping[str, Any], dialect: str) -> CompiledSchema:
-    """The schema in the subset of "openai", "anthropic" or "gemini". The input is never changed.
+    """Compile a schema for a dialect ("openai", "anthropic" or "gemini"). The input is not changed.
 
     Raises:
-        ConfigurationError: It is no JSON schema.
+        ConfigurationError: The schema is invalid.
     """
-    # Text is the key because it tells apart what compares equal: 1 and true, or two orders of the same properties.
+    # JSON text is the cache key: it distinguishes 1 from true, and the order of properties.
     try:
         text = to_json(schema, fallback=str)
     except PydanticSerializationError as error:
         raise ConfigurationError(
-            f"A schema cannot be written as JSON: {error}.",
+            f"The schema cannot be serialized to JSON: {error}.",
             field="schema",
-            fix="Pass only what JSON can hold; text.encode('utf-8', 'replace').decode() mends half a character.",
+            fix="Use JSON values only; text.encode('utf-8', 'replace').decode() removes lone surrogates.",
         ) from None
     return _compile(text, dialect)
 
@@ -91,8 +88,8 @@ def _compile(text: bytes, dialect_name: str) -> CompiledSchema:
         raise KeyError(dialect_name)
     original = from_json(text)
     if (problem := find_schema_error(original)) is not None:
-        raise ConfigurationError(f"This is not a JSON schema: {problem}.", field="schema")
-    reasons: tuple[str, ...] = ("/: written out, the schema is too large, so it is not enforced",)
+        raise ConfigurationError(f"Invalid JSON schema: {problem}.", field="schema")
+    reasons: tuple[str, ...] = ("/: the schema is too large when references are expanded, so it is not enforced",)
     for rounds in range(dialect.recursion or 1, 0, -1):
         compiler = Compiler(original, dialect, rounds)
         try:
@@ -116,16 +113,13 @@ def _not_enforced(original: dict[str, Any], reasons: tuple[str, ...], dialect: S
         plain=thaw(schema),
         strict=False,
         sendable=dialect.loose,
-        # A vendor that was told the original may still answer with null for what is optional.
+        # The vendor may still return null for optional properties of the original.
         _restorer=Restorer(original, wrapped=wraps, altered=True),
     )
 
 
 def find_unresolved_reference(schema: Mapping[str, Any]) -> str | None:
-    """A reference that leads nowhere, so that no value can be checked; None if there is none.
-
-    A schema that gives its parts names of their own is taken at its word: those names are not looked up here.
-    """
+    """Return an unresolvable reference, or None. Schemas with `$id` or anchors are not checked."""
     return _dead_end(to_json(schema, fallback=str))
 
 
@@ -136,7 +130,7 @@ def _dead_end(text: bytes) -> str | None:
 
 
 def is_object_schema(schema: Mapping[str, Any]) -> bool:
-    """Whether everything that fits is an object."""
+    """Whether all valid values are objects."""
     found: Any = schema
     for _ in range(20):
         if not isinstance(found, Mapping) or not isinstance(found.get("$ref"), str):
@@ -149,22 +143,25 @@ def is_object_schema(schema: Mapping[str, Any]) -> bool:
 
 
 def wrap_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an object whose only property holds the value. Definitions stay where references look for them."""
+    """Wrap a schema in an object schema with one property. Definitions stay at the top."""
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     inner = {key: value for key, value in schema.items() if key not in shared}
-    return {**wrap_value(_moved(inner)), **{key: _moved(value) for key, value in shared.items()}}
+    return {
+        **wrap_value(_adjust_references(inner)),
+        **{key: _adjust_references(value) for key, value in shared.items()},
+    }
 
 
-def _moved(schema: Any) -> Any:
-    """References to the whole, or to parts that are no definitions, follow it into the wrapper."""
+def _adjust_references(schema: Any) -> Any:
+    """Adjust references to the root or to non-definitions for the wrapper."""
     if isinstance(schema, list):
-        return [_moved(item) for item in schema]
+        return [_adjust_references(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     return {
         key: f"#/properties/{WRAPPER}{value[1:].rstrip('/')}"
         if key == "$ref" and isinstance(value, str) and value.startswith("#") and not _is_definition(value)
-        else _moved(value)
+        else _adjust_references(value)
         for key, value in schema.items()
     }
 

@@ -1,9 +1,8 @@
-"""From any JSON schema to one that a vendor enforces.
+"""Compiler from any JSON schema to one that a vendor enforces.
 
-Whatever the vendor's subset has no word for is rewritten into something that admits no more: an answer that fits the
-result fits the original, once `restoring` has undone what the rewriting did. What cannot be said that way, but is only
-a limit on a value, is told to the model in the description and reported as lost. What cannot be said at all makes the
-schema `loose`: it can be sent as advice, or in another way, but not be enforced.
+Unsupported constructs are rewritten to something at most as permissive, so restored output is valid for the original.
+Unsupported limits are added to the description and reported as lost. Anything else makes the schema `loose`: it can be
+sent as advice, but not be enforced.
 """
 
 from __future__ import annotations
@@ -40,27 +39,27 @@ from .reader import (
     BOOKKEEPING,
     Unresolvable,
     evidently_disjoint,
+    is_equal,
     json_type,
     literals_of,
+    normalize_limits,
     parts,
     pointer_steps,
     recursive_references,
     resolve,
-    same,
     types_of,
-    with_limits_as_numbers,
 )
 
 MERGED_ROUNDS = 8
-"""How often a recursive definition may be merged into its own part before we give up."""
+"""Limit of expansions when a recursive definition is merged into itself."""
 
 
 class TooLarge(Exception):
-    """Written out, the schema exceeds what a vendor could take."""
+    """The expanded schema exceeds the size limit."""
 
 
 class Compiler:
-    """One run over one schema."""
+    """Compiles one schema."""
 
     def __init__(self, root: Any, dialect: SchemaDialect, rounds: int) -> None:
         self._root = root
@@ -72,22 +71,22 @@ class Compiler:
         self._nodes = self._properties = self._optional = self._unions = self._listed = 0
         self.lost: dict[str, None] = {}
         self.loose: dict[str, None] = {}
-        """Why it cannot be enforced."""
+        """Why the schema cannot be enforced."""
         self.altered = False
-        """Whether nulls or texts stand for something else."""
+        """Whether output must be restored: nulls or strings stand for other values."""
         self.wrapped = False
 
     def run(self) -> Node:
         top = Location()
         compiled = self._schema(self._root, top)
         if compiled is None:
-            self._loosen(top, "nothing can fit this schema")
+            self._loosen(top, "no value is valid")
             return {}
         if self._dialect.object_root and compiled.get("type") != "object":
             self.wrapped = True
             compiled = wrap_value(compiled)
         if any(definition is None for definition in self._definitions.values()) and self._dialect.recursion is None:
-            self._loosen(top, "a definition can never be filled")
+            self._loosen(top, "a definition has no valid value")
         if used := self._used_definitions(compiled):
             compiled = {**compiled, "$defs": used}
         self._check_limits(top)
@@ -102,7 +101,7 @@ class Compiler:
             (self._listed, limits.most_listed, "listed values"),
         ):
             if most is not None and count > most:
-                self._loosen(top, f"{count} {what} are more than the {most} that can be enforced")
+                self._loosen(top, f"{count} {what} exceed the limit of {most}")
 
     def _used_definitions(self, compiled: Node) -> dict[str, Node]:
         used: dict[str, Node] = {}
@@ -116,7 +115,7 @@ class Compiler:
             waiting.extend(part for part in parts(current) if isinstance(part, dict))
         return {name: used[name] for name in self._definitions if name in used}
 
-    # One schema; None if nothing can fit it
+    # Compile one schema; None if no value is valid
 
     def _schema(self, schema: Any, at: Location) -> Node | None:
         self._nodes += 1
@@ -125,18 +124,18 @@ class Compiler:
         if schema is False:
             return None
         if schema is True or not schema:
-            return self._anything({}, at)
+            return self._compile_any({}, at)
         if isinstance(schema.get("$ref"), str):
-            return self._referring(schema, at)
+            return self._compile_reference(schema, at)
         if schema.get("allOf"):
-            return self._merged(schema, at)
+            return self._compile_all_of(schema, at)
         if schema.get("anyOf") or schema.get("oneOf"):
             return self._union(schema, at)
         if "enum" in schema or "const" in schema:
             return self._literal(schema, at)
         return self._of_types(types_of(schema), schema, at)
 
-    def _anything(self, schema: Mapping[str, Any], at: Location) -> Node:
+    def _compile_any(self, schema: Mapping[str, Any], at: Location) -> Node:
         if not self._dialect.anything:
             return self._loosen(at, "any value is allowed here")
         self._lose(at, "any value is allowed here, so nothing is enforced")
@@ -144,32 +143,32 @@ class Compiler:
 
     def _of_types(self, types: Sequence[str], schema: Mapping[str, Any], at: Location) -> Node | None:
         if not types:
-            return self._anything(schema, at)
+            return self._compile_any(schema, at)
         kinds = [kind for kind in types if kind != "integer" or "number" not in types]
         if len(kinds) == 1:
-            return self._typed(kinds[0], schema, at)
+            return self._compile_type(kinds[0], schema, at)
         bare = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
-        return self._any_of([self._typed(kind, bare, at) for kind in kinds], schema)
+        return self._build_union([self._compile_type(kind, bare, at) for kind in kinds], schema)
 
-    def _typed(self, kind: str, schema: Mapping[str, Any], at: Location) -> Node | None:
+    def _compile_type(self, kind: str, schema: Mapping[str, Any], at: Location) -> Node | None:
         node: Node | None = {"type": kind, **read_labels(schema)}
         assert node is not None
-        unsaid = self._limits(kind, schema, node)
+        unenforced = self._limits(kind, schema, node)
         if kind == "object":
             node = self._object(schema, node, at)
         elif kind == "array":
-            node = self._array(schema, node, unsaid, at)
+            node = self._array(schema, node, unenforced, at)
         if node is None:
             return None
-        for keyword in unsaid:
+        for keyword in unenforced:
             self._lose(at, f"{keyword} is not enforced")
-        return describe_limits(node, unsaid)
+        return describe_limits(node, unenforced)
 
     def _limits(self, kind: str, schema: Mapping[str, Any], node: Node) -> dict[str, Any]:
-        """Put the limits that are enforced into the node, and return the others."""
+        """Add enforced limits to the node; return the others."""
         enforced = self._dialect.enforced.get(kind, frozenset())
-        schema = with_limits_as_numbers(schema)
-        unsaid: dict[str, Any] = {}
+        schema = normalize_limits(schema)
+        unenforced: dict[str, Any] = {}
         for keyword in (*LIMITS.get(kind, ()), *LIMITS_OF_ALL):
             if keyword not in schema or SAY_NOTHING.get(keyword, NEVER) == schema[keyword]:
                 continue
@@ -182,10 +181,10 @@ class Compiler:
                 nearest = int(value // 1) + 1 if step > 0 else -int(-value // 1) - 1
                 node[name] = tighter(node.get(name, nearest), nearest)
             elif keyword == "if":
-                unsaid[keyword] = {key: schema[key] for key in ("if", "then", "else") if key in schema}
+                unenforced[keyword] = {key: schema[key] for key in ("if", "then", "else") if key in schema}
             else:
-                unsaid[keyword] = value
-        return unsaid
+                unenforced[keyword] = value
+        return unenforced
 
     def _holds(self, keyword: str, value: Any) -> bool:
         if keyword == "format":
@@ -204,7 +203,7 @@ class Compiler:
             named.setdefault(name, rest)
         at = at._replace(depth=at.depth + 1)
         if self._dialect.deepest is not None and at.depth > self._dialect.deepest:
-            self._loosen(at, f"objects are nested more than {self._dialect.deepest} deep")
+            self._loosen(at, f"objects are nested deeper than {self._dialect.deepest} levels")
             return node
         properties: dict[str, Node] = {}
         for name, property in named.items():
@@ -220,7 +219,7 @@ class Compiler:
                     compiled = make_nullable(compiled)
             properties[name] = compiled
         self._properties += len(properties)
-        # An object that does not say which properties it has is a map, whatever vendors make of it.
+        # Without `properties`, an object is a map.
         if properties or "properties" in schema or not self._dialect.closed:
             node["properties"] = properties
         node["required"] = list(properties) if self._dialect.all_required else [n for n in properties if n in required]
@@ -230,13 +229,13 @@ class Compiler:
         return {key: value for key, value in node.items() if self._dialect.closed or value != [] or key != "required"}
 
     def _rest(self, schema: Mapping[str, Any], rest: Any, node: Node, at: Location) -> None:
-        """What of properties that are not named?"""
+        """Compile the rules for properties that are not named."""
         patterns = schema.get("patternProperties")
         if self._dialect.closed:
             if patterns or isinstance(rest, dict) or (rest is True and "properties" not in node):
-                self._loosen(at, "an object with properties of any name")
+                self._loosen(at, "an object with arbitrary property names")
             elif "additionalProperties" in schema and rest is True:
-                self._lose(at, "other properties than the named ones cannot be answered")
+                self._lose(at, "additional properties cannot be returned")
             node["additionalProperties"] = False
             return
         if patterns:
@@ -250,31 +249,31 @@ class Compiler:
         if not node["properties"]:
             del node["properties"]
 
-    def _array(self, schema: Mapping[str, Any], node: Node, unsaid: dict[str, Any], at: Location) -> Node | None:
+    def _array(self, schema: Mapping[str, Any], node: Node, unenforced: dict[str, Any], at: Location) -> Node | None:
         items = schema.get("items", True)
         places = schema.get("prefixItems")
-        if isinstance(items, list):  # how tuples were written before 2020
+        if isinstance(items, list):  # tuple syntax before draft 2020-12
             places, items = items, schema.get("additionalItems", True)
         if places:
             most = schema.get("maxItems", len(places) if items is False else None)
-            if all(same(place, places[0]) for place in places) and most is not None and most <= len(places):
+            if all(is_equal(place, places[0]) for place in places) and most is not None and most <= len(places):
                 items = places[0]
-                self._set_limit(node, unsaid, "maxItems", most)
+                self._set_limit(node, unenforced, "maxItems", most)
             else:
                 return self._tuple(places, items, node, at)
         if items is not False:
             compiled = self._schema(items, at.below("prefixItems", 0) if places else at.below("items"))
             if compiled is not None:
                 return {**node, "items": compiled}
-        # Only the empty array fits. Where that cannot be enforced, it is better left out.
+        # Only the empty array is valid; without enforcement, omit the property.
         if schema.get("minItems", 0) > 0 or (at.optional and "maxItems" not in self._dialect.enforced["array"]):
             return None
-        self._set_limit(node, unsaid, "maxItems", 0)
+        self._set_limit(node, unenforced, "maxItems", 0)
         return {**node, "items": {"type": "null"}}
 
-    def _set_limit(self, node: Node, unsaid: dict[str, Any], keyword: str, value: int) -> None:
-        said = node if keyword in self._dialect.enforced["array"] else unsaid
-        said[keyword] = value
+    def _set_limit(self, node: Node, unenforced: dict[str, Any], keyword: str, value: int) -> None:
+        target = node if keyword in self._dialect.enforced["array"] else unenforced
+        target[keyword] = value
 
     def _tuple(self, places: list[Any], items: Any, node: Node, at: Location) -> Node | None:
         if not self._dialect.tuples:
@@ -293,22 +292,22 @@ class Compiler:
             node["items"] = rest
         return {**node, "prefixItems": compiled}
 
-    # Values that are listed
+    # Literals
 
     def _literal(self, schema: Mapping[str, Any], at: Location) -> Node | None:
         lists = literals_of(schema)
         types = types_of(schema) if "type" in schema else []
         groups: dict[str, list[Any]] = {}
         beside = schema.keys() - ANNOTATIONS - BOOKKEEPING - {"enum", "const", "type"}
-        for value in self._fitting(lists[0], schema) if beside else lists[0]:
+        for value in self._filter_literals(lists[0], schema) if beside else lists[0]:
             kind = json_type(value)
             fits = not types or kind in types or (kind == "integer" and "number" in types)
-            if not fits or not all(any(same(value, other) for other in others) for others in lists[1:]):
+            if not fits or not all(any(is_equal(value, other) for other in others) for others in lists[1:]):
                 continue
             if kind != "null" and kind not in self._dialect.literals:
                 kind, value, self.altered = "string", literal_text(value), True
             group = groups.setdefault(kind, [])
-            if not any(same(value, other) for other in group):
+            if not any(is_equal(value, other) for other in group):
                 group.append(value)
         if "number" in groups and "integer" in groups:
             groups["number"] = groups.pop("integer") + groups["number"]
@@ -318,10 +317,10 @@ class Compiler:
             {"type": kind} if kind == "null" else {"type": kind, **encode_literals(values, single=single)}
             for kind, values in groups.items()
         ]
-        return self._any_of(nodes, schema)
+        return self._build_union(nodes, schema)
 
-    def _fitting(self, values: list[Any], schema: Mapping[str, Any]) -> list[Any]:
-        """Limits on listed values need not be enforced: they say which of them are meant."""
+    def _filter_literals(self, values: list[Any], schema: Mapping[str, Any]) -> list[Any]:
+        """Return the literals that satisfy the other limits of the schema."""
         validator = create_validator(self._root).evolve(schema=schema)
         return [value for value in values if is_valid(value, validator)]
 
@@ -331,19 +330,19 @@ class Compiler:
         variants, others = schema.get("anyOf"), schema.get("oneOf")
         if variants and others:
             rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
-            return self._merged({**rest, "allOf": [{"anyOf": variants}, {"oneOf": others}]}, at)
+            return self._compile_all_of({**rest, "allOf": [{"anyOf": variants}, {"oneOf": others}]}, at)
         if others and "discriminator" not in schema and not evidently_disjoint([self._target(one) for one in others]):
-            self._lose(at, "oneOf is enforced as anyOf: more than one may fit")
+            self._lose(at, "oneOf is enforced as anyOf: several variants can match")
         key = "oneOf" if others else "anyOf"
         base = {name: schema[name] for name in schema if name != key and name not in ANNOTATIONS | BOOKKEEPING}
         compiled = []
         for position, variant in enumerate(others or variants or ()):
             meant = variant if self._implies(variant, base) else {"allOf": [variant, base]}
             compiled.append(self._schema(meant, at.below(key, position)))
-        return self._any_of(compiled, schema)
+        return self._build_union(compiled, schema)
 
     def _implies(self, variant: Any, base: Mapping[str, Any]) -> bool:
-        """Whether what stands beside a union says nothing that the variant does not say itself."""
+        """Whether the variant implies the keywords beside the union."""
         if not base:
             return True
         if base.keys() != {"type"} or not isinstance(variant, dict):
@@ -352,7 +351,7 @@ class Compiler:
         return bool(types) and set(types) <= set(types_of(base))
 
     def _target(self, schema: Any) -> dict[str, Any]:
-        """What a lone reference means, as far as that is easily said."""
+        """Follow a chain of references."""
         for _ in range(MERGED_ROUNDS):
             if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
                 break
@@ -362,25 +361,25 @@ class Compiler:
                 break
         return schema if isinstance(schema, dict) else {}
 
-    def _any_of(self, nodes: Sequence[Node | None], schema: Mapping[str, Any]) -> Node | None:
+    def _build_union(self, nodes: Sequence[Node | None], schema: Mapping[str, Any]) -> Node | None:
         variants: list[Node] = []
         for node in nodes:
             if node is None:
                 continue
             flat = node["anyOf"] if node.keys() == {"anyOf"} else [node]
             variants.extend(one for one in flat if one not in variants)
-        said = read_labels(schema)
+        labels = read_labels(schema)
         if not variants:
             return None
         if len(variants) > 1:
             self._unions += 1
-        elif not said or "$ref" not in variants[0]:
-            return add_labels(variants[0], said)
-        elif "description" not in said:
+        elif not labels or "$ref" not in variants[0]:
+            return add_labels(variants[0], labels)
+        elif "description" not in labels:
             return variants[0]
-        return {"anyOf": variants, **said}
+        return {"anyOf": variants, **labels}
 
-    def _merged(self, schema: Mapping[str, Any], at: Location) -> Node | None:
+    def _compile_all_of(self, schema: Mapping[str, Any], at: Location) -> Node | None:
         rest = {key: value for key, value in schema.items() if key != "allOf" and key not in BOOKKEEPING}
         members: list[Any] = schema["allOf"]
         if len(members) == 1 and rest.keys() <= ANNOTATIONS and isinstance(members[0], dict):
@@ -401,26 +400,26 @@ class Compiler:
             reference = schema["$ref"]
             level += reference in self._recursive
             if level > MERGED_ROUNDS:
-                raise CannotMerge("allOf with something recursive")
+                raise CannotMerge("allOf with a recursive reference")
             local = {key: value for key, value in schema.items() if key != "$ref"}
             target, level = self._without_reference(resolve(reference, self._root), level, lose)
             schema = conjoin(local, target, lose)
         return schema, level
 
-    def _referring(self, schema: Mapping[str, Any], at: Location) -> Node | None:
+    def _compile_reference(self, schema: Mapping[str, Any], at: Location) -> Node | None:
         reference = schema["$ref"]
         local = {key: value for key, value in schema.items() if key != "$ref" and key not in BOOKKEEPING}
         if not local.keys() <= ANNOTATIONS:
-            return self._merged({**local, "allOf": [{"$ref": reference}, *(local.get("allOf") or ())]}, at)
+            return self._compile_all_of({**local, "allOf": [{"$ref": reference}, *(local.get("allOf") or ())]}, at)
         try:
             target = resolve(reference, self._root)
         except Unresolvable as error:
             return self._loosen(at, str(error))
         recursive = reference in self._recursive
-        # At the top and beside a description a reference is not allowed, so what it means is written there.
+        # References are not allowed at the top or beside a description, so inline the target there.
         if self._dialect.references and at.path and ("description" not in local or recursive):
             found = self._reference(reference, target, at)
-            return found if found is None or "description" not in local else self._any_of([found], local)
+            return found if found is None or "description" not in local else self._build_union([found], local)
         inside = Location(reference_path(reference), at.level + recursive, at.depth)
         most = self._rounds if self._dialect.recursion is not None else MERGED_ROUNDS
         if inside.level > most:
@@ -457,7 +456,7 @@ class Compiler:
         self._lose(Location(), f"recursion is cut after {self._rounds} levels; deeper values cannot be returned")
         return None
 
-    # The report
+    # Report
 
     def _lose(self, at: Location, what: str) -> None:
         self.lost.setdefault(f"{at.path or '/'}: {what}")
@@ -469,7 +468,7 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class _Loser:
-    """Reports what merging could not keep."""
+    """Callback that reports keywords lost in a merge."""
 
     compiler: Compiler
     at: Location

@@ -1,4 +1,4 @@
-"""Which part of JSON schema a vendor enforces, as data. Each wire format declares its own."""
+"""Schema dialects of vendors, and building blocks of compiled schemas."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ _PRIMITIVES = frozenset(("string", "integer", "number", "boolean"))
 
 @dataclass(frozen=True, slots=True)
 class SchemaDialect:
-    """One vendor's subset. Types, properties, items, anyOf, titles and descriptions are in all of them."""
+    """Subset of JSON schema that a vendor enforces, beyond types, properties, items, anyOf and descriptions."""
 
     name: str
     enforced: Mapping[str, frozenset[str]]
-    """Keywords beyond the common ones, by the type they belong to."""
+    """Additionally enforced keywords by type."""
     formats: frozenset[str]
     literals: frozenset[str] = _PRIMITIVES
-    """Types of values that may stand in enum; others are written as text, and read back."""
+    """Types allowed in enum; other values are sent as strings and restored."""
     const: bool = True
-    """Without it, a constant is an enum of one."""
+    """Supports const; otherwise a constant is an enum with one value."""
     closed: bool = True
-    """Objects must say additionalProperties: false, so there are no maps."""
+    """Requires additionalProperties: false, so maps are not supported."""
     all_required: bool = False
-    """Every property must be required; null stands for one that is left out."""
+    """Requires all properties; null stands for a missing optional property."""
     references: bool = True
     recursion: int | None = None
-    """How many rounds a recursive schema is written out; None where it may refer to itself."""
+    """Number of levels to expand a recursive schema; None if recursive references are supported."""
     tuples: bool = False
-    """Takes prefixItems."""
+    """Supports prefixItems."""
     anything: bool = False
-    """Takes a schema that says nothing."""
+    """Supports the empty schema."""
     object_root: bool = True
     min_items: int | None = None
-    """The largest minItems that is enforced."""
+    """Largest enforced minItems."""
     ordering: bool = False
-    """Wants to be told the order of properties."""
+    """Needs propertyOrdering."""
     loose: bool = False
-    """Takes any other schema, too, as advice to the model."""
+    """Accepts schemas that it does not enforce."""
     most_nodes: int = 20_000
     most_properties: int | None = None
     most_optional: int | None = None
@@ -53,7 +53,7 @@ class SchemaDialect:
 
 
 WRAPPER = "value"
-"""The property that holds an answer which is no object, where a vendor wants one."""
+"""Name of the property that wraps a value where a vendor requires an object."""
 
 LIMITS: dict[str, tuple[str, ...]] = {
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -65,7 +65,7 @@ LIMITS["integer"] = LIMITS["number"]
 LIMITS_OF_ALL = ("not", "if")
 SAY_NOTHING = {"minLength": 0, "minItems": 0, "minProperties": 0, "uniqueItems": False}
 UNUSUAL_PATTERN = re.compile(r"\(\?(?!:)|\\[1-9bBkpP]")
-"""Lookarounds, named groups and backreferences: constrained decoding has none of them."""
+"""Lookarounds, named groups and backreferences, which constrained decoding does not support."""
 
 Node = dict[str, Any]
 
@@ -74,15 +74,15 @@ INCLUSIVE = {"exclusiveMinimum": ("minimum", 1), "exclusiveMaximum": ("maximum",
 
 
 class Location(NamedTuple):
-    """Where the compiler is: in the caller's schema, and in the result."""
+    """Position of the compiler in the schema."""
 
     path: str = ""
     level: int = 0
-    """How many references to something recursive lead here."""
+    """Number of recursive references on the way here."""
     depth: int = 0
-    """How many objects are around."""
+    """Number of enclosing objects."""
     optional: bool = False
-    """Whether it is a property that may be left out."""
+    """Whether this is an optional property."""
 
     def below(self, *steps: str | int) -> Location:
         escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
@@ -90,17 +90,17 @@ class Location(NamedTuple):
 
 
 def wrap_value(schema: Mapping[str, Any]) -> Node:
-    """An object that holds the value."""
+    """Return the schema of an object that holds the value."""
     return {"type": "object", "properties": {WRAPPER: schema}, "required": [WRAPPER], "additionalProperties": False}
 
 
 def unwrap_value(value: Any) -> Any:
-    """What an answer to a wrapped schema holds; one that came without its wrapper is taken as it is."""
+    """Return the wrapped value, or the value itself if it is not wrapped."""
     return value[WRAPPER] if isinstance(value, Mapping) and value.keys() == {WRAPPER} else value
 
 
 def literal_text(value: Any) -> str:
-    """How a listed value is written where only text may be listed."""
+    """Return the string form of a literal, where only strings are allowed."""
     return value if isinstance(value, str) else to_json(value).decode()
 
 
@@ -108,10 +108,10 @@ def read_labels(schema: Mapping[str, Any]) -> Node:
     return {key: schema[key] for key in ("title", "description") if isinstance(schema.get(key), str)}
 
 
-def add_labels(node: Node, said: Mapping[str, Any]) -> Node:
-    """The node by these names. What it says itself may be a limit, so it stays beside what is said of it."""
-    words = dict.fromkeys(text for text in (said.get("description"), node.get("description")) if text)
-    return {**node, **said, **({"description": "\n\n".join(words)} if words else {})}
+def add_labels(node: Node, labels: Mapping[str, Any]) -> Node:
+    """Add a title and description to a node, in front of its own description, which may hold limits."""
+    words = dict.fromkeys(text for text in (labels.get("description"), node.get("description")) if text)
+    return {**node, **labels, **({"description": "\n\n".join(words)} if words else {})}
 
 
 def encode_literals(values: list[Any], *, single: bool) -> Node:
@@ -127,21 +127,21 @@ def make_nullable(node: Node) -> Node:
     return node if {"type": "null"} in variants else {**node, "anyOf": [*variants, {"type": "null"}]}
 
 
-def describe_limits(node: Node, unsaid: Mapping[str, Any]) -> Node:
-    """What is not enforced is said to the model, which may well heed it."""
-    if not unsaid:
+def describe_limits(node: Node, unenforced: Mapping[str, Any]) -> Node:
+    """Describe limits that are not enforced, for the model."""
+    if not unenforced:
         return node
-    wishes = "; ".join(f"{keyword}: {to_json(value).decode()}" for keyword, value in unsaid.items())
-    return {**node, "description": f"{node['description']}\n\n{wishes}" if node.get("description") else wishes}
+    limits = "; ".join(f"{keyword}: {to_json(value).decode()}" for keyword, value in unenforced.items())
+    return {**node, "description": f"{node['description']}\n\n{limits}" if node.get("description") else limits}
 
 
 def reference_path(reference: str) -> str:
-    """Where a reference points, as reports name places."""
+    """Return the path that a local reference points to."""
     return reference.removeprefix("#").rstrip("/")
 
 
 def create_validator(schema: Any) -> Any:
-    """A validator of jsonschema, by the draft that the schema names. Its own would open addresses it refers to."""
+    """Create a jsonschema validator for the schema's draft, which never fetches remote references."""
     import jsonschema
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
@@ -150,7 +150,7 @@ def create_validator(schema: Any) -> Any:
 
 
 def is_valid(value: Any, validator: Any) -> bool:
-    """Whether it does; also if that cannot be told, as with a pattern in another dialect of regular expressions."""
+    """Whether the value is valid; also True if that cannot be decided, as with unsupported regular expressions."""
     from referencing.exceptions import Unresolvable
 
     try:

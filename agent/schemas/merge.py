@@ -1,7 +1,6 @@
-"""Two schemas that both have to hold, written as one. No vendor enforces allOf, and a $ref may not have company.
+"""Merge two schemas into one that requires both, because vendors support neither allOf nor keywords beside $ref.
 
-Only the top level is merged; below, both are put into an allOf again, to be merged when it is their turn. That keeps
-recursive schemas finite.
+Only the top level is merged; nested schemas are combined with allOf and merged later, which keeps recursion finite.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .reader import ANNOTATIONS, BOOKKEEPING, literals_of, same
+from .reader import ANNOTATIONS, BOOKKEEPING, is_equal, literals_of
 
 _LARGER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
 _SMALLER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains")
@@ -18,16 +17,16 @@ _MOST_VARIANTS = 64
 
 
 class CannotMerge(ValueError):
-    """Two schemas that are not one schema."""
+    """The schemas cannot be merged."""
 
 
 def conjoin(first: Any, second: Any, lose: Callable[[str], None]) -> Any:
-    """A schema for what fits both; where they merely say something, the first has the word.
+    """Merge two schemas; annotations of the first take precedence.
 
     Args:
-        first: A schema without references of its own at the top.
-        second: Another.
-        lose: Told the keywords that could not be kept.
+        first: A schema without a top-level reference.
+        second: Another one.
+        lose: Called with each keyword that cannot be kept.
     """
     if first is True or first == {}:
         return second
@@ -42,7 +41,7 @@ def conjoin(first: Any, second: Any, lose: Callable[[str], None]) -> Any:
         if key not in merged:
             merged[key] = value
         elif key not in ANNOTATIONS:
-            merged[key] = _both(key, merged[key], value, lose)
+            merged[key] = _merge_keyword(key, merged[key], value, lose)
     try:
         for merge in (_types, _literals, _objects, _arrays):
             merge(first, second, merged)
@@ -53,7 +52,7 @@ def conjoin(first: Any, second: Any, lose: Callable[[str], None]) -> Any:
 
 
 class _Contradiction(Exception):
-    """Nothing fits both."""
+    """No value satisfies both schemas."""
 
 
 _OBJECT_KEYS = ("properties", "required", "additionalProperties", "patternProperties")
@@ -61,7 +60,7 @@ _ARRAY_KEYS = ("items", "prefixItems")
 _TOGETHER = frozenset(("type", "enum", "const", *_OBJECT_KEYS, *_ARRAY_KEYS, "anyOf", "oneOf", "allOf"))
 
 
-def _both(key: str, one: Any, other: Any, lose: Callable[[str], None]) -> Any:
+def _merge_keyword(key: str, one: Any, other: Any, lose: Callable[[str], None]) -> Any:
     if key in _LARGER:
         return max(one, other)
     if key in _SMALLER:
@@ -70,7 +69,7 @@ def _both(key: str, one: Any, other: Any, lose: Callable[[str], None]) -> Any:
         return one or other
     if key == "multipleOf" and isinstance(one, int) and isinstance(other, int):
         return math.lcm(one, other)
-    if not same(one, other):
+    if not is_equal(one, other):
         lose(key)
     return one
 
@@ -96,7 +95,7 @@ def _literals(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[
     given = [allowed for schema in (first, second) for allowed in literals_of(schema)]
     if not given:
         return
-    kept = [value for value in given[0] if all(any(same(value, one) for one in other) for other in given[1:])]
+    kept = [value for value in given[0] if all(any(is_equal(value, one) for one in other) for other in given[1:])]
     if not kept:
         raise _Contradiction
     merged["enum"] = kept
@@ -110,35 +109,35 @@ def _objects(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[s
             if name in properties:
                 continue
             elsewhere = (other.get("properties") or {}).get(name, _rest_of(other))
-            properties[name] = _all_of(schema, elsewhere)
+            properties[name] = _combine(schema, elsewhere)
     if properties or "properties" in first or "properties" in second:
         merged["properties"] = properties
     if required:
         merged["required"] = required
     rests = [schema["additionalProperties"] for schema in (first, second) if "additionalProperties" in schema]
     if rests:
-        merged["additionalProperties"] = rests[0] if len(rests) == 1 else _all_of(*rests)
+        merged["additionalProperties"] = rests[0] if len(rests) == 1 else _combine(*rests)
     patterns = [schema["patternProperties"] for schema in (first, second) if schema.get("patternProperties")]
     if patterns:
         joined = dict(patterns[0])
         for pattern, schema in (patterns[1] if len(patterns) == 2 else {}).items():
-            joined[pattern] = _all_of(joined[pattern], schema) if pattern in joined else schema
+            joined[pattern] = _combine(joined[pattern], schema) if pattern in joined else schema
         merged["patternProperties"] = joined
 
 
 def _rest_of(schema: Mapping[str, Any]) -> Any:
-    """What a schema says of a property that it does not name."""
+    """Return the schema of properties that are not named."""
     return True if schema.get("patternProperties") else schema.get("additionalProperties", True)
 
 
-def _all_of(one: Any, other: Any) -> Any:
+def _combine(one: Any, other: Any) -> Any:
     if one is True or one == {}:
         return other
     if other is True or other == {}:
         return one
     if one is False or other is False:
         return False
-    return one if one == other and same(one, other) else {"allOf": [one, other]}
+    return one if one == other and is_equal(one, other) else {"allOf": [one, other]}
 
 
 def _arrays(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any]) -> None:
@@ -149,25 +148,25 @@ def _arrays(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[st
     for key in _ARRAY_KEYS:
         given = [schema[key] for schema in (first, second) if key in schema]
         if given:
-            merged[key] = given[0] if len(given) == 1 else _all_of(*given)
+            merged[key] = given[0] if len(given) == 1 else _combine(*given)
 
 
 def _unions(
     first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any], lose: Callable[[str], None]
 ) -> None:
-    """Several unions are one: of all ways to choose from each."""
+    """Combine several unions into one with all combinations."""
     keys = [(schema, key) for schema in (first, second) for key in ("anyOf", "oneOf") if schema.get(key)]
     unions = [schema[key] for schema, key in keys]
     if len(unions) == 1:
         merged[keys[0][1]] = unions[0]
     elif unions:
         if any(key == "oneOf" for _, key in keys):
-            lose("oneOf")  # that only one fits
+            lose("oneOf")
         ways: list[Any] = list(unions[0])
         for union in unions[1:]:
             if len(ways) * len(union) > _MOST_VARIANTS:
                 raise CannotMerge("unions in allOf with too many combinations")
-            ways = [both for one in ways for other in union if (both := _all_of(one, other)) is not False]
+            ways = [both for one in ways for other in union if (both := _combine(one, other)) is not False]
         if not ways:
             raise _Contradiction
         merged["anyOf"] = ways

@@ -1,4 +1,4 @@
-"""Finding one's way in a JSON schema: where its parts are, what references mean, which lead back to themselves."""
+"""Read JSON schemas: subschemas, references, types and literals; and restore output of compiled schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_NAME = ("properties", "patternProperties", "dependentSchemas")
 ANNOTATIONS = frozenset(
     ("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "discriminator")
 )
-"""Say something about a value without restricting it. A discriminator only helps to find the variant."""
+"""Keywords that do not restrict values."""
 BOOKKEEPING = frozenset(
     ("$defs", "definitions", "$schema", "$id", "$comment", "$anchor", "$vocabulary", "$dynamicAnchor")
 )
@@ -31,7 +31,7 @@ _SHAPES: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(
         (*_SIZES, "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), (int, float)
     ),
-    # Null is written for these where others leave them out.
+    # Some generators write null for these instead of omitting them.
     **dict.fromkeys(("required", *OF_MANY), (list, NoneType)),
     **dict.fromkeys((*BY_NAME, "$defs", "definitions"), (dict, NoneType)),
     "type": (str, list, NoneType),
@@ -39,11 +39,11 @@ _SHAPES: Mapping[str, type | tuple[type, ...]] = {
 
 
 class Unresolvable(ValueError):
-    """A reference that leads nowhere, or out of the schema."""
+    """The reference points outside the schema or to nothing."""
 
 
 def parts(schema: Any) -> Iterator[Any]:
-    """The schemas directly inside one, definitions aside."""
+    """Iterate over the direct subschemas, without definitions."""
     if not isinstance(schema, Mapping):
         return
     for key in (*OF_ONE, *OF_ONE_RARELY):
@@ -57,19 +57,19 @@ def parts(schema: Any) -> Iterator[Any]:
 
 
 def find_schema_error(root: Any) -> str | None:
-    """Where something is no JSON schema, so that nobody can say what it means; None if it is one."""
+    """Return the first structural error of a schema, or None."""
     waiting: list[tuple[str, Any]] = [("", root)]
     while waiting:
         path, schema = waiting.pop()
         if schema is None or isinstance(schema, bool):
             continue
         if not isinstance(schema, Mapping):
-            return f"{path or '/'} is no schema"
+            return f"{path or '/'} is not a schema"
         for key, value in schema.items():
             if key in _SHAPES and not isinstance(value, _SHAPES[key]):
                 return f"{path}/{key} has a value of the wrong type"
             if key in ("type", "required") and not all(isinstance(word, str) for word in value or ()):
-                return f"{path}/{key} lists something that is no text"
+                return f"{path}/{key} must contain strings only"
             if key in (*BY_NAME, "$defs", "definitions"):
                 waiting.extend((f"{path}/{key}/{name}", inside) for name, inside in (value or {}).items())
             elif key in OF_MANY or (key == "items" and isinstance(value, list)):
@@ -80,7 +80,7 @@ def find_schema_error(root: Any) -> str | None:
 
 
 def find_dangling_reference(root: Any) -> str | None:
-    """A reference that is used and leads nowhere; None if there is none. The drafts themselves are always there."""
+    """Return the first used reference that cannot be resolved, or None. The drafts themselves always resolve."""
     seen: set[str] = set()
     waiting = list(_references_in(root))
     while waiting:
@@ -95,8 +95,8 @@ def find_dangling_reference(root: Any) -> str | None:
     return None
 
 
-def with_limits_as_numbers(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Until draft 4, and in OpenAPI 3.0, a flag beside a limit said that the limit itself is excluded."""
+def normalize_limits(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Convert boolean exclusiveMinimum and exclusiveMaximum (draft 4, OpenAPI 3.0) to numbers."""
     for flag, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(excluded := schema.get(flag), bool):
             said = {key: value for key, value in schema.items() if key != flag}
@@ -107,15 +107,15 @@ def with_limits_as_numbers(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def resolve(reference: str, root: Any) -> Any:
-    """What a reference points at."""
+    """Return the target of a local reference."""
     if not reference.startswith("#") or (reference[1:] and not reference.startswith("#/")):
-        raise Unresolvable(f"the reference {reference!r} leads out of the schema")
+        raise Unresolvable(f"the reference {reference!r} points outside the schema")
     found = root
     for step in pointer_steps(reference):
         try:
             found = found[int(step)] if isinstance(found, list) else found[step]
         except (KeyError, IndexError, ValueError, TypeError):
-            raise Unresolvable(f"the reference {reference!r} leads nowhere") from None
+            raise Unresolvable(f"the reference {reference!r} points to nothing") from None
     return found
 
 
@@ -126,7 +126,7 @@ def pointer_steps(reference: str) -> list[str]:
 
 
 def recursive_references(root: Any) -> frozenset[str]:
-    """The references from whose target one can come back to them."""
+    """Return the references whose target contains them again."""
     leads_to: dict[str, set[str]] = {}
     waiting = list(_references_in(root))
     while waiting:
@@ -139,7 +139,7 @@ def recursive_references(root: Any) -> frozenset[str]:
             found = set()
         leads_to[reference] = found
         waiting.extend(found)
-    return frozenset(reference for reference in leads_to if _comes_back(reference, leads_to))
+    return frozenset(reference for reference in leads_to if _is_recursive(reference, leads_to))
 
 
 def _references_in(schema: Any) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _references_in(schema: Any) -> Iterator[str]:
         waiting.extend(parts(current))
 
 
-def _comes_back(reference: str, leads_to: Mapping[str, set[str]]) -> bool:
+def _is_recursive(reference: str, leads_to: Mapping[str, set[str]]) -> bool:
     seen: set[str] = set()
     waiting = list(leads_to[reference])
     while waiting:
@@ -165,7 +165,7 @@ def _comes_back(reference: str, leads_to: Mapping[str, set[str]]) -> bool:
 
 
 def json_type(value: Any) -> str:
-    """The name JSON schema has for the type of a value."""
+    """Return the JSON schema type of a value."""
     match value:
         case None:
             return "null"
@@ -183,14 +183,14 @@ def json_type(value: Any) -> str:
             return "object"
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equality as JSON schema has it: 1 is 1.0, but neither is true."""
+def is_equal(one: Any, other: Any) -> bool:
+    """Compare as JSON schema does: 1 equals 1.0, but not true."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(is_equal, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(is_equal(one[key], other[key]) for key in one)
     return bool(one == other)
 
 
@@ -204,7 +204,7 @@ _TYPE_OF_KEYWORD = {
 
 
 def types_of(schema: Mapping[str, Any]) -> list[str]:
-    """The types a schema admits as it says; else those its keywords are about; none if it does not say."""
+    """Return the types of a schema: declared ones, else those implied by its keywords."""
     named = schema.get("type")
     if isinstance(named, str):
         return [named]
@@ -217,26 +217,26 @@ def types_of(schema: Mapping[str, Any]) -> list[str]:
 
 
 def literals_of(schema: Mapping[str, Any]) -> list[list[Any]]:
-    """The lists of values that a schema admits, each of which must hold."""
+    """Return the lists of allowed values (const, enum); a value must be in each."""
     constant = [[schema["const"]]] if "const" in schema else []
     return [*constant, *([list(schema["enum"])] if "enum" in schema else [])]
 
 
 def evidently_disjoint(schemas: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether no value can fit two of them: by type, or by a required property that each gives other values."""
+    """Whether no value can match two of the schemas, judged by types or discriminator properties."""
     kinds = [kind for schema in schemas for kind in (types_of(schema) or ("any",))]
     if "any" not in kinds and len(set(kinds)) == len(kinds) and not {"integer", "number"} <= set(kinds):
         return True
     tags = [_tags(schema) for schema in schemas]
     for name in set.intersection(*(set(tagged) for tagged in tags)) if tags else ():
         values = [value for tagged in tags for value in tagged[name]]
-        if not any(same(one, other) for position, one in enumerate(values) for other in values[:position]):
+        if not any(is_equal(one, other) for position, one in enumerate(values) for other in values[:position]):
             return True
     return False
 
 
 def _tags(schema: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The required properties whose values are listed."""
+    """Return the required properties with literal values."""
     return {
         name: literals_of(property)[0]
         for name, property in (schema.get("properties") or {}).items()
@@ -248,7 +248,7 @@ _DEEPEST = 200
 
 
 class Restorer:
-    """Undoes what compiling one schema did."""
+    """Converts output of a compiled schema back to the original schema."""
 
     def __init__(self, original: Any, *, wrapped: bool, altered: bool) -> None:
         self._original = original
@@ -259,7 +259,7 @@ class Restorer:
     def _validator(self) -> Any:
         return create_validator(self._original)
 
-    def restored(self, value: Any) -> Any:
+    def restore(self, value: Any) -> Any:
         if self.wrapped:
             value = unwrap_value(value)
         return self._walk(value, self._original, 0) if self._altered else value
@@ -278,7 +278,7 @@ class Restorer:
             if schema.get(key):
                 value = self._walk_union(value, schema, key, depth + 1)
         if isinstance(value, str):
-            return _listed(value, schema)
+            return _restore_literal(value, schema)
         if isinstance(value, dict):
             return self._walk_object(value, schema, depth + 1)
         if isinstance(value, list):
@@ -287,20 +287,20 @@ class Restorer:
 
     def _walk_union(self, value: Any, schema: Mapping[str, Any], key: str, depth: int) -> Any:
         possible = [variant for variant in schema[key] if not _contradicts(value, self._target(variant))]
-        if len(possible) == 1:  # the common case; trying them all takes exponential time in recursive unions
+        if len(possible) == 1:  # trying all variants takes exponential time in recursive unions
             return self._walk(value, possible[0], depth)
         fitting: list[Any] = []
-        for variant in sorted(possible, key=lambda variant: _strangers(value, self._target(variant))):
+        for variant in sorted(possible, key=lambda variant: _count_unknown_properties(value, self._target(variant))):
             candidate = self._walk(value, variant, depth)
             if self._fits(candidate, variant):
-                # A variant may leave to the schema around it what type it is of, and then fit texts, too.
+                # The type may be declared outside the union.
                 if not isinstance(candidate, str) or self._fits(candidate, schema):
                     return candidate
                 fitting.append(candidate)
         return fitting[0] if fitting else value
 
     def _target(self, schema: Any) -> Mapping[str, Any]:
-        """What a reference means; nothing if that cannot be said."""
+        """Follow a chain of references; {} if it cannot be resolved."""
         for _ in range(_DEEPEST):
             if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
                 break
@@ -338,16 +338,16 @@ class Restorer:
         return is_valid(value, self._validator.evolve(schema=schema))
 
 
-def _strangers(value: Any, variant: Mapping[str, Any]) -> int:
-    """How many properties of a value a variant does not name: the fewer, the likelier it is the one meant."""
+def _count_unknown_properties(value: Any, variant: Mapping[str, Any]) -> int:
+    """Count the properties that a variant does not name; the best match has the fewest."""
     if not isinstance(value, dict) or "properties" not in variant:
         return 0
     return sum(name not in variant["properties"] for name in value)
 
 
 def _contradicts(value: Any, variant: Mapping[str, Any]) -> bool:
-    """Whether a value is evidently none of a variant's: by its type, or by a listed value such as a tag."""
-    if not isinstance(value, str):  # text may stand for anything that is listed
+    """Whether a value cannot match a variant, judged by type or literal properties."""
+    if not isinstance(value, str):  # a string may stand for any literal
         types = types_of(variant) if "type" in variant else []
         kind = json_type(value)
         if types and kind not in types and not (kind == "integer" and "number" in types):
@@ -357,18 +357,18 @@ def _contradicts(value: Any, variant: Mapping[str, Any]) -> bool:
     return any(
         not _is_listed(value[name], literals_of(property)[0])
         for name, property in (variant.get("properties") or {}).items()
-        # Null may stand for a property that was left out.
+        # Null may stand for a missing property.
         if value.get(name) is not None and isinstance(property, Mapping) and literals_of(property)
     )
 
 
 def _is_listed(value: Any, values: Sequence[Any]) -> bool:
-    return any(same(value, other) or literal_text(other) == value for other in values)
+    return any(is_equal(value, other) or literal_text(other) == value for other in values)
 
 
-def _listed(text: str, schema: Mapping[str, Any]) -> Any:
-    """The listed value that a text stands for."""
+def _restore_literal(text: str, schema: Mapping[str, Any]) -> Any:
+    """Return the literal that a string stands for."""
     for values in literals_of(schema)[:1]:
-        if not any(same(text, value) for value in values):
+        if not any(is_equal(text, value) for value in values):
             return next((value for value in values if value is not None and literal_text(value) == text), text)
     return text

@@ -141,7 +141,7 @@ def test_one_of_becomes_any_of(dialect: str) -> None:
     assert node == {"anyOf": [{"type": "string"}, {"type": "integer"}]}
     assert compiled.lost == ()
     _, compiled = one({"oneOf": [{"type": "integer"}, {"type": "number"}]}, dialect)
-    assert compiled.lost == ("/properties/x: oneOf is enforced as anyOf: more than one may fit",)
+    assert compiled.lost == ("/properties/x: oneOf is enforced as anyOf: several variants can match",)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -236,7 +236,7 @@ def test_maps_cannot_be_enforced_where_objects_are_closed(rest: Any) -> None:
         compiled = compile_schema(schema, dialect)
         assert not compiled.strict
         assert compiled.schema == schema
-        assert compiled.lost == ("/: an object with properties of any name, so the schema is not enforced",)
+        assert compiled.lost == ("/: an object with arbitrary property names, so the schema is not enforced",)
     assert compile_schema(schema, "openai").sendable
     assert not compile_schema(schema, "anthropic").sendable
     assert compile_schema(schema, "gemini").schema == schema
@@ -249,7 +249,7 @@ def test_an_object_that_names_properties_and_allows_more_is_closed_with_a_note()
 
     compiled = compile_schema(Open.model_json_schema(), "openai")
     assert compiled.strict
-    assert compiled.lost == ("/: other properties than the named ones cannot be answered",)
+    assert compiled.lost == ("/: additional properties cannot be returned",)
 
 
 def test_an_object_without_properties_that_says_so_is_empty() -> None:
@@ -261,7 +261,7 @@ def test_an_object_without_properties_that_says_so_is_empty() -> None:
 def test_properties_that_are_only_required_may_be_anything() -> None:
     assert not compile_schema({"type": "object", "properties": {}, "required": ["a"]}, "openai").strict
     closed = {"type": "object", "properties": {}, "required": ["a"], "additionalProperties": False}
-    assert compile_schema(closed, "gemini").lost == ("/: nothing can fit this schema, so the schema is not enforced",)
+    assert compile_schema(closed, "gemini").lost == ("/: no value is valid, so the schema is not enforced",)
 
 
 def test_the_order_of_properties_is_told_where_it_is_asked_for() -> None:
@@ -448,7 +448,7 @@ def test_too_much_for_strict_mode_is_not_strict() -> None:
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(11):
         deep = {"type": "object", "properties": {"a": deep}, "required": ["a"]}
-    assert "10 deep" in compile_schema(deep, "openai").lost[0]
+    assert "deeper than 10 levels" in compile_schema(deep, "openai").lost[0]
     assert compile_schema(deep, "gemini").strict
 
 

@@ -38,7 +38,7 @@ def around(schema: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_no_json_schema_is_the_callers_mistake(schema: dict[str, Any], place: str, dialect: str) -> None:
-    with pytest.raises(errors.ConfigurationError, match="not a JSON schema") as caught:
+    with pytest.raises(errors.ConfigurationError, match="Invalid JSON schema") as caught:
         compile_schema(schema, dialect)
     assert place in caught.value.message
 
