@@ -100,7 +100,7 @@ def test_a_schema_that_the_vendor_does_not_take_goes_through_a_tool() -> None:
     plan = plan_output(provider, request)
     assert plan.mode == "tool"
     assert plan.request.tools[-1].strict is None  # type: ignore[union-attr]
-    with pytest.raises(errors.UnsupportedFeatureError, match="any name") as caught:
+    with pytest.raises(errors.UnsupportedFeatureError, match="arbitrary property names") as caught:
         plan_output(provider, request.model_copy(update={"output_mode": "native"}))
     assert caught.value.field == "output_mode"
 

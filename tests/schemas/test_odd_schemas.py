@@ -25,7 +25,7 @@ def around(schema: Any) -> dict[str, Any]:
         (around("string"), "/properties/x is"),
         (around({"type": "string", "required": True}), "/properties/x/required has"),
         (around({"type": "object", "properties": ["a"]}), "/properties/x/properties has"),
-        (around({"type": ["string", {"a": 1}]}), "/properties/x/type lists"),
+        (around({"type": ["string", {"a": 1}]}), "/properties/x/type must contain"),
         (around({"enum": "abc"}), "/properties/x/enum has"),
         (around({"anyOf": {"type": "string"}}), "/properties/x/anyOf has"),
         (around({"allOf": ["x"]}), "/properties/x/allOf/0 is"),
