@@ -27,7 +27,7 @@ from .models import facts
 from .models.lookup import restrict_capabilities
 from .models.token_estimates import TokenCount, estimate_prompt
 from .providers import Provider, load_provider, provider_for_client
-from .routing.limits import retry_budget
+from .routing.limits import make_retry_budget
 from .types import (
     AgentConfig,
     AgentRequest,
@@ -130,7 +130,7 @@ class Agent(Client):
         self._client = client
         self._brought_transport = transport if client is None else transports.for_sdk_client(client)
         self._provider: Provider | None = None
-        self._retries = retry_budget(self.retry.budget)
+        self._retries = make_retry_budget(self.retry.budget)
         self._calls: dict[bool, Call] = {}
         if client is not None:
             _ = self.provider  # needs no key, so whatever does not go together is found out now

@@ -1,6 +1,6 @@
-"""Routing: `Router`, its flow, strategies, and the state that it keeps about targets.
+"""Routing: `Router`, its flow, strategies, and the state of its targets.
 
-`router` reads settings and composes the flow in `flow` and `hedging`. `state` decides for one request, with `filters`,
-`strategies` and `failure_policy`. `health`, `limits`, `budgets`, `timings` and `memory` hold what is kept between
+`router` reads settings and composes the call in `flow`. `state` makes the decisions for one request, with
+`request_profile`, `strategies` and `failure_policy`. `health` and `limits` hold the state of `targets` between
 requests. They take the time as an argument, so that simulations run the same code.
 """

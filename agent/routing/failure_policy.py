@@ -1,4 +1,4 @@
-"""Failure policy: what may follow a failure, whether the target is to blame, and how long it rests."""
+"""Failure policy: the next step after a failure, the circuit breaker's outcome, and cooldowns."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from .. import errors
 from ..types import RetryConfig
 from .targets import Target
 
-QUOTA_PAUSE = 300.0
-"""Cooldown of a key without credit, if the vendor names no time."""
-RATE_PAUSE = 1.0
-"""Cooldown after a rate limit error, if the vendor names no time."""
-SLOW = 5.0
-"""Seconds after which a target is blamed for a passed deadline, if its response time is unknown."""
+QUOTA_COOLDOWN = 300.0
+"""Cooldown in seconds of a key without credit, if the vendor sends no hint."""
+RATE_LIMIT_COOLDOWN = 1.0
+"""Cooldown in seconds after a rate limit error, if the vendor sends no hint."""
+SLOW_SECONDS = 5.0
+"""Seconds after which a missed deadline counts as a failure of a target with unknown response time."""
 
 
 class NextStep(Enum):
-    """What may follow a failure."""
+    """Next step after a failure."""
 
     STOP = "stop"
-    """Nothing: the error is raised."""
+    """Raise the error."""
     FALLBACK = "fallback"
-    """Other targets, but not this one."""
+    """Try other targets, but not this one."""
     RETRY = "retry"
-    """Other targets, and this one after a wait."""
+    """Try other targets, and this one after a backoff."""
 
 
 def next_step(error: errors.AgentError, retry: RetryConfig, *, reroute_filtered: bool, can_restart: bool) -> NextStep:
-    """Return what may follow a failure.
+    """Return the next step after a failure.
 
     Args:
-        reroute_filtered: Whether another target may be asked after a content filter refused the request.
-        can_restart: Whether a stream that broke after its first event may begin again.
+        reroute_filtered: Whether another target may be tried after a content filter refused the request.
+        can_restart: Whether a stream that broke after its first event may start again.
     """
     match error:
         case errors.TimeoutError(deadline=True) | errors.StreamInterrupted(deadline=True) | errors.Aborted():
@@ -43,7 +43,7 @@ def next_step(error: errors.AgentError, retry: RetryConfig, *, reroute_filtered:
         case _ if error.committed:
             return NextStep.STOP
         case errors.PoolExhaustedError():
-            return NextStep.STOP  # the overload is local
+            return NextStep.STOP  # the limit is local
         case errors.ContextLengthError():
             return NextStep.FALLBACK
         case errors.BadRequestError():
@@ -59,46 +59,46 @@ def next_step(error: errors.AgentError, retry: RetryConfig, *, reroute_filtered:
 
 
 def blames_target(error: errors.AgentError, target: Target, elapsed: float, now: float) -> bool | None:
-    """Whether the breaker counts the error as a failure of the target; None if that is unknown."""
+    """Whether the circuit breaker counts the error as a failure of the target; None if it ignores it."""
     match error:
         case errors.RateLimitError() | errors.PoolExhaustedError():
             return None
         case errors.TimeoutError(deadline=True) | errors.StreamInterrupted(deadline=True):
-            # A target that never answers must not hide behind deadlines that are shorter than its timeout.
-            usual = target.timings.patience(now, streaming=False) or target.timings.patience(now, streaming=True)
-            return True if elapsed >= (SLOW if usual is None else usual) else None
+            # Deadlines that are shorter than the timeout must not hide a target that never responds.
+            timings = target.timings
+            slow = timings.slow_threshold(now, streaming=False) or timings.slow_threshold(now, streaming=True)
+            return True if elapsed >= (SLOW_SECONDS if slow is None else slow) else None
         case errors.StreamInterrupted():
             return True
         case errors.RoutingError():
-            return None  # a nested router has its own breakers
+            return None  # a nested router has its own circuit breakers
         case _:
             return True if error.retryable else None
 
 
 def start_cooldown(error: errors.AgentError, target: Target, now: float) -> None:
-    """Start the cooldown that an error asks for, of a target or of everything behind its key."""
+    """Start the cooldown of a target, or of its API key, that follows from an error."""
     hint = error.retry_after
     match error:
         case errors.RateLimitError():
-            why = "it was asked too fast" if hint is None else f"it asked for {hint:g} s of rest"
-            target.health.cooldown.extend(now + (RATE_PAUSE if hint is None else hint), why)
+            reason = "rate limited" if hint is None else f"rate limited for {hint:g} s"
+            target.health.cooldown.extend(now + (RATE_LIMIT_COOLDOWN if hint is None else hint), reason)
         case errors.OverloadedError() if hint is not None:
-            target.health.cooldown.extend(now + hint, f"it asked for {hint:g} s of rest")
+            target.health.cooldown.extend(now + hint, f"overloaded for {hint:g} s")
         case errors.QuotaExceededError():
-            target.health.key_cooldown.extend(
-                now + (QUOTA_PAUSE if hint is None else hint), "its account is out of credit"
-            )
+            seconds = QUOTA_COOLDOWN if hint is None else hint
+            target.health.key_cooldown.extend(now + seconds, "account out of credit")
         case errors.AuthenticationError():
-            # A fetched key may be available next time; a refused key is refused again.
-            target.health.key_cooldown.extend(math.inf if hint is None else now + hint, "its key was refused")
+            # With a hint, the key could not be fetched; without, the vendor rejected it.
+            target.health.key_cooldown.extend(math.inf if hint is None else now + hint, "API key rejected")
         case errors.ModelNotFoundError():
-            target.health.cooldown.extend(math.inf, "the vendor does not know its model")
+            target.health.cooldown.extend(math.inf, "model unknown to the vendor")
         case _:
             pass
 
 
 def has_larger_window(failed: Target, other: Target) -> bool:
-    """Whether a request that was too long for one target may fit another."""
+    """Whether a request that exceeded the context window of one target may fit that of another."""
     if other.problem is not None:
-        return False  # its window is unknown
+        return False  # an unusable target has no known window
     return other.window is not None and failed.window is not None and other.window > failed.window

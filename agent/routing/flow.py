@@ -1,6 +1,6 @@
-"""Flow of a routed call: ask targets until one answers or no attempt is left.
+"""Flow of a routed call: fallback between targets, races, hedges and shadow traffic.
 
-It is a `Call` like an agent's, so the same middleware can wrap both.
+A routed call is a `Call` like that of an agent, so the same middleware can wrap both.
 """
 
 from __future__ import annotations
@@ -38,92 +38,181 @@ from .state import RouterSettings, RoutingState, Shadow, list_candidates
 from .strategies import RankedTarget
 from .targets import Admission, Target
 
-_FASTER = "another was faster"
+_CONTINUE_PROMPT = (
+    "Your answer was cut off in transmission. Continue it from exactly where it stopped: repeat nothing, and do not "
+    "mention the interruption."
+)
+_FILTER_STOP_REASONS = frozenset(("content_filter", "refusal"))
+_POLL_SECONDS = 0.05
+"""Interval for checking a target that is at its concurrency limit."""
+_LOST_RACE = "another target was faster"
 
 
-@dataclass(slots=True)
-class _Leg:
-    """One target in a race."""
+def route_call(settings: RouterSettings, *, streaming: bool) -> Call:
+    """Return a call that tries the targets of a router.
 
-    admission: Admission
-    context: Context
+    At most `retry.max_retries` attempts follow the first one, at any targets; the retry budget limits requests to
+    failing targets. Text of different attempts is never mixed silently: a broken stream is an error, or starts again
+    after a restart event.
+    """
 
-
-def send_to(target: Target, request: AgentRequest, context: Context, *, streaming: bool) -> Flow[AgentResponse]:
-    """Send a request to a target, with the target's own defaults."""
-    return (yield from target.call(streaming=streaming)(target.callee.apply_defaults(request), context))
-
-
-def race(
-    state: RoutingState, request: AgentRequest, admission: Admission, spares: list[RankedTarget]
-) -> Flow[AgentResponse | None]:
-    """Ask an admitted target as `ask_one` does, and others beside it as the settings say."""
-    racers, delay = state.settings.racers, _hedge_delay(state, admission) if spares else None
-    if racers == 1 and delay is None:
-        return (yield from ask_one(state, request, admission))
-    legs: dict[Branch, _Leg] = {}
-    response: AgentResponse
-    try:
-        yield from _start(state, request, admission, legs)
-        if racers > 1:
-            yield from _join(state, request, spares, legs, racers - 1)
+    def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+        is_outermost = context.attempt_count.value == 0
+        now = context.started if is_outermost and not context.attempts else (yield from Now())
+        random = (yield from Random()) if settings.strategy.needs_random else NO_RANDOM
+        state = RoutingState(settings, request, context, RequestProfile(request, streaming, now, random))
+        if is_outermost:
+            settings.retry_budget.deposit()
+            if settings.hedge is not None:
+                settings.hedge_budget.deposit()
+        for shadow in settings.shadows:
+            if shadow.share >= 1 or (yield from Random()) < shadow.share:
+                yield from Detach(_send_to_shadow(shadow, request), shadow.timeout)
+        partial_text = ""  # text of broken attempts that the next attempt continues
+        restart_reason: str | None = None  # set if the events emitted so far are void
+        filtered: AgentResponse | None = None
         while True:
             try:
-                news = yield from Wait(list(legs), delay)
-            except errors.TimeoutError as late:
-                _record_timeout(state, legs, late, (yield from Now()))
+                admission, alternatives = state.admit_first(now) or (yield from _admit_next(state, now))
+            except errors.AgentError as error:
+                if filtered is not None:
+                    return filtered
+                error.committed = error.committed or restart_reason is not None
                 raise
-            match news:
-                case None:
-                    delay = None
-                    if state.settings.hedges.withdraw((yield from Now())):
-                        yield from _join(state, request, spares, legs, 1)
-                case Failed(branch, error):
-                    leg = legs.pop(branch)
-                    if not isinstance(error, errors.AgentError):
-                        leg.admission.abandon()
-                        raise error
-                    step = state.record_failure(leg.admission, error, (yield from Now()), leg.context)
-                    if step is NextStep.STOP:
-                        yield from _cancel_losers(state, legs)
-                        raise error
-                    if not legs:
-                        return None
-                case Finished(branch, value):
-                    leg = legs.pop(branch)
-                    state.record_success(leg.admission, value, (yield from Now()), leg.context)
-                    yield from _cancel_losers(state, legs)
-                    response = value
-                    return response
-                case Paused(branch, rest):
-                    leg = legs.pop(branch)
-                    if leg.context.on_target is not None:
-                        leg.context.on_target(leg.admission.target.agent)
-                    yield from _cancel_losers(state, legs)
-                    legs[branch] = leg  # settled below, or abandoned at the end
-                    try:
-                        response = yield from rest
-                    except errors.AgentError as broken:
-                        step = state.record_failure(leg.admission, broken, (yield from Now()), leg.context)
-                        if step is NextStep.STOP:
-                            raise
-                        return None
-                    state.record_success(leg.admission, response, leg.context.ended, leg.context)
-                    return response
-                case Emitted():
-                    raise AssertionError("a whole answer has no events, and a stream pauses at its first")
-    finally:
-        for leg in legs.values():
-            leg.admission.abandon()
+            attempt_request = request
+            if restart_reason is not None:
+                yield Emit(_restart_events(restart_reason, partial_text))
+                if partial_text:
+                    continuation = (Message.assistant(partial_text), Message.user(_CONTINUE_PROMPT))
+                    attempt_request = request.with_messages(*continuation)
+            if settings.is_concurrent:
+                attempt = _race_targets(state, attempt_request, admission, alternatives)
+            else:
+                attempt = _try_target(state, attempt_request, admission)
+            response = yield from attempt
+            if response is None:
+                now, failure = state.failed_at, state.errors[-1]
+                if isinstance(failure, errors.StreamInterrupted):
+                    restart_reason = failure.message
+                    partial_text += _text_to_continue(state, failure)
+                continue
+            if response.stop_reason in _FILTER_STOP_REASONS and state.can_reroute_filtered(response):
+                filtered = _prepend_text(partial_text, response)
+                partial_text, restart_reason = "", "the answer was filtered" if streaming else None
+                now = yield from Now()
+                continue
+            return _prepend_text(partial_text, response) if partial_text else response
+
+    return call
 
 
-def ask_one(state: RoutingState, request: AgentRequest, admission: Admission) -> Flow[AgentResponse | None]:
-    """Ask an admitted target, and record the outcome. None if it failed and another may be asked."""
+def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[RankedTarget]]]:
+    """Admit the next target and return the alternatives. Waits if necessary; raises if there is none."""
+    start, has_paid, may_wait_for_recovery = now, False, True
+    context = state.context
+
+    def can_try(target: Target) -> bool:
+        nonlocal has_paid
+        if not state.is_charged(target):
+            return True
+        if may_wait_for_recovery and state.is_last_attempt:
+            return False  # a healthy target may recover during the wait
+        has_paid = has_paid or state.withdraw_retry(now)
+        return has_paid
+
+    def can_wait(seconds: float) -> bool:
+        return now + seconds - start <= state.settings.max_wait and now + seconds < context.deadline
+
+    while True:
+        stop_reason = state.stop_reason()
+        if stop_reason is not None:
+            raise state.routing_error(stop_reason)
+        ranked, excluded = state.rank_targets(now)
+        for index, one in enumerate(ranked):
+            if not can_try(one.target):
+                break  # healthy targets are ranked first
+            admission = state.admit(one.target, now, reason=one.reason)
+            if admission is not None:
+                return admission, ranked[index + 1 :]
+        for target in state.list_panic_targets(excluded):
+            if not can_try(target):
+                break
+            admission = state.admit(target, now, reason="no target is healthy", panic=True)
+            if admission is not None:
+                return admission, []
+        random = yield from Random()
+        if may_wait_for_recovery:
+            may_wait_for_recovery = False
+            recovery = state.recovery_wait(now, random)
+            if recovery is not None and can_wait(recovery):
+                yield from Sleep(recovery)
+                now = yield from Now()
+                context.waited = now - start
+            continue
+        waits = state.list_waits(excluded, now, random)
+        if not waits:
+            raise state.routing_error("no target is left", excluded)
+        seconds, target = waits[0]
+        if seconds == math.inf:
+            seconds = _POLL_SECONDS
+        if not can_wait(seconds):
+            raise state.routing_error(f"the next target is available in {seconds:.1f} s", excluded)
+        if not can_try(target):
+            raise state.routing_error("the retry budget is used up", excluded)
+        yield from Sleep(seconds)
+        now = yield from Now()
+        context.waited = now - start
+        if state.has_failed(target) and (admission := state.admit(target, now, reason="retry")) is not None:
+            return admission, []
+
+
+def _text_to_continue(state: RoutingState, error: errors.StreamInterrupted) -> str:
+    """Return the text that the next attempt continues. Structured output always comes from one attempt."""
+    if state.settings.on_partial != "continue" or state.request.output_schema is not None or error.partial is None:
+        return ""
+    return error.partial.text or ""
+
+
+def _restart_events(reason: str, partial_text: str) -> list[StreamEvent]:
+    """Void the events so far, and repeat the text that is continued."""
+    restart = StreamEvent.restart_event(reason)
+    return [restart, StreamEvent.text_delta(partial_text)] if partial_text else [restart]
+
+
+def _prepend_text(partial_text: str, response: AgentResponse) -> AgentResponse:
+    if not partial_text:
+        return response
+    warning = f"the first {len(partial_text)} characters come from an attempt that broke off"
+    return response.model_copy(
+        update={
+            "content": (TextContent(text=partial_text), *response.content),
+            "warnings": (*response.warnings, warning),
+        }
+    )
+
+
+def _send_to_shadow(shadow: Shadow, request: AgentRequest) -> Flow[None]:
+    """Send shadow traffic and pass on its outcome."""
+    outcome: AgentResponse | errors.AgentError
+    target = shadow.target
+    try:
+        outcome = yield from target.call(streaming=False)(target.callee.apply_defaults(request), Context())
+    except errors.AgentError as error:
+        outcome = error
+    if shadow.on_result is not None:
+        shadow.on_result(outcome)
+
+
+# Attempts, races and hedges
+
+
+def _try_target(state: RoutingState, request: AgentRequest, admission: Admission) -> Flow[AgentResponse | None]:
+    """Make one attempt and record its outcome. Returns None if it failed and another may follow."""
     context = state.context
     context.reason = admission.reason
     try:
         try:
-            response = yield from _call(state, request, admission.target, context)
+            response = yield from _start_call(state, request, admission.target, context)
         except errors.AgentError as error:
             if state.record_failure(admission, error, (yield from Now()), context) is NextStep.STOP:
                 raise
@@ -134,78 +223,161 @@ def ask_one(state: RoutingState, request: AgentRequest, admission: Admission) ->
         admission.abandon()
 
 
-def _call(state: RoutingState, request: AgentRequest, target: Target, context: Context) -> Flow[AgentResponse]:
+def _start_call(state: RoutingState, request: AgentRequest, target: Target, context: Context) -> Flow[AgentResponse]:
     if context.on_target is not None:
         context.on_target(target.agent)
-    asked = state.profile.asked(target) if request is state.request else target.callee.apply_defaults(request)
-    return target.call(streaming=state.streaming)(asked, context)
+    if request is state.request:
+        request = state.profile.request_for(target)
+    else:
+        request = target.callee.apply_defaults(request)
+    return target.call(streaming=state.streaming)(request, context)
 
 
-def _start(state: RoutingState, request: AgentRequest, admission: Admission, legs: dict[Branch, _Leg]) -> Flow[None]:
+@dataclass(slots=True)
+class _Runner:
+    """One attempt in a race."""
+
+    admission: Admission
+    context: Context
+
+
+def _race_targets(
+    state: RoutingState, request: AgentRequest, admission: Admission, alternatives: list[RankedTarget]
+) -> Flow[AgentResponse | None]:
+    """Like `_try_target`, with concurrent attempts at other targets: a race, or a hedge after a delay.
+
+    The first response wins. The other attempts are cancelled, awaited and recorded with their probable cost.
+    """
+    racers, delay = state.settings.racers, _hedge_delay(state, admission) if alternatives else None
+    if racers == 1 and delay is None:
+        return (yield from _try_target(state, request, admission))
+    runners: dict[Branch, _Runner] = {}
+    response: AgentResponse
+    try:
+        yield from _start_runner(state, request, admission, runners)
+        if racers > 1:
+            yield from _start_more(state, request, alternatives, runners, racers - 1)
+        while True:
+            try:
+                progress = yield from Wait(list(runners), delay)
+            except errors.TimeoutError as timeout:
+                _record_timeout(state, runners, timeout, (yield from Now()))
+                raise
+            match progress:
+                case None:
+                    delay = None
+                    if state.settings.hedge_budget.withdraw((yield from Now())):
+                        yield from _start_more(state, request, alternatives, runners, 1)
+                case Failed(branch, error):
+                    runner = runners.pop(branch)
+                    if not isinstance(error, errors.AgentError):
+                        runner.admission.abandon()
+                        raise error
+                    step = state.record_failure(runner.admission, error, (yield from Now()), runner.context)
+                    if step is NextStep.STOP:
+                        yield from _cancel_losers(state, runners)
+                        raise error
+                    if not runners:
+                        return None
+                case Finished(branch, value):
+                    runner = runners.pop(branch)
+                    state.record_success(runner.admission, value, (yield from Now()), runner.context)
+                    yield from _cancel_losers(state, runners)
+                    response = value
+                    return response
+                case Paused(branch, rest):
+                    runner = runners.pop(branch)
+                    if runner.context.on_target is not None:
+                        runner.context.on_target(runner.admission.target.agent)
+                    yield from _cancel_losers(state, runners)
+                    runners[branch] = runner  # settled below, or abandoned in `finally`
+                    try:
+                        response = yield from rest
+                    except errors.AgentError as error:
+                        step = state.record_failure(runner.admission, error, (yield from Now()), runner.context)
+                        if step is NextStep.STOP:
+                            raise
+                        return None
+                    state.record_success(runner.admission, response, runner.context.ended, runner.context)
+                    return response
+                case Emitted():
+                    raise AssertionError("a branch of a race emitted an event without pausing")
+    finally:
+        for runner in runners.values():
+            runner.admission.abandon()
+
+
+def _start_runner(
+    state: RoutingState, request: AgentRequest, admission: Admission, runners: dict[Branch, _Runner]
+) -> Flow[None]:
     context = state.context.branch()
     context.reason = admission.reason
     context.waited, state.context.waited = state.context.waited, None
 
-    def leg() -> Flow[AgentResponse]:  # a request that cannot be encoded fails in the branch, and the others continue
-        return (yield from _call(state, request, admission.target, context))
+    def run() -> Flow[AgentResponse]:  # a generator, so that encoding errors are raised in the branch
+        return (yield from _start_call(state, request, admission.target, context))
 
-    legs[(yield from Spawn(leg(), pause=state.streaming))] = _Leg(admission, context)
+    runners[(yield from Spawn(run(), pause=state.streaming))] = _Runner(admission, context)
 
 
-def _join(
-    state: RoutingState, request: AgentRequest, spares: list[RankedTarget], legs: dict[Branch, _Leg], most: int
+def _start_more(
+    state: RoutingState,
+    request: AgentRequest,
+    alternatives: list[RankedTarget],
+    runners: dict[Branch, _Runner],
+    most: int,
 ) -> Flow[None]:
-    """Ask more targets beside those that are being asked. After a failure, and in a hedge, only healthy ones."""
+    """Start attempts at more targets. After a failure, and in a hedge, only healthy targets are used."""
     is_race = state.settings.racers > 1
-    for one in spares:
+    for one in alternatives:
         if most == 0 or state.stop_reason() is not None:
             return
         if state.is_charged(one.target) and (state.errors or not is_race):
             continue
-        reason = "in the race" if is_race else "the first was slow"
+        reason = "in the race" if is_race else "hedge: the first target was slow"
         admission = state.admit(one.target, (yield from Now()), reason=reason)
         if admission is not None:
             most -= 1
-            yield from _start(state, request, admission, legs)
+            yield from _start_runner(state, request, admission, runners)
 
 
-def _cancel_losers(state: RoutingState, legs: dict[Branch, _Leg]) -> Flow[None]:
-    """Cancel the losers, wait for them, and record their probable cost."""
-    if not legs:
+def _cancel_losers(state: RoutingState, runners: dict[Branch, _Runner]) -> Flow[None]:
+    """Cancel the remaining attempts, wait for them, and record their probable cost."""
+    if not runners:
         return
-    yield from Cancel(list(legs))
+    yield from Cancel(list(runners))
     now = yield from Now()
-    for leg in legs.values():
-        log = leg.context.log
-        log.close(partial(_cancelled, now - state.context.started))
-        log.revise(_discarded)
+    for runner in runners.values():
+        log = runner.context.log
+        log.close(partial(_record_cancelled, now - state.context.started))
+        log.revise(_record_discarded)
         usage, cost = sum_attempts(log.finished)
-        leg.admission.cancelled(now, usage, cost)
-    legs.clear()
+        runner.admission.settle_cancelled(now, usage, cost)
+    runners.clear()
 
 
-def _cancelled(ended: float, attempt: OpenAttempt) -> Attempt:
+def _record_cancelled(ended: float, attempt: OpenAttempt) -> Attempt:
     usage, cost = attempt.estimate()
     elapsed = (ended - attempt.started) * 1000
-    return attempt.close("Cancelled", _FASTER, latency_ms=elapsed, usage=usage, cost=cost)
+    return attempt.close("Cancelled", _LOST_RACE, latency_ms=elapsed, usage=usage, cost=cost)
 
 
-def _discarded(attempt: Attempt) -> Attempt:
-    """Relabel an answer that came at the same moment as the winner's: it is paid for, and not used."""
-    if attempt.error is not None:
-        return attempt
-    return attempt.copy_with(error="Cancelled", message=_FASTER)
+def _record_discarded(attempt: Attempt) -> Attempt:
+    """Relabel a response that arrived at the same moment as the winner's. Its cost stays."""
+    return attempt if attempt.error is not None else attempt.copy_with(error="Cancelled", message=_LOST_RACE)
 
 
-def _record_timeout(state: RoutingState, legs: dict[Branch, _Leg], error: errors.TimeoutError, now: float) -> None:
-    """Record that the deadline passed while all were in flight."""
+def _record_timeout(
+    state: RoutingState, runners: dict[Branch, _Runner], error: errors.TimeoutError, now: float
+) -> None:
+    """Record that the deadline passed while all attempts were in flight."""
     ended, name = now - state.context.started, type(error).__name__
-    for leg in legs.values():
-        state.record_failure(leg.admission, error, now, leg.context)
-        leg.context.log.close(
+    for runner in runners.values():
+        state.record_failure(runner.admission, error, now, runner.context)
+        runner.context.log.close(
             lambda attempt: attempt.close(name, error.message, latency_ms=(ended - attempt.started) * 1000)
         )
-    legs.clear()
+    runners.clear()
 
 
 def _hedge_delay(state: RoutingState, admission: Admission) -> float | None:
@@ -215,184 +387,24 @@ def _hedge_delay(state: RoutingState, admission: Admission) -> float | None:
         return None
     if hedge.after is not None:
         return hedge.after
-    learned = admission.target.timings.patience(admission.started, streaming=state.streaming)
+    learned = admission.target.timings.slow_threshold(admission.started, streaming=state.streaming)
     return hedge.until_learned if learned is None else learned
 
 
-_CONTINUE = (
-    "Your answer was cut off in transmission. Continue it from exactly where it stopped: repeat nothing, and do not "
-    "mention the interruption."
-)
-_FILTERED = frozenset(("content_filter", "refusal"))
-_POLL_SECONDS = 0.05
-"""Seconds between looks at a target whose capacity depends on requests in flight."""
-
-
-def route_call(settings: RouterSettings, *, streaming: bool) -> Call:
-    """Return a call that asks the targets of a router.
-
-    At most `retry.max_retries` attempts follow the first, wherever they go; the retry budget limits requests to failing
-    targets. Text that was emitted is never silently followed by another model's: a broken stream is an error, or
-    begins again after a restart event.
-    """
-
-    def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        first = context.attempt_count.value == 0
-        now = context.started if first and not context.attempts else (yield from Now())
-        random = (yield from Random()) if settings.strategy.needs_random else NO_RANDOM
-        state = RoutingState(settings, request, context, RequestProfile(request, streaming, now, random))
-        if first:
-            settings.retries.deposit()
-            if settings.hedge is not None:
-                settings.hedges.deposit()
-        for shadow in settings.shadows:
-            if shadow.share >= 1 or (yield from Random()) < shadow.share:
-                yield from Detach(_send_to_shadow(shadow, request), shadow.seconds)
-        kept = ""  # text of broken attempts that the next one continues
-        void: str | None = None  # why the events emitted so far do not count
-        filtered: AgentResponse | None = None
-        while True:
-            try:
-                admission, spares = state.admit_first(now) or (yield from _admit_next(state, now))
-            except errors.AgentError as error:
-                if filtered is not None:
-                    return filtered
-                error.committed = error.committed or void is not None
-                raise
-            asked = request
-            if void is not None:
-                yield Emit(_restart_events(void, kept))
-                asked = _continuation(request, kept) if kept else request
-            concurrent = settings.is_concurrent
-            ask = race(state, asked, admission, spares) if concurrent else ask_one(state, asked, admission)
-            response = yield from ask
-            if response is None:
-                now, failure = state.failed_at, state.errors[-1]
-                if isinstance(failure, errors.StreamInterrupted):
-                    void = failure.message
-                    kept += _text_to_continue(state, failure)
-                continue
-            if response.stop_reason in _FILTERED and state.can_reroute_filtered(response):
-                filtered = _join_text(kept, response)
-                kept, void = "", "the answer was filtered" if streaming else None
-                now = yield from Now()
-                continue
-            return _join_text(kept, response) if kept else response
-
-    return call
-
-
-def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[RankedTarget]]]:
-    """Admit the next target, and return it with the other candidates. Waits if need be; raises if there is none."""
-    began, paid, patient = now, False, True
-    context = state.context
-
-    def may_ask(target: Target) -> bool:
-        nonlocal paid
-        if not state.is_charged(target):
-            return True
-        if patient and state.is_last_attempt:
-            return False  # a healthy target may be back in a moment
-        paid = paid or state.withdraw_retry(now)
-        return paid
-
-    def can_wait(seconds: float) -> bool:
-        return now + seconds - began <= state.settings.max_wait and now + seconds < context.deadline
-
-    while True:
-        stopped = state.stop_reason()
-        if stopped is not None:
-            raise state.exhausted(stopped)
-        ranked, excluded = state.order(now)
-        for place, one in enumerate(ranked):
-            if not may_ask(one.target):
-                break  # healthy targets come first
-            admission = state.admit(one.target, now, reason=one.reason)
-            if admission is not None:
-                return admission, ranked[place + 1 :]
-        for target in state.unhealthy_fallbacks(excluded):
-            if not may_ask(target):
-                break
-            admission = state.admit(target, now, reason="no target is healthy", panic=True)
-            if admission is not None:
-                return admission, []
-        random = yield from Random()
-        if patient:
-            patient = False
-            recovery = state.recovery_wait(now, random)
-            if recovery is not None and can_wait(recovery):
-                yield from Sleep(recovery)
-                now = yield from Now()
-                context.waited = now - began
-            continue
-        waits = state.list_waits(excluded, now, random)
-        if not waits:
-            raise state.exhausted("no target is left", excluded)
-        seconds, target = waits[0]
-        if seconds == math.inf:
-            seconds = _POLL_SECONDS
-        if not can_wait(seconds):
-            raise state.exhausted(f"the next could be asked in {seconds:.1f} s", excluded)
-        if not may_ask(target):
-            raise state.exhausted("the retry budget is used up", excluded)
-        yield from Sleep(seconds)
-        now = yield from Now()
-        context.waited = now - began
-        if state.has_failed(target) and (admission := state.admit(target, now, reason="again")) is not None:
-            return admission, []
-
-
-def _text_to_continue(state: RoutingState, error: errors.StreamInterrupted) -> str:
-    """Return the text that the next attempt continues. Output that must fit a schema comes from one attempt."""
-    if state.settings.on_partial != "continue" or state.request.output_schema is not None or error.partial is None:
-        return ""
-    return error.partial.text or ""
-
-
-def _continuation(request: AgentRequest, kept: str) -> AgentRequest:
-    return request.with_messages(Message.assistant(kept), Message.user(_CONTINUE))
-
-
-def _restart_events(why: str, kept: str) -> list[StreamEvent]:
-    """Announce that the events so far are void, and repeat the text that is continued."""
-    restart = StreamEvent.restart_event(why)
-    return [restart, StreamEvent.text_delta(kept)] if kept else [restart]
-
-
-def _join_text(kept: str, response: AgentResponse) -> AgentResponse:
-    if not kept:
-        return response
-    warning = f"the first {len(kept)} characters come from an attempt that broke off"
-    return response.model_copy(
-        update={
-            "content": (TextContent(text=kept), *response.content),
-            "warnings": (*response.warnings, warning),
-        }
-    )
-
-
-def _send_to_shadow(shadow: Shadow, request: AgentRequest) -> Flow[None]:
-    """Send a request for comparison, and pass on its outcome."""
-    outcome: AgentResponse | errors.AgentError
-    try:
-        outcome = yield from send_to(shadow.target, request, Context(), streaming=False)
-    except errors.AgentError as error:
-        outcome = error
-    if shadow.on_result is not None:
-        shadow.on_result(outcome)
+# Explanations
 
 
 class Explanation(Value, frozen=True):
     """Targets of a router, ranked or excluded for one request. Prints as a table."""
 
     candidates: tuple[Candidate, ...]
-    """Targets in the order in which they would be asked, then the excluded ones."""
+    """Ranked targets, best first, then the excluded ones."""
     needs: tuple[str, ...] = ()
     """Capabilities that the request requires."""
 
     @property
     def order(self) -> list[str]:
-        """Names of the targets that would be asked, best first."""
+        """Names of the ranked targets, best first."""
         return [one.target for one in self.candidates if one.place is not None]
 
     @property
@@ -410,5 +422,5 @@ def explain_routing(settings: RouterSettings, request: AgentRequest, *, streamin
     """Rank the targets for a request."""
     now = monotonic()
     profile = RequestProfile(request, streaming, now, NO_RANDOM)
-    ranked, excluded = RoutingState(settings, request, Context(), profile).order(now)
+    ranked, excluded = RoutingState(settings, request, Context(), profile).rank_targets(now)
     return Explanation(candidates=list_candidates(ranked, excluded, now), needs=tuple(sorted(profile.needs)))

@@ -1,7 +1,7 @@
-"""Rate limits of a target: those configured, and those that the vendor's headers report.
+"""Limits: rate limits and concurrency of a target, retry and hedge budgets, and spend limits.
 
-Windows slide: no period of 60 seconds has more requests than allowed. Tokens are estimated when a request is sent, and
-corrected by the usage of its answer.
+Rate limits are configured or reported by the vendor's headers. They use sliding windows of 60 seconds. Tokens and
+dollars are reserved with estimates before a request is sent, and corrected by the usage of its response.
 """
 
 from __future__ import annotations
@@ -24,84 +24,90 @@ if TYPE_CHECKING:
 
 WINDOW = 60.0
 _PLENTY = 20
-"""A limit is far away if this many times the request is left."""
+"""Remaining requests of this size for which no exact token count is needed."""
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
-    """One request in the window."""
+class WindowEntry:
+    """One request in the sliding window."""
 
     at: float
     tokens: int
 
 
-_UNCOUNTED = Entry(0.0, 0)
-"""Entry of requests that no window counts."""
+_UNCOUNTED = WindowEntry(0.0, 0)
+"""Entry of requests without a configured limit."""
 
 
 class RateLimiter(ForkSafe):
-    """Rate limiter of one target."""
+    """Rate and concurrency limits of one target."""
 
     __slots__ = (
-        "_entries", "_limit", "_own_unlimited", "_tokens", "_vendor_requests", "_vendor_tokens", "in_flight",
+        "_entries",
+        "_has_no_configured_limit",
+        "_limit",
+        "_tokens",
+        "_vendor_requests",
+        "_vendor_tokens",
+        "in_flight",
         "unlimited",
     )  # fmt: skip
 
     def __init__(self, limit: RateLimit) -> None:
         super().__init__()
         self._limit = limit
-        self.unlimited = self._own_unlimited = limit == RateLimit()
+        self.unlimited = self._has_no_configured_limit = limit == RateLimit()
         """Whether no limit is configured or reported."""
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[WindowEntry] = deque()
         self._tokens = 0
         self._vendor_requests: RemainingLimit | None = None
-        """Requests left according to the vendor, and until when that holds."""
+        """Remaining requests according to the vendor."""
         self._vendor_tokens: RemainingLimit | None = None
         self.in_flight = 0
 
     def wait_seconds(self, tokens: int, now: float) -> float:
-        """Seconds until another request may be sent; infinity if that depends on requests in flight."""
+        """Seconds until another request may be sent; infinity at the concurrency limit."""
         limit = self._limit
         if limit.concurrency is not None and self.in_flight >= limit.concurrency:
             return math.inf
-        wait = max(_left(self._vendor_requests, 1, now), _left(self._vendor_tokens, tokens, now))
+        wait = max(_vendor_wait(self._vendor_requests, 1, now), _vendor_wait(self._vendor_tokens, tokens, now))
         if limit.rpm is None and limit.tpm is None:
             return wait
         with self._lock:
-            self._forget(now)
-            return max(wait, self._own_wait(tokens, now))
+            self._drop_old_entries(now)
+            return max(wait, self._wait_for_window(tokens, now))
 
-    def acquire(self, tokens: int, now: float) -> Entry | None:
-        """Count a request; None if it exceeds a limit."""
+    def acquire(self, tokens: int, now: float) -> WindowEntry | None:
+        """Reserve capacity for a request; None if it would exceed a limit."""
         if self.unlimited:
             with self._lock:
                 self.in_flight += 1
             return _UNCOUNTED
         with self._lock:
-            entry = _UNCOUNTED if self._own_unlimited else self._enter(tokens, now)
+            entry = _UNCOUNTED if self._has_no_configured_limit else self._add_entry(tokens, now)
             if entry is not None:
                 self.in_flight += 1
-                _take(self._vendor_requests, 1)
-                _take(self._vendor_tokens, tokens)
+                _subtract(self._vendor_requests, 1)
+                _subtract(self._vendor_tokens, tokens)
         return entry
 
-    def _enter(self, tokens: int, now: float) -> Entry | None:
-        """Count a request within the configured limits. Call with the lock held."""
+    def _add_entry(self, tokens: int, now: float) -> WindowEntry | None:
+        """Add a request to the window; None if it would exceed a configured limit. The caller holds the lock."""
         limit = self._limit
         if limit.concurrency is not None and self.in_flight >= limit.concurrency:
             return None
         if limit.rpm is None and limit.tpm is None:
             return _UNCOUNTED
-        self._forget(now)
-        if self._own_wait(tokens, now) > 0:
+        self._drop_old_entries(now)
+        if self._wait_for_window(tokens, now) > 0:
             return None
-        entry = Entry(now, tokens)
+        entry = WindowEntry(now, tokens)
         self._entries.append(entry)
         self._tokens += tokens
         return entry
 
-    def release(self, entry: Entry, tokens: int | None) -> None:
-        """End a request, with its actual tokens if they are known."""
+    def release(self, entry: WindowEntry, tokens: int | None) -> None:
+        """Release the capacity of a finished request, and correct its tokens if they are known."""
         with self._lock:
             self.in_flight -= 1
             if tokens is not None and entry is not _UNCOUNTED:
@@ -109,8 +115,8 @@ class RateLimiter(ForkSafe):
                     self._tokens += tokens - entry.tokens
                 entry.tokens = tokens
 
-    def learn(self, requests: RemainingLimit | None, tokens: RemainingLimit | None) -> None:
-        """Update what the vendor says is left."""
+    def update_from_vendor(self, requests: RemainingLimit | None, tokens: RemainingLimit | None) -> None:
+        """Set the remaining limits that the vendor reported."""
         if requests is not None:
             self._vendor_requests = requests
             self.unlimited = False
@@ -119,70 +125,65 @@ class RateLimiter(ForkSafe):
             self.unlimited = False
 
     def has_plenty(self, tokens: int) -> bool:
-        """Whether a request of so many tokens is far from every limit."""
+        """Whether many requests of so many tokens would fit all limits."""
         requests, left = self._vendor_requests, self._vendor_tokens
         return (
-            self._own_unlimited
+            self._has_no_configured_limit
             and (requests is None or requests.left >= _PLENTY)
             and (left is None or left.left >= _PLENTY * tokens)
         )
 
     @property
     def limits_tokens(self) -> bool:
-        """Whether there is a limit on tokens."""
         return self._limit.tpm is not None or self._vendor_tokens is not None
 
-    def _own_wait(self, tokens: int, now: float) -> float:
+    def _wait_for_window(self, tokens: int, now: float) -> float:
         limit, entries = self._limit, self._entries
         wait = 0.0
         if limit.rpm is not None and len(entries) >= limit.rpm:
             wait = entries[len(entries) - limit.rpm].at + WINDOW - now
         if limit.tpm is not None:
-            # A request larger than the limit is sent alone.
-            over = self._tokens + min(tokens, limit.tpm) - limit.tpm
+            excess = self._tokens + min(tokens, limit.tpm) - limit.tpm
             for entry in entries:
-                if over <= 0:
+                if excess <= 0:
                     break
-                over -= entry.tokens
+                excess -= entry.tokens
                 wait = max(wait, entry.at + WINDOW - now)
         return wait
 
-    def _forget(self, now: float) -> None:
+    def _drop_old_entries(self, now: float) -> None:
         entries = self._entries
         while entries and entries[0].at <= now - WINDOW:
             self._tokens -= entries.popleft().tokens
 
 
-def _left(allowance: RemainingLimit | None, wanted: float, now: float) -> float:
-    if allowance is None or allowance.left >= wanted or now >= allowance.until:
+def _vendor_wait(remaining: RemainingLimit | None, amount: float, now: float) -> float:
+    if remaining is None or remaining.left >= amount or now >= remaining.until:
         return 0.0
-    return allowance.until - now
+    return remaining.until - now
 
 
-def _take(allowance: RemainingLimit | None, taken: float) -> None:
-    if allowance is not None:
-        allowance.left = max(0.0, allowance.left - taken)
+def _subtract(remaining: RemainingLimit | None, amount: float) -> None:
+    if remaining is not None:
+        remaining.left = max(0.0, remaining.left - amount)
 
 
 _ROUNDING = 1e-9
-"""Shares are added up as floats: twenty times 0.05 counts as one."""
+"""Tolerance for sums of floats: twenty times 0.05 counts as one."""
 
 
 class RequestBudget:
-    """Token bucket for extra requests: a share of the plain requests, and some per second.
-
-    The retry budget keeps an outage from becoming a storm of repeated requests. The hedge budget keeps hedged requests
-    within their share.
+    """Retry budget or hedge budget: a token bucket for extra requests.
 
     Args:
-        share: Extra requests per plain request.
-        per_second: Extra requests that time alone adds.
-        most: Largest number of extra requests that can be saved up.
-        initial: Extra requests available at first; None means `most`.
+        share: Extra requests per call.
+        per_second: Extra requests per second.
+        most: Capacity of the bucket.
+        initial: Initial number of extra requests; None means `most`.
     """
 
-    # There is no lock: an interrupt could leave one held, and every later call would hang. Tokens are taken one by one,
-    # which threads cannot do twice; concurrent deposits may add slightly more or less than they should.
+    # There is no lock, because an interrupt could leave it locked. Popping a token is atomic; concurrent deposits may
+    # add slightly more or less than they should.
 
     __slots__ = ("_at", "_most", "_part", "_per_second", "_share", "_tokens")
 
@@ -196,11 +197,11 @@ class RequestBudget:
         self._at: float | None = None
 
     def deposit(self) -> None:
-        """Record a plain request."""
+        """Add the share of one call."""
         self._add(self._share)
 
     def withdraw(self, now: float) -> bool:
-        """Take a token for an extra request; False if there is none."""
+        """Take a token for an extra request; False if the budget is used up."""
         at, self._at = self._at, now
         if at is not None and now > at:
             self._add((now - at) * self._per_second)
@@ -212,16 +213,16 @@ class RequestBudget:
 
     def _add(self, tokens: float) -> None:
         self._part += tokens
-        whole = int(self._part + _ROUNDING)
-        if whole:
-            self._part = max(0.0, self._part - whole)
-            self._tokens.extend([None] * min(whole, self._most))
+        count = int(self._part + _ROUNDING)
+        if count:
+            self._part = max(0.0, self._part - count)
+            self._tokens.extend([None] * min(count, self._most))
         if len(self._tokens) == self._most:
             self._part = 0.0
 
 
-class Unlimited(RequestBudget):
-    """A budget without a limit."""
+class UnlimitedBudget(RequestBudget):
+    """Request budget without a limit."""
 
     __slots__ = ()
 
@@ -230,19 +231,19 @@ class Unlimited(RequestBudget):
         return True
 
 
-def hedge_budget(share: float) -> RequestBudget:
-    """Budget of hedged requests: at no time more than `share` of the requests so far, and five in a row at most."""
+def make_hedge_budget(share: float) -> RequestBudget:
+    """Return a hedge budget: never more than `share` of the calls so far, with at most five saved up."""
     return RequestBudget(share=share, per_second=0.0, most=5, initial=0)
 
 
-def retry_budget(share: float | None) -> RequestBudget:
-    """The retry budget of a RetryConfig."""
-    return Unlimited() if share is None else RequestBudget(share=share)
+def make_retry_budget(share: float | None) -> RequestBudget:
+    """Return the retry budget for the `budget` of a RetryConfig."""
+    return UnlimitedBudget() if share is None else RequestBudget(share=share)
 
 
 @dataclass(slots=True)
 class _Account:
-    """Picodollars spent and reserved under one limit, for one value of its key."""
+    """Picodollars spent and reserved under one spend limit, for one value of its key."""
 
     spent: int = 0
     reserved: int = 0
@@ -251,15 +252,15 @@ class _Account:
 
 @dataclass(slots=True)
 class Reservation:
-    """Picodollars set aside for one request."""
+    """Picodollars reserved for one request."""
 
     amount: int = 0
     accounts: list[_Account] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Refusal:
-    """Spend limit that a request would exceed."""
+class SpendLimitExceeded:
+    """A spend limit that a request would exceed."""
 
     limit: SpendLimit
     left: float
@@ -269,12 +270,12 @@ class Refusal:
 
     @override
     def __str__(self) -> str:
-        whose = "" if self.limit.per is None else f" of {self.limit.per}={self.value!r}"
-        return f"only ${self.left:.6f} is left of the limit of ${self.limit.dollars:g}{whose}"
+        owner = "" if self.limit.per is None else f" of {self.limit.per}={self.value!r}"
+        return f"${self.left:.6f} is left of the limit of ${self.limit.dollars:g}{owner}"
 
 
 class SpendLedger(ForkSafe):
-    """Keeps spending within limits: reserve, then settle, so that concurrent requests cannot overspend."""
+    """Enforces spend limits by reservations, so that concurrent requests cannot overspend."""
 
     def __init__(self, limits: Sequence[SpendLimit]) -> None:
         super().__init__()
@@ -285,17 +286,17 @@ class SpendLedger(ForkSafe):
     def refuses_unpriced(self) -> bool:
         return any(limit.unpriced == "refuse" for limit in self.limits)
 
-    def refusal(self, dollars: float, metadata: Mapping[str, Any], now: float) -> Refusal | None:
-        """Return the limit that an amount would exceed; None if it can be spent."""
+    def find_exceeded(self, dollars: float, metadata: Mapping[str, Any], now: float) -> SpendLimitExceeded | None:
+        """Return the limit that an amount would exceed; None if there is none."""
         with self._lock:
-            return self._refusal(dollars, metadata, now)
+            return self._find_exceeded(dollars, metadata, now)
 
-    def reserve(self, dollars: float, metadata: Mapping[str, Any], now: float) -> Reservation | Refusal:
-        """Set an amount aside, or return the limit that it would exceed."""
+    def reserve(self, dollars: float, metadata: Mapping[str, Any], now: float) -> Reservation | SpendLimitExceeded:
+        """Reserve an amount, or return the limit that it would exceed."""
         with self._lock:
-            refusal = self._refusal(dollars, metadata, now)
-            if refusal is not None:
-                return refusal
+            exceeded = self._find_exceeded(dollars, metadata, now)
+            if exceeded is not None:
+                return exceeded
             accounts = [self._account(index, limit, metadata, now) for index, limit in enumerate(self.limits)]
             amount = to_units(dollars)
             for account in accounts:
@@ -316,14 +317,14 @@ class SpendLedger(ForkSafe):
         account = self._accounts.get((limit, _hashable(value)))
         return 0.0 if account is None else to_dollars(account.spent)
 
-    def _refusal(self, dollars: float, metadata: Mapping[str, Any], now: float) -> Refusal | None:
+    def _find_exceeded(self, dollars: float, metadata: Mapping[str, Any], now: float) -> SpendLimitExceeded | None:
         for index, limit in enumerate(self.limits):
             account = self._account(index, limit, metadata, now)
             left = to_units(limit.dollars) - account.spent - account.reserved
             if to_units(dollars) > left:
                 value = None if limit.per is None else metadata.get(limit.per)
                 seconds = None if limit.window is None else max(0.0, account.since + limit.window - now)
-                return Refusal(limit, to_dollars(max(0, left)), value, seconds)
+                return SpendLimitExceeded(limit, to_dollars(max(0, left)), value, seconds)
         return None
 
     def _account(self, index: int, limit: SpendLimit, metadata: Mapping[str, Any], now: float) -> _Account:

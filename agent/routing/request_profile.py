@@ -1,4 +1,4 @@
-"""Request profile: required capabilities, length and conversation of one request, computed on demand."""
+"""Request profile: capabilities, size and conversation of a request, and filters of targets."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ from .limits import SpendLedger
 from .targets import Target
 
 _NEED_OF_PART = {ImageContent: "vision", DocumentContent: "documents", AudioContent: "audio"}
-_MEDIA = 100_000
-"""Upper bound for the tokens of an image or document. A request with media is always measured properly."""
-_PER_MESSAGE = 100
-_PER_PART = 20
+_MEDIA_CHARACTERS = 100_000
+"""Characters counted for an image or document, so that its tokens are always estimated."""
+_MESSAGE_TOKENS = 100
+_PART_CHARACTERS = 20
 
 NO_RANDOM = 1.0
 """Value of `RequestProfile.random` for strategies that need no randomness."""
 
 
 class RequestProfile:
-    """One request as a strategy sees it."""
+    """Properties of one request, computed on demand for filters and strategies."""
 
     def __init__(self, request: AgentRequest, streaming: bool, now: float, random: float) -> None:
         self.request = request
         self.streaming = streaming
         self.now = now
         self.random = random
-        """A random number from 0 up to 1, for strategies that need one."""
+        """Random number in [0, 1) for strategies with `needs_random`."""
         self._counts: dict[object, TokenCount] = {}
-        self._asked: dict[int, AgentRequest] = {}
+        self._requests: dict[int, AgentRequest] = {}
 
     @cached_property
     def _measure(self) -> _Measure:
         return _measure(self.request.messages)
 
-    def asked(self, target: Target) -> AgentRequest:
-        """Return the request as a target sends it: with its own system prompt, sampling and tools."""
-        asked = self._asked.get(id(target))
-        if asked is None:
-            asked = self._asked[id(target)] = target.callee.apply_defaults(self.request)
-        return asked
+    def request_for(self, target: Target) -> AgentRequest:
+        """Return the request with the defaults of a target: its system prompt, sampling and tools."""
+        request = self._requests.get(id(target))
+        if request is None:
+            request = self._requests[id(target)] = target.callee.apply_defaults(self.request)
+        return request
 
     @cached_property
     def needs(self) -> frozenset[str]:
@@ -65,49 +65,49 @@ class RequestProfile:
         return needs | {"tools"} if self.request.tools else needs
 
     def fits_window(self, window: float) -> bool:
-        """Whether the request surely fits a context window and needs no capability."""
+        """Whether the request certainly fits a context window and needs no capability."""
         request = self.request
         if request.tools:
             return False
         if not request.messages and request.system is None:
-            return 2 * len(request.input or "") + 2 * _PER_MESSAGE + (request.max_tokens or 0) <= window
+            return 2 * len(request.input or "") + 2 * _MESSAGE_TOKENS + (request.max_tokens or 0) <= window
         return not self.needs and self.most_tokens <= window
 
     @cached_property
-    def wishes(self) -> frozenset[str]:
+    def useful_capabilities(self) -> frozenset[str]:
         """Capabilities that the request requires or could use."""
-        found = set(self.needs)
+        capabilities = set(self.needs)
         if self.request.output_schema is not None:
-            found.add("native_schema_output")
+            capabilities.add("native_schema_output")
         if self.request.thinking not in (None, ThinkingLevel.OFF):
-            found.add("thinking")
-        return frozenset(found)
+            capabilities.add("thinking")
+        return frozenset(capabilities)
 
     @cached_property
     def most_prompt_tokens(self) -> int:
         """Upper bound for the tokens of the prompt."""
         request = self.request
-        letters = self._measure.letters + len(request.input or "") + len(request.system or "")
+        characters = self._measure.characters + len(request.input or "") + len(request.system or "")
         tools = sum(2 * len(repr(tool)) for tool in request.tools)
-        return 2 * letters + tools + _PER_MESSAGE * (len(request.messages) + 2)
+        return 2 * characters + tools + _MESSAGE_TOKENS * (len(request.messages) + 2)
 
     @property
     def most_tokens(self) -> int:
-        """Upper bound for the tokens of prompt and answer, if the answer is limited."""
+        """Upper bound for the tokens of prompt and response, if `max_tokens` is set."""
         return self.most_prompt_tokens + (self.request.max_tokens or 0)
 
     def tokens(self, target: Target) -> TokenCount:
         """Estimate the tokens of the prompt for a target's model."""
-        asked = self.asked(target)
-        family = find_framing(asked.model or "")
-        count = self._counts.get(family)
+        request = self.request_for(target)
+        framing = find_framing(request.model or "")
+        count = self._counts.get(framing)
         if count is None:
-            count = self._counts[family] = estimate_prompt(asked)
+            count = self._counts[framing] = estimate_prompt(request)
         return count
 
     @cached_property
     def key(self) -> bytes:
-        """Key of the conversation, the same for each of its turns: from the session, or else from its beginning."""
+        """Key of the conversation, equal for all its turns: a hash of the session id or first messages."""
         digest = blake2b(digest_size=16)
         request = self.request
         if request.session_id is not None:
@@ -126,21 +126,21 @@ class RequestProfile:
 class _Measure(NamedTuple):
     """Characters of a conversation, and the capabilities that its parts require."""
 
-    letters: int
+    characters: int
     needs: frozenset[str]
 
 
 def _measure(messages: Sequence[Message]) -> _Measure:
-    letters = 0
+    characters = 0
     needs: set[str] = set()
     for message in messages:
         content = message.content
         if isinstance(content, str):
-            letters += len(content)
+            characters += len(content)
             continue
-        letters += sum(map(_letters, content))
+        characters += sum(map(_count_characters, content))
         needs |= {_NEED_OF_PART[type(part)] for part in _parts(content) if type(part) in _NEED_OF_PART}
-    return _Measure(letters, frozenset(needs))
+    return _Measure(characters, frozenset(needs))
 
 
 def _parts(content: Iterable[Part]) -> Iterable[Part]:
@@ -150,76 +150,75 @@ def _parts(content: Iterable[Part]) -> Iterable[Part]:
             yield from part.content
 
 
-def _letters(part: Part) -> int:
+def _count_characters(part: Part) -> int:
     if type(part) is TextContent:
-        return len(part.text) + _PER_PART
+        return len(part.text) + _PART_CHARACTERS
     if isinstance(part, ToolResult):
         inner = part.content
-        return len(inner) if isinstance(inner, str) else sum(_letters(one) for one in inner)
-    return _MEDIA if type(part) in _NEED_OF_PART else len(repr(part))
+        return len(inner) if isinstance(inner, str) else sum(_count_characters(one) for one in inner)
+    return _MEDIA_CHARACTERS if type(part) in _NEED_OF_PART else len(repr(part))
 
 
-_NEEDS = {"tools": "call tools", "vision": "take images", "documents": "take documents", "audio": "take audio"}
+_CAPABILITY_NAMES = {"tools": "tools", "vision": "images", "documents": "documents", "audio": "audio"}
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Why a target is not asked now."""
+    """Why a target is excluded."""
 
     reason: str
     seconds: float | None = None
-    """Seconds until it can be asked; None if waiting does not help."""
+    """Seconds until it becomes available; None if waiting does not help."""
     health: bool = False
-    """Whether only its open breaker excludes it. If that holds for all targets, the request is sent to one of them."""
+    """Whether only its open circuit breaker excludes it. If that holds for all targets, one is tried anyway."""
     money: bool = False
     """Whether a spend limit excludes it."""
 
 
 def exclude_incapable(profile: RequestProfile, target: Target) -> Exclusion | None:
-    """Exclude a target that cannot serve the request."""
+    """Exclude a target that lacks a required capability or has too small a context window."""
     if (problem := target.problem) is not None:
         return Exclusion(problem)
     if profile.needs:
-        capable = target.capabilities
+        capabilities = target.capabilities
         for need in profile.needs:
-            if not getattr(capable, need):
-                return Exclusion(f"it cannot {_NEEDS[need]}")
+            if not getattr(capabilities, need):
+                return Exclusion(f"does not support {_CAPABILITY_NAMES[need]}")
     window = target.window
     if window is None:
         return None
-    answer = profile.request.max_tokens or 0
-    if profile.most_prompt_tokens + answer <= window:
+    completion = profile.request.max_tokens or 0
+    if profile.most_prompt_tokens + completion <= window:
         return None
     count = profile.tokens(target)
-    if count.low + min(answer, target.capabilities.max_output_tokens or answer) > window:
-        return Exclusion(f"its window is {window:,} tokens, and the request has about {count.tokens:,}")
+    if count.low + min(completion, target.capabilities.max_output_tokens or completion) > window:
+        return Exclusion(f"context window of {window:,} tokens is too small for about {count.tokens:,}")
     return None
 
 
 def exclude_unavailable(target: Target, profile: RequestProfile, now: float) -> Exclusion | None:
-    """Exclude a target that is cooling down, at a rate limit, or has an open breaker."""
+    """Exclude a target that is cooling down, at a rate limit, or has an open circuit breaker."""
     health = target.health
     if target.is_available(now, profile):
         return None
-    seconds, why = health.rest(now)
+    seconds, reason = health.longest_cooldown(now)
     if seconds > 0:
-        return Exclusion(why, seconds if seconds < inf else None)
+        return Exclusion(reason, seconds if seconds < inf else None)
     tokens = profile.tokens(target).tokens if target.limiter.limits_tokens else 0
     wait = target.limiter.wait_seconds(tokens, now)
     if wait > 0:
-        return Exclusion("it is at its rate limit", wait)
+        return Exclusion("rate limit reached", wait)
     if not health.breaker.admits(now):
-        return Exclusion("its breaker is open", health.breaker.seconds_shut(now), health=True)
+        return Exclusion("circuit breaker open", health.breaker.seconds_until_probe(now), health=True)
     return None
 
 
 def exclude_too_expensive(target: Target, profile: RequestProfile, ledger: SpendLedger, now: float) -> Exclusion | None:
-    """Exclude a target whose price would exceed a spend limit."""
-    dollars = target.most_dollars(profile.asked(target))
+    """Exclude a target whose cost could exceed a spend limit."""
+    dollars = target.max_price(profile.request_for(target))
     if dollars is None:
-        unknown = Exclusion("what it would cost is not known, and there is a spend limit", money=True)
-        return unknown if ledger.refuses_unpriced else None
-    refusal = ledger.refusal(dollars, profile.request.metadata, now)
-    if refusal is None:
+        return Exclusion("unknown price under a spend limit", money=True) if ledger.refuses_unpriced else None
+    exceeded = ledger.find_exceeded(dollars, profile.request.metadata, now)
+    if exceeded is None:
         return None
-    return Exclusion(f"it may cost ${dollars:.6f}, and {refusal}", refusal.seconds, money=True)
+    return Exclusion(f"may cost ${dollars:.6f}, and {exceeded}", exceeded.seconds, money=True)

@@ -1,7 +1,4 @@
-"""Router: several agents behind the interface of one.
-
-It reads the settings and composes the flow. A Router works wherever an Agent does.
-"""
+"""Router: a client that distributes calls over several targets."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from ..models.token_estimates import StreamTokenCounter, TokenCount
 from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolLoopConfig
 from ..types.routing import BreakerConfig, HedgeConfig, OnPartial, RoutingStrategy, SpendLimit, StrategyName
 from .flow import Explanation, explain_routing, route_call
-from .limits import SpendLedger, hedge_budget, retry_budget
+from .limits import SpendLedger, make_hedge_budget, make_retry_budget
 from .state import RouterSettings, Shadow
 from .strategies import Memory, Strategy, StrategyFunction, read_strategy
 from .targets import Target, merge_tools, name_targets, share_health
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     from ..middleware import Middleware
 
 TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"
-"""An agent, a router, a Target, or what an agent is made from."""
+"""A target, or an agent, router, configuration or `provider:model` for one."""
 
 _NO_BREAKER = BreakerConfig(least=10**9, degraded=1.0)
 _OPTIONS = frozenset(
@@ -61,7 +58,7 @@ _OPTIONS = frozenset(
 
 
 class Router(Client):
-    """Asks the best of several agents, and another one if it fails.
+    """Sends each call to the best of several targets, with fallback to the others.
 
     ```python
     from agent import Router
@@ -75,29 +72,30 @@ class Router(Client):
     ```
 
     Args:
-        targets: Agents, routers, `provider:model`, or `Target`s with weights and limits. A list among them is a
-            level: it is used when the levels before it cannot answer.
+        targets: Agents, routers, `provider:model`, or `Target`s with weights and limits. A list among them is a model
+            group: a fallback level that is used when the entries before it fail.
         strategy: `fallback`, `round_robin`, `fastest`, `cheapest`, `capability`, `least_busy`, `sticky`, a `Strategy`,
             or a function of the request and the targets that returns targets.
-        retry: Number and timing of attempts; by default four attempts in all. The agents' own retries are not used.
-        on_partial: What happens when a stream breaks after its first event: `raise` an error, `restart` at another
+        retry: Number of attempts, backoff and retry budget; by default four attempts in all. The retry settings of
+            agents are not used.
+        on_partial: Handling of streams that break after their first event: `raise` an error, `restart` at another
             target after a restart event, or `continue` the text at another target.
-        on_content_filter: What happens when a vendor's filter refuses a request: `raise`, or `fallback` to another.
-        race: Ask several targets at once and use the first answer: True for all, or a number.
-        hedge: Ask a second target when the first is slow; True for the default settings.
-        breaker: Settings of the circuit breakers; False for none.
+        on_content_filter: Handling of requests that a content filter refuses: `raise`, or `fallback` to another target.
+        race: Send each request to several targets and use the first response: True for all, or a number.
+        hedge: Send a second request when the first target is slow; True for the default settings.
+        breaker: Settings of the circuit breakers; False to disable them.
         spend: Spend limits.
         shadow: Shadow traffic for comparison: pairs of an agent and its share of the requests, or triples with a
             function that receives each outcome.
-        max_wait: Maximum number of seconds to wait for a target if none is available.
+        max_wait: Maximum number of seconds to wait for an available target.
         deadline: Seconds for a whole call, unless the request sets its own.
         name: Name of this router inside another one.
-        only: Names of the targets, or of their models, that may be asked.
+        only: Names of the targets, or of their models, that may be used.
         middleware: Middleware around every call; the first is outermost. The agents' own middleware wraps each attempt.
         loop: Limits of runs in which the model calls tools.
         hooks: Hooks called during runs, such as approval before a tool call.
 
-    A router may be shared by threads and event loops. It keeps track of the health of its targets.
+    A router may be shared by threads and event loops.
     """
 
     def __init__(
@@ -151,16 +149,14 @@ class Router(Client):
             shadows=tuple(_read_shadow(*one) for one in shadow),
             only=None if only is None else frozenset(only),
             memory=Memory(),
-            retries=retry_budget(retrying.budget),
-            hedges=hedge_budget(hedging.share if hedging else 0.05),
+            retry_budget=make_retry_budget(retrying.budget),
+            hedge_budget=make_hedge_budget(hedging.share if hedging else 0.05),
             ledger=SpendLedger(limits),
         )
         self._calls: dict[bool, Call] = {}
 
-    # Before a call
-
     def explain(self, request: RequestLike, *, streaming: bool = False, **overrides: Any) -> Explanation:
-        """Explain which targets would be asked, in which order, and which are excluded and why. Sends nothing.
+        """Return the ranked and excluded targets for a request, with reasons. Sends nothing.
 
         ```python
         from agent import Router
@@ -172,7 +168,7 @@ class Router(Client):
         return explain_routing(*router._select_model(router._prepare(request, changes)), streaming=streaming)
 
     def check(self, request: RequestLike, **overrides: Any) -> Report:
-        """Check the request at the target that would be asked first."""
+        """Run the pre-flight check of the first target that accepts the request. Sends nothing."""
         router, changes = self._router(overrides)
         asked = router._prepare(request, changes)
         reports = [target.agent.check(asked.model_copy(update={"model": None})) for target in router._likely(asked)]
@@ -180,7 +176,7 @@ class Router(Client):
         return report
 
     def count_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
-        """Count tokens at the target that would be asked first."""
+        """Count tokens at the first target."""
         router, changes = self._router(overrides)
         asked = router._prepare(request, changes)
         count: TokenCount = router._counter(asked).count_tokens(asked.model_copy(update={"model": None}), exact=exact)
@@ -199,13 +195,11 @@ class Router(Client):
         agent = self._likely(asked)[0].agent
         return agent.with_config(middleware=(*self.middleware, *agent.middleware)) if self.middleware else agent
 
-    # State and variants
-
     @override
     def with_config(self, **changes: Any) -> Router:
-        """Return a router with some settings changed. The state of its targets is shared.
+        """Return a router with changed settings, which shares the state of its targets.
 
-        Settings of agents, such as `temperature`, change for all of them.
+        Settings of agents, such as `temperature`, change for all targets.
         """
         own = {name: value for name, value in changes.items() if name in _OPTIONS}
         theirs = {name: value for name, value in changes.items() if name not in _OPTIONS}
@@ -216,33 +210,31 @@ class Router(Client):
         settings, current = other._settings, self._settings
         settings.memory = current.memory
         if "retry" not in changes:
-            settings.retries = current.retries
+            settings.retry_budget = current.retry_budget
         if "spend" not in changes:
             settings.ledger = current.ledger
         if "hedge" not in changes:
-            settings.hedges = current.hedges
+            settings.hedge_budget = current.hedge_budget
         return other
 
     def reset_health(self, *names: str) -> None:
-        """Reset the health of some targets, or of all, for example after a key was renewed."""
+        """Reset circuit breakers and cooldowns of some or all targets, for example after a key was replaced."""
         for target in self.targets:
             if not names or target.name in names:
                 target.health.reset()
 
     def get_spend(self, limit: int = 0, value: Any = None) -> float:
-        """Dollars spent under a spend limit, by its index; of a limit per key, for one value of the key."""
+        """Dollars spent under a spend limit, given by its index; with `per`, for one value of the key."""
         return self._settings.ledger.get_spend(limit, value)
 
     @property
     @override
     def capabilities(self) -> ProviderCapabilities:
         """Capabilities that at least one target has."""
-        every = [target.capabilities for target in self.targets]
         fields: dict[str, Any] = {}
         for field in ProviderCapabilities.model_fields:
-            values = [getattr(one, field) for one in every]
-            known = [value for value in values if value is not None]
-            fields[field] = max(known, default=None)
+            values = [getattr(target.capabilities, field) for target in self.targets]
+            fields[field] = max((value for value in values if value is not None), default=None)
         return ProviderCapabilities(**fields)
 
     @override
@@ -254,10 +246,8 @@ class Router(Client):
     def __repr__(self) -> str:
         return f"Router([{', '.join(target.name for target in self.targets)}])"
 
-    # As one of several
-
     def attempt_call(self, name: str, *, streaming: bool) -> Call:
-        """Return the call for an outer router. Attempts of both count together."""
+        """Return the call for an outer router. Attempts of both routers count together."""
         return self._around(name, streaming=streaming)
 
     def apply_defaults(self, request: AgentRequest) -> AgentRequest:
@@ -269,8 +259,6 @@ class Router(Client):
 
     def identity(self) -> tuple[Hashable, Hashable]:
         return ("router", id(self)), ("router", id(self))
-
-    # Composition
 
     @override
     def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
@@ -284,7 +272,9 @@ class Router(Client):
         unknown = sorted(set(route) - _OPTIONS)
         if unknown:
             raise ConfigurationError(
-                f"route does not know {', '.join(unknown)}.", field="route", fix=f"Use {', '.join(sorted(_OPTIONS))}."
+                f"Unknown route options: {', '.join(unknown)}.",
+                field="route",
+                fix=f"Use {', '.join(sorted(_OPTIONS))}.",
             )
         return self.with_config(**route), {name: value for name, value in overrides.items() if name != "route"}
 
@@ -308,7 +298,7 @@ class Router(Client):
         return call
 
     def _around(self, name: str, *, streaming: bool) -> Call:
-        """Return the flow that asks the targets, with the router's middleware."""
+        """Return the routed call with the router's middleware."""
         call = self._route_call(streaming=streaming)
         if not self.middleware:
             return call
@@ -326,7 +316,7 @@ class Router(Client):
         )
 
     def describe_defaults(self) -> str:
-        """What the targets add to every request, for fingerprints."""
+        """Describe the defaults that targets add to every request."""
         return "; ".join(f"{target.name} {target.agent.describe_defaults()}" for target in self.targets)
 
     def _route_call(self, *, streaming: bool) -> Call:
@@ -341,24 +331,23 @@ class Router(Client):
         return call
 
     def _select_model(self, request: AgentRequest) -> tuple[RouterSettings, AgentRequest]:
-        """Restrict a request that names a model to the targets that have it."""
+        """Restrict a request that names a model to the targets with that name or model."""
         if request.model is None:
             return self._settings, request
-        named = [target for target in self.targets if request.model in target.known_as]
-        if not named:
+        targets = tuple(target for target in self.targets if request.model in target.aliases)
+        if not targets:
             raise ConfigurationError(
-                f"No target of the router has the model {request.model!r}.",
+                f"The router has no target for the model {request.model!r}.",
                 field="model",
                 fix=f"Use one of {', '.join(target.name for target in self.targets)}, or leave it out.",
             )
-        settings = replace(self._settings, targets=tuple(named), _smallest_window=None)
+        settings = replace(self._settings, targets=targets, _smallest_window=None)
         return settings, request.model_copy(update={"model": None})
 
     def _likely(self, request: AgentRequest) -> list[Target]:
-        """Targets in the order in which they would be asked; in the given order if none can be asked."""
-        places = {one.target: one.place for one in self.explain(request).candidates if one.place is not None}
-        ordered = sorted((target for target in self.targets if target.name in places), key=lambda t: places[t.name])
-        return ordered or list(self.targets)
+        """Return the available targets, best first; all of them if none is available."""
+        targets = {target.name: target for target in self.targets}
+        return [targets[name] for name in self.explain(request).order] or list(self.targets)
 
     @override
     def _reading(self, request: AgentRequest) -> tuple[Call, Partials]:
@@ -384,8 +373,8 @@ class Router(Client):
     @property
     @override
     def _transport(self) -> Transport:
-        nowhere: Transport = _NOWHERE
-        return nowhere
+        transport: Transport = _NO_TRANSPORT
+        return transport
 
 
 def _parts(target: Target) -> tuple[Any, dict[str, Any]]:
@@ -398,14 +387,14 @@ def _rebuild(targets: Sequence[tuple[Any, dict[str, Any]]], options: dict[str, A
     return Router([Target(agent, **settings) for agent, settings in targets], **options)
 
 
-class _Nowhere:
-    """Transport of a router's run. Its effects name the transports of the agents."""
+class _NoTransport:
+    """Placeholder: effects of routed calls name the transports of the agents."""
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError("a router sends through its agents' transports")
+        raise AssertionError("routers send through the transports of their agents")
 
 
-_NOWHERE: Any = _Nowhere()
+_NO_TRANSPORT: Any = _NoTransport()
 
 
 class _Reader:
@@ -426,9 +415,6 @@ class _Reader:
         return value if self._plan is None else self._plan.restored(value)
 
 
-# Reading settings
-
-
 def _read_targets(given: Sequence[TargetLike | Sequence[TargetLike]]) -> tuple[Target, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise ConfigurationError(
@@ -444,7 +430,7 @@ def _read_targets(given: Sequence[TargetLike | Sequence[TargetLike]]) -> tuple[T
             levelled = any(isinstance(other, list | tuple) for other in given)
             targets.append(_read_target(entry, level if levelled else None))
     if not targets:
-        raise ConfigurationError("A router needs at least one target.", field="targets", fix="Pass some agents.")
+        raise ConfigurationError("A router needs at least one target.", field="targets", fix="Pass a list of agents.")
     name_targets(targets)
     return tuple(targets)
 
@@ -458,7 +444,7 @@ def _read_target(given: Any, level: int | None) -> Target:
         raise ConfigurationError(
             f"{type(agent).__name__} cannot be a target.",
             field="targets",
-            fix="Pass agents, routers, configurations, or provider:model.",
+            fix="Pass agents, routers, configurations or provider:model.",
         )
     if level is not None:
         target.level = level
@@ -468,7 +454,7 @@ def _read_target(given: Any, level: int | None) -> Target:
 def _read_shadow(agent: Any, share: float = 1.0, on_result: Callable[[Any], object] | None = None) -> Shadow:
     if not 0 < share <= 1:
         raise ConfigurationError(
-            f"The share of a shadow is {share}.", field="shadow", fix="Use a number above 0, and 1 at most."
+            f"The share of shadow traffic is {share}.", field="shadow", fix="Use a number above 0 and at most 1."
         )
     target = _read_target(agent, None)
     target.name = target.name or "shadow"
@@ -476,13 +462,13 @@ def _read_shadow(agent: Any, share: float = 1.0, on_result: Callable[[Any], obje
 
 
 def _count_racers(race: bool | int, targets: int) -> int:
-    """Number of targets that are asked at once."""
+    """Number of concurrent attempts in a race."""
     if race is True:
         return targets
     if race is False:
         return 1
     if race < 2:
-        raise ConfigurationError(f"A race of {race}.", field="race", fix="Pass True, or 2 or more.")
+        raise ConfigurationError(f"race is {race}.", field="race", fix="Use True, or 2 or more targets.")
     return min(race, targets)
 
 

@@ -1,6 +1,6 @@
-"""Router settings, and the state of one routed request: attempts, failures, next step.
+"""Router settings, and the state of one routed request: its next target, and its failures.
 
-The state decides and sends nothing. The flow acts on its decisions.
+The state makes decisions; the flow sends requests.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from ..engine.context import Context
 from ..types import AgentRequest, AgentResponse, Candidate, RetryConfig
 from ..types.routing import HedgeConfig, OnPartial
 from .failure_policy import NextStep, blames_target, has_larger_window, next_step, start_cooldown
-from .limits import RequestBudget, Reservation, SpendLedger, hedge_budget
+from .limits import RequestBudget, Reservation, SpendLedger, make_hedge_budget
 from .request_profile import Exclusion, RequestProfile, exclude_incapable, exclude_too_expensive, exclude_unavailable
 from .strategies import Memory, RankedTarget, Strategy
-from .targets import Admission, Target, learn_from_headers
+from .targets import Admission, Target, update_rate_limits
 
-FRESH_OUTAGE = 15.0
-"""Seconds after a target began to fail in which a call waits for another one to recover."""
+NEW_OUTAGE = 15.0
+"""Seconds since a target started to fail in which a call may wait for another one to recover."""
 SHORT_WAIT = 1.0
-"""Seconds that a call rather waits than asks an unhealthy target."""
+"""Seconds that a call waits rather than trying an unhealthy target."""
 
 Excluded: TypeAlias = Sequence[tuple[Target, Exclusion]]
-"""Targets that are not asked now, with the reason."""
+"""Excluded targets with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A target that gets a share of the requests for comparison. Its outcome is passed to `on_result` only."""
+    """Shadow traffic: a target that receives a share of the requests for comparison."""
 
     target: Target
     share: float
     on_result: Callable[[Any], object] | None = None
-    seconds: float = 120.0
+    timeout: float = 120.0
 
 
 @dataclass(slots=True)
@@ -54,16 +54,16 @@ class RouterSettings:
     hedge: HedgeConfig | None = None
     shadows: tuple[Shadow, ...] = ()
     only: frozenset[str] | None = None
-    """Names of targets, or of their models, that may be asked; None for all."""
+    """Names of the targets, or of their models, that may be used; None for all."""
     memory: Memory = field(default_factory=Memory)
-    retries: RequestBudget = field(default_factory=RequestBudget)
-    hedges: RequestBudget = field(default_factory=lambda: hedge_budget(0.05))
+    retry_budget: RequestBudget = field(default_factory=RequestBudget)
+    hedge_budget: RequestBudget = field(default_factory=lambda: make_hedge_budget(0.05))
     ledger: SpendLedger = field(default_factory=lambda: SpendLedger(()))
     _smallest_window: float | None = None
     has_levels: bool = field(init=False)
-    """Whether some targets come after others, whatever the strategy."""
+    """Whether targets have different levels."""
     is_concurrent: bool = field(init=False)
-    """Whether several targets may be asked at the same time."""
+    """Whether races or hedges may send concurrent attempts."""
 
     def __post_init__(self) -> None:
         self.has_levels = len({target.level for target in self.targets}) > 1
@@ -71,7 +71,7 @@ class RouterSettings:
 
     @property
     def smallest_window(self) -> float:
-        """Tokens that fit into every target's context window; 0 if a target cannot be asked."""
+        """Smallest context window of the targets; 0 if one of them is unusable."""
         if self._smallest_window is None:
             if any(target.problem is not None for target in self.targets):
                 return 0.0
@@ -79,15 +79,15 @@ class RouterSettings:
         return self._smallest_window
 
 
-class _Failure(NamedTuple):
-    """Number of failures of a target for this request, and the latest one."""
+class _Failures(NamedTuple):
+    """Failures of one target for this request."""
 
     times: int
-    error: errors.AgentError
+    latest: errors.AgentError
 
 
 class RoutingState:
-    """State of one routed request: attempts, failures, next step."""
+    """Attempts and failures of one routed request, and the decisions that follow from them."""
 
     __slots__ = (
         "_admitted",
@@ -115,27 +115,25 @@ class RoutingState:
         self.failed_at = 0.0
         """Time of the latest failure."""
         self._closed: dict[Target, str] = {}
-        """Targets that are not asked again for this request, and why."""
-        self._failures: dict[Target, _Failure] = {}
+        """Targets that get no further attempt for this request, and why."""
+        self._failures: dict[Target, _Failures] = {}
         self._admitted = 0
-        """Attempts that this router has made for the request."""
+        """Attempts of this router for the request."""
         self._healthy_only = False
-        """Whether only healthy targets may follow, because the breaker of the first one was open."""
+        """Whether only healthy targets may follow, because the first attempt was a probe."""
 
-    # Choosing
-
-    def order(self, now: float) -> tuple[list[RankedTarget], list[tuple[Target, Exclusion]]]:
-        """Return the targets that can be asked now and were not asked yet, best first, and the excluded ones."""
+    def rank_targets(self, now: float) -> tuple[list[RankedTarget], list[tuple[Target, Exclusion]]]:
+        """Return the available targets that have not failed, best first, and the excluded ones."""
         settings, profile = self.settings, self.profile
         ready: list[Target] = []
         excluded: list[tuple[Target, Exclusion]] = []
         unrestricted = settings.only is None and not settings.ledger.limits and not self._closed
-        plain = unrestricted and profile.fits_window(settings.smallest_window)
+        needs_no_filters = unrestricted and profile.fits_window(settings.smallest_window)
         all_available = True
         for target in settings.targets:
             if target in self._failures:
                 continue
-            if plain and target.is_available(now, profile):  # the common case, quickly
+            if needs_no_filters and target.is_available(now, profile):  # fast path
                 ready.append(target)
                 continue
             all_available = False
@@ -148,9 +146,9 @@ class RoutingState:
         if self._admitted:
             ranked.sort(key=_by_reliability)
         elif not all_available:
-            ranked.sort(key=lambda one: _comes_last(one.target, now))
+            ranked.sort(key=lambda one: _is_last_resort(one.target, now))
         context = self.context
-        if context.candidates is None:  # the first decision; the response keeps it, and so it must not refer to self
+        if context.candidates is None:  # kept by the response, and so without a reference to self
             context.candidates = partial(list_candidates, ranked, excluded, now)
         return ranked, excluded
 
@@ -158,8 +156,8 @@ class RoutingState:
         if self._closed and (reason := self._closed.get(target)) is not None:
             return Exclusion(reason)
         only, ledger = self.settings.only, self.settings.ledger
-        if only is not None and only.isdisjoint(target.known_as):
-            return Exclusion("it was not asked for")
+        if only is not None and only.isdisjoint(target.aliases):
+            return Exclusion("not in only=")
         return (
             exclude_incapable(self.profile, target)
             or exclude_unavailable(target, self.profile, now)
@@ -167,7 +165,7 @@ class RoutingState:
         )
 
     def _rank(self, ready: list[Target], excluded: list[tuple[Target, Exclusion]]) -> list[RankedTarget]:
-        """Rank each level by the strategy."""
+        """Rank each level of targets by the strategy."""
         if not ready:
             return []
         rank, memory, profile = self.settings.strategy.rank, self.settings.memory, self.profile
@@ -182,79 +180,78 @@ class RoutingState:
             ]
         if len(ranked) < len(ready):
             chosen = {one.target for one in ranked}
-            excluded += [(target, Exclusion("it was not chosen")) for target in ready if target not in chosen]
+            excluded += [(target, Exclusion("not chosen by the strategy")) for target in ready if target not in chosen]
         return ranked
 
     def admit_first(self, now: float) -> tuple[Admission, list[RankedTarget]] | None:
-        """Admit the best target for the first attempt, and return the other candidates; None if that is not enough."""
+        """Admit the best target for the first attempt, and return the alternatives; None if that fails."""
         if self.context.attempt_count.value or self._failures:
             return None
-        ranked, _ = self.order(now)
-        for place, one in enumerate(ranked):
+        ranked, _ = self.rank_targets(now)
+        for index, one in enumerate(ranked):
             admission = self.admit(one.target, now, reason=one.reason)
             if admission is not None:
-                return admission, ranked[place + 1 :]
+                return admission, ranked[index + 1 :]
         return None
 
-    def unhealthy_fallbacks(self, excluded: Excluded) -> list[Target]:
-        """Return unhealthy targets to try when none is healthy, least recently asked first."""
-        short = any(
+    def list_panic_targets(self, excluded: Excluded) -> list[Target]:
+        """Return the unhealthy targets to try when none is healthy, least recently used first."""
+        is_short_wait = any(
             exclusion.seconds is not None and exclusion.seconds <= SHORT_WAIT
             for _, exclusion in excluded
             if not exclusion.health
         )
-        if short and not self._admitted:
+        if is_short_wait and not self._admitted:
             return []
         unhealthy = [one.target for one in self._rank([target for target, why in excluded if why.health], [])]
-        return sorted(unhealthy, key=lambda target: target.health.breaker.asked_at)
+        return sorted(unhealthy, key=lambda target: target.health.breaker.last_used)
 
     def is_charged(self, target: Target) -> bool:
-        """Whether the retry budget pays for asking a target next.
+        """Whether an attempt at a target is charged to the retry budget.
 
-        It pays for requests to targets that are failing, or have failed this request. The first attempt of a call, and
-        a switch to a healthy target, are free.
+        Attempts at unhealthy targets, and retries at a target that failed this request, are charged. The first attempt
+        of a call, and a fallback to a healthy target, are free.
         """
-        return self._admitted > 0 and (target in self._failures or not target.health.breaker.healthy)
+        return self._admitted > 0 and (target in self._failures or not target.health.breaker.is_healthy)
 
     def withdraw_retry(self, now: float) -> bool:
-        """Take a charged attempt from the retry budget; False if there is none left."""
-        return not self._healthy_only and self.settings.retries.withdraw(now)
+        """Charge an attempt to the retry budget; False if it is used up."""
+        return not self._healthy_only and self.settings.retry_budget.withdraw(now)
 
     def list_waits(self, excluded: Excluded, now: float, random: float) -> list[tuple[float, Target]]:
-        """Return targets that can be asked later, and in how many seconds, the soonest first.
+        """Return the targets that become available, with the seconds until then, soonest first.
 
-        A call does not wait for an open breaker: other calls probe it.
+        Calls do not wait for open circuit breakers, which other calls probe.
         """
         retry = self.settings.retry
-        spread = random * retry.first_throttle if retry.jitter else 0.0  # or all waiting calls would return at once
+        spread = random * retry.first_throttle if retry.jitter else 0.0  # waiting calls must not return at once
         waits = [
             (exclusion.seconds + spread, target)
             for target, exclusion in excluded
             if exclusion.seconds is not None and not exclusion.health and target not in self._closed
         ]
-        for target, failure in self._failures.items():
-            if target in self._closed or failure.times > retry.max_retries:
+        for target, failures in self._failures.items():
+            if target in self._closed or failures.times > retry.max_retries:
                 continue
             exclusion = exclude_unavailable(target, self.profile, now)
             if exclusion is None or (exclusion.seconds is not None and not exclusion.health):
-                delay = retry.get_delay(attempt=failure.times, error=failure.error, rand=random)
+                delay = retry.get_delay(attempt=failures.times, error=failures.latest, rand=random)
                 waits.append((max(delay, 0.0 if exclusion is None else exclusion.seconds or 0.0), target))
         return sorted(waits, key=lambda wait: wait[0])
 
     def recovery_wait(self, now: float, random: float) -> float | None:
-        """Seconds to wait for another target to recover when no healthy one is left; None not to wait.
+        """Seconds to wait for another target to recover if no healthy one is left; None not to wait.
 
-        Other calls find out which target has recovered. In a lasting outage there is nothing to wait for.
+        Probes of other calls detect the recovery. In a long outage, waiting is useless.
         """
         candidates = [target for target in self.settings.targets if target not in self._closed]
         since = [target.health.breaker.failing_since for target in candidates]
-        fresh = any(began is None or now - began < FRESH_OUTAGE for began in since)
-        if self._admitted == 0 or not fresh or all(target in self._failures for target in candidates):
+        is_new = any(start is None or now - start < NEW_OUTAGE for start in since)
+        if self._admitted == 0 or not is_new or all(target in self._failures for target in candidates):
             return None
         return self.settings.retry.first_throttle * (0.5 + 0.5 * random)
 
     def has_failed(self, target: Target) -> bool:
-        """Whether the target has failed this request."""
         return target in self._failures
 
     def stop_reason(self) -> str | None:
@@ -267,26 +264,24 @@ class RoutingState:
         """Whether exactly one more attempt is allowed."""
         return self.context.attempt_count.value == self.settings.retry.max_retries
 
-    # Asking
-
     def admit(self, target: Target, now: float, *, reason: str, panic: bool = False) -> Admission | None:
-        """Reserve capacity at a target; None if it is taken, or if no attempt is left."""
+        """Reserve capacity for an attempt; None if the target or the call is at a limit."""
         if self.stop_reason() is not None:
             return None
         limiter = target.limiter
-        entry = limiter.acquire(0 if limiter.unlimited else self._expected_tokens(target), now)
+        entry = limiter.acquire(0 if limiter.unlimited else self._count_tokens(target), now)
         if entry is None:
             return None
         reservation: Reservation | None = None
         ledger = self.settings.ledger
         if ledger.limits:
-            dollars = target.most_dollars(self.profile.asked(target))
+            dollars = target.max_price(self.profile.request_for(target))
             reserved = ledger.reserve(dollars or 0.0, self.request.metadata, now)
             if not isinstance(reserved, Reservation):
                 limiter.release(entry, 0)
                 return None
             reservation = reserved
-        permit = target.health.breaker.take(now, panic=panic)
+        permit = target.health.breaker.take_permit(now, panic=panic)
         if permit is None:
             limiter.release(entry, 0)
             if reservation is not None:
@@ -301,39 +296,39 @@ class RoutingState:
             self.context.attempt_count.value += 1
         return Admission(target, permit, entry, now, reason, ledger if reservation is not None else None, reservation)
 
-    def _expected_tokens(self, target: Target) -> int:
+    def _count_tokens(self, target: Target) -> int:
         limiter = target.limiter
         if not limiter.limits_tokens:
             return 0
         most = self.profile.most_tokens
         if limiter.has_plenty(most):
-            return most  # too many, and corrected by the vendor's next headers
+            return most  # an upper bound, corrected by the headers of the next response
         return self.profile.tokens(target).tokens + (self.request.max_tokens or 0)
 
     def _advance_turn(self, target: Target) -> None:
-        """Set a target's next turn. A target that was away does not catch up on missed turns."""
+        """Set the next turn of a target. Targets do not catch up on turns that they missed."""
         memory = self.settings.memory
         memory.turn = max(target.turn, memory.turn)
         target.turn = memory.turn + 1.0 / target.weight
 
-    # Outcomes
-
     def record_success(self, admission: Admission, response: AgentResponse, now: float, context: Context) -> None:
-        """Settle the admission of a request that was answered."""
-        admission.succeeded(response, now, context.first_event)
-        learn_from_headers(admission.target, context.headers, now)
+        """Settle the admission of a successful attempt."""
+        admission.settle_success(response, now, context.first_event)
+        update_rate_limits(admission.target, context.headers, now)
         if self.settings.strategy.needs_memory:
             prompt = 0 if response.usage is None else response.usage.prompt_tokens
-            self.settings.memory.record_answer(self.profile.key, admission.target.name, prompt, now)
+            self.settings.memory.record_response(self.profile.key, admission.target.name, prompt, now)
 
     def record_failure(self, admission: Admission, error: errors.AgentError, now: float, context: Context) -> NextStep:
-        """Settle the admission of a request that failed, and return what may follow."""
+        """Settle the admission of a failed attempt, and return the next step."""
         target = admission.target
         self.failed_at = now
         partial = error.partial if isinstance(error, errors.StreamInterrupted) else None
-        admission.failed(now, blamed=blames_target(error, target, now - admission.started, now), partial=partial)
+        admission.settle_failure(
+            now, blamed=blames_target(error, target, now - admission.started, now), partial=partial
+        )
         start_cooldown(error, target, now)
-        learn_from_headers(target, context.headers, now)
+        update_rate_limits(target, context.headers, now)
         if self.settings.strategy.needs_memory:
             self.settings.memory.record_failure(self.profile.key, target.name)
         return self._note_failure(target, error)
@@ -342,51 +337,57 @@ class RoutingState:
         self.errors.append(error)
         if isinstance(error, errors.ConfigurationError):
             self.context.attempt_count.value -= not target.is_router  # nothing was sent
-        before = self._failures.get(target)
-        self._failures[target] = _Failure(1 if before is None else before.times + 1, error)
+        earlier = self._failures.get(target)
+        self._failures[target] = _Failures(1 if earlier is None else earlier.times + 1, error)
         step = next_step(
             error,
             self.settings.retry,
             reroute_filtered=self.settings.reroute_filtered,
             can_restart=self.settings.on_partial != "raise",
         )
-        # The frames of an error refer to this state. A reference back would be a cycle, and keep the request alive.
+        # The traceback of the error refers to this state; a reference back would create a cycle.
         if step is NextStep.STOP:
             self.errors.clear()
             self._failures.clear()
         else:
             error.with_traceback(None)
         if step is not NextStep.RETRY:
-            self._closed[target] = f"it failed: {type(error).__name__}"
+            self._closed[target] = f"failed with {type(error).__name__}"
         if isinstance(error, errors.ContextLengthError):
             for other in self.settings.targets:
                 if other is not target and other not in self._closed and not has_larger_window(target, other):
-                    self._closed[other] = "its window is not known to be larger"
+                    self._closed[other] = "context window not known to be larger"
         return step
 
     def can_reroute_filtered(self, response: AgentResponse) -> bool:
-        """Whether a filtered response may be replaced by another target's. If so, records it as a failure."""
+        """Whether another target may replace a filtered response. If so, the response counts as a failure."""
         settings = self.settings
         if not settings.reroute_filtered or (self.streaming and settings.on_partial == "raise"):
             return False
         attempts = reversed(self.context.attempts)
-        answered_by = next((attempt.target for attempt in attempts if attempt.error is None), None)
+        name = next((attempt.target for attempt in attempts if attempt.error is None), None)
         error = errors.ContentFilterError(f"the answer ended with {response.stop_reason}", provider=response.provider)
         for target in settings.targets:
-            if target.name == answered_by:
+            if target.name == name:
                 self._note_failure(target, error)
         return True
 
-    def exhausted(self, why: str, excluded: Excluded = ()) -> errors.AgentError:
-        """Return the error for a request that no target answered."""
-        waits = [out.seconds for _, out in excluded if out.seconds is not None and math.isfinite(out.seconds)]
+    def routing_error(self, why: str, excluded: Excluded = ()) -> errors.AgentError:
+        """Return the error for a request that no target could answer."""
+        waits = [
+            exclusion.seconds
+            for _, exclusion in excluded
+            if exclusion.seconds is not None and math.isfinite(exclusion.seconds)
+        ]
         hints = [error.retry_after for error in self.errors if error.retry_after is not None]
         retryable = any(error.retryable for error in self.errors) or bool(waits)
         if not self.errors and excluded and all(exclusion.money for _, exclusion in excluded):
             reasons = "; ".join(f"{target.name}: {exclusion.reason}" for target, exclusion in excluded)
             return errors.BudgetExceededError(f"The request would exceed a spend limit: {reasons}.")
         failed = [f"{error.provider}: {type(error).__name__}: {error.message}" for error in self.errors]
-        skipped = [f"{target.name}: {out.reason}" for target, out in excluded if target not in self._failures]
+        skipped = [
+            f"{target.name}: {exclusion.reason}" for target, exclusion in excluded if target not in self._failures
+        ]
         return errors.RoutingError(
             f"No target answered ({why}): {'; '.join(failed + skipped) or 'there is none'}.",
             errors=self.errors,
@@ -395,31 +396,28 @@ class RoutingState:
         )
 
 
-def _comes_last(target: Target, now: float) -> bool:
-    """Whether an unhealthy target is asked after healthy ones. A probe or a trial takes the target's usual place."""
+def _is_last_resort(target: Target, now: float) -> bool:
+    """Whether a target is ranked last: unhealthy, and not due for a probe or trial."""
     breaker = target.health.breaker
-    return not breaker.healthy and not breaker.is_due(now)
+    return not breaker.is_healthy and not breaker.is_due(now)
 
 
 def _by_reliability(ranked: RankedTarget) -> tuple[bool, float, int]:
-    """Sort key of the targets after a failure: reliable ones first, in steps of ten percent.
-
-    Requests that fail at the same moment spread over targets about which nothing is known.
-    """
-    target = ranked.target
-    breaker = target.health.breaker
-    return not breaker.healthy, round(breaker.estimated_failure_rate, 1), target.in_flight if breaker.unproven else 0
+    """Sort key after a failure: failure rate in steps of 10 %, then load of targets without outcomes."""
+    breaker = ranked.target.health.breaker
+    load = ranked.target.in_flight if breaker.is_unproven else 0
+    return not breaker.is_healthy, round(breaker.estimated_failure_rate, 1), load
 
 
 def list_candidates(ranked: Sequence[RankedTarget], excluded: Excluded, now: float) -> tuple[Candidate, ...]:
-    """Return the targets that could be asked, best first, and the excluded ones, for a route."""
+    """Describe ranked and excluded targets for a route."""
     return (
-        *(_candidate(one.target, now, one.reason, place, one.score) for place, one in enumerate(ranked, 1)),
-        *(_candidate(target, now, exclusion.reason) for target, exclusion in excluded),
+        *(_describe_candidate(one.target, now, one.reason, place, one.score) for place, one in enumerate(ranked, 1)),
+        *(_describe_candidate(target, now, exclusion.reason) for target, exclusion in excluded),
     )
 
 
-def _candidate(
+def _describe_candidate(
     target: Target, now: float, reason: str, place: int | None = None, score: float | None = None
 ) -> Candidate:
     return Candidate(

@@ -1,7 +1,7 @@
-"""Routing strategies: each ranks targets for one request.
+"""Routing strategies: each ranks the available targets for one request.
 
-A strategy only ranks. Filters have already excluded targets that cannot be asked, and the retry policy decides what
-follows a failure. Ranking has no side effects, so that `Router.explain` can rank without sending anything.
+Filters exclude unavailable targets before a strategy runs. Ranking has no side effects, so that `Router.explain` can
+use it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ..types import AgentRequest, RouteResult, RoutingStrategy
 from .request_profile import RequestProfile
 from .targets import Target
 
-CAPACITY = 4096
-"""Conversations that are remembered; the least recent one is forgotten first."""
+MEMORY_CAPACITY = 4096
+"""Maximum number of remembered conversations."""
 CACHE_SECONDS = 300.0
-"""Seconds for which vendors keep a prompt cached."""
+"""Seconds for which vendors cache prompts."""
 PIN_SECONDS = 3600.0
-"""Seconds after its last answer in which a conversation stays at its target."""
+"""Seconds since its last response for which a conversation stays at its target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Latest answer of a conversation."""
+    """Target of the latest response of a conversation, with the tokens of its prompt."""
 
     target: str
     tokens: int
@@ -39,36 +39,36 @@ class Placement:
 
 
 class Memory(ForkSafe):
-    """Bounded memory of one router. Losing an entry may cost a cache miss, and nothing else."""
+    """Bounded memory of a router: the latest turn, and the target of each conversation."""
 
     def __init__(self) -> None:
         super().__init__()
         self.turn = 0.0
-        """The latest turn that was taken, for strategies with turns."""
+        """Latest turn, for strategies with turns."""
         self._placements: OrderedDict[bytes, Placement] = OrderedDict()
 
-    def record_answer(self, key: bytes, target: str, tokens: int, now: float) -> None:
-        """Remember that a target answered a conversation, with so many tokens of prompt."""
+    def record_response(self, key: bytes, target: str, tokens: int, now: float) -> None:
+        """Store the target of a conversation and the tokens of its prompt."""
         with self._lock:
             self._placements[key] = Placement(target, tokens, now)
             self._placements.move_to_end(key)
-            if len(self._placements) > CAPACITY:
+            if len(self._placements) > MEMORY_CAPACITY:
                 self._placements.popitem(last=False)
 
     def record_failure(self, key: bytes, target: str) -> None:
-        """Forget a conversation's target after it failed."""
+        """Remove the target of a conversation after it failed."""
         with self._lock:
             placement = self._placements.get(key)
             if placement is not None and placement.target == target:
                 del self._placements[key]
 
-    def pinned(self, key: bytes, now: float) -> str | None:
-        """Name of the target where a conversation stays; None if there is none."""
+    def find_target(self, key: bytes, now: float) -> str | None:
+        """Name of the target of a conversation; None if there is none."""
         placement = self._placements.get(key)
         return None if placement is None or now > placement.at + PIN_SECONDS else placement.target
 
-    def cached_at(self, key: bytes, target: str, now: float) -> int:
-        """Tokens of a conversation that are probably in the cache of a target's vendor."""
+    def count_cached_tokens(self, key: bytes, target: str, now: float) -> int:
+        """Tokens of a conversation that the vendor of a target has probably cached."""
         placement = self._placements.get(key)
         if placement is None or placement.target != target or now > placement.at + CACHE_SECONDS:
             return 0
@@ -76,29 +76,29 @@ class Memory(ForkSafe):
 
 
 _EXPLORATION_SHARE = 0.05
-"""Share of requests by which `fastest` measures other targets."""
+"""Share of requests with which `fastest` measures other targets."""
 _LOWEST_SUCCESS_RATE = 0.05
 
 
 class RankedTarget(NamedTuple):
-    """A target in its place, with the reason."""
+    """A ranked target with the reason for its rank."""
 
     target: Target
     reason: str
     score: float | None = None
-    """Number by which the strategy ranks, if it uses one; less is better."""
+    """Number by which the strategy ranks; less is better."""
 
 
 Rank: TypeAlias = Callable[[RequestProfile, Sequence[Target], Memory], list[RankedTarget]]
-"""Orders targets, best first. Targets that it leaves out are not asked."""
+"""Ranks targets, best first. Targets that it leaves out are not used."""
 
 StrategyFunction: TypeAlias = Callable[[AgentRequest, Sequence[Target]], Any]
-"""A custom strategy: takes the request and the available targets, and returns one or several, or a RouteResult."""
+"""Custom strategy: a function of the request and the available targets that returns targets or a RouteResult."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Ranks targets for a request, and states what the router must supply for that.
+    """A ranking function, with the inputs that it needs from the router.
 
     ```python
     from agent import Router
@@ -117,9 +117,9 @@ class Strategy:
     needs_random: bool = False
     """Whether `profile.random` must be a random number."""
     needs_turns: bool = False
-    """Whether targets take turns: `target.turn` advances when a target is asked first."""
+    """Whether targets take turns: `target.turn` advances when a target gets the first attempt."""
     needs_memory: bool = False
-    """Whether the memory must hold where each conversation was answered."""
+    """Whether the memory must hold the target of each conversation."""
 
 
 STRATEGIES: dict[str, Strategy] = {}
@@ -140,7 +140,7 @@ def strategy(
 
 @strategy("fallback")
 def fallback(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
-    """Rank in the given order."""
+    """Rank in the order of the list."""
     return [RankedTarget(target, "in order") for target in targets]
 
 
@@ -153,106 +153,104 @@ def round_robin(profile: RequestProfile, targets: Sequence[Target], memory: Memo
 
 @strategy("fastest", needs_random=True)
 def fastest(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
-    """Rank by response time, counting failures as lost time.
+    """Rank by response time divided by success rate.
 
-    A target without recent observations counts as average, and a single request now and then measures it.
+    Targets without recent observations count as average. A small share of requests explores them, one at a time.
     """
     now = profile.now
-    known = {id(target): _seconds(target, profile) for target in targets}
-    observed = [seconds for seconds in known.values() if seconds is not None]
+    estimates = [(target, _estimate_seconds(target, profile)) for target in targets]
+    observed = [seconds for _, seconds in estimates if seconds is not None]
     average = sum(observed) / len(observed) if observed else 0.0
-    ranked = []
-    for target in targets:
-        seconds = known[id(target)]
-        ranked.append(
-            RankedTarget(target, "its pace is not known", average)
-            if seconds is None
-            else RankedTarget(target, f"answers in {seconds:.2f} s", seconds)
-        )
-    ranked.sort(key=_score)
-    stalest = min(targets, key=lambda target: target.timings.last_seen(), default=None)
+    ranked = [
+        RankedTarget(target, "unknown response time", average)
+        if seconds is None
+        else RankedTarget(target, f"responds in {seconds:.2f} s", seconds)
+        for target, seconds in estimates
+    ]
+    ranked.sort(key=_by_score)
+    stalest = min(targets, key=lambda target: target.timings.last_observed(), default=None)
     if stalest is None or not observed or stalest.in_flight:
         return ranked
-    share = _EXPLORATION_SHARE if stalest.timings.known(now) else 4 * _EXPLORATION_SHARE
+    share = _EXPLORATION_SHARE if stalest.timings.has_recent(now) else 4 * _EXPLORATION_SHARE
     if profile.random < share:
         ranked.sort(key=lambda one: one.target is not stalest)
-        ranked[0] = ranked[0]._replace(reason="to find out how fast it is")
+        ranked[0] = ranked[0]._replace(reason="exploration of its response time")
     return ranked
 
 
 @strategy("cheapest", needs_memory=True)
 def cheapest(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
-    """Rank by the expected cost of this request: its tokens, the cached part of the prompt, and the usual answer."""
+    """Rank by expected cost: prompt tokens, cached tokens, and the usual length of responses."""
     ranked = []
     for target in targets:
-        cached = memory.cached_at(profile.key, target.name, profile.now)
+        cached = memory.count_cached_tokens(profile.key, target.name, profile.now)
         dollars = target.price(profile.request, cached=cached, tokens=profile.tokens(target).tokens)
         if dollars is None:
-            ranked.append(RankedTarget(target, "its price is not known", inf))
+            ranked.append(RankedTarget(target, "unknown price", inf))
         else:
-            known = f", {cached:,} tokens cached" if cached else ""
-            ranked.append(RankedTarget(target, f"about ${dollars:.6f}{known}", dollars))
-    return sorted(ranked, key=_score)
+            suffix = f", {cached:,} tokens cached" if cached else ""
+            ranked.append(RankedTarget(target, f"about ${dollars:.6f}{suffix}", dollars))
+    return sorted(ranked, key=_by_score)
 
 
 @strategy("capability")
 def capability(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
-    """Rank by how many of the capabilities that the request could use are missing."""
+    """Rank by the number of missing capabilities that the request could use."""
     ranked = []
     for target in targets:
-        missing = [wish for wish in sorted(profile.wishes) if not getattr(target.capabilities, wish)]
-        reason = f"lacks {', '.join(missing)}" if missing else "has all it takes"
+        missing = [name for name in sorted(profile.useful_capabilities) if not getattr(target.capabilities, name)]
+        reason = f"lacks {', '.join(missing)}" if missing else "has all capabilities"
         ranked.append(RankedTarget(target, reason, float(len(missing))))
-    return sorted(ranked, key=_score)
+    return sorted(ranked, key=_by_score)
 
 
 @strategy("least_busy")
 def least_busy(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
     """Rank by requests in flight, relative to the weight."""
-    ranked = [RankedTarget(target, "the least under way", target.in_flight / target.weight) for target in targets]
+    ranked = [RankedTarget(target, "fewest requests in flight", target.in_flight / target.weight) for target in targets]
     return sorted(ranked, key=_by_score)
 
 
 @strategy("sticky", needs_memory=True)
 def sticky(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
-    """Rank the conversation's target first, so that the vendor's prompt cache stays warm.
+    """Rank the target of the conversation first, to hit the vendor's prompt cache.
 
-    The first target is a hash of the conversation, so that other processes choose the same. If it fails, the
-    conversation moves, and stays where it went.
+    A hash of the conversation selects its first target, in all processes. After a failure, the conversation stays at
+    the fallback target.
     """
-    pinned = memory.pinned(profile.key, profile.now)
+    pinned = memory.find_target(profile.key, profile.now)
     ranked = [
-        RankedTarget(target, "the conversation's place", -inf)
+        RankedTarget(target, "target of the conversation", -inf)
         if target.name == pinned
-        else RankedTarget(target, "by the conversation", _distance(profile.key, target))
+        else RankedTarget(target, "hash of the conversation", _distance(profile.key, target))
         for target in targets
     ]
-    return sorted(ranked, key=_score)
+    return sorted(ranked, key=_by_score)
 
 
-def read_strategy(given: Any) -> Strategy:
+def read_strategy(strategy: Any) -> Strategy:
     """Return the strategy for a name, a Strategy, or a function."""
-    if isinstance(given, Strategy):
-        return given
-    if isinstance(given, str):
-        known = STRATEGIES.get(given)
-        if known is None:
+    if isinstance(strategy, Strategy):
+        return strategy
+    if isinstance(strategy, str):
+        builtin = STRATEGIES.get(strategy)
+        if builtin is None:
             raise errors.ConfigurationError(
-                f"There is no routing strategy {given!r}.",
+                f"Unknown routing strategy {strategy!r}.",
                 field="strategy",
                 fix=f"Use one of {', '.join(STRATEGIES)}, or pass a Strategy or a function.",
             )
-        return known
-    if not callable(given) or inspect.iscoroutinefunction(given):
+        return builtin
+    if not callable(strategy) or inspect.iscoroutinefunction(strategy):
         raise errors.ConfigurationError(
-            f"A routing strategy is a name, a Strategy or a plain function, not {type(given).__name__}.",
+            f"A routing strategy is a name, a Strategy or a plain function, not {type(strategy).__name__}.",
             field="strategy",
             fix="Pass a function of the request and the targets that returns targets.",
         )
-    return _custom(given)
+    return _wrap_function(strategy)
 
 
-def _custom(choose: StrategyFunction) -> Strategy:
+def _wrap_function(choose: StrategyFunction) -> Strategy:
     def rank(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
         ranked: list[RankedTarget] = []
         for chosen in _as_list(choose(profile.request, targets)):
@@ -284,15 +282,11 @@ def _find_target(chosen: Any, targets: Sequence[Target]) -> Target:
 
 
 _by_score = itemgetter(2)
-"""Sort key for targets that all have a score."""
+"""Sort key of ranked targets with scores."""
 
 
-def _score(ranked: RankedTarget) -> float:
-    return inf if ranked.score is None else ranked.score
-
-
-def _seconds(target: Target, profile: RequestProfile) -> float | None:
-    seconds = target.timings.expected(profile.now, streaming=profile.streaming)
+def _estimate_seconds(target: Target, profile: RequestProfile) -> float | None:
+    seconds = target.timings.estimate_seconds(profile.now, streaming=profile.streaming)
     if seconds is None:
         return None
     return seconds / max(_LOWEST_SUCCESS_RATE, 1 - target.health.breaker.failure_rate)
@@ -300,5 +294,5 @@ def _seconds(target: Target, profile: RequestProfile) -> float | None:
 
 def _distance(key: bytes, target: Target) -> float:
     """Weighted rendezvous hashing: the target with the least distance gets the conversation."""
-    drawn = int.from_bytes(blake2b(target.name.encode(), key=key, digest_size=8).digest(), "big")
-    return -log((drawn + 1) / (2**64 + 2)) / target.weight
+    draw = int.from_bytes(blake2b(target.name.encode(), key=key, digest_size=8).digest(), "big")
+    return -log((draw + 1) / (2**64 + 2)) / target.weight

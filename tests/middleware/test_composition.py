@@ -455,7 +455,7 @@ def test_what_a_router_learns_of_a_target_whose_middleware_answers_is_true(strea
     simulation = Simulation(lambda request: cut_off, now=50.0)
     response = simulate(simulation, router, "hi", streaming=streaming)
     assert response.text == "known"
-    (learnt,) = router.targets[1].timings._seen
+    (learnt,) = router.targets[1].timings._observations
     assert (learnt.at, learnt.total, learnt.first) == (153.0, 3.0, 3.0 if streaming else None)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent import RetryConfig, Router, errors
 from agent.engine.wire import Answer, WireRequest
-from agent.routing.health import KEPT, Timings
+from agent.routing.health import MAX_OBSERVATIONS, Timings
 from agent.testing import Script, Simulation, scripted_agent, simulate
 from agent.types import AgentRequest, BreakerConfig
 from tests.routing.fleet import Fleet, broken, busy
@@ -41,7 +41,7 @@ def test_a_breaker_can_be_turned_off() -> None:
     for _ in range(40):
         with pytest.raises(errors.RoutingError):
             simulate(simulation, router, "hi")
-    assert router.targets[0].health.breaker.closed
+    assert router.targets[0].health.breaker.opened_at is None
 
 
 def test_what_is_told_is_the_rest_that_is_left_and_not_the_one_that_was_asked_for() -> None:
@@ -86,7 +86,7 @@ def test_a_wrong_request_leaves_no_mark_on_the_target(drive: Driver) -> None:
 
     for _ in range(30):
         assert isinstance(drive.complete(fleet, make=make).failed, errors.BadRequestError)
-    assert routers[0].targets[0].health.breaker.closed
+    assert routers[0].targets[0].health.breaker.opened_at is None
 
 
 def test_the_only_target_is_never_shut_out_for_good() -> None:
@@ -144,18 +144,18 @@ def test_a_stream_that_breaks_late_is_no_success_for_the_breaker() -> None:
 
 def test_only_the_latest_answers_say_how_fast_a_target_is() -> None:
     timings = Timings()
-    for _ in range(KEPT):
+    for _ in range(MAX_OBSERVATIONS):
         timings.observe(0.0, 100.0, None, 10)
-    for _ in range(KEPT):
+    for _ in range(MAX_OBSERVATIONS):
         timings.observe(0.0, 1.0, None, 10)
-    assert timings.expected(0.0, streaming=False) == pytest.approx(1.0)
+    assert timings.estimate_seconds(0.0, streaming=False) == pytest.approx(1.0)
 
 
 def test_answers_without_tokens_are_no_trouble() -> None:
     timings = Timings()
     timings.observe(0.0, 2.0, 0.5, 0)
-    assert timings.expected(0.0, streaming=True) == pytest.approx(0.5)
-    assert timings.expected(0.0, streaming=False) is not None
+    assert timings.estimate_seconds(0.0, streaming=True) == pytest.approx(0.5)
+    assert timings.estimate_seconds(0.0, streaming=False) is not None
 
 
 def test_what_the_request_says_of_time_counts_before_what_the_router_says() -> None:

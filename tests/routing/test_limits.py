@@ -139,7 +139,7 @@ def test_the_only_target_is_waited_for_as_long_as_it_asks(drive: Driver) -> None
     outcome = drive.complete(fleet, make=fleet.make(retry=RetryConfig(throttle_delay=0.01)))
     assert outcome.ok.text == "back"
     assert outcome.seconds >= 0.3
-    assert [attempt.reason for attempt in outcome.ok.route] == ["in order", "again"]
+    assert [attempt.reason for attempt in outcome.ok.route] == ["in order", "retry"]
 
 
 def test_a_wait_that_does_not_fit_before_the_deadline_is_not_begun(drive: Driver) -> None:
@@ -340,7 +340,7 @@ def test_failures_cost_nothing_and_broken_streams_what_had_come() -> None:
 
 def test_a_target_without_a_price_is_not_asked_under_a_spend_limit_unless_allowed() -> None:
     fleet = Fleet(unpriced="x")
-    with pytest.raises(errors.BudgetExceededError, match="not known"):
+    with pytest.raises(errors.BudgetExceededError, match="unknown price under a spend limit"):
         simulate(Simulation(fleet), fleet.router(spend=SpendLimit(dollars=5.0)), "hi")
     lenient = fleet.router(spend=SpendLimit(dollars=5.0, unpriced="allow"))
     assert simulate(Simulation(fleet), lenient, "hi").text == "x"

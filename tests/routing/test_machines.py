@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from agent.engine.locks import ForkSafe
 from agent.providers.rate_limit_hints import RemainingLimit
 from agent.routing.health import Breaker, Cooldown, Permit
-from agent.routing.limits import WINDOW, RateLimiter, Refusal, RequestBudget, Reservation, SpendLedger
+from agent.routing.limits import WINDOW, RateLimiter, RequestBudget, Reservation, SpendLedger, SpendLimitExceeded
 from agent.types import BreakerConfig, RateLimit, SpendLimit
 
 MOVES = settings(max_examples=60, stateful_step_count=60, deadline=None)
@@ -42,10 +42,10 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @rule(target=permits, panic=st.booleans())
     def ask(self, panic: bool) -> Any:
-        permit = self.breaker.take(self.now, panic=panic)
+        permit = self.breaker.take_permit(self.now, panic=panic)
         if self.opened_at is None:
             assert permit is not None
-            assert permit.kind in ("trusted", "trial")
+            assert permit.kind in ("normal", "trial")
         elif self.now >= self.opened_at + 10.0 and self.probe is None:
             assert permit is not None
             assert permit.kind == "probe"
@@ -65,7 +65,7 @@ class BreakerMachine(RuleBasedStateMachine):
         if failed is None:
             return
         if self.opened_at is not None:
-            if permit.kind != "trusted":
+            if permit.kind != "normal":
                 self.opened_at = self.now if failed else None
             return
         self.outcomes = [*self.outcomes, failed][-6:]
@@ -100,7 +100,7 @@ class LedgerMachine(RuleBasedStateMachine):
         fits = mine + dollars <= 4.0 and everybody + dollars <= 10.0
         assert isinstance(reserved, Reservation) is fits
         if not isinstance(reserved, Reservation):
-            assert isinstance(reserved, Refusal)
+            assert isinstance(reserved, SpendLimitExceeded)
             return multiple()
         self.held[id(reserved)] = (user, float(dollars))
         return reserved
@@ -215,17 +215,17 @@ TestBudget = BudgetMachine.TestCase
 def test_a_breaker_opens_at_the_tenth_failure_of_ten_and_not_before() -> None:
     breaker = Breaker(BreakerConfig())
     for number in range(10):
-        assert breaker.closed, number
-        permit = breaker.take(0.0)
+        assert breaker.opened_at is None, number
+        permit = breaker.take_permit(0.0)
         assert permit is not None
         breaker.settle(permit, 0.0, failed=True)
     assert breaker.state(0.0) == "open"
-    assert breaker.seconds_shut(0.0) == 15.0
+    assert breaker.seconds_until_probe(0.0) == 15.0
 
 
 def test_of_a_thousand_callers_at_once_exactly_one_probes(rng: random.Random) -> None:
     breaker = Breaker(BreakerConfig(window=1, least=1, pause=1.0))
-    permit = breaker.take(0.0)
+    permit = breaker.take_permit(0.0)
     assert permit is not None
     breaker.settle(permit, 0.0, failed=True)
     taken: list[Permit | None] = []
@@ -234,7 +234,7 @@ def test_of_a_thousand_callers_at_once_exactly_one_probes(rng: random.Random) ->
     def callers() -> None:
         barrier.wait()
         for _ in range(50):
-            taken.append(breaker.take(2.0))
+            taken.append(breaker.take_permit(2.0))
 
     threads = [threading.Thread(target=callers) for _ in range(20)]
     for thread in threads:
@@ -247,14 +247,14 @@ def test_of_a_thousand_callers_at_once_exactly_one_probes(rng: random.Random) ->
 
 def test_a_clock_that_jumps_a_day_does_not_reopen_or_lose_a_probe() -> None:
     breaker = Breaker(BreakerConfig(window=1, least=1, pause=15.0))
-    permit = breaker.take(100_000.0)
+    permit = breaker.take_permit(100_000.0)
     assert permit is not None
     breaker.settle(permit, 100_000.0, failed=True)
-    assert breaker.take(13_600.0) is None, "a day before"
-    probe = breaker.take(186_400.0)
+    assert breaker.take_permit(13_600.0) is None, "a day before"
+    probe = breaker.take_permit(186_400.0)
     assert probe is not None
     assert probe.kind == "probe"
-    assert breaker.take(186_400.0) is None
+    assert breaker.take_permit(186_400.0) is None
 
 
 def test_an_old_probe_does_not_end_a_new_one() -> None:
@@ -267,11 +267,11 @@ def test_an_old_probe_does_not_end_a_new_one() -> None:
     new = _taken(breaker, 4.0)
     assert new.kind == "probe"
     breaker.settle(old, 4.0, failed=None)
-    assert breaker.take(4.0) is None, "the new probe is still under way"
+    assert breaker.take_permit(4.0) is None, "the new probe is still under way"
 
 
 def _taken(breaker: Breaker, now: float, *, panic: bool = False) -> Permit:
-    permit = breaker.take(now, panic=panic)
+    permit = breaker.take_permit(now, panic=panic)
     assert permit is not None
     return permit
 
@@ -308,7 +308,7 @@ def test_a_spend_limit_is_whole_again_after_its_window() -> None:
     assert isinstance(first, Reservation)
     ledger.settle(first, 1.0)
     refusal = ledger.reserve(1.0, {}, 59.0)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, SpendLimitExceeded)
     assert refusal.seconds == 1.0
     assert isinstance(ledger.reserve(1.0, {}, 60.0), Reservation)
 
@@ -316,12 +316,12 @@ def test_a_spend_limit_is_whole_again_after_its_window() -> None:
 def test_what_the_vendor_says_is_left_counts() -> None:
     rates = RateLimiter(RateLimit())
     assert rates.unlimited
-    rates.learn(RemainingLimit(1, 0.0, {"reset": "20"}, "reset"), None)
+    rates.update_from_vendor(RemainingLimit(1, 0.0, {"reset": "20"}, "reset"), None)
     assert rates.wait_seconds(0, 0.0) == 0.0
     assert rates.acquire(0, 0.0) is not None
     assert rates.wait_seconds(0, 0.0) == 20.0
     assert rates.wait_seconds(0, 20.0) == 0.0
-    rates.learn(None, RemainingLimit(500, 30.0, {"reset": "10"}, "reset"))
+    rates.update_from_vendor(None, RemainingLimit(500, 30.0, {"reset": "10"}, "reset"))
     assert rates.wait_seconds(400, 30.0) == 0.0
     assert rates.wait_seconds(600, 30.0) == 10.0
 

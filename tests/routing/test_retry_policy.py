@@ -6,7 +6,7 @@ import pytest
 
 from agent import RetryConfig, Router, errors
 from agent.routing.health import Breaker
-from agent.routing.limits import hedge_budget
+from agent.routing.limits import make_hedge_budget
 from agent.testing import Simulation, simulate
 from agent.types import BreakerConfig, HedgeConfig
 from tests.routing.fleet import Fleet, busy
@@ -17,7 +17,7 @@ NO_BUDGET = RetryConfig(max_retries=3, budget=0.0)
 
 def exhausted(router: Router) -> Router:
     """The router with an empty retry budget."""
-    while router._settings.retries.withdraw(0.0):
+    while router._settings.retry_budget.withdraw(0.0):
         pass
     return router
 
@@ -42,7 +42,7 @@ def test_a_switch_to_a_failing_target_is_charged() -> None:
     router = exhausted(fleet.router(retry=NO_BUDGET))
     breaker = router.targets[1].health.breaker
     for _ in range(4):
-        permit = breaker.take(0.0)
+        permit = breaker.take_permit(0.0)
         assert permit is not None
         breaker.settle(permit, 0.0, failed=True)
     assert breaker.state(0.0) == "degraded"
@@ -62,8 +62,8 @@ def test_a_degraded_target_comes_last_and_gets_one_trial_per_pause() -> None:
     assert fleet.asked.count("a") == 4
     simulation.now += 15.0
     response = simulate(simulation, router, "hi")
-    assert (response.text, response.route[0].reason) == ("back", "to find out whether it is back")
-    assert router.targets[0].health.breaker.healthy
+    assert (response.text, response.route[0].reason) == ("back", "trial of a degraded target")
+    assert router.targets[0].health.breaker.is_healthy
 
 
 def test_a_failed_probe_does_not_fail_the_call_while_another_target_is_healthy() -> None:
@@ -73,7 +73,7 @@ def test_a_failed_probe_does_not_fail_the_call_while_another_target_is_healthy()
     simulate(simulation, router, "hi")
     simulation.now += 2.0
     response = simulate(simulation, exhausted(router), "hi")
-    assert [attempt.reason for attempt in response.route] == ["to find out whether it is back", "in order"]
+    assert [attempt.reason for attempt in response.route] == ["half-open probe", "in order"]
     assert response.text == "fine"
 
 
@@ -94,12 +94,12 @@ def test_a_call_waits_for_another_target_to_recover_before_its_last_attempt() ->
     simulation = Simulation(fleet)
     breaker = router.targets[2].health.breaker
     for target in router.targets[1:]:
-        permit = target.health.breaker.take(0.0)
+        permit = target.health.breaker.take_permit(0.0)
         assert permit is not None
         target.health.breaker.settle(permit, 0.0, failed=True)
 
     def recover() -> None:
-        permit = breaker.take(simulation.now, panic=True)
+        permit = breaker.take_permit(simulation.now, panic=True)
         assert permit is not None
         breaker.settle(permit, simulation.now, failed=False)
 
@@ -121,7 +121,7 @@ def test_after_a_failure_the_most_reliable_target_is_next() -> None:
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.1, 0.3, 0.35, 0.5, 1.0])
 def test_hedges_never_exceed_their_share_of_the_requests_so_far(share: float) -> None:
-    budget = hedge_budget(share)
+    budget = make_hedge_budget(share)
     hedged = 0
     for requests in range(1, 1001):
         budget.deposit()
@@ -142,7 +142,7 @@ def test_the_first_five_calls_are_not_hedged() -> None:
 def test_a_breaker_without_a_degraded_state_only_opens() -> None:
     breaker = Breaker(BreakerConfig(degraded=1.0))
     for _ in range(9):
-        permit = breaker.take(0.0)
+        permit = breaker.take_permit(0.0)
         assert permit is not None
         breaker.settle(permit, 0.0, failed=True)
     assert breaker.state(0.0) == "closed"

@@ -66,10 +66,10 @@ def test_breakers_open_are_probed_and_panic_in_these_worlds() -> None:
             route = run.result.route if run.result is not None else getattr(run.error, "attempts", ())
             reasons |= {attempt.reason for attempt in route}
     assert {
-        "to find out whether it is back",
+        "half-open probe",
         "no target is healthy",
-        "again",
-        "the first was slow",
+        "retry",
+        "hedge: the first target was slow",
         "in the race",
     } <= reasons
 
@@ -89,11 +89,11 @@ def _never_abandon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Admission, "abandon", lambda self: None)
 
 
-def _trust_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+def _trust_all(monkeypatch: pytest.MonkeyPatch) -> None:
     from agent.routing.health import Permit
 
     monkeypatch.setattr(state, "exclude_unavailable", lambda target, profile, now: None)
-    monkeypatch.setattr(Breaker, "take", lambda self, now, panic=False: Permit("trusted"))
+    monkeypatch.setattr(Breaker, "take_permit", lambda self, now, panic=False: Permit("normal"))
 
 
 def _ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,23 +101,23 @@ def _ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _splice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "_restart_events", lambda why, kept: [])
+    monkeypatch.setattr(flow, "_restart_events", lambda reason, partial_text: [])
 
 
 def _forget_losers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(state: Any, legs: dict[Any, Any]) -> Any:
-        legs.clear()
+    def end(state: Any, runners: dict[Any, Any]) -> Any:
+        runners.clear()
         return
         yield
 
-    monkeypatch.setattr(hedging, "_cancel_losers", end)
+    monkeypatch.setattr(flow, "_cancel_losers", end)
 
 
 def _stop_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "next_step", lambda *args, **kwargs: NextStep.RETRY)
 
 
-def _blame_nobody_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+def _ignore_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Breaker.settle
     monkeypatch.setattr(
         Breaker,
@@ -130,12 +130,12 @@ def _blame_nobody_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     "sabotage",
     [
         _never_abandon,
-        _trust_everybody,
+        _trust_all,
         _ask_for_ever,
         _splice,
         _forget_losers,
         _stop_at_nothing,
-        _blame_nobody_for_probes,
+        _ignore_probes,
     ],
 )
 def test_a_router_that_is_broken_is_found_out(

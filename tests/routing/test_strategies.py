@@ -114,7 +114,7 @@ def test_long_answers_do_not_make_a_stream_look_slow_nor_its_pace_a_slow_start_q
     simulation = Simulation(fleet, seed=3)
     tally(simulation, router, fleet, 40, streaming=True)
     timings = {target.name: target.timings for target in router.targets}
-    slow, quick = (timings[name].expected(simulation.now, streaming=True) for name in ("slow", "quick"))
+    slow, quick = (timings[name].estimate_seconds(simulation.now, streaming=True) for name in ("slow", "quick"))
     assert slow is not None
     assert quick is not None
     assert slow == pytest.approx(3.0, abs=0.2)
@@ -185,7 +185,7 @@ def test_a_second_target_is_asked_when_the_first_takes_longer_than_it_usually_do
     assert simulation.now - before < 1.0
     assert [(a.target, a.error, a.reason) for a in response.route] == [
         ("a", "Cancelled", "in order"),
-        ("b", None, "the first was slow"),
+        ("b", None, "hedge: the first target was slow"),
     ]
 
 
@@ -267,7 +267,7 @@ def test_who_cannot_do_it_is_left_out_whatever_the_strategy(strategy: str) -> No
     router = Fleet(clumsy="x", handy="y").router(strategy=strategy)
     explanation = router.explain("hi", tools=[ToolSpec(name="f")])
     assert explanation.order == ["handy"]
-    assert explanation.excluded == {"clumsy": "it cannot call tools"}
+    assert explanation.excluded == {"clumsy": "does not support tools"}
 
 
 # Load

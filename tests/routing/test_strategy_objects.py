@@ -80,7 +80,7 @@ def test_a_third_party_strategy_can_take_turns() -> None:
 
 def test_a_third_party_strategy_can_remember_conversations() -> None:
     def rank(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
-        pinned = memory.pinned(profile.key, profile.now)
+        pinned = memory.find_target(profile.key, profile.now)
         ranked = [RankedTarget(target, "anywhere") for target in reversed(targets)]
         return sorted(ranked, key=lambda one: one.target.name != pinned)
 
