@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from agent.routing import flow, state
-from agent.routing import flow as hedging
 from agent.routing.failure_policy import NextStep
 from agent.routing.health import Breaker
 from agent.routing.targets import Admission
