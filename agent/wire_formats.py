@@ -1,7 +1,6 @@
-"""The registry of wire formats: one line each. The package itself declares everything else.
+"""Registry of wire formats, one line each; the package of a format declares everything else.
 
-A package is imported when its name is first needed, so prices, model facts and schema dialects can be looked up here
-without importing any other vendor.
+Packages are imported on first use, so prices, model facts and schema dialects load no other vendor.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ WIRE_FORMATS = {
     "anthropic": "agent.providers.anthropic",
     "gemini": "agent.providers.gemini",
 }
-"""Name of a wire format, which is also the name of its provider → its package.
+"""Packages by the name of the wire format, which is also the name of its provider.
 
-A package has `WIRE_FORMAT`, `provider(name)` and, in its module `server`, `SERVER`.
+A package defines `WIRE_FORMAT`, `provider(name)` and `server.SERVER`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """What a package declares about its wire format."""
+    """Declaration of a wire format by its package."""
 
     api: str
-    """Its name, as in `Provider.api`."""
+    """Name, as in `Provider.api`."""
     price_list: str | None = None
-    """The vendor's name in the price list of genai-prices; None without list prices."""
+    """Name of the vendor in genai-prices; None without list prices."""
     facts: tuple[str, ...] = ()
-    """Tables of `agent.models` with the vendor's models; without any, the one of its own name."""
+    """Tables of `agent.models` with the vendor's models. Default: the table with the name of the format."""
     schema_dialect: SchemaDialect | None = None
-    """The subset of JSON schema that the vendor enforces; None if another format declares it, or there is none."""
+    """JSON Schema subset that the vendor enforces; None if another format declares it, or there is none."""
     rules: str | None = None
-    """The class that judges requests for strict scripts, as `module:class`."""
+    """Class that validates requests for strict scripts, as `module:class`."""
 
 
 @cache
 def wire_format(name: str) -> WireFormat | None:
-    """The declaration of a wire format; None for any other name of a provider."""
+    """Return the declaration of a wire format; None for other provider names."""
     package = WIRE_FORMATS.get(name)
     if package is None:
         return None
@@ -53,7 +52,7 @@ def wire_format(name: str) -> WireFormat | None:
 
 
 def schema_dialect(name: str) -> SchemaDialect | None:
-    """The schema dialect of that name."""
+    """Find a schema dialect by name."""
     for format in (name, *WIRE_FORMATS):
         declared = wire_format(format)
         if declared is not None and declared.schema_dialect is not None and declared.schema_dialect.name == name:

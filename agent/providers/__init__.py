@@ -1,4 +1,4 @@
-"""Vendors by name. Each lives in a module of its own and is imported when it is first asked for."""
+"""Registry of providers by name. Modules are imported on first use."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COMPATIBLE = (
     "github-models gpustack groq huggingface hyperbolic llamacpp lmstudio minimax mistral moonshot nebius novita "
     "nvidia ollama openrouter perplexity sambanova siliconflow snowflake together vercel vllm xai zai"
 )
-"""OpenAI-compatible vendors: a row each in `compatible`."""
+"""OpenAI-compatible vendors, each a row in `compatible`."""
 
 _BUILT_IN = {
     **dict.fromkeys(_COMPATIBLE.split(), "compatible"),
@@ -47,7 +47,7 @@ _BUILT_IN = {
     "local": "local",
     "scripted": "scripted",
 }
-"""Name of a provider → module here that has a `provider(name)` function. Wire formats have a registry of their own."""
+"""Modules with a `provider(name)` function, by provider name. Wire formats are in `WIRE_FORMATS`."""
 
 _registered: dict[str, ProviderFactory] = {}
 
@@ -58,15 +58,15 @@ def register_provider(
     """Add a provider under a name, or replace one.
 
     Args:
-        name: What stands before the colon in `name:model`.
-        provider: A `Dialect`, for a vendor that speaks Chat Completions; or a factory, from a configuration to a codec.
-        function: Instead of a provider, a Python function that is the model. It is given the `AgentRequest`, and
-            returns text, an `AgentResponse`, parts, or a value to write as JSON; or it yields text, parts or events.
-            It may be async.
+        name: The part before the colon in `name:model`.
+        provider: A `Dialect` for a vendor of Chat Completions, or a factory from a configuration to a codec.
+        function: A Python function that acts as the model, instead of a provider. It receives the `AgentRequest` and
+            returns text, an `AgentResponse`, parts, or a value that is serialized as JSON; or it yields text, parts or
+            events. It may be async.
     """
     if not name or ":" in name or name != name.strip():
         raise errors.ConfigurationError(
-            f"{name!r} cannot name a provider.", field="name", fix="Use a short name without colons or spaces."
+            f"Invalid provider name: {name!r}.", field="name", fix="Use a short name without colons or spaces."
         )
     if (provider is None) is (function is None):
         raise errors.ConfigurationError(
@@ -77,20 +77,19 @@ def register_provider(
     _registered[name] = _factory(name, provider) if function is None else _function(name, function)
 
 
-def _factory(name: str, found: Any) -> ProviderFactory:
-    """A factory from whatever stands for a provider: a dialect, a function that is a model, or a factory."""
-    if not callable(found):
+def _factory(name: str, provider: Any) -> ProviderFactory:
+    if not callable(provider):
         from .openai_chat import ChatCodec, Dialect  # lazy: vendors are loaded on first use
 
-        if isinstance(found, Dialect):
-            dialect = replace(found, name=name)
+        if isinstance(provider, Dialect):
+            dialect = replace(provider, name=name)
             return lambda config: ChatCodec.from_config(config, dialect)
         raise errors.ConfigurationError(
-            f"The provider {name!r} is a {type(found).__name__}.",
+            f"The provider {name!r} is a {type(provider).__name__}.",
             field="provider",
             fix="Use a Dialect, a factory, or a function that takes the request.",
         )
-    factory: ProviderFactory = found
+    factory: ProviderFactory = provider
     return factory
 
 
@@ -101,12 +100,16 @@ def _function(name: str, function: ModelFunction) -> ProviderFactory:
 
 
 def list_providers() -> list[str]:
-    """All names that `load_provider` understands."""
+    """Return the names of all providers."""
     return sorted({*WIRE_FORMATS, *_BUILT_IN, *_registered, *(point.name for point in _entry_points())})
 
 
 def load_provider(name: str) -> ProviderFactory:
-    """The factory for a provider's name."""
+    """Return the factory of a provider.
+
+    Raises:
+        ConfigurationError: The name is unknown.
+    """
     if (registered := _registered.get(name)) is not None:
         return registered
     module = f"{__name__}.{_BUILT_IN[name]}" if name in _BUILT_IN else WIRE_FORMATS.get(name)
@@ -117,8 +120,8 @@ def load_provider(name: str) -> ProviderFactory:
         if point.name == name:
             from .function import is_model_function  # lazy: only functions as models need it
 
-            found = point.load()
-            return _function(name, found) if callable(found) and is_model_function(found) else _factory(name, found)
+            loaded = point.load()
+            return _function(name, loaded) if callable(loaded) and is_model_function(loaded) else _factory(name, loaded)
     raise errors.ConfigurationError(
         f"There is no provider named {name!r}.",
         field="provider",
@@ -127,8 +130,8 @@ def load_provider(name: str) -> ProviderFactory:
 
 
 def provider_for_client(client: Any, make: ProviderFactory, config: AgentConfig) -> Provider:
-    """The provider that a client of the caller's is to carry requests for."""
-    from .sdk_clients import build_client_codec, identify_client  # lazy: only brought SDK clients need it
+    """Return a provider whose requests an SDK client sends."""
+    from .sdk_clients import build_client_codec, identify_client  # lazy: only SDK clients need it
 
     provider: Provider = build_client_codec(client, identify_client(client), make, config)
     return provider
@@ -136,12 +139,12 @@ def provider_for_client(client: Any, make: ProviderFactory, config: AgentConfig)
 
 @cache
 def server_dialects() -> tuple[ServerDialect, ...]:
-    """The server side of every wire format."""
+    """Return the server side of every wire format."""
     return tuple(import_module(f"{package}.server").SERVER for package in WIRE_FORMATS.values())
 
 
 def find_server_dialect(url: str) -> ServerDialect | None:
-    """The server side of the wire format that is spoken at a URL's path."""
+    """Find the server side of the wire format that a URL's path belongs to."""
     return next((server for server in server_dialects() if server.match_endpoint(url) is not None), None)
 
 

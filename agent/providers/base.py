@@ -1,7 +1,6 @@
-"""What a vendor's codec looks like. A codec is pure: it holds credentials and an address, and translates.
+"""Protocols of providers and stream decoders, and the address and key of an API.
 
-Requests go in and wire requests come out; replies and bytes go in and responses and events come out. It knows no time,
-no sockets and no retries, so every rule about a vendor can be tested without any.
+A provider is pure: it encodes requests and decodes responses, without sockets, clocks or retries.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from ..types._base import validate_with
 
 
 class StreamDecoder(Protocol):
-    """Is pushed the bytes of one stream.
+    """Incremental decoder of one stream: bytes in, events out.
 
-    `feed` never raises: events that came before a failure must not be lost with it. What went wrong is in `failure`.
+    `feed` never raises, so events before a failure are not lost; the error is in `failure`.
     """
 
     failure: AgentError | None
 
     @property
     def done(self) -> bool:
-        """Whether the stream's terminal event has come: only then is it complete."""
+        """Whether the terminal event has arrived. A stream without it is incomplete."""
         ...
 
     def feed(self, chunk: bytes) -> list[StreamEvent]: ...
 
     def end(self) -> list[StreamEvent]:
-        """The bytes have ended. The last events of a vendor whose terminal event is the end itself."""
+        """Decode the end of the bytes, which is the terminal event of some vendors."""
         ...
 
     def response(self) -> AgentResponse:
-        """The fold of all events. Asked only of a stream that is done."""
+        """The fold of all events. Valid only if the stream is done."""
         ...
 
     def partial(self) -> AgentResponse:
-        """What has come so far."""
+        """The fold of the events so far."""
         ...
 
 
@@ -55,12 +54,12 @@ class Provider(Protocol):
 
     @property
     def api(self) -> str:
-        """The wire format, which several vendors may share."""
+        """Name of the wire format, which several vendors may share."""
         ...
 
     @property
     def transport(self) -> str:
-        """The transport that carries its requests unless the caller brings one."""
+        """Name of the default transport."""
         ...
 
     @property
@@ -68,7 +67,7 @@ class Provider(Protocol):
 
     @property
     def schema_dialect(self) -> str | None:
-        """The subset of JSON schema this API takes, as `agent.schemas` calls it; None if it takes any or none."""
+        """Name of the JSON Schema subset in `agent.schemas` that this API accepts; None if it accepts any or none."""
         ...
 
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest: ...
@@ -81,13 +80,13 @@ class Provider(Protocol):
 
 
 class LimitsSchemas(Protocol):
-    """A provider of which some models take no output schema beside tools; without this, all are taken to."""
+    """A provider with models that accept no output schema together with tools. Without this method, all do."""
 
     def schema_with_tools(self, model: str) -> bool: ...
 
 
 class CountsTokens(Protocol):
-    """A provider whose vendor counts the tokens of a request exactly, without answering it."""
+    """A provider with an endpoint that counts the tokens of a request without answering it."""
 
     def encode_count(self, request: AgentRequest) -> WireRequest: ...
 
@@ -95,18 +94,18 @@ class CountsTokens(Protocol):
 
 
 ProviderFactory: TypeAlias = Callable[[AgentConfig], Provider]
-"""Makes a provider from a configuration, its credentials resolved."""
+"""Creates a provider from a configuration whose credentials are resolved."""
 
 
 class ApiAddress(NamedTuple):
-    """Where requests go and with what key."""
+    """Base URL and key of an API."""
 
     base_url: str
     key: Secret | None
 
 
 NO_ADDRESS = ApiAddress("", None)
-"""Of a codec whose requests a client completes, with an address and a key of its own."""
+"""For codecs behind an SDK client, which adds its own address and key."""
 
 
 def resolve_address(
@@ -117,18 +116,21 @@ def resolve_address(
     base_url_variables: tuple[str, ...] = (),
     key_required: bool = True,
 ) -> ApiAddress:
-    """The configuration's key and address, else the environment's, else the vendor's usual address."""
-    if config.base_url is None and (found := _first_set(base_url_variables)) is not None:
-        config = validate_with(lambda: config.with_overrides(base_url=found))
+    """Read key and base URL from the configuration, else from the environment, else use the default base URL."""
+    if config.base_url is None and (value := first_variable(base_url_variables)) is not None:
+        config = with_base_url(config, value)
     base_url = config.base_url or default_base_url
     if base_url is None:
         raise errors.ConfigurationError(
-            f"The provider {config.provider!r} has no address of its own.",
+            f"The provider {config.provider!r} has no default base_url.",
             field="base_url",
             fix="Pass base_url=, such as http://localhost:8000/v1.",
         )
     base_url = base_url.rstrip("/")
-    key = config.api_key if config.api_key is not None else _key_from(config, key_variables)
+    key = config.api_key
+    if key is None and (text := first_variable(key_variables)) is not None:
+        # Validated like an argument: a key with a line break must not reach a header.
+        key = validate_with(lambda: config.with_overrides(api_key=text)).api_key
     local = is_loopback(base_url)
     if key is None and key_required and not local:
         names = " or ".join(key_variables) or "no variable"
@@ -138,21 +140,21 @@ def resolve_address(
         )
     if key is not None and urlsplit(base_url).scheme != "https" and not local and not config.allow_insecure:
         raise errors.ConfigurationError(
-            "The key would travel unencrypted: base_url is plain http and not on this machine.",
+            "The key would be sent unencrypted: base_url is plain http and not a loopback address.",
             field="base_url",
             fix="Use https, or pass allow_insecure=True if the network is yours.",
         )
     return ApiAddress(base_url, key)
 
 
-def _key_from(config: AgentConfig, variables: tuple[str, ...]) -> Secret | None:
-    text = _first_set(variables)
-    # Validated as if it had been passed in: a key with a line break must not reach a header.
-    return None if text is None else validate_with(lambda: config.with_overrides(api_key=text.strip())).api_key
+def with_base_url(config: AgentConfig, base_url: str) -> AgentConfig:
+    """Return the configuration with a base URL from the environment, validate_with like an argument."""
+    return validate_with(lambda: config.with_overrides(base_url=base_url))
 
 
-def _first_set(variables: tuple[str, ...]) -> str | None:
-    return next((value for name in variables if (value := os.environ.get(name, "").strip())), None)
+def first_variable(names: tuple[str, ...]) -> str | None:
+    """The value of the first environment variable that is set and not blank."""
+    return next((value for name in names if (value := os.environ.get(name, "").strip())), None)
 
 
 def is_loopback(url: str) -> bool:

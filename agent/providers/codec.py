@@ -1,7 +1,7 @@
 """Base classes of codecs and stream decoders.
 
-A vendor's codec says what its responses mean. The base classes make sure that nothing malformed passes for a response,
-that errors have no cause that quotes the vendor (which may quote the key), and that events are folded exactly once.
+They turn malformed data into errors, keep vendor text that may quote a key out of error causes, and fold each event
+exactly once.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ from .failures import error_from_details, error_from_reply, read_error_details, 
 
 USER_AGENT = "agent-llm-router"
 SHAPE_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
-"""Errors that decoders raise for malformed data. Pass them to `describe_malformed`."""
+"""Exceptions that decoders raise for malformed data. Pass them to `describe_malformed`."""
 _LOOKS_SECRET = re.compile(r"(?!\S*://)(?=\S*[0-9])(?=\S*[A-Za-z])\S{16,}")
 _NEVER_SECRET = re.compile(r"^accept|^content-|^user-agent$|beta|version")
 _MIN_SECRET_LENGTH = 8
 _MAX_UNPARSED_CHUNKS = 256
-"""Chunks kept of a reply that is not an event stream. An error body is not longer."""
+"""Limit of chunks kept from a reply that is not an event stream; error bodies are shorter."""
 
 
 def describe_malformed(error: Exception) -> str:
-    """Describe malformed data by the error that decoding it raised.
+    """Describe malformed data by the exception that it caused.
 
-    In production, bugs of a decoder look like malformed data, too. The tests replace this function to raise them.
+    Decoder bugs look the same in production. The tests replace this function so that bugs are raised.
     """
     return type(error).__name__
 
 
 def secrets_in(headers: Mapping[str, str]) -> list[str]:
-    """Credentials in headers: by the header's name, or because the value looks like one."""
-    return list(dict.fromkeys(secret for name, value in headers.items() for secret in _secrets_of(name.lower(), value)))
-
-
-def _secrets_of(name: str, value: str) -> list[str]:
-    if is_credential_header(name):
-        pieces = [*re.split(r"[\s;,]+", value), *re.split(r"[\s;,=]+", value)]  # `Bearer …`, `a=…; b=…`
-        return [piece for piece in pieces if len(piece) >= _MIN_SECRET_LENGTH]
-    if _NEVER_SECRET.search(name):
-        return []
-    return [piece for piece in value.split() if _LOOKS_SECRET.fullmatch(piece)]
+    """Find credentials in headers, by the header's name or the form of its value."""
+    secrets: list[str] = []
+    for header, value in headers.items():
+        name = header.lower()
+        if is_credential_header(name):
+            pieces = [*re.split(r"[\s;,]+", value), *re.split(r"[\s;,=]+", value)]  # `Bearer …`, `a=…; b=…`
+            secrets += (piece for piece in pieces if len(piece) >= _MIN_SECRET_LENGTH)
+        elif not _NEVER_SECRET.search(name):
+            secrets += (piece for piece in value.split() if _LOOKS_SECRET.fullmatch(piece))
+    return list(dict.fromkeys(secrets))
 
 
 class CodecBase(ABC):
@@ -57,20 +56,22 @@ class CodecBase(ABC):
 
     api: ClassVar[str]
     response_kind: ClassVar[str]
-    """The vendor's name for a response; for error messages."""
+    """The vendor's name for a response, for error messages."""
     transport = "http"
     schema_dialect: ClassVar[str | None] = None
-    """The API's restrictions on schemas, as a name that `agent.schemas.compile_schema` knows."""
+    """Name of the JSON Schema subset that the API accepts, as in `agent.schemas.compile_schema`."""
 
     def __init__(
         self, name: str, capabilities: ProviderCapabilities, headers: Mapping[str, str], secrets: tuple[str, ...]
     ) -> None:
         self.name = name
         self.capabilities = capabilities
-        sent = {"content-type": "application/json", "accept": "*/*", "user-agent": USER_AGENT}
-        sent.update({header.lower(): value for header, value in headers.items()})
-        self._headers = tuple((header.encode("ascii"), value.encode("latin-1")) for header, value in sent.items())
-        self._secrets = tuple(dict.fromkeys((*secrets, *secrets_in(sent))))
+        all_headers = {"content-type": "application/json", "accept": "*/*", "user-agent": USER_AGENT}
+        all_headers.update({header.lower(): value for header, value in headers.items()})
+        self._headers = tuple(
+            (header.encode("ascii"), value.encode("latin-1")) for header, value in all_headers.items()
+        )
+        self._secrets = tuple(dict.fromkeys((*secrets, *secrets_in(all_headers))))
 
     @override
     def __repr__(self) -> str:
@@ -82,17 +83,17 @@ class CodecBase(ABC):
             body = parse_json(reply.body)
         except ValueError as error:
             raise self._protocol_error(f"the answer is not JSON: {error}", reply, request) from None
-        complaint = read_error_details(self._find_error(body))
-        if complaint is None:
+        details = read_error_details(self._find_error(body))
+        if details is None:
             try:
                 return self._read_response(body, reply.headers, request)
             except SHAPE_ERRORS as error:
-                complaint = read_error_details(body)
-                if complaint is None:
+                details = read_error_details(body)
+                if details is None:
                     reason = f"the answer is not a {self.response_kind} ({describe_malformed(error)})"
                     raise self._protocol_error(reason, reply, request) from None
         raise error_from_details(
-            complaint,
+            details,
             status=reply.status,
             headers=reply.headers,
             body=body,
@@ -103,20 +104,20 @@ class CodecBase(ABC):
         )
 
     def _find_error(self, body: Any) -> Any:
-        """The part of a reply with status 200 that reports an error, or None."""
+        """Find the error reported in a reply with status 200."""
         return body if isinstance(body, dict) and body.get("error") else None
 
     def with_client(self, client: Any, headers: Mapping[str, str]) -> CodecBase:
-        """The same codec for an SDK client, which has its own address and key."""
+        """Return this codec for requests through an SDK client, which adds its own address and key."""
         raise errors.ConfigurationError(
-            f"The provider {self.name!r} cannot do without an address of its own.",
+            f"The provider {self.name!r} does not support SDK clients.",
             field="client",
-            fix="Use one of the built-in providers with a client.",
+            fix="Use a built-in provider with client=, or pass transport=.",
         )
 
     @abstractmethod
     def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
-        """Read the body of a successful reply. May raise an AgentError, and SHAPE_ERRORS for malformed data."""
+        """Decode the body of a successful reply. May raise AgentError, and SHAPE_ERRORS for malformed data."""
 
     def decode_error(self, reply: Reply, request: AgentRequest) -> errors.AgentError:
         return error_from_reply(reply, provider=self.name, model=request.model, secrets=self._secrets)
@@ -132,10 +133,10 @@ class CodecBase(ABC):
 
 
 class DecoderBase(ABC):
-    """Base class of stream decoders: bytes in, events out. Subclasses decode the data of one server-sent event.
+    """Base class of stream decoders; a subclass decodes the data of one server-sent event.
 
-    A subclass calls `_start` once the response's id and model are known, sets `done` at the stream's terminal event,
-    and calls `_fail` or `_report_error` when something is wrong.
+    It calls `_start` once the response's id and model are known, sets `done` at the terminal event, and calls `_fail`
+    or `_report_error` for errors.
     """
 
     __slots__ = (
@@ -153,14 +154,14 @@ class DecoderBase(ABC):
         self._fold = Fold()
         self._start_event: StreamEvent | None = None
         self._unparsed: list[bytes] | None = []
-        """Chunks before the first event: the whole reply, if it is not an event stream."""
+        """Chunks before the first event; the whole reply if it is not an event stream."""
 
     @abstractmethod
     def _decode_event(self, payload: bytes, events: list[StreamEvent]) -> None:
         """Decode the data of one server-sent event. May raise SHAPE_ERRORS for malformed data."""
 
-    def _decode_end(self, events: list[StreamEvent]) -> None:  # noqa: B027  # most vendors have nothing to add here
-        """Called at the end of the bytes, for vendors without a terminal event."""
+    def _decode_end(self, events: list[StreamEvent]) -> None:  # noqa: B027  # optional
+        """Decode the end of the bytes, for vendors without a terminal event."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         events: list[StreamEvent] = []
@@ -191,13 +192,13 @@ class DecoderBase(ABC):
         return self._emit(events)
 
     def _decode_error_body(self, body: bytes) -> None:
-        """Report the error in a reply without events, if it is the JSON of one."""
+        """Report the error in a reply without events, if its body is a JSON error."""
         try:
-            complaint = parse_json(body)
+            error = parse_json(body)
         except ValueError:
             return
-        if read_error_details(complaint) is not None:
-            self._report_error(complaint)
+        if read_error_details(error) is not None:
+            self._report_error(error)
 
     def response(self) -> AgentResponse:
         try:
@@ -208,9 +209,9 @@ class DecoderBase(ABC):
     def partial(self) -> AgentResponse:
         return self._fold.partial()
 
-    def _start(self, facts: AgentResponse, raw: Any) -> None:
-        """Set the message_start event. It waits for content: until then, a failed call can still be retried."""
-        self._start_event = StreamEvent.message_start(response=facts, raw=raw)
+    def _start(self, response: AgentResponse, raw: Any) -> None:
+        """Set the message_start event. It is emitted with the first content: until then, the call can be retried."""
+        self._start_event = StreamEvent.message_start(response=response, raw=raw)
 
     def _emit(self, events: list[StreamEvent]) -> list[StreamEvent]:
         if events and self._start_event is not None:
@@ -223,13 +224,13 @@ class DecoderBase(ABC):
         return events
 
     def _report_error(self, body: Any) -> None:
-        """Fail with the error that the vendor reports inside its stream."""
-        complaint = read_error_details(body)
-        if complaint is None:
+        """Fail with an error that the vendor reports in the stream."""
+        details = read_error_details(body)
+        if details is None:
             self._fail("the vendor reports an error")
             return
         self.failure = error_from_details(
-            complaint,
+            details,
             status=200,
             headers=self._headers,
             body=body,

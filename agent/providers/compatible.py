@@ -1,7 +1,7 @@
-"""Vendors that speak Chat Completions: one row each, which says where a vendor is and how it differs.
+"""OpenAI-compatible vendors of Chat Completions, one `Dialect` each.
 
-Everything a row leaves out is as at most vendors; what its fields mean is said once, in `Dialect`. A vendor that is not
-here is a `Dialect` of your own, given to `register_provider`, or `openai-chat` with a base_url.
+Fields that a row leaves out have the usual value. For other vendors, pass a `Dialect` to `register_provider`, or use
+`openai-chat` with a base_url.
 """
 
 from __future__ import annotations
@@ -34,25 +34,17 @@ _TEMPLATE = switch(
     {"chat_template_kwargs": {"enable_thinking": True}}, {"chat_template_kwargs": {"enable_thinking": False}}
 )
 _GATEWAY = efforts("minimal low medium high xhigh", key="reasoning.effort", off={"reasoning": {"enabled": False}})
-"""Gateways take one form for all models behind them."""
+"""Gateways accept one form for all models behind them."""
 _EPHEMERAL = CacheMarks(
     short={"cache_control": {"type": "ephemeral"}}, long={"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 )
-"""Claude's marks, which gateways pass on to it."""
+"""Claude's cache breakpoints, which gateways pass on."""
 _ROUTED_KEYS = frozenset((*OPAQUE_KEYS, "annotations", "images"))
 
 
 def _can(**differences: bool) -> ProviderCapabilities:
-    usual = {
-        "streaming": True,
-        "tools": True,
-        "structured_output": True,
-        "json_mode": True,
-        "vision": True,
-        "native_schema_output": True,
-        "thinking": True,
-    }
-    return ProviderCapabilities(**{**usual, **differences})
+    names = ("streaming", "tools", "structured_output", "json_mode", "vision", "native_schema_output", "thinking")
+    return ProviderCapabilities(**{**dict.fromkeys(names, True), **differences})
 
 
 _JSON_ONLY = _can(native_schema_output=False)
@@ -453,13 +445,9 @@ ROWS: tuple[Dialect, ...] = (
     ),
 )
 
-_BY_NAME = {dialect.name: dialect for dialect in ROWS}
-
-
-def find_dialect(name: str) -> Dialect:
-    return _BY_NAME[name]
+DIALECTS = {dialect.name: dialect for dialect in ROWS}
 
 
 def provider(name: str) -> ProviderFactory:
-    dialect = _BY_NAME[name]
+    dialect = DIALECTS[name]
     return lambda config: ChatCodec.from_config(config, dialect)

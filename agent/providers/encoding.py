@@ -1,4 +1,4 @@
-"""Helpers for encoding requests: the table of request fields, JSON, tools, ids, names and media."""
+"""Encoding helpers shared by the codecs: request fields, JSON, tools, ids, names and media."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _N, _I = b"NI"
 
 @dataclass(slots=True)
 class EncodingContext:
-    """One request being encoded: the target, the body so far, and warnings about everything left out of it.
+    """State of encoding one request: the target, the body so far, and the warnings.
 
-    Codecs subclass it to add what their encoders need, such as a dialect.
+    Codecs subclass it to add their dialect.
     """
 
     request: AgentRequest
     origin: Origin
-    """Provider, API and model that the request goes to."""
+    """The target: provider, API and model."""
     body: JsonDict = field(default_factory=dict)
     warnings: dict[str, None] = field(default_factory=dict)
     """Warnings in order, each once."""
@@ -49,33 +49,33 @@ class EncodingContext:
         self.warnings.update(dict.fromkeys(warnings))
 
     def refuses(self, name: str) -> bool:
-        """Whether the target refuses a request field. `encode_fields` leaves it out with a warning then."""
+        """Whether the target refuses a request field, so that `encode_fields` drops it with a warning."""
         return False
 
     def feature_error(self, message: str, *, field: str, fix: str) -> errors.UnsupportedFeatureError:
-        """Return the error for a field that cannot be left out silently."""
+        """Build the error for a field that the target does not support."""
         return errors.UnsupportedFeatureError(
             message, field=field, fix=fix, provider=self.provider, model=self.model or None
         )
 
     def part_error(self, part: Part, where: str) -> errors.UnsupportedFeatureError:
-        """Return the error for a content part that the API has no place for."""
+        """Build the error for a content part that the API does not support."""
         return self.feature_error(
-            f"{self.provider} does not take a part of type {part.type!r} {where}.",
+            f"{self.provider} does not support a part of type {part.type!r} {where}.",
             field="messages",
-            fix="Leave it out, or use a provider that takes it.",
+            fix="Remove it, or use a provider that supports it.",
         )
 
 
 C = TypeVar("C", bound=EncodingContext)
 FieldEncoder: TypeAlias = Callable[[C, Any], Mapping[str, Any]]
-"""Encodes the value of one request field: returns the body's keys for it. It may warn, or raise."""
+"""Encodes one request field as keys of the body. It may warn or raise."""
 
 _DEFAULTS = {name: info.default for name, info in AgentRequest.model_fields.items()}
 
 
 def encode_fields(context: C, rows: Mapping[str, FieldEncoder[C]]) -> JsonDict:
-    """Encode every request field that is set, in the order of the table. Returns the body."""
+    """Encode every request field that is set, in table order, and return the body."""
     request, body = context.request, context.body
     for name, encode in rows.items():
         value = getattr(request, name)
@@ -89,12 +89,12 @@ def encode_fields(context: C, rows: Mapping[str, FieldEncoder[C]]) -> JsonDict:
 
 
 def send_as(key: str) -> FieldEncoder[EncodingContext]:
-    """Send the value unchanged under this key."""
+    """Send the value unchanged under a key."""
     return lambda context, value: {key: value}
 
 
 def send_nested(key: str, encode: FieldEncoder[C]) -> FieldEncoder[C]:
-    """Send a field inside an object of the body that other fields share."""
+    """Send a field inside an object that other fields share."""
 
     def encode_nested(context: C, value: Any) -> JsonDict:
         nested = encode(context, value)
@@ -104,7 +104,7 @@ def send_nested(key: str, encode: FieldEncoder[C]) -> FieldEncoder[C]:
 
 
 def drop_with_warning(warning: str) -> FieldEncoder[EncodingContext]:
-    """Leave the field out with this warning."""
+    """Drop the field with a warning."""
 
     def encode(context: EncodingContext, value: Any) -> JsonDict:
         context.warn(warning)
@@ -114,18 +114,18 @@ def drop_with_warning(warning: str) -> FieldEncoder[EncodingContext]:
 
 
 def drop_silently(context: EncodingContext, value: Any) -> JsonDict:
-    """Leave the field out silently: it is meant for the client, or has no effect on this API."""
+    """Drop the field without a warning: it is for the client, or has no effect on this API."""
     return {}
 
 
 def check_extra(request: AgentRequest, reserved_keys: Sequence[str]) -> None:
-    """Raise if `extra` contains a key of the body that the request itself sets."""
+    """Raise ConfigurationError if `extra` contains a key that a request field sets."""
     if not request.extra:
         return
     for key in (*reserved_keys, "tools") if request.tools else reserved_keys:
         if key in request.extra:
             raise errors.ConfigurationError(
-                f"extra may not contain {key!r}.", field="extra", fix=f"Set {key} through the request itself."
+                f"extra may not contain {key!r}.", field="extra", fix=f"Set {key} with the request field."
             )
 
 
@@ -133,7 +133,7 @@ def check_extra(request: AgentRequest, reserved_keys: Sequence[str]) -> None:
 
 
 def dump_json(value: Any) -> bytes:
-    """Serialize a body. Raises ConfigurationError for lone surrogates, non-finite numbers and unknown objects."""
+    """Serialize a body. Lone surrogates, non-finite numbers and unknown objects raise ConfigurationError."""
     try:
         data = to_json(value)
         # Searching for one byte first takes a tenth of the time.
@@ -141,28 +141,27 @@ def dump_json(value: Any) -> bytes:
             from_json(data, allow_inf_nan=False)
     except (PydanticSerializationError, ValueError) as error:
         raise errors.ConfigurationError(
-            f"The request cannot be written as JSON: {error}.",
+            f"The request cannot be serialized as JSON: {error}.",
             field="request",
-            fix="Pass only what JSON can hold; text.encode('utf-8', 'replace').decode() mends half a character.",
+            fix="Pass JSON values only; text.encode('utf-8', 'replace').decode() replaces lone surrogates.",
         ) from None
     return data
 
 
 def dump_arguments(arguments: Mapping[str, Any]) -> str:
-    """Serialize the arguments of a tool call as JSON text. A plain dict is serialized faster than a frozen one."""
-    return dump_json({**arguments}).decode()
+    return dump_json({**arguments}).decode()  # a plain dict is serialized faster than a frozen one
 
 
 # Tools and schemas.
 
 
 def tool_parameters(tool: ToolSpec) -> JsonDict:
-    """The tool's schema as a plain dict. Without parameters it is an empty object, which every vendor insists on."""
+    """The tool's schema as a plain dict. Without parameters it is an empty object, as every vendor requires."""
     return thaw(tool.parameters) or {"type": "object", "properties": {}}
 
 
 def schema_name(schema: Mapping[str, Any]) -> str:
-    """A name for an output schema, from its title."""
+    """Derive the name of an output schema from its title."""
     title = str(schema.get("title") or "answer")
     name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in title)
     return name[:64] or "answer"
@@ -173,14 +172,14 @@ def schema_name(schema: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=256)
 def request_origin(provider: str, api: str, model: str) -> Origin:
-    """The origin that parts of the response will have. Cached, so that origins usually compare by identity."""
+    """The origin of the response's parts. Cached, so that origins usually compare by identity."""
     return Origin(provider=provider, api=api, model=model)
 
 
 def normalize_id(id: str, pattern: re.Pattern[str], length: int = 24, *, prefix: str = "") -> str:
-    """Return the id if it matches the pattern, else a hash of it with the given length.
+    """Return the id if it matches the pattern, else a hash of it.
 
-    Calls and their results go through this function alike, so they still match; the conversation keeps the original.
+    Ids of calls and results both pass through here, so they still match; the conversation keeps the originals.
     """
     if pattern.fullmatch(id):
         return id
@@ -189,7 +188,7 @@ def normalize_id(id: str, pattern: re.Pattern[str], length: int = 24, *, prefix:
 
 @lru_cache(maxsize=4096)
 def normalize_name(name: str, max_length: int, allowed: str = "a-zA-Z0-9_-") -> str:
-    """Return a tool name in the allowed characters. A name that had to be changed ends in a hash of the original."""
+    """Replace characters of a tool name that are not allowed. A changed name ends in a hash of the original."""
     clean = re.sub(f"[^{allowed}]", "_", name)
     if clean == name and len(name) <= max_length:
         return name
@@ -198,7 +197,7 @@ def normalize_name(name: str, max_length: int, allowed: str = "a-zA-Z0-9_-") -> 
 
 
 def original_names(request: AgentRequest, max_length: int, allowed: str = "a-zA-Z0-9_-") -> dict[str, str]:
-    """Map changed tool names back to those in the request, for reading the response."""
+    """Map changed tool names to those in the request, for decoding the response."""
     names = (tool.name for tool in request.tools if isinstance(tool, ToolSpec))
     return {sent: name for name in names if (sent := normalize_name(name, max_length, allowed)) != name}
 
@@ -215,7 +214,6 @@ def to_markdown(part: CodeContent | DiffContent) -> str:
 
 
 def document_text(document: DocumentContent) -> str:
-    """The text of a plain-text document, with its title in front."""
     return f"{document.title}:\n{document.text}" if document.title else document.text or ""
 
 

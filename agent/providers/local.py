@@ -1,5 +1,6 @@
-"""Models that run in this process. They are asked in the format of Chat Completions, as the engine knows it, and
-always for a stream: only that can be stopped, and so what is streamed and what is not are the same by construction.
+"""Provider for embedded models, which run in this process and speak Chat Completions.
+
+Every request is a stream, because only streams can be cancelled. A complete response is a decoded stream.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from .openai_chat import ChatCodec, Dialect
 from .openai_chat.dialect import Thinking
 
 DEFAULT_MAX_TOKENS = 1024
-"""Tokens, unless the request says how many. A small model that has lost the thread does not stop by itself."""
-_DONE = b"data: [DONE]\n\n"
+"""Default output limit. A small model in a repetition loop does not stop by itself."""
 COUNT_FRAGMENT = "#count"
-"""At the end of the address of a request whose tokens shall be counted, and which shall not be answered."""
+"""URL fragment of requests whose tokens are counted, not answered."""
+_DONE = b"data: [DONE]\n\n"
 
 DIALECT = Dialect(
     name="local",
@@ -53,19 +54,19 @@ DIALECT = Dialect(
 
 
 def provider(name: str) -> ProviderFactory:
-    """The factory. Nothing is loaded before the first request."""
+    """Factory for embedded models. Weights are loaded at the first request."""
     dialect = replace(DIALECT, name=name)
 
     def make(config: AgentConfig) -> Provider:
         if config.base_url is not None:
             raise errors.ConfigurationError(
-                "A local model runs in this process and has no address.",
+                "A local model runs in this process and has no base_url.",
                 field="base_url",
-                fix="Leave it out, or use llamacpp:… or ollama:… for a server.",
+                fix="Remove it, or use llamacpp:… or ollama:… for a server.",
             )
         if not config.model:
             raise errors.ConfigurationError(
-                "Which local model?", field="model", fix="Use local:smollm2, or local: and the path of a GGUF file."
+                "The local model is missing.", field="model", fix="Use local:smollm2, or local:PATH with a GGUF file."
             )
         return LocalCodec.from_config(config, dialect)
 
@@ -73,7 +74,7 @@ def provider(name: str) -> ProviderFactory:
 
 
 class LocalCodec(ChatCodec):
-    """Chat Completions, answered in process."""
+    """Codec for Chat Completions in process."""
 
     transport = "local"
     schema_dialect = None
@@ -81,11 +82,10 @@ class LocalCodec(ChatCodec):
     @override
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
         self._check(request)
-        return super().encode(_as_the_engine_takes_it(request), stream=True)
+        return super().encode(_adapt_request(request), stream=True)
 
     def schema_with_tools(self, model: str) -> bool:
-        """The engine begins to answer, and then fails to read what it has written."""
-        return False
+        return False  # llama.cpp starts to answer, and then fails to parse its own output
 
     def _check(self, request: AgentRequest) -> None:
         for message in request.messages:
@@ -97,7 +97,7 @@ class LocalCodec(ChatCodec):
                     raise context.part_error(part, "in a message")
         if request.output_schema is not None and request.tools:
             raise errors.UnsupportedFeatureError(
-                "The engine cannot both offer tools and enforce a schema.",
+                "A local model cannot use tools and an output schema together.",
                 field="output_mode",
                 fix='Leave it out, or pass "tool".',
                 provider=self.name,
@@ -112,8 +112,9 @@ class LocalCodec(ChatCodec):
         if decoder.failure is not None:
             raise decoder.failure
         if not decoder.done:
-            raise self._protocol_error("the answer has no end", reply, request)
-        return decoder.response().model_copy(update={"raw": _last_event(reply.body)})
+            raise self._protocol_error("the response is incomplete", reply, request)
+        last_event = reply.body.removesuffix(_DONE).rstrip().rpartition(b"\n\n")[2]  # with llama.cpp's timings
+        return decoder.response().model_copy(update={"raw": parse_json(last_event.removeprefix(b"data: "))})
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
         wire = self.encode(request, stream=True)
@@ -123,38 +124,31 @@ class LocalCodec(ChatCodec):
         try:
             count: int = parse_json(reply.body)["prompt_tokens"]
         except SHAPE_ERRORS:
-            raise self._protocol_error("the answer holds no count", reply, request) from None
+            raise self._protocol_error("the token count is missing", reply, request) from None
         return count
 
     @override
     def with_client(self, client: Any, headers: Mapping[str, str]) -> ChatCodec:
         raise errors.ConfigurationError(
-            "A local model runs in this process, and no client can carry requests to it.",
-            field="client",
-            fix="Leave it out.",
+            "A local model runs in this process and does not use a client.", field="client", fix="Remove it."
         )
 
 
-def _last_event(body: bytes) -> Any:
-    """What the engine says at the end, its timings among it."""
-    events = body.removesuffix(_DONE).rstrip().rpartition(b"\n\n")[2]
-    return parse_json(events.removeprefix(b"data: "))
+def _adapt_request(request: AgentRequest) -> AgentRequest:
+    """Adapt a request to llama.cpp.
 
-
-def _as_the_engine_takes_it(request: AgentRequest) -> AgentRequest:
-    """With an end to every answer, and with schemas as they are: the engine enforces more of them than vendors do.
-
-    It passes over a tool's name as a choice, so it is offered that tool alone.
+    It gets an output limit, and its schema unchanged: llama.cpp enforces more keywords than vendors do. For a named
+    `tool_choice`, which llama.cpp ignores, only that tool is offered.
     """
     changes: dict[str, Any] = {}
     if (schema := request.output_json_schema) is not None:
-        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-        changes.update(output_schema=None, extra={"response_format": form, **request.extra})
+        response_format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+        changes.update(output_schema=None, extra={"response_format": response_format, **request.extra})
     if request.max_tokens is None:
         changes["max_tokens"] = DEFAULT_MAX_TOKENS
     choice = request.tool_choice
     if choice not in (None, "auto", "none", "required"):
-        wanted = tuple(tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.name == choice)
-        if wanted:
-            changes.update(tools=wanted, tool_choice="required")
+        tools = tuple(tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.name == choice)
+        if tools:
+            changes.update(tools=tools, tool_choice="required")
     return request.model_copy(update=changes) if changes else request

@@ -1,8 +1,8 @@
-"""Repair of conversations, so that any vendor accepts them whichever model wrote the turns.
+"""Repair of conversations that a vendor would reject.
 
-Vendors reject calls without results, results without calls, and signed reasoning of other models. A crash between call
-and result, an edit or a change of vendor produces such conversations. The repair is deterministic, so prompt caches
-still find their prefix, and every change is reported as a warning.
+Vendors reject calls without results, results without calls, and signed reasoning of other models. Crashes, edits and
+changes of vendor produce such conversations. The repair is deterministic, so prompts keep their cached prefix; every
+change is a warning.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from ..types import (
 )
 
 NO_RESULT = "There is no result: the call was interrupted before it was answered."
-"""Content of the result that an unanswered call gets. Constant, so that repaired prompts stay the same."""
+"""Error result of an unanswered call. Constant, so that repaired prompts keep their cached prefix."""
 ASSISTANT_MEDIA = "(The assistant showed this.)"
-"""Text before media of an assistant, where assistant messages cannot contain any."""
+"""Text before an assistant's media in a user message."""
 
-UNANSWERED = "a tool call without a result was answered with an error"
-STRAY_RESULT = "a tool result without its call was told as text"
+# Warnings.
+UNANSWERED = "a tool call had no result; an error result was added"
+STRAY_RESULT = "a tool result without its call was sent as text"
 MOVED_RESULT = "a tool result was moved to its call"
 REPEATED_RESULT = "a tool call had several results; the first was kept"
-REPEATED_CALL = "a tool call's id was used before; the call was renamed"
-ONLY_THINKING = "a turn of reasoning alone was left out of the conversation"
-MOVED_MEDIA = "what an assistant showed was moved to a user's message"
-FOREIGN_THINKING_DROPPED = "reasoning made elsewhere was left out of the conversation"
-FOREIGN_THINKING_TOLD = "reasoning made elsewhere was told as text"
-FOREIGN_BLOCK_DROPPED = "a block that only its vendor understands was left out of the conversation"
+REPEATED_CALL = "a tool call with a duplicate id was renamed"
+ONLY_THINKING = "an assistant message with reasoning alone was left out"
+MOVED_MEDIA = "media of an assistant message was moved to a user message"
+FOREIGN_THINKING_DROPPED = "reasoning of another model was left out"
+FOREIGN_THINKING_AS_TEXT = "reasoning of another model was sent as text"
+FOREIGN_BLOCK_DROPPED = "a vendor-specific block of another vendor was left out"
 
 ForeignThinking = Literal["drop", "text"]
 
@@ -58,21 +59,21 @@ def repair(
 ) -> tuple[list[Message], tuple[str, ...]]:
     """Return the conversation in a form that the target accepts, and warnings about the changes.
 
-    Afterwards every call has exactly one result, in the tool messages right after it; reasoning and vendor blocks
-    are the target's own; and no message is empty. Messages that are in order are returned as the same objects.
+    Every call has exactly one result, in the tool messages right after it; reasoning and vendor blocks are the
+    target's own; no message is empty. Valid messages are returned as the same objects.
 
     Args:
         messages: The conversation.
         origin: The target: provider, API and model.
-        foreign_thinking: Whether reasoning of other models is dropped, or sent as text.
-        assistant_media: Whether the API accepts other models' images and documents in assistant messages. If not, they
-            move to a user message.
+        foreign_thinking: Whether reasoning of other models is dropped or sent as text.
+        assistant_media: Whether the API accepts other models' images and documents in assistant messages. Otherwise
+            they move to a user message.
     """
     return _Repair(messages, origin, foreign_thinking, assistant_media=assistant_media).run()
 
 
 def is_own(part: Part, origin: Origin) -> bool:
-    """Whether the target itself made this part, so that its opaque data can be sent back."""
+    """Whether the target made this part, so that it accepts its opaque data."""
     return part.origin is origin or (part.origin is not None and part.origin == origin)
 
 
@@ -94,7 +95,7 @@ class _Repair:
         self._repaired: list[Message] = []
         self._warnings: dict[str, None] = {}
         self._unanswered: dict[str, list[ToolCall]] = {}
-        """Calls of the latest assistant turn that have no result yet, by the id that their results use."""
+        """Calls of the latest assistant turn without a result, by the id that their results use."""
         self._call_counts: dict[str, int] = {}
         """Number of calls so far, by id."""
         self._postponed: list[Part] = []
@@ -135,7 +136,7 @@ class _Repair:
             self._append(message, [part for part in parts if self._is_sendable(part)])
 
     def _append(self, message: Message, parts: Sequence[Part]) -> None:
-        """Add a message with these parts, which are all or some of its own, or changed ones."""
+        """Add a message with the given parts; the same object if they are unchanged."""
         if not parts:
             return
         if len(parts) == len(message.content) and all(map(is_, parts, message.content)):
@@ -151,7 +152,7 @@ class _Repair:
     def _add_assistant(self, message: Message) -> None:
         parts = [repaired for part in message.parts if (repaired := self._repair_part(part)) is not None]
         if all(isinstance(part, ThinkingContent) for part in parts):
-            if parts:  # nothing follows the reasoning, so the turn says nothing
+            if parts:
                 self._warn(ONLY_THINKING)
             return
         self._append(message, parts)
@@ -177,7 +178,7 @@ class _Repair:
                 assert_never(part)
 
     def _is_sendable(self, part: Part) -> bool:
-        """Whether a part says anything to the target."""
+        """Whether the target can use a part."""
         if isinstance(part, TextContent):
             return bool(part.text)
         if isinstance(part, VendorContent) and not is_own(part, self._origin):
@@ -187,7 +188,7 @@ class _Repair:
 
     def _replace_thinking(self, part: ThinkingContent) -> TextContent | None:
         if self._foreign_thinking == "text" and part.thinking.strip():
-            self._warn(FOREIGN_THINKING_TOLD)
+            self._warn(FOREIGN_THINKING_AS_TEXT)
             return TextContent(text=f"<thinking>\n{part.thinking}\n</thinking>\n")
         self._warn(FOREIGN_THINKING_DROPPED)
         return None
@@ -199,7 +200,7 @@ class _Repair:
         self._postponed.append(part)
 
     def _add_call(self, call: ToolCall) -> ToolCall:
-        """Register a call; one whose id was used before gets another."""
+        """Register a call, with another id if its own is a duplicate."""
         id = call.id
         number = self._call_counts[id] = self._call_counts.get(id, 0) + 1
         if number > 1:
@@ -214,7 +215,7 @@ class _Repair:
     # Results.
 
     def _add_text_result(self, message: Message) -> None:
-        """Add a tool message of text alone. It usually follows its call and needs no repair."""
+        """Add a tool message of text alone, which needs no repair if it follows its call."""
         calls = self._unanswered.get(message.tool_call_id) if message.tool_call_id is not None else None
         if calls and calls[0].id == message.tool_call_id and message.name in (None, calls[0].name):
             calls.pop(0)
@@ -223,11 +224,11 @@ class _Repair:
             self._add_results(message, message.parts)
 
     def _add_results(self, message: Message, parts: Sequence[Part]) -> None:
-        """Add a message with results. Its other parts are sent after the turn's last result."""
+        """Add a message with results. Its other parts follow the turn's last result."""
         results: list[ToolResult] = []
         changed = message.role is not Role.TOOL
         if message.role is Role.TOOL and parts and not _has_result(parts):
-            self._warn(STRAY_RESULT)  # it names no call at all
+            self._warn(STRAY_RESULT)  # it names no call
         for part in parts:
             if isinstance(part, ToolResult) and (calls := self._unanswered.get(part.tool_call_id)):
                 result = _fit_result(part, calls.pop(0))
@@ -254,7 +255,7 @@ class _Repair:
             self._postponed.extend(part for part in result.content if not isinstance(part, TextContent))
 
     def _end_turn(self) -> None:
-        """Answer the open calls, with their late results or with errors, and add the postponed parts."""
+        """Add late results or errors for unanswered calls, and the postponed parts."""
         if self._unanswered:
             results = [
                 self._late_result(id, number, call)
@@ -269,7 +270,7 @@ class _Repair:
             self._postponed = []
 
     def _late_result(self, id: str, number: int, call: ToolCall) -> ToolResult:
-        """The result of the given call among those with this id."""
+        """Find the result of a call after the end of its turn, or create an error."""
         if self._late_results is None:
             self._late_results = _find_late_results(self._messages)
         result = self._late_results.get((id, number))
@@ -298,14 +299,14 @@ def _split_results(message: Message) -> Iterator[Message]:
 
 
 def _fit_result(result: ToolResult, call: ToolCall) -> ToolResult:
-    """The result with its call's id and name. A missing name stays missing: codecs that need it look it up."""
+    """Set the call's id and name on a result. A missing name stays missing; codecs that need it look it up."""
     if result.tool_call_id == call.id and result.name in (None, call.name):
         return result
     return result.model_copy(update={"tool_call_id": call.id, "name": call.name})
 
 
 def _find_late_results(messages: Sequence[Message]) -> dict[tuple[str, int], ToolResult]:
-    """Find results that come after the end of their call's turn, by call id and number of the call with that id."""
+    """Find results after the end of their call's turn, by id and number of the call with that id."""
     waiting: dict[str, int] = {}
     counts: dict[str, int] = {}
     late: dict[tuple[str, int], ToolResult] = {}

@@ -1,5 +1,6 @@
-"""A provider without a vendor, for tests, examples and docs: it answers from a script, in the wire format of
-Chat Completions, so everything but the model is real.
+"""Scripted provider for tests, examples and docs.
+
+It answers from a script in the wire format of Chat Completions, so everything except the model is real.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _MAX_DEPTH = 8
 
 
 def generate_example(schema: Any) -> Any:
+    """Generate a value that fits a JSON Schema."""
     return _example(schema, schema, 0)
 
 
@@ -77,19 +79,19 @@ def _example(schema: Any, root: Any, depth: int) -> Any:
 
 
 def _resolve(reference: str, root: Any) -> Any:
-    found = root
+    schema = root
     for step in reference.removeprefix("#").strip("/").split("/"):
-        found = found.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
-    return found
+        schema = schema.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(schema, dict) else {}
+    return schema
 
 
 def _object(schema: dict[str, Any], root: Any, depth: int) -> dict[str, Any]:
     properties: dict[str, Any] = schema.get("properties") or {}
-    wanted = schema.get("required") or ()
+    required = schema.get("required") or ()
     return {
         name: _example(value, root, depth + 1)
         for name, value in properties.items()
-        if name in wanted or depth < _MAX_DEPTH // 2
+        if name in required or depth < _MAX_DEPTH // 2
     }
 
 
@@ -119,15 +121,15 @@ def _number(schema: dict[str, Any]) -> float:
 Reply: TypeAlias = (
     "str | AgentResponse | ContentPart | Sequence[ContentPart] | BaseModel | Mapping[str, Any] | Exception | Answer"
 )
-"""What a script may answer: text, a response, parts, a value to be written as JSON, an error, or bytes as they are."""
+"""Text, a response, parts, a value that is serialized as JSON, an error, or an `Answer` with the exact bytes."""
 Line: TypeAlias = "Reply | Callable[[dict[str, Any]], Reply]"
-"""A reply, or a function from the request's body to one."""
+"""A reply, or a function from the body of the request to a reply."""
 
 DIALECT = Dialect(name="scripted", base_url="http://scripted.localhost", key_required=False)
 
 
 def provider(name: str) -> ProviderFactory:
-    """The factory; with a base_url it speaks HTTP to a server that plays a script, without one it needs none."""
+    """Factory of a scripted provider. With a base_url, it sends HTTP requests to a scripted server."""
     dialect = replace(DIALECT, name=name)
 
     def make(config: AgentConfig) -> Provider:
@@ -139,19 +141,19 @@ def provider(name: str) -> ProviderFactory:
 
 
 class ScriptedCodec(ChatCodec):
-    """Chat Completions, carried in process unless an address is given."""
+    """Codec for Chat Completions, answered in process unless a base_url is set."""
 
     transport: str = "scripted"
 
 
 class Script:
-    """Replies in order, written as Chat Completions.
+    """Scripted replies in order, encoded as Chat Completions.
 
-    Without any lines, it echoes the last message, or makes up what a schema or a forced tool demands.
+    Without lines, it echoes the last message, and generates examples for schemas and forced tools.
 
     Args:
-        lines: What to answer, one after the other. When they are used up, requests fail.
-        delay: Seconds between the pieces of a stream.
+        lines: Replies, one per request. Further requests fail.
+        delay: Seconds between the events of a stream.
     """
 
     def __init__(self, *lines: Line, delay: float = 0.0) -> None:
@@ -161,7 +163,7 @@ class Script:
         self._lock = threading.Lock()
         self._count = 0
         self.requests: deque[dict[str, Any]] = deque(maxlen=10_000)
-        """The bodies of all requests, in order."""
+        """Bodies of the latest requests, in order."""
 
     def __call__(self, request: WireRequest) -> Answer:
         return self._answer(request, SERVER)
@@ -185,7 +187,6 @@ class Script:
         return self._write(build_response(reply, body), inbound, server)
 
     def _record(self, request: WireRequest) -> tuple[dict[str, Any], int]:
-        """The request's body, now on record, and its number."""
         body: dict[str, Any] = json.loads(request.body)
         with self._lock:
             self.requests.append(body)
@@ -199,48 +200,45 @@ class Script:
             return errors.BadRequestError("the script has no more lines")
 
     def _write(self, response: AgentResponse, inbound: InboundRequest, server: ServerDialect) -> Answer:
-        if losses := server.find_losses(response):  # a script that leaves something out proves nothing
+        if losses := server.find_losses(response):  # a test of an incomplete response would prove nothing
             raise errors.ConfigurationError(
-                f"A script does not know how to answer with {losses[0]} here.",
+                f"A script cannot encode {losses[0]} in {server.api}.",
                 field="lines",
                 fix="Pass an Answer with the bytes.",
             )
-        response = _sealed(response, server.signature_field).model_copy(update={"model": "", "id": None})
+        response = _add_signatures(response, server.signature_field).model_copy(update={"model": "", "id": None})
         headers = {"x-request-id": f"req_{inbound.id}"}
         if not inbound.stream:
             body = server.encode_response(response, inbound)
             return Answer([body], headers={"content-type": "application/json", **headers})
-        pieces = [Piece(piece, self._delay) for piece in _stream(response, inbound, server)]
+        pieces = [Piece(event, self._delay) for event in _stream_events(response, inbound, server)]
         return Answer(pieces, headers={**server.stream_headers(inbound), **headers})
 
 
-def _stream(response: AgentResponse, inbound: InboundRequest, server: ServerDialect) -> Iterator[bytes]:
-    """The stream, event by event."""
+def _stream_events(response: AgentResponse, inbound: InboundRequest, server: ServerDialect) -> Iterator[bytes]:
     encoder = server.encoder(inbound)
-    written = [*map(encoder.encode_event, response_events(response, server)), encoder.end(response)]
-    for piece in written:
+    for piece in [*map(encoder.encode_event, response_events(response, server)), encoder.end(response)]:
         *events, rest = piece.split(b"\n\n")
         yield from (event + b"\n\n" for event in events)
         if rest:
             yield rest
 
 
-def _sealed(response: AgentResponse, field: str | None) -> AgentResponse:
-    """The response with a seal on all of its reasoning, as a vendor that seals it would put there."""
+def _add_signatures(response: AgentResponse, field: str | None) -> AgentResponse:
+    """Sign unsigned reasoning, for wire formats with signatures."""
     if field is None:
         return response
-    content = [_sealed_part(part, field) if isinstance(part, ThinkingContent) else part for part in response.content]
+    content: list[Part] = []
+    for part in response.content:
+        if isinstance(part, ThinkingContent):
+            name = "encrypted_content" if part.redacted else field
+            part = part if getattr(part, name) else part.model_copy(update={name: "sealed"})
+        content.append(part)
     return response.model_copy(update={"content": tuple(content)})
 
 
-def _sealed_part(part: ThinkingContent, field: str) -> ThinkingContent:
-    if part.redacted:
-        field = "encrypted_content"
-    return part if getattr(part, field) else part.model_copy(update={field: "sealed"})
-
-
 def encode_error_answer(error: errors.AgentError, server: ServerDialect) -> Answer:
-    """The HTTP answer with which a vendor would report an error."""
+    """Encode an error as the vendor's HTTP reply."""
     status, body = server.encode_error(error)
     headers = {"content-type": "application/json"}
     if error.retry_after is not None:
@@ -249,19 +247,19 @@ def encode_error_answer(error: errors.AgentError, server: ServerDialect) -> Answ
 
 
 def echo(request: AgentRequest) -> Reply:
-    """The default script: repeats the last message, and fills schemas and forced tools with examples."""
+    """Default script: echo the last message, or generate an example for a schema or forced tool."""
     if request.tool_choice not in (None, "auto", "none"):
-        named = None if request.tool_choice == "required" else request.tool_choice
+        name = None if request.tool_choice == "required" else request.tool_choice
         functions = (tool for tool in request.tools if isinstance(tool, ToolSpec))  # others run at the vendor
-        if tool := next((each for each in functions if named in (None, each.name)), None):
+        if tool := next((tool for tool in functions if name in (None, tool.name)), None):
             return ToolCall(id="call_1", name=tool.name, arguments=generate_example(tool.parameters))
     if (schema := request.output_json_schema) is not None:
         return TextContent(text=to_json(generate_example(schema)).decode())
     parts = request.messages[-1].parts if request.messages else ()
-    return f"You said: {' '.join(map(_shown, parts))}"
+    return f"You said: {' '.join(map(_echo_part, parts))}"
 
 
-def _shown(part: Part) -> str:
+def _echo_part(part: Part) -> str:
     match part:
         case TextContent():
             return part.text
@@ -284,16 +282,18 @@ def build_response(reply: Any, body: Mapping[str, Any]) -> AgentResponse:
         response = AgentResponse(text=to_json(reply).decode())
     else:
         response = AgentResponse(content=tuple(reply))
-    return response if response.usage is not None else response.model_copy(update={"usage": _counted(response, body)})
+    return (
+        response if response.usage is not None else response.model_copy(update={"usage": _count_usage(response, body)})
+    )
 
 
-def _counted(response: AgentResponse, body: Mapping[str, Any]) -> Usage:
-    """Words for tokens: wrong, but the same each time."""
-    answered = sum(len(piece.split()) for piece in (response.text or "", response.thinking))
-    return Usage(prompt_tokens=count_words(body), completion_tokens=answered + 4 * len(response.tool_calls))
+def _count_usage(response: AgentResponse, body: Mapping[str, Any]) -> Usage:
+    """Count words as tokens, which is deterministic."""
+    words = sum(len(text.split()) for text in (response.text or "", response.thinking))
+    return Usage(prompt_tokens=count_words(body), completion_tokens=words + 4 * len(response.tool_calls))
 
 
 def count_words(body: Mapping[str, Any]) -> int:
-    """How many words the conversation in a request has, in whichever wire format."""
-    asked = body.get("generateContentRequest") or body
-    return len(json.dumps(asked.get("messages") or asked.get("input") or asked.get("contents") or asked).split())
+    """Count the words of the conversation in a request of any wire format."""
+    body = body.get("generateContentRequest") or body
+    return len(json.dumps(body.get("messages") or body.get("input") or body.get("contents") or body).split())

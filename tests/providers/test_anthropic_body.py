@@ -22,7 +22,7 @@ from agent.providers.anthropic.conversation import (
 )
 from agent.providers.anthropic.messages import DETAIL_LEFT_OUT, ERROR_WITH_MEDIA
 from agent.providers.base import ApiAddress
-from agent.providers.repair import FOREIGN_BLOCK_DROPPED, FOREIGN_THINKING_DROPPED, FOREIGN_THINKING_TOLD
+from agent.providers.repair import FOREIGN_BLOCK_DROPPED, FOREIGN_THINKING_AS_TEXT, FOREIGN_THINKING_DROPPED
 from agent.types import (
     AgentConfig,
     AgentRequest,
@@ -359,7 +359,7 @@ def test_reasoning_from_elsewhere_is_left_out_or_told() -> None:
     assert FOREIGN_THINKING_DROPPED in warnings_of(*conversation)
     teller = AnthropicCodec(ApiAddress("https://x.test", None), foreign_thinking="text")
     told = wire_of(*conversation, codec=teller)
-    assert FOREIGN_THINKING_TOLD in told.warnings
+    assert FOREIGN_THINKING_AS_TEXT in told.warnings
     assert "Hm." in json.loads(told.body)["messages"][1]["content"][0]["text"]
 
 

@@ -73,7 +73,7 @@ def test_words_are_written_as_the_same_words_in_parts(target: str, role: RoleNam
 def test_half_a_character_is_named_with_its_fix(target: str) -> None:
     request = AgentRequest(messages=[Message("user", "half \ud83d of it")], model=model_of(target))
     for _ in range(2):
-        with pytest.raises(ConfigurationError, match=r"cannot be written as JSON.*surrogates") as caught:
+        with pytest.raises(ConfigurationError, match=r"cannot be serialized as JSON.*surrogates") as caught:
             codec_of(target).encode(request, stream=False)
         assert caught.value.field == "request"
         assert caught.value.fix is not None

@@ -160,4 +160,4 @@ def test_reasoning_can_be_carried_over_as_text() -> None:
         ),
     ):
         assert b"Rain" in told.body
-        assert told.warnings == (repair.FOREIGN_THINKING_TOLD,)
+        assert told.warnings == (repair.FOREIGN_THINKING_AS_TEXT,)

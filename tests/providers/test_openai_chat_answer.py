@@ -6,7 +6,7 @@ import base64
 import json
 
 from agent.engine.wire import Reply
-from agent.providers.compatible import find_dialect
+from agent.providers.compatible import DIALECTS
 from agent.providers.openai_chat import Dialect
 from agent.providers.repair import FOREIGN_BLOCK_DROPPED, MOVED_MEDIA
 from agent.types import AgentRequest, AudioContent, Origin, TextContent, ThinkingContent, VendorContent
@@ -71,7 +71,7 @@ def test_what_the_vendor_did_on_its_own_side_is_kept_as_it_came() -> None:
 
 def test_signed_thinking_goes_back_before_the_text_that_it_led_to() -> None:
     """As Databricks hands out Claude's."""
-    row = find_dialect("databricks")
+    row = DIALECTS["databricks"]
     request = AgentRequest(input="x", model="m")
     signed = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm", "signature": "SIGNED"}]}
     content = [signed, {"type": "text", "text": "Hi"}]

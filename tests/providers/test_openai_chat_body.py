@@ -226,7 +226,7 @@ def test_opaque_reasoning_goes_back_to_its_maker_and_nowhere_else() -> None:
     assert json.loads(home)["messages"][0]["reasoning_details"] == details
     abroad, warnings = encode_body(request, Dialect(name="other"), stream=False)
     assert b"sealed" not in abroad
-    assert warnings == ("reasoning made elsewhere was left out of the conversation",)
+    assert warnings == ("reasoning of another model was left out",)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_opaque_reasoning_goes_back_to_its_maker_and_nowhere_else() -> None:
     ids=["thinking", "call", "document-url", "ogg", "system-image", "system-document"],
 )
 def test_what_the_api_cannot_take_raises_before_anything_is_sent(message: Message) -> None:
-    with pytest.raises(errors.UnsupportedFeatureError, match="does not take a part of type") as caught:
+    with pytest.raises(errors.UnsupportedFeatureError, match="does not support a part of type") as caught:
         messages_of(message)
     assert caught.value.field == "messages"
 
@@ -474,7 +474,7 @@ def test_reasoning_of_another_model_may_be_told_as_text() -> None:
     request = AgentRequest(messages=[Message.assistant([thought, TextContent(text="4")])], model="m")
     told, warnings = encode_body(request, OPENAI, stream=False, foreign_thinking="text")
     assert json.loads(told)["messages"][0]["content"] == "<thinking>\nhm\n</thinking>\n4"
-    assert warnings == ("reasoning made elsewhere was told as text",)
+    assert warnings == ("reasoning of another model was sent as text",)
 
 
 def test_who_is_only_compatible_is_asked_for_what_most_understand() -> None:

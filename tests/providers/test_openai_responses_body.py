@@ -227,7 +227,7 @@ def test_what_a_user_says_and_shows() -> None:
     ids=["sound", "thinking by the user"],
 )
 def test_what_the_api_has_no_place_for_raises_before_anything_is_sent(message: Message) -> None:
-    with pytest.raises(errors.UnsupportedFeatureError, match="openai does not take a part of type"):
+    with pytest.raises(errors.UnsupportedFeatureError, match="openai does not support a part of type"):
         sent(AgentRequest(messages=[message], model="gpt-5"))
 
 

@@ -34,7 +34,7 @@ from agent import (
 )
 from agent.engine.wire import Reply, WireRequest
 from agent.providers import register_provider
-from agent.providers.function import is_model_function, written
+from agent.providers.function import encode_events, is_model_function
 from agent.providers.openai_chat import Dialect
 from agent.testing import Answer, LoopbackServer, Script
 from agent.types import ImageContent, RefusalContent, TextContent, ThinkingContent
@@ -423,8 +423,8 @@ def test_what_is_no_answer_is_an_error(answer: Any, ask: Ask) -> None:
 def test_an_answer_without_its_end_is_not_believed() -> None:
     register_provider("mine", function=lambda request: "yes")
     codec = Agent("mine:m").provider
-    half = Reply(200, {}, written([StreamEvent.text_delta("ye")]))
-    with pytest.raises(errors.ProtocolError, match="no end"):
+    half = Reply(200, {}, encode_events([StreamEvent.text_delta("ye")]))
+    with pytest.raises(errors.ProtocolError, match="incomplete"):
         codec.decode(half, AgentRequest(input="hi"))
 
 

@@ -269,7 +269,7 @@ def test_what_is_known_of_a_message_is_known_for_each_home() -> None:
     for _ in range(2):
         assert repair([message], HOME) == ([message], ())
         assert repair([message], other)[1] == (repair_module.FOREIGN_THINKING_DROPPED,)
-        assert repair([message], other, "text")[1] == (repair_module.FOREIGN_THINKING_TOLD,)
+        assert repair([message], other, "text")[1] == (repair_module.FOREIGN_THINKING_AS_TEXT,)
 
 
 @pytest.mark.parametrize("origin", [None, ELSEWHERE, HOME.model_copy(update={"model": "another"})])
@@ -284,7 +284,7 @@ def test_reasoning_made_elsewhere_can_be_told_as_text() -> None:
     thought = ThinkingContent(thinking="hm", origin=ELSEWHERE)
     repaired, warnings = repair([Message(Role.ASSISTANT, [thought, TextContent(text="yes")])], HOME, "text")
     assert "hm" in repaired[0].text
-    assert warnings == (repair_module.FOREIGN_THINKING_TOLD,)
+    assert warnings == (repair_module.FOREIGN_THINKING_AS_TEXT,)
 
 
 def test_reasoning_of_ones_own_is_untouched() -> None:

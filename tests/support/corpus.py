@@ -20,7 +20,7 @@ import pytest
 from agent.engine.wire import Reply
 from agent.providers import Provider
 from agent.providers.base import ApiAddress
-from agent.providers.compatible import find_dialect
+from agent.providers.compatible import DIALECTS
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.types import AgentRequest
 
@@ -107,7 +107,7 @@ def exchanges(api: str) -> tuple[Exchange, ...]:
 
 def dialect_of(provider: str) -> Dialect:
     """The vendor's own row, under the name that the recording has for it."""
-    row = OPENAI if provider == "openai" else find_dialect(ROWS.get(provider, provider))
+    row = OPENAI if provider == "openai" else DIALECTS[ROWS.get(provider, provider)]
     return replace(row, name=provider)
 
 

@@ -817,12 +817,12 @@ def test_an_async_client_cannot_be_used_by_blocking_methods() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "says"),
     [
-        ("anthropic:m", {"client": openai.OpenAI(api_key=KEY)}, "speaks anthropic"),
+        ("anthropic:m", {"client": openai.OpenAI(api_key=KEY)}, "uses anthropic"),
         ("openai:m", {"client": anthropic.Anthropic(api_key=KEY)}, "client of type Anthropic"),
-        ("openai:m", {"client": object()}, "no client"),
-        ("openai:m", {"client": openai.OpenAI}, "no client"),
-        ("openai:m", {"client": openai.OpenAI(api_key=KEY), "api_key": "sk-another"}, "leave them out"),
-        ("openai:m", {"client": openai.OpenAI(api_key=KEY), "base_url": "https://x.example"}, "leave them out"),
+        ("openai:m", {"client": object()}, "Unsupported client"),
+        ("openai:m", {"client": openai.OpenAI}, "Unsupported client"),
+        ("openai:m", {"client": openai.OpenAI(api_key=KEY), "api_key": "sk-another"}, "cannot be combined"),
+        ("openai:m", {"client": openai.OpenAI(api_key=KEY), "base_url": "https://x.example"}, "cannot be combined"),
         ("openai:m", {"client": openai.OpenAI(api_key=KEY), "transport": object()}, "both given"),
     ],
     ids=["wrong vendor", "wrong SDK", "no client", "a class", "key", "address", "transport"],
