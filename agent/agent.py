@@ -160,14 +160,14 @@ class Agent(Client):
         prepared = self._prepare(request, overrides)
         if not self._asks_for_count(exact):
             return estimate_prompt(prepared)
-        return token_count(self._drained(self._count(), prepared))
+        return token_count(self._run_sync(self._count(), prepared))
 
     async def acount_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
         """As `count_tokens`, with await."""
         prepared = self._prepare(request, overrides)
         if not self._asks_for_count(exact):
             return estimate_prompt(prepared)
-        return token_count(await self._adrained(self._count(), prepared))
+        return token_count(await self._run_async(self._count(), prepared))
 
     # Variants
 
@@ -258,7 +258,7 @@ class Agent(Client):
         return recorded(call, streaming=False)
 
     @override
-    def _reading(self, request: AgentRequest) -> tuple[Call, Partials]:
+    def _json_call(self, request: AgentRequest) -> tuple[Call, Partials]:
         plan = plan_output(self.provider, request)
         return self._call(streaming=True), Partials(plan.partial, plan.restored)
 

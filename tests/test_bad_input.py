@@ -27,7 +27,7 @@ BAD_AGENTS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "no model": (lambda: Agent("openai:"), "model", "with a colon"),
     "no provider": (lambda: Agent(":gpt-4o"), "model", "with a colon"),
     "not a config": (lambda: Agent(42), "config", "Write Agent("),  # type: ignore[arg-type]
-    "unknown setting": (lambda: Agent("openai:m", apikey=KEY), "apikey", "Remove or correct"),
+    "unknown setting": (lambda: Agent("openai:m", apikey=KEY), "apikey", "Did you mean"),
     "wrong type": (lambda: Agent("openai:m", temperature="hot"), "temperature", "number"),
     "negative timeout": (lambda: Agent("openai:m", timeout=-1), "timeout", "greater than"),
     "line break in key": (lambda: Agent("openai:m", api_key=f"{KEY}\r\nX-Evil: 1"), "api_key", "whitespace"),
@@ -58,13 +58,14 @@ def test_a_bad_setting_is_named_with_its_fix(make: Callable[[], Any], field: str
     assert_no_key(caught.value)
 
 
+OUTPUT_SCHEMA: Any = {"output_schema": int}
 BAD_REQUESTS: dict[str, tuple[Callable[[Agent], Any], str, str]] = {
     "empty text": (lambda agent: agent.complete(""), "input", "Pass input"),
     "empty request": (lambda agent: agent.complete(AgentRequest()), "input", "Pass input"),
     "no messages": (lambda agent: agent.complete([]), "input", "Pass input"),
-    "not a request": (lambda agent: agent.complete(42), "request", "Pass text"),  # type: ignore[arg-type]
-    "unknown field": (lambda agent: agent.complete("x", temprature=1), "temprature", "Remove or correct"),
-    "wrong type": (lambda agent: agent.complete("x", max_tokens="many"), "max_tokens", "integer"),
+    "not a request": (lambda agent: agent.complete(42), "request", "Pass text"),  # type: ignore[call-overload]
+    "unknown field": (lambda agent: agent.complete("x", temprature=1), "temprature", "Did you mean temperature?"),  # type: ignore[call-overload]
+    "wrong type": (lambda agent: agent.complete("x", max_tokens="many"), "max_tokens", "integer"),  # type: ignore[call-overload]
     "out of range": (lambda agent: agent.complete("x", temperature=3), "temperature", "less than or equal to 2"),
     "no tokens": (lambda agent: agent.complete("x", max_tokens=0), "max_tokens", "greater than"),
     "no time": (lambda agent: agent.complete("x", deadline=0), "deadline", "greater than"),
@@ -82,7 +83,7 @@ BAD_REQUESTS: dict[str, tuple[Callable[[Agent], Any], str, str]] = {
     ),
     "tool name": (lambda agent: agent.complete("x", tools=[{"name": "a b", "parameters": {}}]), "tools", ""),
     "two schemas": (lambda agent: agent.complete("x", schema=int, output_schema=int), "schema", "one of them"),
-    "no schema": (lambda agent: agent.json("x"), "schema", "Pass schema"),
+    "no schema": (lambda agent: agent.json("x"), "schema", "Pass schema"),  # type: ignore[call-overload]
     "image without data": (
         lambda agent: agent.complete([{"role": "user", "content": [{"type": "image"}]}]),
         "messages",

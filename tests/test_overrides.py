@@ -33,7 +33,6 @@ OVERRIDES: list[dict[str, Any]] = [
     {"tools": (look(), look())},
     {"tools": (5,)},
     {"tools": None, "temperature": 9},
-    {"no_such_field": 1, "messages": [1]},
     {"messages": "hi"},
 ]
 
@@ -50,6 +49,29 @@ def outcome(make: Callable[[], AgentRequest]) -> Any:
 @pytest.mark.parametrize("given", GIVEN)
 def test_what_comes_of_them_is_a_changed_copy(given: AgentRequest, overrides: dict[str, Any]) -> None:
     assert outcome(lambda: read_request(given, overrides)) == outcome(lambda: given.model_copy(update=overrides))
+
+
+@pytest.mark.parametrize(
+    ("option", "fix"),
+    [
+        ("temprature", "Did you mean temperature?"),
+        ("reasoning_effort", "Use thinking=."),
+        ("response_format", "Use schema=."),
+        ("max_completion_tokens", "Use max_tokens=."),
+        ("deps", "Pass it to run() or run_stream(), which execute tools: run(..., deps=...)."),
+        ("before_tool_call", "run(..., before_tool_call=...)"),
+        ("concurrency", "Pass it to batch() or batch_stream()."),
+        ("keep_partial", "Pass it to session()."),
+        ("api_key", "Agent(..., api_key=...)"),
+        ("strategy", 'route={"strategy": ...}'),
+        ("zzz", "Use one of cache, deadline,"),
+    ],
+)
+def test_an_unknown_option_is_an_error_that_names_the_right_one(option: str, fix: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"has no option '{option}'") as caught:
+        read_request("hi", {option: 1})
+    assert caught.value.field == option
+    assert fix in (caught.value.fix or "")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from ..types import AgentRequest, AgentResponse, Message, Usage
 from ..types.response import OutputT
 
 if TYPE_CHECKING:
+    from ..base_client import BaseClient
     from ..client import Client
     from ..types import Attempt
 
@@ -249,7 +250,7 @@ _NAMES = frozenset(Options.__dataclass_fields__) - {"earlier"}
 def read_options(caller: Client, given: Mapping[str, Any]) -> tuple[SendRequest, Options]:
     """How each request is asked, and how the batch goes about it. What is wrong with either is raised here, once."""
     options = Options(**{name: value for name, value in given.items() if name in _NAMES})
-    chosen, overrides = caller._chosen({name: value for name, value in given.items() if name not in _NAMES})
+    chosen, overrides = caller._select({name: value for name, value in given.items() if name not in _NAMES})
     _check_ready(chosen)
     if not overrides:
         return chosen.acomplete, options
@@ -257,7 +258,7 @@ def read_options(caller: Client, given: Mapping[str, Any]) -> tuple[SendRequest,
     return partial(chosen.acomplete, **overrides), options
 
 
-def _check_ready(caller: Client) -> None:
+def _check_ready(caller: BaseClient) -> None:
     """A key that is missing is missing for every request."""
     caller._call(streaming=False)
     problems = {target.name: target.problem for target in getattr(caller, "targets", ())}

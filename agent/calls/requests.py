@@ -1,12 +1,12 @@
-"""From what a caller passes to the request that is sent: shorthands, overrides, defaults, and what is wrong with them.
+"""Requests and configurations from arguments: shorthands, options, defaults and validation.
 
-Nothing is sent until all of it is right, and nothing a caller passed is ever changed.
+Invalid arguments raise ConfigurationError before anything is sent. Arguments are never modified.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
@@ -15,25 +15,77 @@ from pydantic import PydanticUserError
 from ..errors import ConfigurationError
 from ..types import AgentConfig, AgentRequest, FrozenDict, Message, Role, Session, ToolSpec, freeze
 from ..types._base import validate_with
+from ..types.options import BatchOptions, ConfigChanges, RouteOptions, RunOptions, SessionOptions
 
 
 class HasRequest(Protocol):
-    """A conversation of another form, such as a graph."""
+    """A conversation in another form, such as a graph."""
 
-    def to_request(self) -> AgentRequest: ...
+    def to_request(self) -> AgentRequest:
+        """Return the conversation as a request."""
+        ...
 
 
 RequestLike: TypeAlias = AgentRequest | str | Message | Session | HasRequest | Sequence[Message | Mapping[str, Any]]
-"""A request, or anything that can only mean one: text, a message, a conversation, a graph."""
+"""A request, or text, a message, a conversation, a session, or a graph that becomes one."""
+
+REQUEST_OPTIONS = frozenset(AgentRequest.model_fields) | {"schema"}
+"""Options that every call method takes."""
+
+_OTHER_NAMES = {
+    "thinking": "reasoning reasoning_effort thinking_level thinking_budget effort",
+    "schema": "response_format response_model response_schema output_type result_type text_format json_schema",
+    "max_tokens": "max_completion_tokens max_output_tokens max_new_tokens num_predict",
+    "stop": "stop_sequences stop_words",
+    "system": "system_prompt system_instruction instructions default_system",
+    "input": "prompt query question",
+    "tools": "functions",
+    "tool_choice": "function_call tool_config",
+    "extra": "extra_body extra_headers model_kwargs provider_options",
+    "metadata": "user user_id",
+}
+_RENAMED = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 
 
-def read_config(config: AgentConfig | str, overrides: Mapping[str, Any]) -> AgentConfig:
-    """A configuration, or its shorthand `provider:model`, with changes."""
+def check_options(given: Mapping[str, Any], known: Collection[str], what: str) -> None:
+    """Raise ConfigurationError for the first unknown option. The fix names the right option, or where it belongs."""
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(f"{what} has no option {name!r}.", field=name, fix=_suggest(name, known))
+
+
+def _suggest(name: str, known: Collection[str]) -> str:
+    from difflib import get_close_matches  # lazy: only misspelled options need it
+
+    renamed = _RENAMED.get(name)
+    if renamed in known:
+        return f"Use {renamed}=."
+    for places, options in _PLACES.items():
+        if name in options.__annotations__ or (name == "deps" and options is RunOptions):
+            return places.format(name)
+    if similar := get_close_matches(name, known, n=1):
+        return f"Did you mean {similar[0]}?"
+    return f"Use one of {', '.join(sorted(known))}."
+
+
+_PLACES = {
+    "Pass it to run() or run_stream(), which execute tools: run(..., {0}=...).": RunOptions,
+    "Pass it to batch() or batch_stream().": BatchOptions,
+    "Pass it to session().": SessionOptions,
+    "Set it on the agent: Agent(..., {0}=...), or with_config({0}=...).": ConfigChanges,
+    'Set it on the router: Router(..., {0}=...), or for one request: route={{"{0}": ...}}.': RouteOptions,
+}
+"""Where options of other methods belong."""
+
+
+def read_config(config: AgentConfig | str, options: Mapping[str, Any]) -> AgentConfig:
+    """Return a configuration, or one for the shorthand `provider:model`, with options applied."""
+    check_options(options, AgentConfig.model_fields, "An agent")
     if isinstance(config, AgentConfig):
-        return validate_with(lambda: config.with_overrides(**overrides)) if overrides else config
+        return validate_with(lambda: config.with_overrides(**options)) if options else config
     if not isinstance(config, str):
         raise ConfigurationError(
-            f"An agent is made from an AgentConfig or from text, not from {type(config).__name__}.",
+            f"An agent needs an AgentConfig or text, not {type(config).__name__}.",
             field="config",
             fix='Write Agent("openai:gpt-4o") or Agent(AgentConfig(provider="openai", model="gpt-4o")).',
         )
@@ -45,44 +97,45 @@ def read_config(config: AgentConfig | str, overrides: Mapping[str, Any]) -> Agen
             fix='Write them with a colon between: "openai:gpt-4o".',
         )
     provider, model = provider.strip(), model.strip()
-    return validate_with(lambda: AgentConfig(provider=provider, model=model, **overrides))
+    return validate_with(lambda: AgentConfig(provider=provider, model=model, **options))
 
 
-def read_request(request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
-    """The request that the caller means, overrides applied."""
-    given = validate_with(lambda: _as_request(request))
-    if not overrides:
-        return given
-    if "tools" in overrides:
-        overrides = {**overrides, "tools": _read_tools(overrides["tools"])}
-    if "schema" in overrides:
-        if "output_schema" in overrides:
+def read_request(request: RequestLike, options: Mapping[str, Any]) -> AgentRequest:
+    """Return the request with options applied. Raises ConfigurationError if either is invalid."""
+    read = validate_with(lambda: _read_request(request))
+    if not options:
+        return read
+    check_options(options, REQUEST_OPTIONS, "A request")
+    if "tools" in options:
+        options = {**options, "tools": _read_tools(options["tools"])}
+    if "schema" in options:
+        if "output_schema" in options:
             raise ConfigurationError(
-                "schema and output_schema are two names of one thing.", field="schema", fix="Pass one of them."
+                "schema and output_schema are two names of one option.", field="schema", fix="Pass one of them."
             )
-        overrides = {**overrides, "output_schema": overrides["schema"]}
-        del overrides["schema"]
-    # The rest is valid already, and no field's validity depends on another's.
-    changes = validate_with(lambda: AgentRequest.model_validate(dict(overrides)))
-    return given.copy_with(**{name: getattr(changes, name) for name in changes.model_fields_set})
+        options = {**options, "output_schema": options["schema"]}
+        del options["schema"]
+    # The fields of the request are valid already, and no field's validity depends on another's.
+    changes = validate_with(lambda: AgentRequest.model_validate(dict(options)))
+    return read.copy_with(**{name: getattr(changes, name) for name in changes.model_fields_set})
 
 
 def _read_tools(tools: Any) -> Any:
-    """Functions are tools, too; and any collection of tools will do."""
+    """Convert functions to tools, and any collection to a tuple."""
     if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
-        return tools  # pydantic knows how to complain about it
+        return tools  # pydantic reports the error
     return tuple(
-        tool if isinstance(tool, ToolSpec) or not inspect.isroutine(tool) else _made_a_tool(tool) for tool in tools
+        tool if isinstance(tool, ToolSpec) or not inspect.isroutine(tool) else _make_tool(tool) for tool in tools
     )
 
 
-def _made_a_tool(function: Any) -> Any:
+def _make_tool(function: Any) -> Any:
     from ..tools.functions import tool  # lazy: only requests with functions as tools need it
 
     return tool(function)
 
 
-def _as_request(request: Any) -> AgentRequest:
+def _read_request(request: Any) -> AgentRequest:
     match request:
         case AgentRequest():
             return request
@@ -95,8 +148,8 @@ def _as_request(request: Any) -> AgentRequest:
         case list() | tuple():
             return AgentRequest(messages=request)
         case _ if hasattr(request, "to_request"):
-            asked: AgentRequest = request.to_request()
-            return asked
+            converted: AgentRequest = request.to_request()
+            return converted
         case _:
             raise ConfigurationError(
                 f"A request cannot be made from {type(request).__name__}.",
@@ -111,7 +164,7 @@ def check_not_empty(request: AgentRequest) -> None:
 
 
 def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> AgentRequest:
-    """The request with this agent's defaults where it says nothing itself, ready for a codec."""
+    """Return the request with the defaults of an agent, ready for a codec."""
     check_not_empty(request)
     changes: dict[str, Any] = {
         name: value
@@ -120,7 +173,7 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec
     }
     if request.model is None and not config.model:
         raise ConfigurationError(
-            "No model is named.", field="model", fix='Name one: Agent("openai:gpt-4o"), or model= in the request.'
+            "The request has no model.", field="model", fix='Use Agent("openai:gpt-4o"), or pass model=.'
         )
     _check_model(request.model or config.model)
     if config.default_system is not None and request.system is None and not _has_system(request.messages):
@@ -128,18 +181,18 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec
     if config.extra:
         changes["extra"] = freeze({**config.extra, **request.extra})
     if tools:
-        offered = _merged(tools, request.tools)
-        changes["tools"] = validate_with(lambda: AgentRequest(tools=offered)).tools  # those of both may not go together
+        offered = _merge_tools(tools, request.tools)
+        changes["tools"] = validate_with(lambda: AgentRequest(tools=offered)).tools  # names may clash
     prepared = request.copy_with(**changes) if changes else request
     if prepared.tool_choice is not None:
-        _check_choice(prepared.tool_choice, prepared.tools)
+        _check_tool_choice(prepared.tool_choice, prepared.tools)
     if prepared.output_schema is not None:
         _check_schema(prepared)
     return prepared
 
 
 def _check_schema(request: AgentRequest) -> None:
-    """A schema that cannot be used is found out before an answer is paid for."""
+    """Raise ConfigurationError if the schema is unusable."""
     try:
         _ = request.output_json_schema
     except PydanticUserError as error:
@@ -149,14 +202,14 @@ def _check_schema(request: AgentRequest) -> None:
             fix="Pass a pydantic model, a type of JSON values, or a JSON schema.",
         ) from None
     if isinstance(request.output_schema, FrozenDict):
-        problem = _problem_with(request.output_schema)
+        problem = _find_schema_error(request.output_schema)
         if problem is not None:
             raise ConfigurationError(f"output_schema is not a valid JSON schema: {problem}.", field="output_schema")
 
 
 @lru_cache(maxsize=64)
-def _problem_with(schema: FrozenDict) -> str | None:
-    import jsonschema
+def _find_schema_error(schema: FrozenDict) -> str | None:
+    import jsonschema  # lazy: slow to import
 
     try:
         jsonschema.validators.validator_for(schema).check_schema(schema)
@@ -166,7 +219,7 @@ def _problem_with(schema: FrozenDict) -> str | None:
 
 
 def _check_model(model: str) -> None:
-    """Refuse a model name that neither a URL nor a body can hold."""
+    """Raise ConfigurationError if the name cannot be encoded."""
     try:
         model.encode()
     except UnicodeEncodeError:
@@ -175,7 +228,7 @@ def _check_model(model: str) -> None:
         ) from None
 
 
-def _check_choice(choice: str, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> None:
+def _check_tool_choice(choice: str, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> None:
     if not tools:
         raise ConfigurationError(
             f"tool_choice is {choice!r}, but no tools are offered.",
@@ -195,7 +248,7 @@ def _has_system(messages: Sequence[Message]) -> bool:
     return bool(messages) and messages[0].role is Role.SYSTEM
 
 
-def _merged(own: Sequence[Any], requested: Sequence[Any]) -> tuple[Any, ...]:
+def _merge_tools(own: Sequence[Any], requested: Sequence[Any]) -> tuple[Any, ...]:
     """A request's tool replaces the agent's of the same name."""
     names = {tool.name for tool in requested if isinstance(tool, ToolSpec)}
     return (*(tool for tool in own if not isinstance(tool, ToolSpec) or tool.name not in names), *requested)

@@ -279,7 +279,7 @@ class Router(Client):
         return self.with_config(**route), {name: value for name, value in overrides.items() if name != "route"}
 
     @override
-    def _chosen(self, overrides: Mapping[str, Any]) -> tuple[Client, Mapping[str, Any]]:
+    def _select(self, overrides: Mapping[str, Any]) -> tuple[Client, Mapping[str, Any]]:
         return self._router(overrides)
 
     @override
@@ -350,7 +350,7 @@ class Router(Client):
         return [targets[name] for name in self.explain(request).order] or list(self.targets)
 
     @override
-    def _reading(self, request: AgentRequest) -> tuple[Call, Partials]:
+    def _json_call(self, request: AgentRequest) -> tuple[Call, Partials]:
         reader = _Reader(request)
         call = self._call(streaming=True)
 

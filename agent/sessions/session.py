@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -38,25 +38,8 @@ from .turns import (
     turn_scope,
 )
 
-
-class Asked(Protocol):
-    """What a session needs of an agent or a router."""
-
-    def complete(self, request: RequestLike, **overrides: Any) -> AgentResponse: ...
-
-    async def acomplete(self, request: RequestLike, **overrides: Any) -> AgentResponse: ...
-
-    def stream(self, request: RequestLike, **overrides: Any) -> ResponseStream: ...
-
-    def astream(self, request: RequestLike, **overrides: Any) -> AsyncResponseStream: ...
-
-    def run(self, request: Any, **options: Any) -> RunResult: ...
-
-    async def arun(self, request: Any, **options: Any) -> RunResult: ...
-
-    def run_stream(self, request: Any, **options: Any) -> RunStream: ...
-
-    def arun_stream(self, request: Any, **options: Any) -> AsyncRunStream: ...
+if TYPE_CHECKING:
+    from ..client import Client
 
 
 class AgentSession:
@@ -86,7 +69,7 @@ class AgentSession:
 
     def __init__(
         self,
-        agent: Asked,
+        agent: Client,
         session_id: str | None = None,
         *,
         store: Store | None = None,
@@ -113,7 +96,7 @@ class AgentSession:
     # What it holds
 
     @property
-    def agent(self) -> Asked:
+    def agent(self) -> Client:
         return self._agent
 
     @property
@@ -165,7 +148,7 @@ class AgentSession:
         return self.data.to_dict()
 
     @classmethod
-    def of(cls, agent: Asked, data: Session | Mapping[str, Any], **options: Any) -> AgentSession:
+    def of(cls, agent: Client, data: Session | Mapping[str, Any], **options: Any) -> AgentSession:
         """A session that goes on from exported data."""
         session = data if isinstance(data, Session) else Session.from_dict(data)
         begun = cls(agent, session.id, title=session.title, dag=DAG().messages(session.messages), **options)
@@ -204,7 +187,7 @@ class AgentSession:
         """One turn with one model call. Tools are offered, not run."""
         asked, rest = read_turn(request, options)
         with self._turn():
-            response = self._agent.complete(self._with_conversation(asked), **rest)
+            response: AgentResponse = self._agent.complete(self._with_conversation(asked), **rest)
             self._add(turn_messages(asked, response), (response,), response)
             return response
 
@@ -213,7 +196,7 @@ class AgentSession:
         asked, rest = read_turn(request, options)
         with self._turn():
             await self._aloaded()
-            response = await self._agent.acomplete(self._with_conversation(asked), **rest)
+            response: AgentResponse = await self._agent.acomplete(self._with_conversation(asked), **rest)
             await self._aadd(turn_messages(asked, response), (response,), response)
             return response
 
@@ -328,7 +311,7 @@ class AgentSession:
             forked._loaded()
         return forked
 
-    def switch(self, agent: Asked) -> AgentSession:
+    def switch(self, agent: Client) -> AgentSession:
         """Go on with another agent, of any vendor. The conversation is put into its form when it is asked."""
         self._agent = agent
         return self

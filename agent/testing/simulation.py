@@ -135,4 +135,4 @@ def _begun(
 ) -> tuple[Flow[AgentResponse], float]:
     limit = agent.deadline_of(request, **overrides)
     deadline = math.inf if limit is None else simulation.now + limit
-    return agent.flow_for(request, streaming=streaming, context=Context(deadline=deadline), **overrides), deadline
+    return agent.call_flow(request, streaming=streaming, context=Context(deadline=deadline), **overrides), deadline

@@ -6,7 +6,12 @@ and the tables in the reference documentation are generated from the docstrings 
 
 from __future__ import annotations
 
+import inspect
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from ..tools.base import Isolation, Tool
     from .config import RetryConfig, Risk, ToolLoopConfig
 
+F = TypeVar("F", bound=Callable[..., Any])  # Any: methods of every signature
 OutputT = TypeVar("OutputT", default=None)
 """Type of `output`: that of the schema; None without one."""
 DepsT = TypeVar("DepsT", default=Any)  # Any: without `deps`, tools with any dependencies are accepted
@@ -284,3 +290,29 @@ class SubAgentOptions(RunOptions, total=False):
     """Whether the tool never runs beside another call of the same turn."""
     strict: bool | None
     """Whether the vendor enforces the schema of the arguments."""
+
+
+@cache
+def option_docs() -> dict[str, dict[str, str]]:
+    """Docstrings of all options, by TypedDict and key. They exist in the source only."""
+    source = inspect.getsource(sys.modules[__name__])
+    docs: dict[str, dict[str, str]] = {}
+    for name, bases, body in re.findall(
+        r"^class (\w+)\(([\w, ]+), total=False\):\n(.+?)(?=\n\n\n)", source, re.M | re.S
+    ):
+        own = re.findall(r'^    (\w+): [^\n]+\n    """(.+?)"""', body, re.M | re.S)
+        docs[name] = {key: doc for base in bases.split(", ") for key, doc in docs.get(base, {}).items()} | dict(own)
+    return docs
+
+
+def documented(options: type[Mapping[str, object]]) -> Callable[[F], F]:
+    """Append the options of a TypedDict to the docstring of a method, for `help`."""
+
+    def decorate(method: F) -> F:
+        with suppress(OSError):  # there is no source
+            docs = option_docs()[options.__name__].items()
+            lines = [f"    {name}: {' '.join(doc.split())}" for name, doc in docs]
+            method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__ or ""), "", "Options:", *lines])
+        return method
+
+    return decorate

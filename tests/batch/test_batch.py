@@ -169,7 +169,7 @@ def test_a_missing_key_is_one_error_and_not_one_for_each_request(way: Way) -> No
 
 def test_a_blocking_batch_does_not_take_async_iterables() -> None:
     with pytest.raises(errors.ConfigurationError, match="abatch"):
-        scripted_agent().batch(slowly(["a"]))  # type: ignore[arg-type]
+        scripted_agent().batch(slowly(["a"]))  # type: ignore[call-overload]
 
 
 def test_an_input_that_raises_loses_nothing_that_was_asked(way: Way) -> None:

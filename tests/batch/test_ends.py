@@ -15,7 +15,7 @@ import pytest
 from typing_extensions import override
 
 from agent import errors
-from agent.batch import BatchCancelled, BatchInputError, BatchInterrupted, BatchItem, BatchProgress
+from agent.batch import BatchCancelled, BatchInputError, BatchInterrupted, BatchItem, BatchProgress, BatchStream
 from agent.engine.wire import WireRequest
 from agent.testing import Answer, Script, scripted_agent
 from tests.batch.ways import Blocking, Way, asked, echoes, priced, said, waiting, watched
@@ -84,6 +84,7 @@ def test_closing_a_stream_from_elsewhere_ends_its_loop() -> None:
 
 def test_a_display_may_close_the_stream() -> None:
     agent, _ = watched(script=waiting(lambda text: 0.0 if text == "0" else 30.0))
+    stream: BatchStream
     stream = agent.batch_stream([str(number) for number in range(8)], on_progress=lambda _: stream.close())
     assert [item.index for item in (*stream, *stream.rest())] == [0]
 

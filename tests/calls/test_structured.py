@@ -192,7 +192,7 @@ def test_a_schema_that_is_none_is_the_callers_mistake() -> None:
         scripted_agent("{}").json("?", schema={"type": "banana"})
     assert caught.value.field == "output_schema"
     with pytest.raises(errors.ConfigurationError, match="no JSON schema") as caught:
-        scripted_agent("{}").json("?", schema=object())
+        scripted_agent("{}").json("?", schema=object())  # type: ignore[call-overload]
     assert caught.value.field == "output_schema"
 
 

@@ -161,7 +161,7 @@ def test_output_fits_its_schema_every_time(embedded: Agent) -> None:
         prompt = PROMPTS[number // 10]
         response = embedded.complete(
             prompt,
-            output_schema=schema,
+            schema=schema,
             max_tokens=120,
             seed=number,
             temperature=number % 4 / 2,

@@ -253,7 +253,7 @@ def test_two_hundred_calls_take_no_more_memory_than_fifty(embedded: Agent) -> No
     def ask(number: int) -> None:
         choices = {"type": "object", "properties": {"a": {"enum": ["x", str(number)]}}, "required": ["a"]}
         embedded.complete(f"Say {number}.", max_tokens=3)
-        embedded.complete("Choose.", output_schema=choices, max_tokens=20, seed=number)
+        embedded.complete("Choose.", schema=choices, max_tokens=20, seed=number)
         embedded.count_tokens(f"Hello {number}")
         with embedded.stream(STORY, max_tokens=50) as stream:
             next(iter(stream))

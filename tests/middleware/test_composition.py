@@ -77,7 +77,7 @@ def test_what_a_call_is_part_of_comes_from_its_context() -> None:
     place = RunTurn("r1", 2)
     noting = Noting()
     agent = scripted_agent("ok", middleware=[noting])
-    Simulation(Script("ok")).run(agent.flow_for("hi", streaming=False, context=Context(run=place)))
+    Simulation(Script("ok")).run(agent.call_flow("hi", streaming=False, context=Context(run=place)))
     assert noting.calls[0].run is place
 
 

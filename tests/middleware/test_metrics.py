@@ -58,7 +58,7 @@ def test_a_record_says_what_became_of_a_call() -> None:
     agent = scripted_agent(errors.OverloadedError("busy"), line, middleware=[Metrics(records.append)], retry=retry)
     simulation = Simulation(Script(errors.OverloadedError("busy"), line))
     place = RunTurn("r", 1)
-    simulation.run(agent.flow_for("hi", streaming=False, context=Context(run=place)))
+    simulation.run(agent.call_flow("hi", streaming=False, context=Context(run=place)))
     (record,) = records
     assert (record.target, record.streaming, record.attempts, record.stop_reason, record.error) == (
         "scripted:script", False, 2, "stop", None,

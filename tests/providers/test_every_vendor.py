@@ -13,6 +13,7 @@ from agent import Agent, Message, ToolSpec, errors
 from agent.engine.wire import Answer
 from agent.testing import LoopbackServer, VendorScript
 from agent.types import AgentResponse, Part, Role, TextContent, ThinkingContent, ToolCall, ToolResult, Usage
+from agent.types.messages import OutputMode
 from tests.support.drivers import Driver
 
 TARGETS = (
@@ -90,7 +91,7 @@ def test_a_tool_loop_by_hand_goes_round(drive_real: Driver, target: str) -> None
 
 @every_vendor
 @pytest.mark.parametrize("mode", ["native", "tool", "prompted"])
-def test_typed_output_in_every_mode(drive_real: Driver, target: str, mode: str) -> None:
+def test_typed_output_in_every_mode(drive_real: Driver, target: str, mode: OutputMode) -> None:
     paris: Any = {"name": "Paris", "country": "France"}
     line = ToolCall(id="c", name="final_answer", arguments=paris) if mode == "tool" else paris
     server = drive_real.serve(VendorScript(line, line))

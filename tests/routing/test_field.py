@@ -12,6 +12,7 @@ from agent.engine.wire import Answer, WireRequest
 from agent.routing.health import MAX_OBSERVATIONS, Timings
 from agent.testing import Script, Simulation, scripted_agent, simulate
 from agent.types import AgentRequest, BreakerConfig
+from agent.types.options import RouteOptions
 from tests.routing.fleet import Fleet, broken, busy
 from tests.routing.test_strategies import paced, tally
 from tests.support.drivers import Driver
@@ -199,7 +200,7 @@ def test_a_request_can_have_no_fallback_at_all(drive: Driver) -> None:
 
 def test_what_one_request_wants_counts_before_what_the_router_is_set_to() -> None:
     router = Router([scripted_agent("a", model="a"), scripted_agent("b", model="b")], strategy="fallback")
-    backwards = {"strategy": lambda request, targets: targets[::-1]}
+    backwards: RouteOptions = {"strategy": lambda request, targets: targets[::-1]}
     assert router.complete("hi", route=backwards).text == "b"
     assert router.explain("hi").order == ["scripted:a", "scripted:b"]
 

@@ -367,8 +367,8 @@ def test_routers_are_made_from_many_things() -> None:
         (lambda: Router(["scripted:a"], shadow=[("scripted:b", 2)]), "shadow"),
         (lambda: Router(["nobody:a"]), "provider"),
         (lambda: Router(["scripted:a"]).complete(""), "input"),
-        (lambda: Router(["scripted:a"]).complete("hi", temprature=1), "temprature"),
-        (lambda: Router(["scripted:a"]).json("hi"), "schema"),
+        (lambda: Router(["scripted:a"]).complete("hi", temprature=1), "temprature"),  # type: ignore[call-overload]
+        (lambda: Router(["scripted:a"]).json("hi"), "schema"),  # type: ignore[call-overload]
     ],
 )
 def test_bad_input_is_refused_by_name_before_anything_is_sent(make: Any, field: str) -> None:

@@ -304,7 +304,7 @@ def settings(error: Exception) -> None:
 
 def routing(agent: Agent) -> None:
     router = Router([agent, "scripted:m", Target(agent, weight=2), [agent, Router([agent])]], strategy="cheapest")
-    assert_type(router.complete("hi"), AgentResponse)
+    assert_type(router.complete("hi"), AgentResponse[None])
     assert_type(router.complete("hi").route, Route)
     assert_type(router.explain("hi").order, list[str])
     assert_type(router.with_config(race=True), Router)
