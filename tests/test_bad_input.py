@@ -82,7 +82,7 @@ BAD_REQUESTS: dict[str, tuple[Callable[[Agent], Any], str, str]] = {
         "rename or remove",
     ),
     "tool name": (lambda agent: agent.complete("x", tools=[{"name": "a b", "parameters": {}}]), "tools", ""),
-    "two schemas": (lambda agent: agent.complete("x", schema=int, output_schema=int), "schema", "one of them"),
+    "two schemas": (lambda agent: agent.complete("x", schema=int, **OUTPUT_SCHEMA), "schema", "one of them"),
     "no schema": (lambda agent: agent.json("x"), "schema", "Pass schema"),  # type: ignore[call-overload]
     "image without data": (
         lambda agent: agent.complete([{"role": "user", "content": [{"type": "image"}]}]),
