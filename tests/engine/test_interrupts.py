@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import json
 import os
 import random
@@ -19,7 +21,8 @@ import pytest
 
 import agent as package
 from agent import Agent
-from agent.engine.wire import WireRequest
+from agent.engine.wire import Cancelled, WireRequest
+from agent.http.sockets import Connection
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
@@ -130,6 +133,45 @@ def test_an_interrupt_at_any_line_leaves_no_busy_connection(
         assert bad == []
         assert line > 500
         assert server.wait_until(lambda: server.open_connections == 0)
+
+
+def test_an_interrupted_exchange_is_closed_before_the_interrupt_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspended generator would be closed by a finalizer, where Python swallows a second interrupt."""
+
+    def interrupt(*_: Any) -> bytes:
+        raise KeyboardInterrupt
+
+    with LoopbackServer(lambda request: whole()) as server:
+        monkeypatch.setattr(Connection, "receive", interrupt)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            agent_at(server, transport=HttpTransport(proxy=False)).complete("hi")
+        suspended = [
+            steps
+            for steps in gc.get_objects()
+            if inspect.isgenerator(steps)
+            and steps.gi_code.co_filename.endswith("http/exchange.py")
+            and inspect.getgeneratorstate(steps) == inspect.GEN_SUSPENDED
+        ]
+        assert suspended == []
+        assert caught.tb is not None
+
+
+@pytest.mark.parametrize("failure", [OSError("reset"), Cancelled()], ids=["a failure", "a cancellation"])
+def test_an_interrupt_while_a_failed_exchange_is_closed_gets_through(
+    monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    def fail(*_: Any) -> bytes:
+        raise failure
+
+    def interrupt(connection: Connection) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with LoopbackServer(lambda request: whole()) as server:
+        monkeypatch.setattr(Connection, "receive", fail)
+        monkeypatch.setattr(Connection, "close", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            agent_at(server, transport=HttpTransport(proxy=False)).complete("hi")
 
 
 @pytest.fixture
