@@ -7,6 +7,7 @@ decided in `execution`, and done in `drivers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -318,7 +319,7 @@ class Agent(Client):
 
         return self._reached(once)
 
-    @property
+    @cached_property
     @override
     def _transport(self) -> Transport:
         brought = self._brought_transport or self.provider.transport

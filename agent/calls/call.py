@@ -303,7 +303,7 @@ def settle_stream(context: Context, settle: Settle) -> Settle:
 
 
 def _route(context: Context) -> Route:
-    return Route(context.attempts, context.candidates or ())
+    return Route(context.log.finished, context.candidates or ())
 
 
 def _with_route(response: AgentResponse, route: Route, **changes: Any) -> AgentResponse:

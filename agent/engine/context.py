@@ -1,7 +1,7 @@
-"""What belongs to one run and travels beside the request: made per run, passed by hand, never global.
+"""Run context: deadline, attempt log and settings of one run, passed explicitly beside the request.
 
-The one exception is the deadline of the run whose user code is executing: a tool that calls another agent must not
-outlive the call it serves, and only a context variable reaches through user code.
+The only context variable is the ambient deadline: a tool that calls another agent must not outlive the call around it,
+and nothing else reaches through user code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .flow import Flow
 
 
 class OpenAttempt(NamedTuple):
-    """A request that was sent, and whose outcome is not known yet."""
+    """A request that was sent and has no outcome yet."""
 
     target: str
     provider: str
@@ -31,13 +31,13 @@ class OpenAttempt(NamedTuple):
     waited: float | None = None
 
     def estimate(self) -> tuple[Usage, float | None]:
-        """Probable usage and cost of a request that was sent, and whose answer was not read."""
+        """Estimate usage and cost of a request whose response was not read."""
         usage = Usage(prompt_tokens=estimate_prompt(self.request).tokens, estimated=True)
         cost = price(usage, provider=self.provider, models=(self.model,))
         return usage, None if cost is None else cost.dollars
 
-    def close(self, error: str, message: str, **facts: Any) -> Attempt:
-        """The record of an attempt that was given up."""
+    def close(self, error: str, message: str, **fields: Any) -> Attempt:
+        """Create the record of an abandoned attempt."""
         return Attempt(
             target=self.target,
             provider=self.provider,
@@ -47,15 +47,12 @@ class OpenAttempt(NamedTuple):
             waited=self.waited,
             error=error,
             message=message,
-            **facts,
+            **fields,
         )
 
 
 class AttemptLog:
-    """Attempts of one call: exactly one record per request.
-
-    Attempts made side by side, as in a race, have a branch of the log each.
-    """
+    """Attempts of one call, with exactly one record per request. Concurrent attempts have one branch each."""
 
     __slots__ = ("_branches", "_finished", "_open")
 
@@ -74,24 +71,24 @@ class AttemptLog:
         self._finished.append(attempt)
 
     def branch(self) -> AttemptLog:
-        """Add a log for attempts that are made beside others."""
+        """Add a log for concurrent attempts."""
         log = AttemptLog()
         self._branches.append(log)
         return log
 
     @property
     def finished(self) -> Sequence[Attempt]:
-        """Attempts whose outcome is known, in the order in which they were started."""
+        """Attempts with an outcome, in the order of their start."""
         if not self._branches:
             return self._finished
-        found = [*self._finished]
+        attempts = [*self._finished]
         for branch in self._branches:
-            found += branch.finished
-        return sorted(found, key=lambda attempt: attempt.started or 0.0)
+            attempts += branch.finished
+        return sorted(attempts, key=lambda attempt: attempt.started or 0.0)
 
     @property
     def open_attempts(self) -> int:
-        """How many requests have no outcome yet."""
+        """Number of requests without an outcome."""
         return (self._open is not None) + sum(branch.open_attempts for branch in self._branches)
 
     def close(self, close: Callable[[OpenAttempt], Attempt]) -> None:
@@ -102,34 +99,34 @@ class AttemptLog:
             self.add(close(self._open))
 
     def revise(self, change: Callable[[Attempt], Attempt]) -> None:
-        """Change the records, such as those of an answer that came too late."""
+        """Change all records, such as those of a response that lost a race."""
         for branch in self._branches:
             branch.revise(change)
         self._finished[:] = map(change, self._finished)
 
 
 def sum_attempts(attempts: Iterable[Attempt]) -> tuple[Usage | None, float | None]:
-    """Sum of the usage and the cost of attempts. The cost is unknown if that of any attempt with usage is."""
+    """Sum usage and cost. The cost is None if that of any attempt with usage is unknown."""
     usage: Usage | None = None
-    units, known = 0, True
+    units, is_known = 0, True
     for attempt in attempts:
         if attempt.usage is None:
             continue
         usage = attempt.usage if usage is None else usage + attempt.usage
         cost = attempt.cost
         if cost is None:
-            known = False
+            is_known = False
         else:
             units += to_units(cost)
-    return usage, to_dollars(units) if known and usage is not None else None
+    return usage, to_dollars(units) if is_known and usage is not None else None
 
 
 ambient_deadline: contextvars.ContextVar[float] = contextvars.ContextVar("agent_deadline", default=math.inf)
-"""time.monotonic() by which the run around this code must end. Set only while user code runs."""
+"""Deadline of the run around this code, on time.monotonic(). Set only while user code runs."""
 
 
 class Inbox:
-    """Messages for a run, put in by any thread and taken out by the flow."""
+    """Messages that any thread sends to a run."""
 
     __slots__ = ("_messages",)
 
@@ -140,10 +137,8 @@ class Inbox:
         self._messages.append(message)
 
     def take(self) -> list[Any]:
-        taken: list[Any] = []
-        while self._messages:
-            taken.append(self._messages.popleft())
-        return taken
+        """Remove and return all messages."""
+        return [self._messages.popleft() for _ in range(len(self._messages))]
 
 
 @dataclass(slots=True)
@@ -154,7 +149,7 @@ class AttemptCount:
 
 
 class RunTurn(NamedTuple):
-    """A place in a run: its id, and which of its turns."""
+    """Run id and turn number."""
 
     id: str
     turn: int
@@ -162,42 +157,39 @@ class RunTurn(NamedTuple):
 
 @dataclass(slots=True)
 class Context:
-    """One run: its absolute deadline on the driver's clock, what was tried so far, its inbox and its spans."""
+    """State of one run. `deadline` and other times are on the driver's clock."""
 
     deadline: float = math.inf
     started: float = 0.0
     log: AttemptLog = field(default_factory=AttemptLog)
     attempt_count: AttemptCount = field(default_factory=AttemptCount)
     waited: float | None = None
-    """Seconds waited before the attempt that comes next."""
+    """Seconds waited before the next attempt."""
     reason: str | None = None
-    """Why the attempt that comes next is made where it is made."""
+    """Why the next attempt goes to its target."""
     first_event: float | None = None
-    """When the stream of the attempt that is being made, or was made last, brought its first events."""
+    """Time of the first stream event of the current or last attempt."""
     ended: float = 0.0
-    """When the last attempt ended."""
+    """Time at which the last attempt ended."""
     headers: Mapping[str, str] | None = None
-    """Of the last reply."""
+    """Headers of the last reply."""
     on_target: Callable[[Any], None] | None = None
-    """Told which agent is asked, whenever one is, where several could be."""
+    """Called with the agent of each target that a router sends to."""
     candidates: Callable[[], Sequence[Candidate]] | None = None
-    """Who was considered, for whoever asks."""
-    inbox: Inbox = field(default_factory=Inbox)
-    spans: list[Any] = field(default_factory=list)
+    """Candidates of the first routing decision."""
     run: RunTurn | None = None
-    """Which run of a tool loop this call is a part of."""
+    """The tool-loop run and turn of this call."""
     user_context: contextvars.Context | None = None
-    """The contextvars in which user code of this run executes; None for a copy of the caller's."""
+    """Context variables of user code; None for a copy of the caller's."""
 
     def branch(self) -> Context:
-        """For an attempt that is made beside others: the same run, but its own notes about one attempt."""
+        """Create the context of a concurrent attempt: the same run with its own attempt state."""
         return replace(self, waited=None, reason=None, first_event=None, headers=None, log=self.log.branch())
 
     @property
     def attempts(self) -> Sequence[Attempt]:
-        """Attempts whose outcome is known."""
         return self.log.finished
 
 
 Call: TypeAlias = Callable[[AgentRequest, Context], Flow[AgentResponse]]
-"""What middleware, routing, retry and the tool loop wrap, each a function from Call to Call."""
+"""Middleware, routing, retry and the tool loop are functions from Call to Call."""
