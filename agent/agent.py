@@ -1,7 +1,6 @@
-"""Agent: one model at one vendor, behind methods that are the same for all of them.
+"""Agent: a client for one model of one vendor.
 
-It builds the request, composes the flows and hands them to a driver. There is nothing else in it: what to do is
-decided in `execution`, and done in `drivers`.
+It reads the settings and composes flows. The flows are in `agent.calls`, the drivers in `agent.engine`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from . import transports
 from .calls.call import Endpoint, attempt, complete, recorded, retry, settled, stream
@@ -47,10 +46,11 @@ if TYPE_CHECKING:
     from .calls.preflight import Report
     from .loop.hooks import Hooks
     from .middleware import Middleware
+    from .types.options import AnyTool, ConfigChanges, ConfigOptions, PreflightOptions
 
 
 class Agent(Client):
-    """Calls one model.
+    """A client for one model.
 
     ```python
     from agent import Agent
@@ -61,67 +61,69 @@ class Agent(Client):
 
     Args:
         config: An AgentConfig, or `provider:model`.
-        tools: Offered to the model with every request: functions, tools, or descriptions of tools.
-        retry: How failed calls are repeated; by default as often as `config.max_retries` says.
+        tools: Tools that are offered to the model with every request: functions, tools, or descriptions of tools.
+        retry: Number and timing of retries. By default `config.max_retries` retries.
         loop: Limits of runs in which the model calls tools.
-        hooks: Who has a say in those runs: what is asked before a tool is called, and so on.
-        transport: Sends the requests; by default the provider's usual one, shared by all agents. One of your own, or
-            the name of a shared one: `httpx` sends everything through clients of httpx2.
-        http_client: An `httpx2.Client`, an `httpx2.AsyncClient`, or a tuple of both, to send through. Sync calls need
-            the first and async calls the second. Clients of httpx work, too.
-        client: A client of an official SDK (openai, anthropic, google-genai), to send through. Its key, address and
-            proxies stay in use; its retries do not.
-        middleware: Stands around every call, the first of it outermost; see `agent.middleware`.
-        get_api_key: Gives the key, before each attempt; plain or async. It is passed the provider's name if it takes
-            an argument, and `refresh=True`, if it takes that, when the vendor has refused the key it gave. None means
-            the key that there is without it.
-        overrides: Any field of AgentConfig.
+        hooks: Hooks called during runs, such as approval before a tool call.
+        transport: Transport of the requests, or the name of a shared one: `httpx` sends everything through httpx2. By
+            default that of the provider, shared by all agents.
+        http_client: An `httpx2.Client` for sync calls, an `httpx2.AsyncClient` for async calls, or a tuple of both.
+            Clients of httpx work, too.
+        client: A client of an official SDK (openai, anthropic, google-genai) that sends the requests. Its API key, base
+            URL and proxies apply; its retries do not.
+        middleware: Middleware around every call; the first is outermost. See `agent.middleware`.
+        get_api_key: Function, sync or async, that returns the API key before each attempt. It receives the provider's
+            name if it has a parameter, and `refresh=True`, if it has that, after the vendor rejected its key. None
+            selects the key from `api_key` or the environment.
+        options: Fields of AgentConfig, such as `temperature` or `timeout`.
 
-    An agent is immutable and may be shared by threads, event loops and forked processes. Each method that takes a
-    request also takes any of its fields as keyword arguments.
+    An agent is immutable and may be shared by threads, event loops and forked processes.
     """
 
     def __init__(
         self,
         config: AgentConfig | str,
         *,
-        tools: Sequence[Any] = (),
+        tools: Sequence[AnyTool] = (),
         retry: RetryConfig | None = None,
         loop: ToolLoopConfig | None = None,
         hooks: Hooks | None = None,
         transport: Transport | str | None = None,
-        http_client: Any = None,
-        client: Any = None,
+        http_client: Any = None,  # Any: a client of httpx2 or httpx, which need not be installed
+        client: Any = None,  # Any: a client of an SDK, which need not be installed
         middleware: Sequence[Middleware] = (),
         get_api_key: GetKey | None = None,
-        **overrides: Any,
+        **options: Unpack[ConfigOptions],
     ) -> None:
-        self.config = read_config(config, overrides)
-        load_provider(self.config.provider)  # an unknown provider is an error here, not at the first call
-        # Reading the tools as a request would, so that both take the same things.
+        self.config = read_config(config, options)
+        load_provider(self.config.provider)  # raises for an unknown provider
         self.tools: Sequence[ToolSpec | Mapping[str, Any]] = read_request("", {"tools": tools}).tools if tools else ()
         self._loop = loop
         self.hooks = hooks
-        if retry is not None and "max_retries" in overrides:
+        if retry is not None and "max_retries" in options:
             raise ConfigurationError(
-                "retry and max_retries are both given.", field="max_retries", fix="Say it in RetryConfig(max_retries=)."
+                "retry and max_retries exclude each other.",
+                field="max_retries",
+                fix="Use RetryConfig(max_retries=...).",
             )
         self.retry = retry if retry is not None else RetryConfig(max_retries=self.config.max_retries)
         if client is not None and transport is not None:
             raise ConfigurationError(
-                "client and transport are both given.", field="client", fix="Pass the one that shall carry requests."
+                "client and transport exclude each other.", field="client", fix="Pass one of them."
             )
         if http_client is not None:
             if client is not None or transport is not None:
                 raise ConfigurationError(
-                    f"http_client and {'transport' if client is None else 'client'} are both given.",
+                    f"http_client and {'transport' if client is None else 'client'} exclude each other.",
                     field="http_client",
                     fix="Pass one of them.",
                 )
             transport = transports.for_http_client(http_client)
         if client is not None and get_api_key is not None:
             raise ConfigurationError(
-                "client and get_api_key are both given.", field="get_api_key", fix="Leave it out: a client has its key."
+                "client and get_api_key exclude each other.",
+                field="get_api_key",
+                fix="Remove it: the client has a key.",
             )
         if isinstance(transport, str):
             transports.check_transport(transport)
@@ -129,17 +131,17 @@ class Agent(Client):
         self._get_key = get_api_key
         self._keys = None if get_api_key is None else _read_keys(get_api_key, self)
         self._client = client
-        self._brought_transport = transport if client is None else transports.for_sdk_client(client)
+        self._given_transport = transport if client is None else transports.for_sdk_client(client)
         self._provider: Provider | None = None
         self._retries = make_retry_budget(self.retry.budget)
         self._calls: dict[bool, Call] = {}
         if client is not None:
-            _ = self.provider  # needs no key, so whatever does not go together is found out now
+            _ = self.provider  # raises if client and provider do not match
 
     # Before a call
 
-    def check(self, request: RequestLike, **overrides: Any) -> Report:
-        """What would become of a request: problems, losses, size and cost. Nothing is sent, and nothing is raised.
+    def check(self, request: RequestLike = (), **options: Unpack[PreflightOptions]) -> Report:
+        """Pre-flight check: report problems, dropped data, size and cost of a request. Sends and raises nothing.
 
         ```python
         from agent import Agent
@@ -149,57 +151,62 @@ class Agent(Client):
         print(report)
         ```
         """
-        return check(self.config, lambda: self.provider, lambda: self._prepare(request, overrides))
+        return check(self.config, lambda: self.provider, lambda: self._prepare(request, options))
 
-    def count_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
-        """How many tokens the request has as a prompt.
+    def count_tokens(
+        self, request: RequestLike = (), *, exact: bool | None = None, **options: Unpack[PreflightOptions]
+    ) -> TokenCount:
+        """Count the prompt tokens of a request.
 
         Args:
-            exact: True asks the vendor, and raises if it cannot be asked; False estimates, and sends nothing. By
-                default the vendor is asked where it can be.
+            exact: True counts at the vendor, and raises an error if the vendor cannot; False estimates and sends
+                nothing. By default the vendor counts if it can.
         """
-        prepared = self._prepare(request, overrides)
-        if not self._asks_for_count(exact):
+        prepared = self._prepare(request, options)
+        if not self._counts_at_vendor(exact):
             return estimate_prompt(prepared)
-        return token_count(self._run_sync(self._count(), prepared))
+        return token_count(self._run_sync(self._count_call(), prepared))
 
-    async def acount_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
-        """As `count_tokens`, with await."""
-        prepared = self._prepare(request, overrides)
-        if not self._asks_for_count(exact):
+    async def acount_tokens(
+        self, request: RequestLike = (), *, exact: bool | None = None, **options: Unpack[PreflightOptions]
+    ) -> TokenCount:
+        """Async version of `count_tokens`."""
+        prepared = self._prepare(request, options)
+        if not self._counts_at_vendor(exact):
             return estimate_prompt(prepared)
-        return token_count(await self._run_async(self._count(), prepared))
+        return token_count(await self._run_async(self._count_call(), prepared))
 
     # Variants
 
     @override
-    def with_config(self, **changes: Any) -> Agent:
-        """Another agent with some settings changed, also `middleware` or `http_client`; this one stays as it is."""
-        middleware = changes.pop("middleware", self.middleware)
-        http_client = changes.pop("http_client", None)
-        config = read_config(self.config, changes)
-        retry = self.retry
+    def with_config(self, **changes: Unpack[ConfigChanges]) -> Agent:
+        """Return an agent with some settings changed."""
+        options = self._options()
+        options.update({name: changes[name] for name in ("middleware", "http_client") if name in changes})
+        if "http_client" in changes or self._client is not None:
+            options["transport"] = None
+        config = read_config(
+            self.config, {name: value for name, value in changes.items() if name not in ("middleware", "http_client")}
+        )
         if "max_retries" in changes:
-            retry = retry.model_copy(update={"max_retries": config.max_retries})
-        transport = self._brought_transport if self._client is None and http_client is None else None
-        options = {**self._options(), "retry": retry, "transport": transport, "middleware": middleware}
-        changed = Agent(config, client=self._client, http_client=http_client, **options)
-        changed._retries = self._retries  # a vendor in trouble is not spared by asking it in another tone
+            options["retry"] = self.retry.model_copy(update={"max_retries": config.max_retries})
+        changed = Agent(config, client=self._client, **options)
+        changed._retries = self._retries  # the retry budget is shared
         return changed
 
     @property
     @override
     def capabilities(self) -> ProviderCapabilities:
-        """What the provider can do, as far as this model can, too."""
+        """Capabilities of the provider, restricted to those of the model."""
         return restrict_capabilities(self.provider.capabilities, facts(self.config.provider, self.config.model))
 
     @property
     def provider(self) -> Provider:
-        """The codec, made when it is first needed: only then must there be a key."""
+        """The provider, created on first use. Raises AuthenticationError if there is no API key."""
         if self._provider is None:
             make, config = load_provider(self.config.provider), self.config
             if self._get_key is not None:
-                config = config.with_overrides(api_key=_LATER)
+                config = config.with_overrides(api_key=_PLACEHOLDER_KEY)
             self._provider = make(config) if self._client is None else provider_for_client(self._client, make, config)
         return self._provider
 
@@ -216,18 +223,18 @@ class Agent(Client):
     @override
     def __reduce__(self) -> Any:
         if self._client is not None:
-            raise TypeError("an agent with a client of its own cannot be pickled; make both in the other process")
-        # Connections stay behind, and so does the key: the other process finds its own in the environment.
+            raise TypeError("an agent with an SDK client cannot be pickled; create both in the other process")
+        # Connections and keys are not pickled: the other process reads its key from the environment.
         options = self._options()
         if self._get_key is not None:
             by_reference(self._get_key)
         return _rebuild, (self.config, options)
 
     def _options(self) -> dict[str, Any]:
-        """What it was made from, besides its configuration and a client."""
+        """Constructor arguments, besides the configuration and the client."""
         return {
             "tools": self.tools, "retry": self.retry, "loop": self.loop, "hooks": self.hooks,
-            "transport": self._brought_transport, "middleware": self.middleware, "get_api_key": self._get_key,
+            "transport": self._given_transport, "middleware": self.middleware, "get_api_key": self._get_key,
         }  # fmt: skip
 
     # Composition
@@ -247,11 +254,11 @@ class Agent(Client):
     def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
         return self.tools
 
-    def _asks_for_count(self, exact: bool | None) -> bool:
+    def _counts_at_vendor(self, exact: bool | None) -> bool:
         return exact is not False and (exact is True or counter_of(self.provider) is not None)
 
-    def _count(self) -> Call:
-        call = retry(self._reached(counted), self.retry, self._retries)
+    def _count_call(self) -> Call:
+        call = retry(self._with_key(counted), self.retry, self._retries)
         if self.middleware:
             from .middleware.flow import wrap_token_count  # lazy: only agents with middleware need it
 
@@ -279,11 +286,10 @@ class Agent(Client):
         config = self.config if key is None else validate_with(lambda: self.config.with_overrides(api_key=key))
         return self._endpoint(load_provider(config.provider)(config))
 
-    def _reached(self, once: Callable[[Endpoint], Call]) -> Call:
-        """A call of the vendor: with the key that there is, or with the one that there is at that time."""
+    def _with_key(self, once: Callable[[Endpoint], Call]) -> Call:
+        """Return a call with the static API key, or with that of `get_api_key`."""
         if self._keys is None:
             return once(self._endpoint(self.provider))
-
         return keyed(self._keys, once)
 
     @property
@@ -292,10 +298,10 @@ class Agent(Client):
 
     def _compose(self, *, streaming: bool) -> Call:
         once = retry(self._attempt(self._name, streaming=streaming), self.retry, self._retries)
-        return recorded(self._around(once, self._name, streaming=streaming), streaming=streaming)
+        return recorded(self._wrap(once, self._name, streaming=streaming), streaming=streaming)
 
-    def _around(self, once: Call, name: str, *, streaming: bool) -> Call:
-        """What stands around the attempts of a call."""
+    def _wrap(self, once: Call, name: str, *, streaming: bool) -> Call:
+        """Wrap attempts in structured output and middleware."""
         call = structured(once, self.provider, streaming=streaming)
         if not self.middleware:
             return call
@@ -317,62 +323,61 @@ class Agent(Client):
             call = stream(endpoint) if streaming else complete(endpoint)
             return attempt(call, target=name, provider=endpoint.provider.name, model=model)
 
-        return self._reached(once)
+        return self._with_key(once)
 
     @cached_property
     @override
     def _transport(self) -> Transport:
-        brought = self._brought_transport or self.provider.transport
-        return transports.shared_transport(brought) if isinstance(brought, str) else brought
+        transport = self._given_transport or self.provider.transport
+        return transports.shared_transport(transport) if isinstance(transport, str) else transport
 
-    # As one of several
+    # As the target of a router
 
     def attempt_call(self, name: str, *, streaming: bool) -> Call:
-        """A call that tries once, for a router: retries are its business, and so is the record."""
-        return self._around(self._attempt(name, streaming=streaming), name, streaming=streaming)
+        """Return a call with one attempt, for a router, which retries and records."""
+        return self._wrap(self._attempt(name, streaming=streaming), name, streaming=streaming)
 
     def describe_defaults(self) -> str:
-        """What it adds to every request, in a form that is the same for equal agents; its key is no part of it."""
+        """Describe the defaults of every request as text, without the API key; equal for equal agents."""
         from .middleware.base import describe_agent  # lazy: only agents with middleware need it
 
         return describe_agent(self.config, self.tools)
 
     def apply_defaults(self, request: AgentRequest) -> AgentRequest:
-        """The request as this agent would send it: with its own system prompt, sampling and tools."""
+        """Return the request with the system prompt, sampling settings and tools of this agent."""
         return prepare(request, self.config, self.tools)
 
     def output_plan(self, request: AgentRequest) -> Plan:
-        """How this agent would ask for the request's schema, and read the answer."""
+        """Return the structured output plan for a request."""
         return plan_output(self.provider, self.apply_defaults(request))
 
     @override
     def provider_and_model(self) -> tuple[str, str]:
-        """Its provider and its model."""
         return self.config.provider, self.config.model
 
     def identity(self) -> tuple[Hashable, Hashable]:
-        """What a key's troubles are shared by, and what a model's are."""
+        """Return two health keys: one for the API key, one for the model behind it."""
         config = self.config
-        way = self._client if self._client is not None else self._brought_transport
+        transport = self._client if self._client is not None else self._given_transport
         key = config.api_key if self._get_key is None else id(self._get_key)
-        # By name, another way leads to the same vendor.
-        access = (config.provider, config.base_url, key, None if way is None or isinstance(way, str) else id(way))
+        own_transport = None if transport is None or isinstance(transport, str) else id(transport)
+        access = (config.provider, config.base_url, key, own_transport)
         return access, (*access, config.model)
 
 
-_LATER = "-"
-"""Stands in for a key that is asked for before each attempt, in the codec that plans and never sends."""
+_PLACEHOLDER_KEY = "-"
+"""API key of the provider that plans requests, if `get_api_key` supplies the key of each attempt."""
 
 
 def _read_keys(get_api_key: GetKey, agent: Agent) -> Any:
     return Keys(get_api_key, agent.config.provider, agent._endpoint_with)
 
 
-def read_middleware(given: Sequence[Middleware]) -> tuple[Middleware, ...]:
-    """Loaded by those who have some."""
+def read_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    """Validate middleware. Returns it as a tuple."""
     from .middleware.flow import validate_middleware  # lazy: only agents with middleware need it
 
-    return validate_middleware(given)
+    return validate_middleware(middleware)
 
 
 def _rebuild(config: AgentConfig, options: dict[str, Any]) -> Agent:

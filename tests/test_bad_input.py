@@ -27,8 +27,8 @@ BAD_AGENTS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "no model": (lambda: Agent("openai:"), "model", "with a colon"),
     "no provider": (lambda: Agent(":gpt-4o"), "model", "with a colon"),
     "not a config": (lambda: Agent(42), "config", "Write Agent("),  # type: ignore[arg-type]
-    "unknown setting": (lambda: Agent("openai:m", apikey=KEY), "apikey", "Did you mean"),
-    "wrong type": (lambda: Agent("openai:m", temperature="hot"), "temperature", "number"),
+    "unknown setting": (lambda: Agent("openai:m", apikey=KEY), "apikey", "Did you mean"),  # type: ignore[call-arg]
+    "wrong type": (lambda: Agent("openai:m", temperature="hot"), "temperature", "number"),  # type: ignore[arg-type]
     "negative timeout": (lambda: Agent("openai:m", timeout=-1), "timeout", "greater than"),
     "line break in key": (lambda: Agent("openai:m", api_key=f"{KEY}\r\nX-Evil: 1"), "api_key", "whitespace"),
     "space in key": (lambda: Agent("openai:m", api_key=f"{KEY} x"), "api_key", "whitespace"),
@@ -42,7 +42,7 @@ BAD_AGENTS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "max_retries",
         "Say it in RetryConfig",
     ),
-    "bad tool": (lambda: Agent("openai:m", tools=[42]), "tools", ""),
+    "bad tool": (lambda: Agent("openai:m", tools=[42]), "tools", ""),  # type: ignore[list-item]
     "bad provider name": (lambda: register_provider("a:b", lambda config: None), "name", "without colons"),  # type: ignore[arg-type, return-value]
     "file and context": (lambda: HttpTransport(ca_file="x", ssl_context=object()), "ca_file", "Load the file"),  # type: ignore[arg-type]
 }
@@ -93,7 +93,7 @@ BAD_REQUESTS: dict[str, tuple[Callable[[Agent], Any], str, str]] = {
     "stream": (lambda agent: agent.stream(""), "input", "Pass input"),
     "async stream": (lambda agent: agent.astream(""), "input", "Pass input"),
     "async": (lambda agent: asyncio.run(agent.acomplete("")), "input", "Pass input"),
-    "bad override": (lambda agent: agent.with_config(timeout="long"), "timeout", "number"),
+    "bad override": (lambda agent: agent.with_config(timeout="long"), "timeout", "number"),  # type: ignore[arg-type]
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from ..agent import Agent, read_middleware
 from ..calls.call import recorded, settled
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..calls.preflight import Report
     from ..loop.hooks import Hooks
     from ..middleware import Middleware
+    from ..types.options import PreflightOptions, RouterChanges
 
 TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"
 """A target, or an agent, router, configuration or `provider:model` for one."""
@@ -155,7 +156,9 @@ class Router(Client):
         )
         self._calls: dict[bool, Call] = {}
 
-    def explain(self, request: RequestLike, *, streaming: bool = False, **overrides: Any) -> Explanation:
+    def explain(
+        self, request: RequestLike = (), *, streaming: bool = False, **overrides: Unpack[PreflightOptions]
+    ) -> Explanation:
         """Return the ranked and excluded targets for a request, with reasons. Sends nothing.
 
         ```python
@@ -167,7 +170,7 @@ class Router(Client):
         router, changes = self._router(overrides)
         return explain_routing(*router._select_model(router._prepare(request, changes)), streaming=streaming)
 
-    def check(self, request: RequestLike, **overrides: Any) -> Report:
+    def check(self, request: RequestLike = (), **overrides: Unpack[PreflightOptions]) -> Report:
         """Run the pre-flight check of the first target that accepts the request. Sends nothing."""
         router, changes = self._router(overrides)
         asked = router._prepare(request, changes)
@@ -175,14 +178,18 @@ class Router(Client):
         report: Report = next((report for report in reports if report.ok), reports[0])
         return report
 
-    def count_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
+    def count_tokens(
+        self, request: RequestLike = (), *, exact: bool | None = None, **overrides: Unpack[PreflightOptions]
+    ) -> TokenCount:
         """Count tokens at the first target."""
         router, changes = self._router(overrides)
         asked = router._prepare(request, changes)
         count: TokenCount = router._counter(asked).count_tokens(asked.model_copy(update={"model": None}), exact=exact)
         return count
 
-    async def acount_tokens(self, request: RequestLike, *, exact: bool | None = None, **overrides: Any) -> TokenCount:
+    async def acount_tokens(
+        self, request: RequestLike = (), *, exact: bool | None = None, **overrides: Unpack[PreflightOptions]
+    ) -> TokenCount:
         """Async version of `count_tokens`."""
         router, changes = self._router(overrides)
         asked = router._prepare(request, changes)
@@ -196,7 +203,7 @@ class Router(Client):
         return agent.with_config(middleware=(*self.middleware, *agent.middleware)) if self.middleware else agent
 
     @override
-    def with_config(self, **changes: Any) -> Router:
+    def with_config(self, **changes: Unpack[RouterChanges]) -> Router:
         """Return a router with changed settings, which shares the state of its targets.
 
         Settings of agents, such as `temperature`, change for all targets.

@@ -11,7 +11,9 @@ assert agent.complete("Hi").text == "Hello!"
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+from typing_extensions import Unpack
 
 from ..agent import Agent
 from ..engine.drivers.simulated import SimulatedRun, SimulatedTool, Simulation, Stopped
@@ -26,6 +28,9 @@ from .rules import Violation, find_violations
 from .server import LoopbackServer, RawAnswer, VendorScript
 from .simulation import SimulatedLoop, TimedTool, simulate, start
 from .stores import STORE_CASES, check_store
+
+if TYPE_CHECKING:
+    from ..types.options import AgentOptions
 
 __all__ = [
     "FAULTS",
@@ -61,7 +66,7 @@ __all__ = [
 ]
 
 
-def scripted_agent(*lines: Line, model: str = "script", delay: float = 0.0, **options: Any) -> Agent:
+def scripted_agent(*lines: Line, model: str = "script", delay: float = 0.0, **options: Unpack[AgentOptions]) -> Agent:
     """An agent that answers these lines, one after the other: text, responses, parts, errors, or functions.
 
     Args:

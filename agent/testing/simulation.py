@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from ..calls.requests import RequestLike
 from ..client import Client
@@ -20,6 +20,9 @@ from ..loop.results import PausedRun, RunResult
 from ..loop.run_state import RunState
 from ..tools.base import FlowTool, ToolContext
 from ..types import AgentResponse
+
+if TYPE_CHECKING:
+    from ..types.options import PreflightOptions
 
 
 @dataclass
@@ -62,7 +65,7 @@ class SimulatedLoop:
         request: RequestLike | PausedRun,
         *,
         streaming: bool = True,
-        **options: Any,
+        **options: Any,  # Any: options as for `run`, and their dependencies
     ) -> None:
         context = Context()
         self._simulation = simulation
@@ -114,7 +117,12 @@ class SimulatedLoop:
 
 
 def simulate(
-    simulation: Simulation, agent: Client, request: RequestLike, *, streaming: bool = False, **overrides: Any
+    simulation: Simulation,
+    agent: Client,
+    request: RequestLike,
+    *,
+    streaming: bool = False,
+    **overrides: Unpack[PreflightOptions],
 ) -> AgentResponse:
     """One call of an agent or a router in a simulated world. Its events are in `simulation.events`."""
     flow, deadline = _begun(simulation, agent, request, streaming, overrides)
@@ -123,7 +131,12 @@ def simulate(
 
 
 def start(
-    simulation: Simulation, agent: Client, request: RequestLike, *, streaming: bool = False, **overrides: Any
+    simulation: Simulation,
+    agent: Client,
+    request: RequestLike,
+    *,
+    streaming: bool = False,
+    **overrides: Unpack[PreflightOptions],
 ) -> SimulatedRun:
     """Begin a call beside whatever else goes on in the world; `simulation.finish()` lets all of it happen."""
     flow, deadline = _begun(simulation, agent, request, streaming, overrides)
@@ -131,7 +144,7 @@ def start(
 
 
 def _begun(
-    simulation: Simulation, agent: Client, request: RequestLike, streaming: bool, overrides: dict[str, Any]
+    simulation: Simulation, agent: Client, request: RequestLike, streaming: bool, overrides: PreflightOptions
 ) -> tuple[Flow[AgentResponse], float]:
     limit = agent.deadline_of(request, **overrides)
     deadline = math.inf if limit is None else simulation.now + limit

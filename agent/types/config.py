@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import InitErrorDetails
+from typing_extensions import Unpack
 
 from agent import errors
 
@@ -27,6 +28,10 @@ from ._base import EMPTY_OBJECT, Accepts, JsonObject, SequenceOf, Value
 from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
 from .parts import CacheHint
 from .secrets import REDACTED, Secret, SecretField, SecretHeaders, check_header, unmask_headers
+
+if TYPE_CHECKING:
+    from .options import ConfigFields
+
 
 _NOT_IN_A_KEY = re.compile(r"[\s\x00-\x20\x7f-\xa0]")
 _UNSET: Any = None
@@ -140,7 +145,7 @@ class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True)
             except ValidationError as error:
                 raise _mask_inputs(error) from None
 
-    def with_overrides(self, **changes: Any) -> Self:
+    def with_overrides(self, **changes: Unpack[ConfigFields]) -> Self:
         """Return a copy with some settings replaced."""
         return self.model_copy(update=changes)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from ..batch.values import BatchProgress
+    from ..calls.credentials import GetKey
     from ..graph import DAG
     from ..loop.hooks import AfterToolCall, BeforeToolCall, Hooks
     from ..loop.journal import Journal
@@ -113,6 +114,13 @@ class CompleteOptions(RequestOptions, total=False):
 
     tools: Sequence[AnyTool]
     """Tools that are offered to the model, in addition to the agent's."""
+
+
+class PreflightOptions(CompleteOptions, total=False):
+    """Options of `check`, `count_tokens` and `explain`."""
+
+    schema: OutputType[Any] | JsonSchema | None  # Any: there is no output
+    """Schema of the output."""
 
 
 class RunOptions(RequestOptions, total=False):
@@ -213,17 +221,39 @@ class ConfigOptions(TypedDict, total=False):
     """Whether the API key may be sent over plain HTTP to another machine."""
 
 
-class ConfigChanges(ConfigOptions, total=False):
-    """Options of `Agent.with_config`."""
+class ConfigFields(ConfigOptions, total=False):
+    """Fields of AgentConfig."""
 
     provider: str
     """Name of the provider."""
     model: str
     """Name of the model."""
+
+
+class ConfigChanges(ConfigFields, total=False):
+    """Options of `Agent.with_config`."""
+
     middleware: Sequence[Middleware]
     """Middleware around every call; the first is outermost."""
     http_client: Any  # Any: a client of httpx2 or httpx, neither of which is imported
     """Client that sends the requests."""
+
+
+class AgentOptions(ConfigOptions, total=False):
+    """Options of `Agent`, besides its transport."""
+
+    tools: Sequence[AnyTool]
+    """Tools that are offered to the model with every request."""
+    retry: RetryConfig | None
+    """Number and timing of retries. By default `max_retries` retries."""
+    loop: ToolLoopConfig | None
+    """Limits of runs in which the model calls tools."""
+    hooks: Hooks | None
+    """Hooks called during runs, such as approval before a tool call."""
+    middleware: Sequence[Middleware]
+    """Middleware around every call; the first is outermost."""
+    get_api_key: GetKey | None
+    """Function that returns the API key before each attempt."""
 
 
 class RouteOptions(TypedDict, total=False):

@@ -249,7 +249,7 @@ def test_tokens_are_counted_with_the_key_that_there_is() -> None:
 
 def test_a_blocking_function_does_not_hold_up_the_event_loop() -> None:
     gate = threading.Event()
-    agent = scripted_agent("ok", get_api_key=lambda: gate.wait(10) and "key")
+    agent = scripted_agent("ok", get_api_key=lambda: "key" if gate.wait(10) else None)
 
     async def main() -> str | None:
         task = asyncio.create_task(agent.acomplete("hi"))

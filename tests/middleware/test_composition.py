@@ -323,7 +323,7 @@ def test_an_object_with_the_methods_needs_no_base_class() -> None:
         def after(self, response: AgentResponse, call: CallInfo) -> AgentResponse:
             return response.model_copy(update={"warnings": ("quack",)})
 
-    agent = scripted_agent("ok", middleware=[Duck()])
+    agent = scripted_agent("ok", middleware=[Duck()])  # type: ignore[list-item]
     assert agent.complete("hi").warnings == ("quack",)
 
 

@@ -837,8 +837,8 @@ def test_an_agent_with_a_client_is_not_pickled() -> None:
     with pytest.raises(TypeError, match="client"):
         pickle.dumps(agent)
     with pytest.raises(TypeError, match="client"):
-        pickle.dumps(agent._brought_transport)
-    assert repr(agent._brought_transport) == "SdkTransport(OpenAI)"
+        pickle.dumps(agent._given_transport)
+    assert repr(agent._given_transport) == "SdkTransport(OpenAI)"
 
 
 def test_a_variant_of_an_agent_keeps_its_client(serve: Serve) -> None:
