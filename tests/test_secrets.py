@@ -337,11 +337,10 @@ def test_the_password_of_a_proxy_is_not_shown() -> None:
 
 def test_addresses_and_commands_of_mcp_servers_hide_credentials() -> None:
     pytest.importorskip("mcp")
-    from agent.mcp.http import Address
-    from agent.mcp.stdio import Command
+    from agent.mcp.transports import ServerAddress, StdioCommand
 
-    address = Address(f"https://user:{quote(KEY, safe='')}@example.com/mcp", {"X-Gateway": KEY})
-    command = Command("npx", ("some-server", f"--token={KEY}"), {"TOKEN": KEY})
+    address = ServerAddress(f"https://user:{quote(KEY, safe='')}@example.com/mcp", {"X-Gateway": KEY})
+    command = StdioCommand("npx", ("some-server", f"--token={KEY}"), {"TOKEN": KEY})
     assert_hidden("an address", repr(address))
     assert_hidden("a command", repr(command))
 

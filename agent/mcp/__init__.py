@@ -1,15 +1,14 @@
-"""Tools of any server that speaks the Model Context Protocol, for our loop; and our tools as such a server.
+"""Client and server of the Model Context Protocol (MCP).
 
-`MCPServer` is a server whose tools we use; `serve` and its kin make a server of our tools. Both need the extra `mcp`,
-which is loaded on first use.
+`MCPServer` connects to a server and provides its tools. `serve` and related functions serve your own tools. Both need
+the extra `mcp`, which is imported on first use.
 """
 
 from __future__ import annotations
 
 from .client import MCPServer, ServerSettings
-from .content import MCPResult
 from .server import ServingSettings, ToolServer, as_mcp_server, serve, serve_http, serve_stdio
-from .tools import MCPTool
+from .tools import MCPResult, MCPTool
 
 __all__ = [
     "MCPResult",

@@ -1,7 +1,6 @@
-"""A server of the Model Context Protocol, and its tools as tools of ours.
+"""MCP client: connect to a server and use its tools, resources and prompts.
 
-`MCPServer` is what a program holds. On which thread and loop its session lives is `session`'s business, how bytes get
-there that of `child` and `web`, what its tools look like to a model that of `tools`.
+`session` runs the connection on its own thread, `transports` moves the bytes, and `tools` converts tools and content.
 """
 
 from __future__ import annotations
@@ -22,9 +21,17 @@ from .. import errors
 from ..tools.base import Tool, ToolContext
 from ..types import ContentPart, Message
 from ..types.config import Risk
-from .content import MCPResult, all_prompts, all_resources, prompting, reading
-from .errors import Notes, SessionLost, lost, require_sdk, timed_out
-from .tools import MCPTool, called, chosen_tools
+from .errors import ConnectionLog, SessionLost, connection_lost, require_sdk, timeout_error
+from .tools import (
+    MCPResult,
+    MCPTool,
+    list_prompts,
+    list_resources,
+    make_call,
+    prompt_getter,
+    resource_reader,
+    select_tools,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -34,47 +41,47 @@ if TYPE_CHECKING:
     from mcp.server import Server as LowLevelServer
 
     from .server import ToolServer
-    from .session import Connect, Session
-    from .stdio import Command
+    from .session import Connect, MCPSession
+    from .transports import StdioCommand
 
 T = TypeVar("T")
-_USUAL_TIMEOUT = 60.0
-_SLACK = 2.0
-"""Seconds after which a limit that the session's loop should have kept is kept without it."""
+_DEFAULT_TIMEOUT = 60.0
+_GRACE_PERIOD = 2.0
+"""Extra seconds to wait for a timeout that the session's event loop should have raised."""
 
 
 class ServerSettings(TypedDict, total=False):
-    """What may be said about any server, however it is reached."""
+    """Options of a connection, for any transport."""
 
     name: str
-    """For messages; by default the command, the address, or the server's own name."""
+    """The name in messages; by default the command, the URL, or the server's own name."""
     prefix: str
-    """Put before the name of every tool."""
+    """A prefix for all tool names."""
     only: Iterable[str]
-    """The tools to take, by the server's own names. By default all."""
+    """The tools to use, by the server's own names. Default: all."""
     without: Iterable[str]
-    """Tools to leave out, by the server's own names."""
+    """The tools to exclude, by the server's own names."""
     risk: Risk
-    """The risk of all its tools, whatever the server says of them."""
+    """The risk of all tools, overriding the server's hints."""
     trust: bool
-    """Believe the server when it says that a tool only reads, or may run twice. By default only one in this process
-    is believed; hints that warn are believed from any."""
+    """Trust hints that a tool only reads or is idempotent. Default: only for servers in this process. Hints
+    about dangers are always trusted."""
     timeout: float
-    """Seconds for one call of a tool. By default as long as the loop allows, and 60 for `call`."""
+    """Seconds for a tool call. Default: the limit of the loop, and 60 for `call`."""
     connect_timeout: float
-    """Seconds until the server must have answered for the first time: 30."""
+    """Seconds for connecting. Default: 30."""
     reconnect: bool
-    """Whether a call to a server that has ended starts it again. By default yes, once for each call."""
+    """Whether a call restarts a server that has ended, once per call. Default: true."""
     mode: Literal["auto", "legacy"]
-    """`legacy` greets the server in the way of 2025 without trying the newer one."""
+    """`legacy` uses the handshake of 2025 without trying the newer one."""
     max_bytes: int
-    """The longest message that is read from it: 16 MiB."""
+    """The maximum size of a message from the server. Default: 16 MiB."""
 
 
 class MCPServer:
-    """A server whose tools a model may call. Open it with `with` or `async with`; then `tools` are tools like others.
+    """A connection to an MCP server. Open it with `with` or `async with` to use its `tools`.
 
-    The same object serves blocking callers, asyncio and threads, all at once.
+    One object serves synchronous callers, asyncio and threads at the same time.
     """
 
     def __init__(
@@ -85,15 +92,15 @@ class MCPServer:
         **settings: Unpack[ServerSettings],
     ) -> None:
         require_sdk()
-        _check(settings)
+        _check_settings(settings)
         self._settings = settings
         self._connect = connect(settings.get("max_bytes", 16 * 1024 * 1024))
         self._label = settings.get("name") or label
         self._secrets = tuple(secrets)
         self._lock = threading.Lock()
-        self._session: Session | None = None
+        self._session: MCPSession | None = None
         self._tools: Sequence[MCPTool] = ()
-        self._seen: Sequence[mcp_types.Tool] | None = None
+        self._listed_tools: Sequence[mcp_types.Tool] | None = None
         self._finalizer: Any = None
 
     @classmethod
@@ -105,24 +112,24 @@ class MCPServer:
         cwd: str | os.PathLike[str] | None = None,
         **settings: Unpack[ServerSettings],
     ) -> Self:
-        """A program that is started, and speaks over its standard input and output.
+        """Start a program, and communicate over its standard input and output.
 
         Args:
-            env: Variables for it. Of ours it sees only a few harmless ones such as PATH, and no keys.
+            env: Environment variables. Of this process's environment, only harmless ones such as PATH are passed on.
         """
         require_sdk()
-        from .stdio import Command, child  # lazy: needs the extra
+        from .transports import StdioCommand, connect_stdio  # lazy: needs the extra
 
         if isinstance(args, str):
             raise errors.ConfigurationError(
-                "args is one string.", field="args", fix="Pass a list with one string for each argument."
+                "args must be a list of strings.", field="args", fix="Pass a list with one string for each argument."
             )
-        what = Command(command, tuple(args), dict(env or {}), None if cwd is None else os.fspath(cwd))
+        stdio_command = StdioCommand(command, tuple(args), dict(env or {}), None if cwd is None else os.fspath(cwd))
 
-        def connect(most_bytes: int) -> Connect:
-            return lambda notes, on_end: child(what, notes, most_bytes, on_end)
+        def connect(max_bytes: int) -> Connect:
+            return lambda log, on_end: connect_stdio(stdio_command, log, max_bytes, on_end)
 
-        return cls(connect, _shown(what), (env or {}).values(), **settings)
+        return cls(connect, _display_name(stdio_command), (env or {}).values(), **settings)
 
     @classmethod
     def http(
@@ -134,33 +141,33 @@ class MCPServer:
         allow_insecure: bool = False,
         **settings: Unpack[ServerSettings],
     ) -> Self:
-        """A server at an address, over streamable HTTP.
+        """Connect to a URL over streamable HTTP.
 
         Args:
             headers: Sent with every request, such as `{"Authorization": "Bearer …"}`.
-            auth: For servers that want more than a header: the SDK's `OAuthClientProvider` is one.
-            allow_insecure: Send these over plain http to another machine.
+            auth: Other authentication, such as the SDK's `OAuthClientProvider`.
+            allow_insecure: Allow headers over plain http to another machine.
         """
         require_sdk()
-        from .http import Address, web  # lazy: needs the extra
+        from .transports import ServerAddress, connect_http  # lazy: needs the extra
 
-        address = Address(url, dict(headers or {}), auth, allow_insecure)
+        address = ServerAddress(url, dict(headers or {}), auth, allow_insecure)
 
-        def connect(most_bytes: int) -> Connect:
-            return lambda notes, on_end: web(address, most_bytes)
+        def connect(max_bytes: int) -> Connect:
+            return lambda log, on_end: connect_http(address, max_bytes)
 
         secrets = [word for value in address.headers.values() for word in (value, *value.split()[-1:])]
         secrets += [address.password] if address.password else []
-        return cls(connect, address.shown, secrets, **settings)
+        return cls(connect, address.display_url, secrets, **settings)
 
     @classmethod
     def in_process(
         cls, server: HighLevelServer[Any] | LowLevelServer[Any] | ToolServer, **settings: Unpack[ServerSettings]
     ) -> Self:
-        """A server object of the SDK's, low level or high level, or one of ours. It runs on the session's loop."""
+        """Use a server object of the SDK, low-level or high-level, or a `ToolServer`."""
         real: Any = getattr(server, "mcp", server)
         settings.setdefault("trust", True)
-        return cls(lambda most_bytes: lambda notes, on_end: real, str(getattr(real, "name", "server")), **settings)
+        return cls(lambda max_bytes: lambda log, on_end: real, str(getattr(real, "name", "server")), **settings)
 
     @override
     def __repr__(self) -> str:
@@ -169,39 +176,39 @@ class MCPServer:
     # Opening and closing
 
     def open(self) -> Self:
-        """Connect. `with` does this, and closes, too."""
-        session = self._begin()
+        """Connect. `with` opens and closes the connection."""
+        session = self._open_session()
         try:
-            self._wait(session.opened, self._connect_timeout, "connecting")
-            self._check_choice()
+            self._wait_for(session.opened, self._connect_timeout, "connecting")
+            self._check_selection()
         except BaseException:
             self.close()
             raise
         return self
 
     async def aopen(self) -> Self:
-        session = self._begin()
+        session = self._open_session()
         try:
             await asyncio.shield(asyncio.wrap_future(session.opened))
-            self._check_choice()
+            self._check_selection()
         except BaseException:
             await self.aclose()
             raise
         return self
 
     def close(self) -> None:
-        """End the session, and the program if one was started. Takes two seconds at most."""
-        session = self._forget()
-        if session is not None and not session.is_mine:
+        """End the session and its program, within two seconds."""
+        session = self._detach_session()
+        if session is not None and not session.is_own_thread:
             with suppress(StillWaiting):
-                session.ended.result(_SLACK)
+                session.ended.result(_GRACE_PERIOD)
                 session.join()
 
     async def aclose(self) -> None:
-        session = self._forget()
+        session = self._detach_session()
         if session is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(session.ended)), _SLACK)
+                await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(session.ended)), _GRACE_PERIOD)
                 session.join()
 
     def __enter__(self) -> Self:
@@ -218,24 +225,24 @@ class MCPServer:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has been opened, and not closed."""
+        """Whether the server was opened and not closed."""
         return self._session is not None
 
     # What it offers
 
     @property
     def tools(self) -> list[Tool]:
-        """Its tools, as they are now: a server may change them while it runs. Those taken before keep working."""
+        """The server's current tools. A server can change them at any time; tools in use keep working."""
         return list(self._current_tools())
 
     @property
     def instructions(self) -> str | None:
-        """What the server says about how to use it. Meant for a model's system message; written by the server."""
-        return self._client().instructions
+        """The server's instructions for a model."""
+        return self._sdk_client().instructions
 
     @property
     def protocol_version(self) -> str:
-        return self._client().protocol_version
+        return self._sdk_client().protocol_version
 
     def call(
         self,
@@ -245,15 +252,17 @@ class MCPServer:
         timeout: float | None = None,
         report: Callable[[Any], None] | None = None,
     ) -> MCPResult:
-        """Call a tool by its name, the server's or ours.
+        """Call a tool by the server's name or the model's name.
 
         Args:
             timeout: Seconds.
-            report: Gets the progress that the server reports, on another thread.
+            report: Receives progress reports, on another thread.
         """
-        tool, checked = self._checked(name, arguments)
-        seconds = timeout or tool.timeout or _USUAL_TIMEOUT
-        return self._now(called(tool, checked, _context(tool, report), seconds), f"calling {tool.original}", seconds)
+        tool, checked = self._find_tool(name, arguments)
+        seconds = timeout or tool.timeout or _DEFAULT_TIMEOUT
+        return self._run_sync(
+            make_call(tool, checked, _make_context(tool, report), seconds), f"calling {tool.original}", seconds
+        )
 
     async def acall(
         self,
@@ -263,43 +272,43 @@ class MCPServer:
         timeout: float | None = None,
         report: Callable[[Any], None] | None = None,
     ) -> MCPResult:
-        tool, checked = self._checked(name, arguments)
-        seconds = timeout or tool.timeout or _USUAL_TIMEOUT
-        return await self.acall_tool(tool, checked, _context(tool, report), seconds)
+        tool, checked = self._find_tool(name, arguments)
+        seconds = timeout or tool.timeout or _DEFAULT_TIMEOUT
+        return await self.acall_tool(tool, checked, _make_context(tool, report), seconds)
 
     async def acall_tool(
         self, tool: MCPTool, arguments: Mapping[str, Any], context: ToolContext[Any], seconds: float | None
     ) -> MCPResult:
-        """For the tools themselves: arguments that are checked, and a context to report to and be stopped by."""
-        return await self._soon(called(tool, arguments, context, seconds), f"calling {tool.original}", seconds)
+        """Call a tool with validated arguments; used by `MCPTool`."""
+        return await self._run_async(make_call(tool, arguments, context, seconds), f"calling {tool.original}", seconds)
 
     def resources(self) -> list[mcp_types.Resource]:
-        """What can be read with `read_resource`."""
-        return self._now(all_resources, "listing resources", _USUAL_TIMEOUT)
+        """List the server's resources."""
+        return self._run_sync(list_resources, "listing resources", _DEFAULT_TIMEOUT)
 
     async def aresources(self) -> list[mcp_types.Resource]:
-        return await self._soon(all_resources, "listing resources", _USUAL_TIMEOUT)
+        return await self._run_async(list_resources, "listing resources", _DEFAULT_TIMEOUT)
 
     def read_resource(self, uri: str) -> list[ContentPart]:
-        """A resource's contents, as parts for a message."""
-        return self._now(reading(uri), f"reading {uri}", _USUAL_TIMEOUT)
+        """Read a resource as parts of a message."""
+        return self._run_sync(resource_reader(uri), f"resource_reader {uri}", _DEFAULT_TIMEOUT)
 
     async def aread_resource(self, uri: str) -> list[ContentPart]:
-        return await self._soon(reading(uri), f"reading {uri}", _USUAL_TIMEOUT)
+        return await self._run_async(resource_reader(uri), f"resource_reader {uri}", _DEFAULT_TIMEOUT)
 
     def prompts(self) -> list[mcp_types.Prompt]:
-        """The prompts that `get_prompt` fills in."""
-        return self._now(all_prompts, "listing prompts", _USUAL_TIMEOUT)
+        """List the server's prompts."""
+        return self._run_sync(list_prompts, "listing prompts", _DEFAULT_TIMEOUT)
 
     async def aprompts(self) -> list[mcp_types.Prompt]:
-        return await self._soon(all_prompts, "listing prompts", _USUAL_TIMEOUT)
+        return await self._run_async(list_prompts, "listing prompts", _DEFAULT_TIMEOUT)
 
     def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> list[Message]:
-        """A prompt as messages, to begin a conversation with."""
-        return self._now(prompting(name, arguments), f"getting the prompt {name}", _USUAL_TIMEOUT)
+        """Fill in a prompt, and return its messages."""
+        return self._run_sync(prompt_getter(name, arguments), f"getting the prompt {name}", _DEFAULT_TIMEOUT)
 
     async def aget_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> list[Message]:
-        return await self._soon(prompting(name, arguments), f"getting the prompt {name}", _USUAL_TIMEOUT)
+        return await self._run_async(prompt_getter(name, arguments), f"getting the prompt {name}", _DEFAULT_TIMEOUT)
 
     # Sessions
 
@@ -307,146 +316,146 @@ class MCPServer:
     def _connect_timeout(self) -> float:
         return self._settings.get("connect_timeout", 30.0)
 
-    def _begin(self) -> Session:
+    def _open_session(self) -> MCPSession:
         with self._lock:
             if self._session is not None:
                 raise errors.ConfigurationError(
-                    f"{self._label}: the server is open already.", field="server", fix="Open it once, and share it."
+                    f"{self._label}: the server is already open.", field="server", fix="Open it once and share it."
                 )
-            return self._start()
+            return self._start_session()
 
-    def _start(self) -> Session:
-        from .session import Session  # lazy: needs the extra
+    def _start_session(self) -> MCPSession:
+        from .session import MCPSession  # lazy: needs the extra
 
-        notes = Notes(self._label, self._secrets)
-        self._session = Session(self._connect, notes, self._connect_timeout, self._settings.get("mode", "auto"))
+        log = ConnectionLog(self._label, self._secrets)
+        self._session = MCPSession(self._connect, log, self._connect_timeout, self._settings.get("mode", "auto"))
         if self._finalizer is not None:
             self._finalizer.detach()
-        # If the program forgets to close it; what is open at the end of the program is ended by the sessions' module.
+        # For objects that are never closed. At exit, the session module stops all sessions.
         self._finalizer = weakref.finalize(self, self._session.stop)
         self._finalizer.atexit = False
         return self._session
 
-    def _forget(self) -> Session | None:
+    def _detach_session(self) -> MCPSession | None:
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
             session.stop("it was closed")
         return session
 
-    def _ready(self) -> Session:
-        """The session to use now: the one there is, or another in its place if that is lost."""
+    def _active_session(self) -> MCPSession:
+        """Return the current session, or restart a lost one."""
         with self._lock:
             session = self._session
             if session is None:
                 raise errors.ConfigurationError(
                     f"{self._label}: the server is not open.", field="server", fix="Use it inside `with server:`."
                 )
-            if session.over and (self._settings.get("reconnect", True) or not session.is_here):
-                return self._start()
+            if session.is_over and (self._settings.get("reconnect", True) or not session.is_in_process):
+                return self._start_session()
             return session
 
-    def _client(self) -> Client:
+    def _sdk_client(self) -> Client:
         session = self._session
         if session is None or session.client is None:
-            self._ready()
-            raise lost(Notes(self._label), "being asked about itself")
+            self._active_session()
+            raise connection_lost(ConnectionLog(self._label), "reading server information")
         return session.client
 
-    def _now(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float) -> T:
-        """Do it on the session's loop, and block until it is done."""
+    def _run_sync(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float) -> T:
+        """Run a request on the session's loop, and block until it is done."""
         for attempt in (1, 2):
-            session = self._ready()
-            if session.is_mine:
+            session = self._active_session()
+            if session.is_own_thread:
                 raise errors.ConfigurationError(
-                    f"{self._label}: the server's own thread would wait for itself.", field="call", fix="Use acall()."
+                    f"{self._label}: the session's own thread cannot wait for itself.", field="call", fix="Use acall()."
                 )
-            self._wait(session.opened, self._connect_timeout, "connecting")
+            self._wait_for(session.opened, self._connect_timeout, "connecting")
             future = session.submit(work, doing, seconds)
             try:
-                return self._wait(future, seconds, doing)
+                return self._wait_for(future, seconds, doing)
             except SessionLost:
-                self._give_up(session, attempt, doing)
+                self._handle_session_loss(session, attempt, doing)
             except BaseException:
                 future.cancel()
                 raise
         raise AssertionError("the second attempt returns or raises")
 
-    async def _soon(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float | None) -> T:
-        """Do it on the session's loop, while the caller's own goes on."""
+    async def _run_async(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float | None) -> T:
+        """Run a request on the session's loop, and await it."""
         for attempt in (1, 2):
-            session = self._ready()
+            session = self._active_session()
             await asyncio.shield(asyncio.wrap_future(session.opened))
             try:
                 return await asyncio.wrap_future(session.submit(work, doing, seconds))
             except SessionLost:
-                self._give_up(session, attempt, doing)
+                self._handle_session_loss(session, attempt, doing)
         raise AssertionError("the second attempt returns or raises")
 
-    def _give_up(self, session: Session, attempt: int, doing: str) -> None:
-        """The server has forgotten the session, and not done what it was asked: another one may ask again."""
+    def _handle_session_loss(self, session: MCPSession, attempt: int, doing: str) -> None:
+        """Stop a session that the HTTP server has forgotten; its request was not executed and can be retried."""
         session.stop("the server does not know this session any more")
         if attempt == 2 or not self._settings.get("reconnect", True):
-            raise lost(session.notes, doing) from None
+            raise connection_lost(session.log, doing) from None
 
-    def _wait(self, future: Future[T], seconds: float, doing: str) -> T:
+    def _wait_for(self, future: Future[T], seconds: float, doing: str) -> T:
         try:
-            return future.result(seconds + _SLACK)
-        except StillWaiting:  # a server in this process blocks the loop that should have kept the limit
-            raise timed_out(Notes(self._label), doing, seconds) from None
+            return future.result(seconds + _GRACE_PERIOD)
+        except StillWaiting:  # a blocking server in this process stops the loop that raises timeouts
+            raise timeout_error(ConnectionLog(self._label), doing, seconds) from None
 
     # Tools
 
     def _current_tools(self) -> Sequence[MCPTool]:
         session = self._session
         if session is None:
-            session = self._ready()
+            session = self._active_session()
         with self._lock:
-            if session.offered is not self._seen and session.client is not None:
-                self._tools = chosen_tools(self, session.offered, self._tools, self._settings)
-                self._seen = session.offered
+            if session.server_tools is not self._listed_tools and session.client is not None:
+                self._tools = select_tools(self, session.server_tools, self._tools, self._settings)
+                self._listed_tools = session.server_tools
             return self._tools
 
-    def _check_choice(self) -> None:
-        offered = {tool.name for tool in self._session.offered} if self._session is not None else set()
+    def _check_selection(self) -> None:
+        server_tools = {tool.name for tool in self._session.server_tools} if self._session is not None else set()
         for key in ("only", "without"):
-            if unknown := sorted(set(self._settings.get(key, ())) - offered):  # type: ignore[call-overload]
+            if unknown := sorted(set(self._settings.get(key, ())) - server_tools):  # type: ignore[call-overload]
                 raise errors.ConfigurationError(
                     f"{self._label}: the server has no tool {', '.join(map(repr, unknown))}.",
                     field=key,
-                    fix=f"It has: {', '.join(sorted(offered)) or 'none'}.",
+                    fix=f"It has: {', '.join(sorted(server_tools)) or 'none'}.",
                 )
 
-    def _checked(self, name: str, arguments: Mapping[str, Any] | None) -> tuple[MCPTool, Mapping[str, Any]]:
+    def _find_tool(self, name: str, arguments: Mapping[str, Any] | None) -> tuple[MCPTool, Mapping[str, Any]]:
         tools = self._current_tools()
-        tool = next((each for each in tools if name == each.original), None)
-        tool = tool or next((each for each in tools if name == each.name), None)
+        tool = next((item for item in tools if name == item.original), None)
+        tool = tool or next((item for item in tools if name == item.name), None)
         if tool is None:
             raise errors.ConfigurationError(
                 f"{self._label}: there is no tool {name!r}.",
                 field="name",
-                fix=f"There are: {', '.join(each.original for each in tools) or 'none'}.",
+                fix=f"There are: {', '.join(item.original for item in tools) or 'none'}.",
             )
         return tool, tool.check(arguments or {})
 
 
-def _check(settings: ServerSettings) -> None:
+def _check_settings(settings: ServerSettings) -> None:
     for key in ("timeout", "connect_timeout", "max_bytes"):
         value: Any = settings.get(key)
         if value is not None and not value > 0:
             raise errors.ConfigurationError(f"{key} must be more than 0.", field=key, fix="Leave it out, or raise it.")
     for key in ("only", "without"):
         if isinstance(settings.get(key), str):
-            raise errors.ConfigurationError(f"{key} is one string.", field=key, fix="Pass a list of names.")
+            raise errors.ConfigurationError(f"{key} must be a list of names.", field=key, fix="Pass a list of names.")
 
 
-def _shown(what: Command) -> str:
-    """The program, and what it is told first if that is a name: `npx some-server`. Options may hold secrets."""
-    words = [what.command, *(word for word in what.args[:1] if not word.startswith("-"))]
+def _display_name(stdio_command: StdioCommand) -> str:
+    """Return the program and its first argument, such as `npx some-server`. Options can contain secrets."""
+    words = [stdio_command.command, *(word for word in stdio_command.args[:1] if not word.startswith("-"))]
     return " ".join(os.path.basename(word) or word for word in words)[:80]
 
 
-def _context(tool: MCPTool, report: Callable[[Any], None] | None) -> ToolContext[Any]:
+def _make_context(tool: MCPTool, report: Callable[[Any], None] | None) -> ToolContext[Any]:
     context: ToolContext[Any] = ToolContext(tool_name=tool.name)
     if report is not None:
         context.report = report

@@ -1,7 +1,6 @@
-"""How a server of ours is reached: over standard input and output, or over HTTP in a thread of its own.
+"""Listeners of a tool server: standard input and output, or HTTP in a thread.
 
-HTTP is for this machine. Whoever reaches a server can call its tools, so other machines are served only with a token,
-or if the caller says that anyone may come.
+HTTP listens on loopback by default. Clients can call the tools, so other addresses require a token or `allow_anyone`.
 """
 
 from __future__ import annotations
@@ -24,11 +23,14 @@ from ..errors import ConfigurationError
 if TYPE_CHECKING:
     from mcp.server import Server
 
-_CLOSING = 2.0
+_CLOSE_TIMEOUT = 2.0
 
 
-def serve_stdin(server: Server[Any]) -> None:
-    """Until standard input ends, or Ctrl-C. In a daemon thread: one that reads standard input cannot be interrupted."""
+def serve_stdio_server(server: Server[Any]) -> None:
+    """Serve until standard input ends or Ctrl-C.
+
+    A daemon thread reads, because reading standard input cannot be interrupted.
+    """
     failures: list[BaseException] = []
 
     async def run() -> None:
@@ -50,23 +52,23 @@ def serve_stdin(server: Server[Any]) -> None:
 
 
 class HttpListener:
-    """A server that listens, in a daemon thread. It stops with `close()`, at the end of `with`, or with the program."""
+    """A running HTTP server. It stops with `close()`, at the end of `with`, or with the program."""
 
     def __init__(self, server: Server[Any], host: str, port: int, token: str | None, allow_anyone: bool) -> None:
         if token is not None and len(token) < 16:
             raise ConfigurationError(
-                "The token is too short to be a secret.", field="token", fix="Use secrets.token_urlsafe()."
+                "The token is shorter than 16 characters.", field="token", fix="Use secrets.token_urlsafe()."
             )
-        if not _is_here(host) and token is None and not allow_anyone:
+        if not _is_loopback_host(host) and token is None and not allow_anyone:
             raise ConfigurationError(
-                f"Whoever reaches {host} could call the tools.",
+                f"Any machine that reaches {host} could call the tools.",
                 field="host",
-                fix="Pass token=, listen at 127.0.0.1, or pass allow_anyone=True if everyone there may call them.",
+                fix="Pass token=, listen at 127.0.0.1, or pass allow_anyone=True.",
             )
-        self._socket = _bound(host, port)
+        self._socket = _bind(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         app: Any = server.streamable_http_app(host=host)
-        self._app = app if token is None else _Guarded(app, token)
+        self._app = app if token is None else _TokenAuth(app, token)
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._server: Any = None
@@ -86,7 +88,7 @@ class HttpListener:
         return f"HttpListener({self.url!r})"
 
     def wait(self) -> None:
-        """Block until it is closed, or interrupted with Ctrl-C."""
+        """Block until the server is closed, or until Ctrl-C."""
         with suppress(KeyboardInterrupt):
             while self._thread.is_alive():
                 self._thread.join(1.0)
@@ -95,7 +97,7 @@ class HttpListener:
         if self._server is not None:
             self._server.should_exit = True
         if threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSING)
+            self._thread.join(_CLOSE_TIMEOUT)
 
     def __enter__(self) -> Self:
         return self
@@ -134,32 +136,32 @@ class HttpListener:
         await self._server.serve(sockets=[self._socket])
 
 
-class _Guarded:
-    """An application behind a token. Tokens are compared as hashes, which takes the same time whatever was sent."""
+class _TokenAuth:
+    """ASGI middleware that checks a bearer token. Hashes are compared in constant time."""
 
     def __init__(self, app: Any, token: str) -> None:
         self._app = app
-        self._wanted = _hash(token)
+        self._token_hash = _hash(token)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or self._is_known(scope["headers"]):
+        if scope["type"] != "http" or self._is_authorized(scope["headers"]):
             await self._app(scope, receive, send)
             return
         headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 401, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    def _is_known(self, headers: list[tuple[bytes, bytes]]) -> bool:
+    def _is_authorized(self, headers: list[tuple[bytes, bytes]]) -> bool:
         sent = b"".join(value for name, value in headers if name.lower() == b"authorization")
         kind, _, token = sent.decode("latin-1").partition(" ")
-        return hmac.compare_digest(_hash(token.strip()), self._wanted) and kind.lower() == "bearer"
+        return hmac.compare_digest(_hash(token.strip()), self._token_hash) and kind.lower() == "bearer"
 
 
 def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8")).digest()
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback_host(host: str) -> bool:
     if host == "localhost":
         return True
     try:
@@ -168,10 +170,10 @@ def _is_here(host: str) -> bool:
         return False
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # With the protocol named, or else asyncio leaves Nagle's algorithm on, and every answer takes 40 ms longer.
+        # asyncio disables Nagle's algorithm (40 ms per response) only if the protocol is given.
         made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -185,6 +187,6 @@ def _bound(host: str, port: int) -> socket.socket:
         raise ConfigurationError(
             f"The server cannot listen at {host}:{port}: {why}.",
             field="port",
-            fix="Choose another port, or 0 for any that is free.",
+            fix="Choose another port, or 0 for any free port.",
         ) from error
     return made

@@ -1,7 +1,6 @@
-"""Our tools as a server of the Model Context Protocol.
+"""MCP server for tools.
 
-A `ToolServer` decides which tools are shown and how a call of one is answered. How a call runs is decided by
-`agent.tools`, as in the loop; how bytes get here, by `listening` and the SDK.
+Tool calls run through `agent.tools`, as in the loop; `http_server` and the SDK provide the transports.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from ..tools.execution import Running, tried
 from ..tools.functions import as_tool
 from ..tools.results import error_text, failed
 from ..types import TextContent, ToolResult, thaw
-from .content import written
 from .errors import require_sdk
-from .tools import RISK, annotations_of
+from .tools import RISK, make_annotations, to_mcp_result
 
 if TYPE_CHECKING:
     import mcp_types
@@ -33,46 +31,46 @@ if TYPE_CHECKING:
 
 
 class ServingSettings(TypedDict, total=False):
-    """What may be said about a server of tools."""
+    """Options of a tool server."""
 
     name: str
-    """The server's name, for its clients: "agent"."""
+    """The server's name. Default: "agent"."""
     instructions: str
-    """How to use it, for the model at the other end."""
+    """Instructions for the client's model."""
     allow_exec: bool
-    """Show tools of the risk `exec`, too. Whoever reaches the server can then run code here."""
+    """Serve tools of the risk `exec`. Clients can then execute code on this machine."""
     timeout: float
-    """Seconds for a call of a tool that has no limit of its own: 60."""
+    """Seconds for a call of a tool without its own limit. Default: 60."""
     max_output_bytes: int
-    """Of one result; the rest is cut off, and the client is told: 256 KiB."""
+    """Maximum size of a result; longer ones are truncated with a note. Default: 256 KiB."""
     max_calls: int
-    """How many calls may run at the same time: 64."""
+    """Maximum number of concurrent calls. Default: 64."""
 
 
 class ToolServer:
-    """Tools that others may call. `mcp` is the SDK's server object, to be mounted or used in this process."""
+    """Tools served over MCP. `mcp` is the SDK's server object, to mount or to use in process."""
 
     def __init__(self, tools: Any, **settings: Unpack[ServingSettings]) -> None:
         require_sdk()
         self.name = settings.get("name", "agent")
         self._settings = settings
-        given = [read_tool(value) for value in ([tools] if _is_one(tools) else tools)]
+        converted = [read_tool(value) for value in ([tools] if _is_single_tool(tools) else tools)]
         hidden = () if settings.get("allow_exec", False) else ("exec",)
-        self.tools: Sequence[Tool] = tuple(tool for tool in given if tool.risk not in hidden)
-        self.left_out: Sequence[str] = tuple(tool.name for tool in given if tool.risk in hidden)
-        """Names of tools that run code, and are not shown unless `allow_exec` says so."""
-        self._by_name = _by_name(self.tools)
+        self.tools: Sequence[Tool] = tuple(tool for tool in converted if tool.risk not in hidden)
+        self.excluded: Sequence[str] = tuple(tool.name for tool in converted if tool.risk in hidden)
+        """Names of tools that execute code, and are served only with `allow_exec`."""
+        self._tools_by_name = _index_by_name(self.tools)
         self._running = 0
-        if self.left_out and not self.tools:
+        if self.excluded and not self.tools:
             raise ConfigurationError(
-                f"All of these tools run code, and none is shown: {', '.join(self.left_out)}.",
+                f"No tools are left to serve, because all execute code: {', '.join(self.excluded)}.",
                 field="tools",
-                fix="Pass allow_exec=True if whoever reaches the server may run code here.",
+                fix="Pass allow_exec=True if the clients may execute code on this machine.",
             )
 
     @cached_property
     def mcp(self) -> Server[Any]:
-        """A low-level server of the SDK."""
+        """The SDK's low-level server."""
         from importlib.metadata import version  # lazy: slow to import
 
         from mcp.server import Server
@@ -83,24 +81,30 @@ class ToolServer:
             instructions=self._settings.get("instructions"),
             on_list_tools=self._list,
             on_call_tool=self._call,
-            get_tool_input_schema=lambda name: _schema(self._by_name[name]) if name in self._by_name else None,
+            get_tool_input_schema=lambda name: (
+                _input_schema(self._tools_by_name[name]) if name in self._tools_by_name else None
+            ),
         )
 
-    def stdio(self) -> None:
-        """Serve whoever started this program, until they leave. What the tools print goes to stderr."""
-        from .http_server import serve_stdin  # lazy: needs the extra
+    def _find_schema(self, name: str) -> dict[str, Any] | None:
+        tool = self._tools_by_name.get(name)
+        return None if tool is None else _input_schema(tool)
 
-        serve_stdin(self.mcp)
+    def stdio(self) -> None:
+        """Serve over standard input and output until the client disconnects. Tools print to stderr."""
+        from .http_server import serve_stdio_server  # lazy: needs the extra
+
+        serve_stdio_server(self.mcp)
 
     def http(
         self, host: str = "127.0.0.1", port: int = 0, *, token: str | None = None, allow_anyone: bool = False
     ) -> HttpListener:
-        """Serve over streamable HTTP, in a thread, until `close()` or the end of `with`. Its `url` says where.
+        """Serve over streamable HTTP in a thread, until `close()` or the end of `with`. `url` is the address.
 
         Args:
-            host: Elsewhere than on this machine's own addresses, a token is required.
-            port: 0 for any that is free.
-            token: What clients must send as `Authorization: Bearer …`.
+            host: The address to listen on; any other than loopback requires a token.
+            port: The port; 0 for any free port.
+            token: The bearer token that clients must send.
             allow_anyone: Serve other machines without a token.
         """
         from .http_server import HttpListener  # lazy: needs the extra
@@ -110,18 +114,18 @@ class ToolServer:
     async def _list(self, context: Any, params: Any) -> mcp_types.ListToolsResult:
         import mcp_types
 
-        return mcp_types.ListToolsResult(tools=[_described(tool) for tool in self.tools])
+        return mcp_types.ListToolsResult(tools=[_to_mcp_tool(tool) for tool in self.tools])
 
     async def _call(self, context: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
         from mcp import MCPError
         from mcp_types import INVALID_PARAMS
 
-        tool = self._by_name.get(params.name)
+        tool = self._tools_by_name.get(params.name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:80]!r}.")
         call_id = str(context.request_id)
         if self._running >= self._settings.get("max_calls", 64):
-            return written(failed("The call was not made: too many are running.", call_id, tool.name))
+            return to_mcp_result(failed("Too many concurrent calls; try again later.", call_id, tool.name))
         self._running += 1
         try:
             result = await self._answer(tool, params.arguments or {}, call_id, context.session)
@@ -129,37 +133,37 @@ class ToolServer:
             result = failed(error_text(error), call_id, tool.name)
         finally:
             self._running -= 1
-        return written(result)
+        return to_mcp_result(result)
 
-    async def _answer(self, tool: Tool, given: dict[str, Any], call_id: str, session: Any) -> ToolResult:
+    async def _answer(self, tool: Tool, arguments: dict[str, Any], call_id: str, session: Any) -> ToolResult:
         running = Running(Signal())
         context: ToolContext[Any] = ToolContext(
-            call_id=call_id, tool_name=tool.name, risk=tool.risk, arguments=given, signal=running.signal
+            call_id=call_id, tool_name=tool.name, risk=tool.risk, arguments=arguments, signal=running.signal
         )
         seconds = tool.timeout or self._settings.get("timeout", 60.0)
         limit = self._settings.get("max_output_bytes", 256 * 1024)
-        nowhere: Any = None  # a flow that calls a tool sends nothing itself, and agents know their own way
-        steps = tried(running, tool, tool.check(given), context, seconds, limit, inf)
-        run = AioRun(nowhere, _within(seconds, steps))
-        told = 0.0
+        nowhere: Any = None  # the flow of a tool call sends no requests itself
+        steps = tried(running, tool, tool.check(arguments), context, seconds, limit, inf)
+        run = AioRun(nowhere, _limit_time(seconds, steps))
+        count = 0.0
         try:
             while (reports := await run.advance()) is not None:
                 for report in reports:
-                    told += 1
-                    await session.report_progress(*_progress(report, told))
+                    count += 1
+                    await session.report_progress(*_progress_values(report, count))
         finally:
-            running.give_up()  # if it has ended, that changes nothing; if the client has left, the tool learns it
+            running.give_up()  # cancels the tool if the client has disconnected
         result: ToolResult = run.result
         return result
 
 
 def serve(tools: Any, **settings: Unpack[ServingSettings]) -> ToolServer:
-    """A server of these tools: `Tool`s, functions, agents, routers, or one of them. It runs when told how."""
+    """Create a server of tools, functions, agents, routers, or a single one of these."""
     return ToolServer(tools, **settings)
 
 
 def serve_stdio(tools: Any, **settings: Unpack[ServingSettings]) -> None:
-    """Serve tools over standard input and output, until the client leaves."""
+    """Serve tools over standard input and output, until the client disconnects."""
     ToolServer(tools, **settings).stdio()
 
 
@@ -172,32 +176,32 @@ def serve_http(
     allow_anyone: bool = False,
     **settings: Unpack[ServingSettings],
 ) -> HttpListener:
-    """Serve tools over streamable HTTP, in a thread: see `ToolServer.http`."""
+    """Serve tools over streamable HTTP in a thread; see `ToolServer.http`."""
     return ToolServer(tools, **settings).http(host, port, token=token, allow_anyone=allow_anyone)
 
 
 def as_mcp_server(tools: Any, **settings: Unpack[ServingSettings]) -> Server[Any]:
-    """The SDK's own server object with these tools, for this process or to be mounted in a web application."""
+    """Return the SDK's server object for tools, to mount in a web application or to use in process."""
     return ToolServer(tools, **settings).mcp
 
 
 def read_tool(value: Any, name: str = "ask") -> Tool:
-    """Anything that is a tool, or can be one. An agent or a router becomes a tool that takes a task in words."""
+    """Convert a value to a tool. An agent or a router becomes a tool that takes a task."""
     if not isinstance(value, Tool) and callable(make := getattr(value, "as_tool", None)):
-        value = make(name, "Ask a language model. It gets a task in words, and answers in words.")
+        value = make(name, "Ask a language model to do a task described in text.")
     tool = as_tool(value)
     if not tool.can_run:
         raise ConfigurationError(
-            f"The tool {tool.name!r} is a description only.", field="tools", fix="Give it a function to run."
+            f"The tool {tool.name!r} has no function to run.", field="tools", fix="Pass a tool with a function."
         )
     return tool
 
 
-def _is_one(tools: Any) -> bool:
+def _is_single_tool(tools: Any) -> bool:
     return not isinstance(tools, Iterable) or isinstance(tools, Tool | dict)
 
 
-def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
+def _index_by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
     found = {tool.name: tool for tool in tools}
     if len(found) < len(tools):
         twice = sorted({tool.name for tool in tools if found[tool.name] is not tool})
@@ -207,19 +211,19 @@ def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
     return found
 
 
-def _schema(tool: Tool) -> dict[str, Any]:
+def _input_schema(tool: Tool) -> dict[str, Any]:
     schema: dict[str, Any] = thaw(tool.spec.parameters) or {"properties": {}}
     return {"type": "object", **schema}
 
 
-def _described(tool: Tool) -> mcp_types.Tool:
+def _to_mcp_tool(tool: Tool) -> mcp_types.Tool:
     import mcp_types
 
     return mcp_types.Tool(
         name=tool.name,
         description=tool.spec.description or None,
-        input_schema=_schema(tool),
-        annotations=mcp_types.ToolAnnotations(**annotations_of(tool)),
+        input_schema=_input_schema(tool),
+        annotations=mcp_types.ToolAnnotations(**make_annotations(tool)),
         _meta={RISK: "exec"} if tool.risk == "exec" else None,
     )
 
@@ -227,8 +231,8 @@ def _described(tool: Tool) -> mcp_types.Tool:
 # A call, as a flow
 
 
-def _within(seconds: float, steps: Flow[Any]) -> Flow[Any]:
-    """The tool's result, its reports on the way, or an end when the time is up."""
+def _limit_time(seconds: float, steps: Flow[Any]) -> Flow[Any]:
+    """Run a tool with a time limit, and forward its reports."""
     until = (yield from Now()) + seconds
     branch = yield from Spawn(steps)
     while True:
@@ -245,12 +249,12 @@ def _within(seconds: float, steps: Flow[Any]) -> Flow[Any]:
                 raise TimeoutError(f"The tool did not end within {seconds:g} s.")
 
 
-def _progress(report: Any, told: float) -> tuple[float, float | None, str | None]:
-    """What a tool reports, as a number that grows, and words."""
+def _progress_values(report: Any, count: float) -> tuple[float, float | None, str | None]:
+    """Convert a report of a tool to progress, total and message."""
     if not isinstance(report, AgentToolResult):
-        return told, None, str(report)[:1_000]
+        return count, None, str(report)[:1_000]
     details = report.details if isinstance(report.details, dict) else {}
     content = report.content
     text = content if isinstance(content, str) else "".join(p.text for p in content if isinstance(p, TextContent))
     done, total = details.get("progress"), details.get("total")
-    return done if isinstance(done, int | float) else told, total, text[:1_000] or None
+    return done if isinstance(done, int | float) else count, total, text[:1_000] or None

@@ -1,8 +1,7 @@
-"""One connection to a server, alive on an event loop of its own, in a daemon thread of its own.
+"""A connection to an MCP server, on its own event loop in a daemon thread.
 
-A session of the SDK belongs to the loop that opened it. Kept apart from the loops of its users, the same session serves
-blocking callers, asyncio and threads: it runs what it is given, on the session's loop. It keeps the server's list of
-tools fresh, and does not know what becomes of them.
+A session of the SDK belongs to one event loop. On a separate loop, one session serves synchronous callers, asyncio and
+threads. It also keeps the list of tools up to date.
 """
 
 from __future__ import annotations
@@ -20,37 +19,44 @@ from mcp_types import ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from .. import errors
-from .errors import Notes, client_for, explained, is_closed, lost, timed_out
+from .errors import (
+    ConnectionLog,
+    connection_lost,
+    create_sdk_client,
+    is_connection_closed,
+    timeout_error,
+    to_agent_error,
+)
 
 if TYPE_CHECKING:
     import mcp_types
     from mcp import Client
 
 T = TypeVar("T")
-Connect: TypeAlias = Callable[[Notes, Callable[[], None]], Any]
-"""Makes what the SDK's client connects to. It is told where to take notes, and what to call when the server ends."""
+Connect: TypeAlias = Callable[[ConnectionLog, Callable[[], None]], Any]
+"""Creates the transport of the SDK's client, given the log and a callback for the end of the server."""
 
-CLOSING = 1.5
-"""Seconds that a connection gets to end before it is left alone."""
-_ENDING = 0.3
-"""Seconds that cancelled calls get to end."""
-_LISTENING = 1.0
-"""Seconds that a server gets to confirm that it will tell us of changes."""
-_MOST_TOOLS = 1_000
+CLOSE_TIMEOUT = 1.5
+"""Seconds for a connection to close before its task is cancelled."""
+_CANCEL_TIMEOUT = 0.3
+"""Seconds for cancelled tasks to end."""
+_LISTEN_TIMEOUT = 1.0
+"""Seconds for a server to confirm the subscription to changes of its tools."""
+_MAX_TOOLS = 1_000
 
-_alive: set[Session] = set()
+_sessions: set[MCPSession] = set()
 
 
-class Session:
-    """`opened` and `ended` say how far it is. It never comes back: a lost one is replaced by another."""
+class MCPSession:
+    """A session that starts immediately. A lost session is replaced, never reopened."""
 
-    def __init__(self, connect: Connect, notes: Notes, seconds: float, mode: str) -> None:
-        self.notes = notes
+    def __init__(self, connect: Connect, log: ConnectionLog, seconds: float, mode: str) -> None:
+        self.log = log
         self.opened: Future[None] = Future()
         self.ended: Future[None] = Future()
         self.client: Client | None = None
-        self.offered: Sequence[mcp_types.Tool] = ()
-        """The tools, as the server last listed them. A change makes a new sequence."""
+        self.server_tools: Sequence[mcp_types.Tool] = ()
+        """The tools as last listed. A change assigns a new sequence."""
         self._connect = connect
         self._seconds = seconds
         self._mode = mode
@@ -58,51 +64,51 @@ class Session:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._accepting = True
-        self._too_slow = False
+        self._has_timed_out = False
         self._stopping = asyncio.Event()
-        self._owner: asyncio.Task[None] | None = None
-        self._listings: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._main, daemon=True, name=f"agent-mcp {notes.label}"[:60])
-        _alive.add(self)
+        self._connection_task: asyncio.Task[None] | None = None
+        self._refresh_tasks: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._main, daemon=True, name=f"agent-mcp {log.label}"[:60])
+        _sessions.add(self)
         self._thread.start()
 
     @property
-    def over(self) -> bool:
-        """Whether it takes no more calls. After a fork, the child's copy never does: its thread stayed behind."""
-        return not self._accepting or not self.is_here
+    def is_over(self) -> bool:
+        """Whether the session accepts no more requests. After a fork, it is over in the child process."""
+        return not self._accepting or not self.is_in_process
 
     @property
-    def is_here(self) -> bool:
-        """Whether its thread lives in this process."""
+    def is_in_process(self) -> bool:
+        """Whether the session's thread belongs to this process."""
         return self._pid == os.getpid()
 
     @property
-    def is_mine(self) -> bool:
-        """Whether this code runs on the session's own thread, which must not wait for itself."""
+    def is_own_thread(self) -> bool:
+        """Whether this code runs on the session's thread."""
         return threading.current_thread() is self._thread
 
     def submit(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float | None = None) -> Future[T]:
-        """Run something on the session's loop. Cancelling the future cancels it there."""
+        """Run a request on the session's loop. Cancelling the future cancels the request."""
         with self._lock:
-            if not self.over:
-                return asyncio.run_coroutine_threadsafe(self._perform(work, doing, seconds), self._loop)
+            if not self.is_over:
+                return asyncio.run_coroutine_threadsafe(self._execute(work, doing, seconds), self._loop)
         refused: Future[T] = Future()
-        refused.set_exception(lost(self.notes, doing))
+        refused.set_exception(connection_lost(self.log, doing))
         return refused
 
     def stop(self, reason: str | None = None) -> None:
-        """Begin to end it, from any thread."""
-        if not self.is_here:
+        """Start closing the session, from any thread."""
+        if not self.is_in_process:
             return
-        self.notes.reason = self.notes.reason or reason
+        self.log.reason = self.log.reason or reason
         with self._lock:
             self._accepting = False
-        with suppress(RuntimeError):  # its loop has ended already
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._stop)
 
     def join(self) -> None:
-        """After `ended`: the thread has nothing left to do."""
-        if self.is_here and not self.is_mine:
+        """Wait briefly for the thread, after `ended`."""
+        if self.is_in_process and not self.is_own_thread:
             self._thread.join(0.5)
 
     # On the session's thread
@@ -110,143 +116,147 @@ class Session:
     def _main(self) -> None:
         left: set[asyncio.Task[Any]] = set()
         try:
-            left = self._loop.run_until_complete(self._live())
+            left = self._loop.run_until_complete(self._run())
         finally:
-            _alive.discard(self)
+            _sessions.discard(self)
             if not self.opened.done():
-                self._cannot_be_used(lost(self.notes, "connecting"))
+                self._fail_open(connection_lost(self.log, "connecting"))
             self.ended.set_result(None)
-            if left:  # calls that cannot be cancelled, of a server in this process: nobody waits for them any more
+            if left:  # calls of a server in this process that ignore cancellation
                 self._loop.run_until_complete(asyncio.wait(left))
             self._loop.close()
 
-    async def _live(self) -> set[asyncio.Task[Any]]:
-        if self._stopping.is_set():  # it was stopped before it began
+    async def _run(self) -> set[asyncio.Task[Any]]:
+        if self._stopping.is_set():  # stopped before the start
             return set()
-        self._owner = asyncio.create_task(self._connected())
-        timer = self._loop.call_later(self._seconds, self._give_up_connecting)
-        await asyncio.wait({self._owner})
+        self._connection_task = asyncio.create_task(self._connect_client())
+        timer = self._loop.call_later(self._seconds, self._time_out_connecting)
+        await asyncio.wait({self._connection_task})
         timer.cancel()
         with self._lock:
             self._accepting = False
-        for _ in range(2):  # what was submitted until now gets to begin, and so can say why it ends
+        for _ in range(2):  # lets submitted requests start, so that they can report the reason
             await asyncio.sleep(0)
-        left = await _withdrawn(asyncio.all_tasks() - {asyncio.current_task()})
+        left = await _cancel_tasks(asyncio.all_tasks() - {asyncio.current_task()})
         await self._loop.shutdown_asyncgens()
         return left
 
-    async def _connected(self) -> None:
-        """Open the connection, and hold it until someone says stop or the server ends."""
+    async def _connect_client(self) -> None:
+        """Connect, and hold the connection open until it is stopped or the server ends."""
         for mode in ("auto", "legacy") if self._mode == "auto" else (self._mode,):
             try:
-                async with client_for(self._connect(self.notes, self._server_ended), mode, self._on_message) as client:
-                    await self._hold(client)
+                async with create_sdk_client(
+                    self._connect(self.log, self._handle_server_end), mode, self._on_message
+                ) as client:
+                    await self._hold_open(client)
             except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
                 if self.opened.done():
-                    self.notes.reason = self.notes.reason or str(explained(error, self.notes, "waiting"))
-                elif mode == "auto" and is_closed(error) and self._may_be_old_fashioned():
-                    self.notes.clear()
+                    self.log.reason = self.log.reason or str(to_agent_error(error, self.log, "waiting"))
+                elif mode == "auto" and is_connection_closed(error) and self._may_need_legacy_mode():
+                    self.log.clear()
                     continue
                 else:
-                    self._cannot_be_used(self._why_not(error))
+                    self._fail_open(self._connect_error(error))
             return
 
-    async def _hold(self, client: Client) -> None:
+    async def _hold_open(self, client: Client) -> None:
         listening = asyncio.Event()
-        watching = asyncio.create_task(self._watch(client, listening))
+        watching = asyncio.create_task(self._watch_tools(client, listening))
         try:
-            with suppress(TimeoutError):  # asked for news before the first list, so that no change falls in between
-                await asyncio.wait_for(listening.wait(), _LISTENING)
-            self.offered = await _listed(client)
+            with suppress(TimeoutError):  # subscribe before the first list, so that no change is missed
+                await asyncio.wait_for(listening.wait(), _LISTEN_TIMEOUT)
+            self.server_tools = await _list_tools(client)
             self.client = client
             self.opened.set_result(None)
             await self._stopping.wait()
         finally:
             self._accepting = False
-            await _withdrawn({watching})
+            await _cancel_tasks({watching})
 
-    async def _watch(self, client: Client, listening: asyncio.Event) -> None:
-        """Have a server of the newer kind say when its tools change; older ones say so unasked."""
+    async def _watch_tools(self, client: Client, listening: asyncio.Event) -> None:
+        """Subscribe to changes of the tool list; servers with the older protocol notify without it."""
         try:
             tools = client.server_capabilities.tools
             if tools is not None and tools.list_changed and _is_modern(client):
-                with suppress(Exception):  # then there is no news, and the first list stays
+                with suppress(Exception):  # without notifications, the first list stays
                     async with client.listen(tools_list_changed=True) as changes:
                         listening.set()
                         async for _ in changes:
-                            await self._list_again(client)
+                            await self._refresh_tools(client)
         finally:
             listening.set()
 
     async def _on_message(self, message: Any) -> None:
         if isinstance(message, ToolListChangedNotification) and self.client is not None and not _is_modern(self.client):
-            # Not awaited here: the answer to the question would have to pass whoever waits for this.
-            task = asyncio.create_task(self._list_again(self.client))
-            self._listings.add(task)
-            task.add_done_callback(self._listings.discard)
+            # Not awaited: the response arrives through the loop that delivers this message.
+            task = asyncio.create_task(self._refresh_tools(self.client))
+            self._refresh_tasks.add(task)
+            task.add_done_callback(self._refresh_tasks.discard)
 
-    async def _list_again(self, client: Client) -> None:
-        with suppress(Exception):  # the old list is better than none
-            self.offered = await _listed(client)
+    async def _refresh_tools(self, client: Client) -> None:
+        with suppress(Exception):  # keep the old list
+            self.server_tools = await _list_tools(client)
 
-    def _may_be_old_fashioned(self) -> bool:
-        """Some servers leave when the first thing they hear is not the older greeting."""
-        return self._accepting and not self.notes.heard and not self._too_slow and self.notes.exit_code is not None
+    def _may_need_legacy_mode(self) -> bool:
+        """Whether the server exited at the newer handshake; some older servers do."""
+        return (
+            self._accepting and not self.log.has_messages and not self._has_timed_out and self.log.exit_code is not None
+        )
 
-    def _cannot_be_used(self, why: Exception) -> None:
-        """Closed before anyone hears of it: whoever has heard, and calls again, shall get another session."""
+    def _fail_open(self, error: Exception) -> None:
+        """Stop accepting before the failure is published, so that callers who retry get a new session."""
         self._accepting = False
-        self.opened.set_exception(why)
+        self.opened.set_exception(error)
 
-    def _why_not(self, error: BaseException) -> Exception:
-        if self._too_slow:
-            return timed_out(self.notes, "connecting", self._seconds)
+    def _connect_error(self, error: BaseException) -> Exception:
+        if self._has_timed_out:
+            return timeout_error(self.log, "connecting", self._seconds)
         if isinstance(error, asyncio.CancelledError):
-            return lost(self.notes, "connecting")
-        return explained(error, self.notes, "connecting")
+            return connection_lost(self.log, "connecting")
+        return to_agent_error(error, self.log, "connecting")
 
-    def _give_up_connecting(self) -> None:
-        if not self.opened.done() and self._owner is not None:
-            self._too_slow = True
-            self._owner.cancel()
+    def _time_out_connecting(self) -> None:
+        if not self.opened.done() and self._connection_task is not None:
+            self._has_timed_out = True
+            self._connection_task.cancel()
 
     def _stop(self) -> None:
-        """Connecting is given up at once; a connection gets a moment to say goodbye."""
+        """Cancel connecting at once; give an open connection time to close."""
         self._accepting = False
         if not self._stopping.is_set():
             self._stopping.set()
-            if self._owner is not None:
-                self._loop.call_later(CLOSING if self.opened.done() else 0.0, self._owner.cancel)
+            if self._connection_task is not None:
+                self._loop.call_later(CLOSE_TIMEOUT if self.opened.done() else 0.0, self._connection_task.cancel)
 
-    def _server_ended(self) -> None:
-        if self.opened.done():  # else the SDK notices, and says so to whoever connects
+    def _handle_server_end(self) -> None:
+        if self.opened.done():  # otherwise the SDK reports it to the connecting caller
             self._stop()
 
-    async def _perform(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float | None) -> T:
+    async def _execute(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float | None) -> T:
         assert self.client is not None
         try:
             return await work(self.client)
         except asyncio.CancelledError:
             if self._accepting:
                 raise
-            raise lost(self.notes, doing) from None
+            raise connection_lost(self.log, doing) from None
         except Exception as error:
-            if is_closed(error):
+            if is_connection_closed(error):
                 self._stop()
-            raise explained(error, self.notes, doing, seconds) from error
+            raise to_agent_error(error, self.log, doing, seconds) from error
 
 
 def _is_modern(client: Client) -> bool:
     return client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-async def _listed(client: Client) -> Sequence[mcp_types.Tool]:
-    """All tools, page by page. A server whose list does not end is not waited for."""
+async def _list_tools(client: Client) -> Sequence[mcp_types.Tool]:
+    """List all tools; raise if the pages do not end."""
     if client.server_capabilities.tools is None:
         return ()
     found: list[mcp_types.Tool] = []
     cursor: str | None = None
-    while len(found) <= _MOST_TOOLS:
+    while len(found) <= _MAX_TOOLS:
         page = await client.list_tools(cursor=cursor)
         found += page.tools
         if page.next_cursor is None:
@@ -254,23 +264,23 @@ async def _listed(client: Client) -> Sequence[mcp_types.Tool]:
         if not page.tools or page.next_cursor == cursor:
             break
         cursor = page.next_cursor
-    raise errors.ProtocolError(f"the list of tools does not end: {len(found)} so far", retryable=False)
+    raise errors.ProtocolError(f"the list of tools is endless: {len(found)} so far", retryable=False)
 
 
-async def _withdrawn(tasks: Iterable[asyncio.Task[Any] | None]) -> set[asyncio.Task[Any]]:
-    """Cancel tasks; those that do not end are given back."""
+async def _cancel_tasks(tasks: Iterable[asyncio.Task[Any] | None]) -> set[asyncio.Task[Any]]:
+    """Cancel tasks, and return those that do not end in time."""
     pending = {task for task in tasks if task is not None and not task.done()}
     for task in pending:
         task.cancel()
-    return (await asyncio.wait(pending, timeout=_ENDING))[1] if pending else set()
+    return (await asyncio.wait(pending, timeout=_CANCEL_TIMEOUT))[1] if pending else set()
 
 
-def _end_all() -> None:
-    """At the end of the program: children are ended in order, and nobody waits for long."""
-    here = [session for session in list(_alive) if session.is_here]
+def _stop_all() -> None:
+    """Stop all sessions at exit, within a time limit."""
+    here = [session for session in list(_sessions) if session.is_in_process]
     for session in here:
         session.stop("the program ends")
-    wait([session.ended for session in here], timeout=CLOSING + _ENDING)
+    wait([session.ended for session in here], timeout=CLOSE_TIMEOUT + _CANCEL_TIMEOUT)
 
 
-atexit.register(_end_all)
+atexit.register(_stop_all)

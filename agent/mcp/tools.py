@@ -1,9 +1,14 @@
-"""The tools of a server, as a model sees them: with names that every vendor takes, judged by what they may do."""
+"""Conversion of tools, arguments and content between MCP and this package.
+
+Content that no model can read is described in text, and kept in the details of the result.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -13,12 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, ProtocolError
 from ..tools.base import AgentToolResult, ArgumentsError, Signal, Tool, ToolContext, ToolError
-from ..types import thaw
+from ..types import AudioContent, ContentPart, DocumentContent, ImageContent, Message, TextContent, ToolResult, thaw
 from ..types.config import Risk
-from .content import MCPResult, read_result
-from .errors import words_for_a_model
+from .errors import tool_error_text
 
 if TYPE_CHECKING:
     import mcp_types
@@ -27,16 +31,180 @@ if TYPE_CHECKING:
     from .client import MCPServer, ServerSettings
 
 
+@dataclass
+class MCPResult(AgentToolResult):
+    """The result of a tool call: parts for the model in `content`, everything else in `details`."""
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined by newlines."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if isinstance(part, TextContent))
+
+    @property
+    def structured(self) -> Any:
+        """The structured content, if the server sent any."""
+        return self.details.get("structured")
+
+
+def read_result(result: mcp_types.CallToolResult) -> MCPResult:
+    parts: list[ContentPart] = []
+    blobs: list[dict[str, Any]] = []
+    for block in result.content:
+        parts.append(read_block(block, blobs))
+    structured = result.structured_content
+    if not parts and structured is not None:
+        parts.append(TextContent(text=json.dumps(structured, ensure_ascii=False)))
+    details: dict[str, Any] = {"structured": structured}
+    if blobs:
+        details["blobs"] = blobs
+    return MCPResult(content=parts, details=details, is_error=result.is_error)
+
+
+def read_block(block: Any, blobs: list[dict[str, Any]] | None = None) -> ContentPart:
+    """Convert a content block. Other binary data is appended to `blobs`, still encoded."""
+    match block.type:
+        case "text":
+            return TextContent(text=block.text)
+        case "image":
+            return ImageContent(image_data=_decode_base64(block.data), media_type=block.mime_type)
+        case "audio":
+            return AudioContent(data=_decode_base64(block.data), media_type=block.mime_type)
+        case "resource":
+            return read_contents(block.resource, blobs)
+        case "resource_link":
+            about = f" ({block.description})" if block.description else ""
+            return TextContent(text=f"{block.title or block.name}{about}: {block.uri}")
+        case _:
+            return TextContent(text=f"[{block.type}]")
+
+
+def read_contents(contents: Any, blobs: list[dict[str, Any]] | None = None) -> ContentPart:
+    """Convert the contents of a resource."""
+    text: str | None = getattr(contents, "text", None)
+    if text is not None:
+        return TextContent(text=text)
+    kind = (contents.mime_type or "application/octet-stream").partition(";")[0].strip().lower()
+    if kind.startswith("image/"):
+        return ImageContent(image_data=_decode_base64(contents.blob), media_type=kind)
+    if kind.startswith("audio/"):
+        return AudioContent(data=_decode_base64(contents.blob), media_type=kind)
+    if kind == "application/pdf":
+        return DocumentContent(data=_decode_base64(contents.blob), media_type=kind, title=contents.uri)
+    if blobs is not None:
+        blobs.append({"uri": contents.uri, "media_type": kind, "data": contents.blob})
+    return TextContent(text=f"[{contents.uri}: {len(contents.blob) * 3 // 4} bytes of {kind}]")
+
+
+def _decode_base64(data: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError:
+        raise RuntimeError("data in the response is not base64") from None
+
+
+def to_mcp_result(result: ToolResult) -> mcp_types.CallToolResult:
+    """Convert a tool result to MCP."""
+    import mcp_types
+
+    parts: Sequence[ContentPart] = (
+        ([TextContent(text=result.content)] if result.content else [])
+        if isinstance(result.content, str)
+        else result.content
+    )
+    structured = thaw(result.result) if isinstance(result.result, dict) else None
+    return mcp_types.CallToolResult(
+        content=[_to_mcp_block(part, number) for number, part in enumerate(parts)],
+        structured_content=structured,
+        is_error=result.is_error,
+    )
+
+
+def _to_mcp_block(part: ContentPart, number: int) -> mcp_types.ContentBlock:
+    import mcp_types
+
+    match part:
+        case TextContent(text):
+            return mcp_types.TextContent(text=text)
+        case ImageContent() if part.image_data is not None:
+            return mcp_types.ImageContent(
+                data=_encode_base64(part.image_data), mime_type=part.media_type or "image/png"
+            )
+        case ImageContent():
+            return mcp_types.ResourceLink(name=part.name or "image", uri=part.image_url or "")
+        case AudioContent():
+            return mcp_types.AudioContent(data=_encode_base64(part.data), mime_type=part.media_type or "audio/wav")
+        case DocumentContent() if part.data is not None:
+            blob = mcp_types.BlobResourceContents(
+                uri=f"result:///{number}",
+                blob=_encode_base64(part.data),
+                mime_type=part.media_type or "application/pdf",
+            )
+            return mcp_types.EmbeddedResource(resource=blob)
+        case DocumentContent() if part.url is not None:
+            return mcp_types.ResourceLink(name=part.title or "document", uri=part.url, mime_type=part.media_type)
+        case _:
+            return mcp_types.TextContent(text=part.text or f"[{part.type}]")
+
+
+def _encode_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+_MAX_PAGES = 100
+
+
+async def list_resources(client: Client) -> list[mcp_types.Resource]:
+    if client.server_capabilities.resources is None:
+        return []
+    return [resource async for page in _iter_pages(client.list_resources) for resource in page.resources]
+
+
+async def list_prompts(client: Client) -> list[mcp_types.Prompt]:
+    if client.server_capabilities.prompts is None:
+        return []
+    return [prompt async for page in _iter_pages(client.list_prompts) for prompt in page.prompts]
+
+
+async def _iter_pages(read: Callable[..., Awaitable[Any]]) -> Any:
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        page = await read(cursor=cursor)
+        yield page
+        if page.next_cursor is None:
+            return
+        if page.next_cursor == cursor:
+            break
+        cursor = page.next_cursor
+    raise ProtocolError("the list is endless", retryable=False)
+
+
+def resource_reader(uri: str) -> Callable[[Client], Awaitable[list[ContentPart]]]:
+    async def read(client: Client) -> list[ContentPart]:
+        return [read_contents(contents) for contents in (await client.read_resource(uri)).contents]
+
+    return read
+
+
+def prompt_getter(name: str, arguments: Mapping[str, str] | None) -> Callable[[Client], Awaitable[list[Message]]]:
+    async def get(client: Client) -> list[Message]:
+        prompt = await client.get_prompt(name, dict(arguments or {}))
+        return [Message(message.role, [read_block(message.content)]) for message in prompt.messages]
+
+    return get
+
+
 T = TypeVar("T")
 
 
-def called(
+def make_call(
     tool: MCPTool, arguments: Mapping[str, Any], context: ToolContext[Any], seconds: float | None
 ) -> Callable[[Client], Awaitable[MCPResult]]:
-    """What the session shall do. If it is cancelled, or the context's signal is set, the server is told to stop."""
+    """Return the request of a tool call. Cancellation notifies the server."""
     from mcp import MCPError
 
-    async def tell(progress: float, total: float | None, message: str | None) -> None:
+    async def report_progress(progress: float, total: float | None, message: str | None) -> None:
         text = message or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}")
         details = {"progress": progress, "total": total, "message": message}
         context.report(AgentToolResult(content=text, details=details))
@@ -46,99 +214,101 @@ def called(
         try:
             to_json(given)
         except (PydanticSerializationError, ValueError):
-            raise ToolError("The arguments cannot be written as JSON.") from None
-        calling = client.call_tool(tool.original, given, read_timeout_seconds=seconds, progress_callback=tell)
+            raise ToolError("The arguments are not JSON-serializable.") from None
+        calling = client.call_tool(
+            tool.original, given, read_timeout_seconds=seconds, progress_callback=report_progress
+        )
         try:
-            return read_result(await _unless(context.signal, calling))
+            return read_result(await _wait_unless_stopped(context.signal, calling))
         except MCPError as error:
-            if (words := words_for_a_model(error)) is not None:
-                raise ToolError(words) from error
+            if (text := tool_error_text(error)) is not None:
+                raise ToolError(text) from error
             raise
 
     return call
 
 
-async def _unless(signal: Signal, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result, unless the signal comes first."""
+async def _wait_unless_stopped(signal: Signal, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result, or raise ToolError if the signal is set first."""
     working = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(signal.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise ToolError("The call was given up.")
+            raise ToolError("The call was cancelled.")
         return working.result()
     finally:
         waiting.cancel()
         if not working.done():
-            working.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else will ask
+            working.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieve the exception
             working.cancel()
-            # Until the server has been told. A server in this process may take its time to notice.
+            # Wait until the server is notified; a server in this process can be slow.
             await asyncio.wait({working}, timeout=1.0)
 
 
-_LONGEST = 64
-_NOT_TAKEN = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME = 64
+_INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def names_for(originals: Iterable[str], prefix: str = "") -> dict[str, str]:
-    """For each original name the one that a model sees. A name that fits stays as it is, unless two would be alike."""
-    wanted = {original: prefix + original for original in originals}
-    fitted = {original: _fitted(name) for original, name in wanted.items()}
+def assign_names(originals: Iterable[str], prefix: str = "") -> dict[str, str]:
+    """Map original names to names that all vendors accept. Valid names stay unless two would be equal."""
+    prefixed = {original: prefix + original for original in originals}
+    fitted = {original: _fit_name(name) for original, name in prefixed.items()}
     shared = Counter(fitted.values())
-    settled = {
+    final = {
         original
         for original, name in fitted.items()
-        if name == wanted[original] or (shared[name] == 1 and len(wanted[original]) <= _LONGEST)
+        if name == prefixed[original] or (shared[name] == 1 and len(prefixed[original]) <= _MAX_NAME)
     }
-    taken = {fitted[original] for original in settled}
-    for original in sorted(wanted.keys() - settled):
-        fitted[original] = _told_apart(fitted[original], wanted[original], taken)
+    taken = {fitted[original] for original in final}
+    for original in sorted(prefixed.keys() - final):
+        fitted[original] = _disambiguate(fitted[original], prefixed[original], taken)
         taken.add(fitted[original])
     return fitted
 
 
-def _fitted(name: str) -> str:
-    name = _NOT_TAKEN.sub("_", name)
+def _fit_name(name: str) -> str:
+    name = _INVALID_CHARACTERS.sub("_", name)
     if not name[:1].isalpha() and not name.startswith("_"):
         name = f"_{name}"
-    return name[:_LONGEST]
+    return name[:_MAX_NAME]
 
 
-def _told_apart(name: str, wanted: str, taken: set[str]) -> str:
-    """The name with a few digits that depend on the original alone; with more of them if that is taken, too."""
-    digest = hashlib.sha256(wanted.encode("utf-8", "surrogatepass")).hexdigest()
-    for digits in range(8, _LONGEST - 1, 8):
-        made = f"{name[: _LONGEST - digits - 1]}_{digest[:digits]}"
+def _disambiguate(name: str, original: str, taken: set[str]) -> str:
+    """Append digits of the original name's hash; more digits if the result is taken."""
+    digest = hashlib.sha256(original.encode("utf-8", "surrogatepass")).hexdigest()
+    for digits in range(8, _MAX_NAME - 1, 8):
+        made = f"{name[: _MAX_NAME - digits - 1]}_{digest[:digits]}"
         if made not in taken:
             return made
     raise AssertionError("two different names have the same SHA-256")
 
 
 RISK = "agent-llm-router/risk"
-"""The key of `_meta` under which our servers name a risk that MCP has no hint for."""
+"""Key of `_meta` for the risk `exec`, for which MCP has no hint."""
 
 
-class Judged(NamedTuple):
+class ToolClassification(NamedTuple):
     risk: Risk
     idempotent: bool
 
 
-def judged(tool: mcp_types.Tool, trusted: bool) -> Judged:
-    """The risk of a server's tool, and whether it may run twice."""
+def classify_tool(tool: mcp_types.Tool, trusted: bool) -> ToolClassification:
+    """Determine the risk of a tool, and whether it is idempotent."""
     hints = tool.annotations
     if (tool.meta or {}).get(RISK) == "exec":
-        return Judged("exec", False)
+        return ToolClassification("exec", False)
     if hints is None:
-        return Judged("write", False)
+        return ToolClassification("write", False)
     harmless = trusted and hints.read_only_hint is True
     idempotent = harmless or (trusted and hints.idempotent_hint is True)
     if hints.open_world_hint is True and (harmless or hints.destructive_hint is not True):
-        return Judged("network", idempotent)
-    return Judged("read" if harmless else "write", idempotent)
+        return ToolClassification("network", idempotent)
+    return ToolClassification("read" if harmless else "write", idempotent)
 
 
-def annotations_of(tool: Tool) -> dict[str, Any]:
-    """One of our tools, in MCP's words."""
+def make_annotations(tool: Tool) -> dict[str, Any]:
+    """Describe a tool by MCP annotations."""
     return {
         "read_only_hint": tool.risk == "read",
         "destructive_hint": tool.risk in ("write", "exec"),
@@ -149,25 +319,25 @@ def annotations_of(tool: Tool) -> dict[str, Any]:
 
 @dataclass
 class MCPTool(Tool):
-    """A tool that runs at a server."""
+    """A tool of an MCP server."""
 
     original: str = ""
-    """What the server calls it."""
+    """The server's name of the tool."""
     title: str | None = None
-    """What people may call it, says the server."""
+    """The server's display title."""
     output_schema: Mapping[str, Any] | None = None
-    """JSON schema of the structured content, where the server promises some; the content is checked against it."""
+    """JSON schema of the structured content, which is validated against it."""
     server: MCPServer | None = field(default=None, repr=False, compare=False)
     definition: mcp_types.Tool | None = field(default=None, repr=False, compare=False)
 
     @override
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As far as the server's schema allows: a broken one, or one that leads elsewhere, is left to the server."""
+        """Validate the arguments; a schema that is invalid or has external references is left to the server."""
         try:
             checked: dict[str, Any] = super().check(arguments)
         except ArgumentsError:
             raise
-        except Exception:  # whatever a validator makes of what is no schema, or of one that it would have to fetch
+        except Exception:  # an invalid schema, or one with external references
             checked = thaw(dict(arguments))
         return checked
 
@@ -178,29 +348,29 @@ class MCPTool(Tool):
         return await self.server.acall_tool(self, arguments, context, min(limits, default=None))
 
 
-def chosen_tools(
-    server: MCPServer, offered: Sequence[mcp_types.Tool], before: Sequence[MCPTool], settings: ServerSettings
+def select_tools(
+    server: MCPServer, server_tools: Sequence[mcp_types.Tool], before: Sequence[MCPTool], settings: ServerSettings
 ) -> list[MCPTool]:
-    """Those that are wanted. A tool that has not changed is the same object as before."""
+    """Select and convert tools. Unchanged tools keep their objects."""
     only = settings.get("only")
-    wanted = None if only is None else set(only)
-    unwanted = set(settings.get("without", ()))
-    names = names_for((tool.name for tool in offered), settings.get("prefix", ""))
+    included = None if only is None else set(only)
+    excluded = set(settings.get("without", ()))
+    names = assign_names((tool.name for tool in server_tools), settings.get("prefix", ""))
     known = {tool.original: tool for tool in before}
     chosen: list[MCPTool] = []
-    for tool in offered:
-        if tool.name in unwanted or (wanted is not None and tool.name not in wanted):
+    for tool in server_tools:
+        if tool.name in excluded or (included is not None and tool.name not in included):
             continue
         old = known.get(tool.name)
         if old is not None and old.name == names[tool.name] and old.definition == tool:
             chosen.append(old)
         else:
-            chosen.append(_made(server, tool, names[tool.name], settings))
+            chosen.append(_create_tool(server, tool, names[tool.name], settings))
     return chosen
 
 
-def _made(server: MCPServer, tool: mcp_types.Tool, name: str, settings: ServerSettings) -> MCPTool:
-    risk, idempotent = judged(tool, settings.get("trust", False))
+def _create_tool(server: MCPServer, tool: mcp_types.Tool, name: str, settings: ServerSettings) -> MCPTool:
+    risk, idempotent = classify_tool(tool, settings.get("trust", False))
     made = MCPTool(
         name=name,
         description=tool.description or tool.title or "",
@@ -215,11 +385,11 @@ def _made(server: MCPServer, tool: mcp_types.Tool, name: str, settings: ServerSe
         definition=tool,
     )
     try:
-        made.spec  # noqa: B018  # made now, so that a description that cannot be sent is found now
+        made.spec  # noqa: B018  # computed early, to report an invalid description
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"The server's tool {tool.name!r} cannot be offered: {error}",
+            f"The server's tool {tool.name!r} cannot be server_tools: {error}",
             field="tools",
-            fix=f"Leave it out: without=[{tool.name!r}].",
+            fix=f"Exclude it: without=[{tool.name!r}].",
         ) from error
     return made

@@ -34,7 +34,7 @@ def act(do: str) -> dict[str, Any] | None:
             return {"content": [{"type": "text", "text": str(made.pid)}]}
         case ["long", size]:
             return {"content": [{"type": "text", "text": "x" * int(size)}]}
-        case ["babble"]:
+        case ["invalid_line"]:
             sys.stdout.write("Loading…\n{not json}\n\n")
             return {"content": [{"type": "text", "text": "babbled"}]}
         case ["nonsense"]:

@@ -20,8 +20,8 @@ from mcp.server import Server
 
 from agent import errors
 from agent.mcp import MCPServer
-from agent.mcp.errors import Notes
-from agent.mcp.session import Session
+from agent.mcp.errors import ConnectionLog
+from agent.mcp.session import MCPSession
 from tests.mcp_.conftest import HERE, until
 from tests.mcp_.test_stdio import PLAIN, act, alive, plain
 
@@ -30,8 +30,8 @@ import os, sys, threading
 sys.path.insert(0, {str(HERE)!r})
 import official_server
 from agent.mcp import MCPServer
-from agent.mcp.errors import Notes
-from agent.mcp.session import Session
+from agent.mcp.errors import ConnectionLog
+from agent.mcp.session import MCPSession
 
 def pid():
     return server.call("act", {{"do": "pid"}}).text
@@ -105,7 +105,7 @@ def server_that(handle: Callable[[Any, Any], Awaitable[mcp_types.CallToolResult]
 def test_a_server_in_this_process_that_blocks_its_loop_does_not_block_its_callers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agent.mcp.client._SLACK", 0.1)
+    monkeypatch.setattr("agent.mcp.client._GRACE_PERIOD", 0.1)
 
     async def block(context: Any, params: Any) -> mcp_types.CallToolResult:
         time.sleep(0.4)
@@ -147,7 +147,7 @@ def test_a_server_that_nobody_holds_any_more_is_ended() -> None:
 
 def test_a_session_that_is_stopped_at_once_ends_at_once() -> None:
     for _ in range(20):
-        session = Session(lambda notes, on_end: Server("never used"), Notes("never used"), 30.0, "auto")
+        session = MCPSession(lambda log, on_end: Server("never used"), ConnectionLog("never used"), 30.0, "auto")
         session.stop("on second thoughts")
         session.ended.result(2.0)
         session.join()

@@ -57,7 +57,7 @@ def said(message: Any, text: str) -> Answer:
     ("answer", "kind", "says"),
     [
         (Answer(status=401), errors.AuthenticationError, "headers= or auth="),
-        (Answer(status=403, pieces=[b"you sent Bearer top-secret"]), errors.AuthenticationError, "refuses us"),
+        (Answer(status=403, pieces=[b"you sent Bearer top-secret"]), errors.AuthenticationError, "denied access"),
         (Answer(status=404, pieces=[b"<html>"]), errors.ConfigurationError, "usually listen at /mcp"),
         (Answer(status=405), errors.ConfigurationError, "no MCP server"),
         (Answer(status=500), errors.ConnectionError, "HTTP 500 while connecting"),
@@ -184,7 +184,7 @@ def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None:
         ("npx some-server", {}, "url", "MCPServer.stdio"),
         ("ftp://example.com", {}, "url", "http or https"),
         ("http://example.com/mcp", {"Authorization": "Bearer k"}, "url", "allow_insecure"),
-        ("https://example.com/mcp", {"X-Key": "a\r\nEvil: 1"}, "headers", "'X-Key' holds a character"),
+        ("https://example.com/mcp", {"X-Key": "a\r\nEvil: 1"}, "headers", "'X-Key' contains a control character"),
     ],
 )
 def test_an_address_that_cannot_be_right_is_refused_at_once(

@@ -13,8 +13,8 @@ import pytest
 
 from agent import errors
 from agent.mcp import MCPServer
-from agent.mcp.errors import Notes
-from agent.mcp.tools import RISK, MCPTool, judged, names_for
+from agent.mcp.errors import ConnectionLog
+from agent.mcp.tools import RISK, MCPTool, assign_names, classify_tool
 from agent.testing import Answer, LoopbackServer
 from agent.tools import ArgumentsError
 from tests.mcp_.conftest import HERE
@@ -37,11 +37,11 @@ FITS = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
     ],
 )
 def test_a_name_is_changed_as_little_as_possible(original: str, name: str) -> None:
-    assert names_for([original]) == {original: name}
+    assert assign_names([original]) == {original: name}
 
 
 def test_a_name_that_fits_stays_and_its_double_is_told_apart() -> None:
-    names = names_for(["a_b", "a.b", "a:b"])
+    names = assign_names(["a_b", "a.b", "a:b"])
     assert names["a_b"] == "a_b"
     assert len(set(names.values())) == 3
 
@@ -49,15 +49,15 @@ def test_a_name_that_fits_stays_and_its_double_is_told_apart() -> None:
 def test_names_do_not_depend_on_the_order_and_always_fit(rng: random.Random) -> None:
     for _ in range(200):
         originals = list({"".join(rng.choices("ab._/ü9", k=rng.randint(0, 70))) for _ in range(rng.randint(1, 30))})
-        names = names_for(originals, "p.")
+        names = assign_names(originals, "p.")
         assert len(set(names.values())) == len(originals)
         assert all(FITS.fullmatch(name) for name in names.values())
         rng.shuffle(originals)
-        assert names_for(originals, "p.") == names
+        assert assign_names(originals, "p.") == names
 
 
 def test_a_long_name_is_cut_and_two_that_are_alike_so_far_are_told_apart() -> None:
-    names = names_for(["x" * 70, "x" * 71, "x" * 64])
+    names = assign_names(["x" * 70, "x" * 71, "x" * 64])
     assert names["x" * 64] == "x" * 64
     assert len(set(names.values())) == 3
 
@@ -84,13 +84,13 @@ def tool_with(**hints: Any) -> mcp_types.Tool:
 def test_a_hint_that_reassures_is_believed_only_from_the_trusted(
     hints: dict[str, bool], trusted: Any, untrusted: Any
 ) -> None:
-    assert judged(tool_with(**hints), trusted=True) == trusted
-    assert judged(tool_with(**hints), trusted=False) == untrusted
+    assert classify_tool(tool_with(**hints), trusted=True) == trusted
+    assert classify_tool(tool_with(**hints), trusted=False) == untrusted
 
 
 def test_a_server_that_says_it_runs_code_is_believed() -> None:
     tool = mcp_types.Tool(name="t", input_schema={"type": "object"}, _meta={RISK: "exec"})
-    assert judged(tool, trusted=False).risk == "exec"
+    assert classify_tool(tool, trusted=False).risk == "exec"
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ def test_a_schema_that_refers_to_itself_is_used() -> None:
 
 
 def test_last_words_are_bounded() -> None:
-    notes = Notes("server")
+    notes = ConnectionLog("server")
     for number in range(10_000):
-        notes.hear_stderr(f"line {number}\n".encode())
-    assert notes.epitaph() == "it last said: line 9999"
-    assert len(notes.last_words) <= 2_000
+        notes.add_stderr(f"line {number}\n".encode())
+    assert notes.describe_end() == "its last message was: line 9999"
+    assert len(notes.stderr_tail) <= 2_000
 
 
 @pytest.mark.parametrize("settings", [{"timeout": 0}, {"connect_timeout": -1}, {"only": "add"}, {"without": "add"}])

@@ -21,7 +21,7 @@ from mcp import Client, MCPError, StdioServerParameters
 
 from agent import errors
 from agent.mcp import MCPServer, as_mcp_server, serve, serve_http
-from agent.mcp.__main__ import found, main
+from agent.mcp.__main__ import import_tools, main
 from agent.tools import Tool, tool
 from tests.mcp_ import our_tools
 from tests.mcp_.conftest import HERE, until
@@ -146,7 +146,7 @@ def test_a_client_that_gives_up_cancels_the_tool(reach: str, mode: str, url: str
 
 
 def test_tools_that_run_code_are_shown_only_if_that_is_said() -> None:
-    assert serve(our_tools.TOOLS).left_out == ("shell",)
+    assert serve(our_tools.TOOLS).excluded == ("shell",)
     with pytest.raises(errors.ConfigurationError, match="allow_exec=True"):
         serve(our_tools.shell)
     with MCPServer.in_process(serve(our_tools.TOOLS, allow_exec=True), only=["shell"]) as server:
@@ -173,7 +173,7 @@ def test_risks_survive_the_way_to_a_client_that_trusts_us() -> None:
 def test_an_agent_is_a_tool_that_takes_a_task() -> None:
     with MCPServer.in_process(serve(our_tools.assistant)) as server:
         assert server.call("ask", {"task": "Who are you?"}).text == "I am the agent."
-    assert [tool.name for tool in found("tests.mcp_.our_tools:assistant")] == ["assistant"]
+    assert [tool.name for tool in import_tools("tests.mcp_.our_tools:assistant")] == ["assistant"]
 
 
 def test_too_many_calls_at_once_are_refused() -> None:
@@ -187,7 +187,7 @@ def test_too_many_calls_at_once_are_refused() -> None:
             first.cancel()
             return refused.text
 
-        assert "too many are running" in asyncio.run(use())
+        assert "Too many concurrent calls" in asyncio.run(use())
 
 
 def test_a_tool_is_run_again_as_often_as_it_says() -> None:
@@ -208,7 +208,7 @@ def test_a_tool_is_run_again_as_often_as_it_says() -> None:
     ("tools", "says"),
     [
         ([our_tools.add, our_tools.add, tool(our_tools.plain, name="add")], "same name: add"),
-        ([Tool("idea", "Only described.")], "description only"),
+        ([Tool("idea", "Only described.")], "has no function to run"),
         ([3], "cannot be made of int"),
     ],
 )
@@ -222,9 +222,9 @@ def test_what_cannot_be_served_is_refused(tools: Any, says: str) -> None:
 
 def test_only_this_machine_is_served_unless_told_otherwise() -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.com"):
-        with pytest.raises(errors.ConfigurationError, match="Whoever reaches"):
+        with pytest.raises(errors.ConfigurationError, match="Any machine that reaches"):
             serve_http(our_tools.add, host)
-    with pytest.raises(errors.ConfigurationError, match="too short"):
+    with pytest.raises(errors.ConfigurationError, match="shorter than 16"):
         serve_http(our_tools.add, token="short")
     with serve_http(our_tools.add, "0.0.0.0", token="t" * 20) as listener:
         assert httpx2.post(f"http://127.0.0.1:{listener.port}/mcp").status_code == 401
@@ -302,6 +302,6 @@ def test_the_program_ends_when_it_is_interrupted() -> None:
         answer = process.stdout.readline()
         process.send_signal(signal.SIGINT)
         process.wait(3)
-        assert process.stderr.read() == "Not shown, because they run code: shell. See --allow-exec.\n"
+        assert process.stderr.read() == "Excluded, because they execute code: shell. See --allow-exec.\n"
         assert json.loads(answer)["result"]["serverInfo"]["name"] == "agent"
         assert process.returncode == 0

@@ -1,4 +1,4 @@
-"""Servers as child processes that lie, babble, hang and die."""
+"""Servers as child processes that lie, invalid_line, hang and die."""
 
 from __future__ import annotations
 
@@ -53,14 +53,19 @@ def test_the_server_that_the_sdk_ships_has_no_tools_and_is_no_problem() -> None:
     ("make", "kind", "says", "seconds"),
     [
         (lambda: MCPServer.stdio("no-such-command"), errors.ConfigurationError, "No such file.*full path", 1),
-        (lambda: MCPServer.stdio("true", cwd="/no/such/place"), errors.ConfigurationError, "no directory", 1),
+        (
+            lambda: MCPServer.stdio("true", cwd="/no/such/place"),
+            errors.ConfigurationError,
+            "directory does not exist",
+            1,
+        ),
         (lambda: MCPServer.stdio("a\0b"), errors.ConfigurationError, "cannot be started", 1),
-        (lambda: plain("gone"), errors.ConnectionError, "status 2; it last said: no such module: weather", 2),
-        (lambda: plain("babbling"), errors.ConnectionError, "no messages.*not what you expect", 2),
+        (lambda: plain("gone"), errors.ConnectionError, "status 2; its last message was: no such module: weather", 2),
+        (lambda: plain("babbling"), errors.ConnectionError, "not messages.*not what you expect", 2),
         (lambda: plain("mute", connect_timeout=0.2), errors.TimeoutError, r"within 0\.2 s while connecting", 1),
-        (lambda: plain("endless"), errors.ProtocolError, "list of tools does not end", 5),
+        (lambda: plain("endless"), errors.ProtocolError, "list of tools is endless", 5),
     ],
-    ids=["no command", "no directory", "a NUL", "ends at once", "babbles", "never answers", "endless list"],
+    ids=["no command", "directory does not exist", "a NUL", "ends at once", "babbles", "never answers", "endless list"],
 )
 def test_a_server_that_cannot_be_used_is_a_typed_error_in_time(
     make: Callable[[], MCPServer], kind: type[errors.AgentError], says: str, seconds: float, asynchronous: bool
@@ -94,7 +99,7 @@ def test_a_child_sees_none_of_our_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_that_dies_is_an_error_with_its_last_words_and_the_next_call_starts_it_again() -> None:
     with plain(env={"TOKEN": "hunter2-hunter2"}) as server:
         before = act(server, "pid")
-        with pytest.raises(errors.ConnectionError, match="status 3; it last said: the disk is full; token was"):
+        with pytest.raises(errors.ConnectionError, match="status 3; its last message was: the disk is full; token was"):
             act(server, "die")
         assert act(server, "pid") != before
 
@@ -158,12 +163,12 @@ def test_whoever_has_heard_of_a_failure_is_never_told_it_again_by_the_next_call(
             with pytest.raises(errors.AgentError):
                 act(server, "pid")
             assert server._session is not None
-            assert server._session.over
+            assert server._session.is_over
 
 
 def test_output_that_is_no_message_is_skipped() -> None:
     with plain() as server:
-        assert act(server, "babble") == "babbled"
+        assert act(server, "invalid_line") == "babbled"
 
 
 def test_a_message_beyond_the_limit_ends_the_connection_and_the_next_call_makes_another() -> None:
@@ -174,7 +179,7 @@ def test_a_message_beyond_the_limit_ends_the_connection_and_the_next_call_makes_
         assert act(server, "here") == "here"
 
 
-@pytest.mark.parametrize(("do", "says"), [("nonsense", "not what MCP promises"), ("garbled", "not base64")])
+@pytest.mark.parametrize(("do", "says"), [("nonsense", "violates the protocol"), ("garbled", "not base64")])
 def test_an_answer_against_the_protocol_is_an_error_of_that_call_alone(do: str, says: str) -> None:
     with plain() as server:
         with pytest.raises(errors.ProtocolError, match=says):
@@ -184,7 +189,7 @@ def test_an_answer_against_the_protocol_is_an_error_of_that_call_alone(do: str, 
 
 def test_an_answer_that_cannot_be_read_is_not_waited_for() -> None:
     with plain() as server:
-        with pytest.raises(ToolError, match="cannot be read"):
+        with pytest.raises(ToolError, match="not a valid message"):
             act(server, "half a character")
         assert act(server, "here") == "here"
 
@@ -244,7 +249,7 @@ def test_a_server_is_used_while_it_is_open_and_may_be_opened_again() -> None:
     for _ in range(2):
         with server:
             assert act(server, "here") == "here"
-            with pytest.raises(errors.ConfigurationError, match="open already"):
+            with pytest.raises(errors.ConfigurationError, match="already open"):
                 server.open()
     assert repr(server).endswith(" plain_server.py', closed)")
 
