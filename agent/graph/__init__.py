@@ -1,4 +1,4 @@
-"""Conversations as graphs: immutable, branching, merging; drawn, saved, compared.
+"""Immutable conversation graphs: branch, merge, compare, draw and save.
 
 ```python
 from agent.graph import DAG
@@ -6,8 +6,7 @@ from agent.graph import DAG
 dag = DAG().system("Be brief.").user("What is the capital of France?").assistant("Paris.")
 print(dag)
 ```
-
-The graph holds what was said and done. It asks nobody and runs nothing.
+```
 """
 
 from __future__ import annotations

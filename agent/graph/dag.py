@@ -1,8 +1,4 @@
-"""DAG: a conversation as a value. Every method returns a new one; all of them share their history.
-
-The graph never runs a tool and never asks a model. It records what was said and done, in branches that may part and
-join, and gives it back as messages.
-"""
+"""The conversation graph. Methods return a new graph that shares its history; nothing here calls models or tools."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ from ..types import (
     ToolSpec,
     Usage,
 )
-from .drawing import drawn, mermaid
+from .diagrams import draw_mermaid, draw_text
 from .files import decode_document, encode_document, load, save
 from .node import Node, causal_order, collect_messages, collect_system_prompt, collect_tools
 from .viewer import html_page
@@ -39,7 +35,7 @@ from .viewer import html_page
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What two conversations have in common and what not, each in causal order."""
+    """Difference of two conversations, in causal order."""
 
     only_first: Sequence[Node]
     only_second: Sequence[Node]
@@ -47,7 +43,7 @@ class Difference:
 
 
 def difference(first: Sequence[Node], second: Sequence[Node]) -> Difference:
-    """By id: nodes that were loaded twice, or made from the same content, are the same."""
+    """Compare by node id, so that loaded copies and content-addressed nodes are equal."""
     mine, theirs = causal_order(first), causal_order(second)
     known_to_me, known_to_them = {node.id for node in mine}, {node.id for node in theirs}
     return Difference(
@@ -58,10 +54,9 @@ def difference(first: Sequence[Node], second: Sequence[Node]) -> Difference:
 
 
 def common_ancestor(first: Sequence[Node], second: Sequence[Node]) -> Node | None:
-    """The latest node that both have seen: the one with the longest way to a beginning.
+    """Return the common ancestor with the longest history.
 
-    Where branches joined before, there may be several that are no ancestors of each other; the deepest is taken, and of
-    those that are equally deep the one that the first conversation saw last.
+    After merges there can be several; among equally deep ones, the last in the first conversation's order wins.
     """
     theirs = {node.id for node in causal_order(second)}
     depth: dict[str, int] = {}
@@ -73,13 +68,13 @@ def common_ancestor(first: Sequence[Node], second: Sequence[Node]) -> Node | Non
     return best
 
 
-def rebase_heads(heads: Sequence[Node], onto: Sequence[Node], *, addressed: bool) -> tuple[Node, ...]:
-    """Copies of what `onto` has not seen, behind it."""
+def rebase_heads(heads: Sequence[Node], onto: Sequence[Node], *, content_ids: bool) -> tuple[Node, ...]:
+    """Copy the nodes that `onto` lacks, as successors of it."""
     moved = difference(heads, onto).only_first
     if not moved:
         return tuple(onto)
     copies: dict[str, Node] = {}
-    make = Node.addressed if addressed else Node.with_parents
+    make = Node.with_content_id if content_ids else Node.with_parents
     for node in moved:
         kept = [copies[parent.id] for parent in node.parents if parent.id in copies]
         foreign = len(kept) < len(node.parents) or not node.parents
@@ -93,7 +88,7 @@ Content = str | ContentPart | Sequence[ContentPart | Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DAG:
-    """A conversation, as seen from its heads. What is added follows all of them.
+    """A conversation graph, as seen from its heads. Added nodes follow all heads.
 
     ```python
     from agent.graph import DAG
@@ -102,31 +97,31 @@ class DAG:
     kind = dag.assistant("Hello!")
     curt = dag.assistant("What?")
     assert [message.text for message in kind.to_messages()] == ["Hi", "Hello!"]
-    print(DAG.merged(kind, curt).user("Which one was better?"))
+    print(DAG.merge(kind, curt).user("Which one was better?"))
     ```
 
     Args:
         heads: The latest nodes.
-        addressed: Whether ids of new nodes follow from their content. Then the same conversation has the same ids.
-        extra: Fields of a saved graph that this version does not know.
+        content_ids: Derive the ids of new nodes from their content, so that equal conversations have equal ids.
+        extra: Unknown fields of a saved graph, kept for saving.
     """
 
     heads: tuple[Node, ...] = ()
-    addressed: bool = False
+    content_ids: bool = False
     extra: Mapping[str, Any] = FrozenDict()
 
-    # Growing
+    # Building
 
     def add(self, data: NodeData, **metadata: Any) -> DAG:
-        """Add a node behind all heads."""
-        make = Node.addressed if self.addressed else Node.with_parents
+        """Add a node after all heads."""
+        make = Node.with_content_id if self.content_ids else Node.with_parents
         return self._at(make(self.heads, data, **metadata))
 
     def system(self, content: str) -> DAG:
         return self.add(SystemPrompt(content=content))
 
     def tools(self, *tools: Any) -> DAG:
-        """Offer tools from here on: specs, tools, dicts, or lists of them."""
+        """Add tools for all later nodes: specs, tools, dicts, or lists of them."""
         flat = [one for given in tools for one in (given if isinstance(given, list | tuple) else (given,))]
         read = AgentRequest(input="", tools=[getattr(one, "spec", one) for one in flat]).tools
         return self.add(ToolDefinitions(tools=[tool for tool in read if isinstance(tool, ToolSpec)]))
@@ -135,87 +130,81 @@ class DAG:
         return self.add(_message(Role.USER, content), **metadata)
 
     def assistant(self, content: Content | AgentResponse, **metadata: Any) -> DAG:
-        """What a model said. Of a response, its usage, cost and time are kept with it."""
+        """Add an assistant message. A response also stores its usage, cost and latency."""
         if isinstance(content, AgentResponse):
             return self.add(content.message, **{**response_metadata(content), **metadata})
         return self.add(_message(Role.ASSISTANT, content), **metadata)
 
     def tool_result(self, *results: ToolResult | Mapping[str, Any]) -> DAG:
-        """What tools returned, in one message."""
+        """Add a message with tool results."""
         read = [one if isinstance(one, ToolResult) else ToolResult.from_dict(one) for one in results]
         return self.add(Message(Role.TOOL, read))
 
     def tool_execution(self, *executions: ToolExecution) -> DAG:
-        """Tools that ran beside each other: drawn as branches, never sent. What is added next joins them."""
+        """Add parallel tool executions as branches; they are draw_text, but never sent. The next node joins them."""
         if not executions:
             return self
-        make = Node.addressed if self.addressed else Node.with_parents
+        make = Node.with_content_id if self.content_ids else Node.with_parents
         return replace(self, heads=tuple(make(self.heads, execution) for execution in executions))
 
     def stop(self, reason: str, usage: Usage | Mapping[str, Any] | None = None) -> DAG:
-        """Say why the conversation ended here. Drawn, never sent."""
+        """Add the reason why the conversation ended. Drawn, never sent."""
         return self.add(StopReason(reason=reason, usage=usage if usage is not None else {}))
 
     def messages(self, messages: Iterable[Message]) -> DAG:
-        """Add several messages, one behind the other."""
+        """Add messages in sequence."""
         dag = self
         for message in messages:
             dag = dag.add(message)
         return dag
 
-    # Places
+    # Navigation
 
     @property
     def head(self) -> Node:
-        """The latest node; of several, the first."""
+        """The current node: the first head."""
         if not self.heads:
-            raise ConfigurationError("The graph is empty.", field="head", fix="Add something: DAG().user(…).")
+            raise ConfigurationError("The graph is empty.", field="head", fix="Add a node first: DAG().user(…).")
         return self.heads[0]
 
     def at(self, node: Node | str) -> DAG:
-        """The conversation as it was when that node was the latest: time travel, or the start of a branch."""
+        """Return the conversation up to a node, for time travel or to start a branch."""
         return self._at(self.node(node) if isinstance(node, str) else node)
 
     def back(self, steps: int = 1) -> DAG:
-        """Some nodes earlier. Where branches joined, all of them are heads again."""
+        """Go back by a number of nodes; before a merge, all its parents are heads again."""
         heads = self.heads
         for _ in range(steps):
             heads = tuple(dict.fromkeys(parent for head in heads for parent in head.parents))
         return replace(self, heads=heads)
 
     def branches(self) -> list[DAG]:
-        """One graph for each head."""
+        """Return one graph per head."""
         return [self._at(head) for head in self.heads]
 
-    @classmethod
-    def merged(cls, *dags: DAG) -> DAG:
-        """Several conversations as one with all their heads. What is added next follows all of them."""
-        heads = dict.fromkeys(head for dag in dags for head in dag.heads)
-        first = dags[0] if dags else cls()
-        return replace(first, heads=tuple(heads))
-
     def merge(self, *others: DAG) -> DAG:
-        """This conversation and others as one."""
-        return DAG.merged(self, *others)
+        """Merge conversations: the result has all heads, and the next node follows all of them."""
+        heads = dict.fromkeys(head for dag in (self, *others) for head in dag.heads)
+        return replace(self, heads=tuple(heads))
 
     def _at(self, node: Node) -> DAG:
-        return DAG((node,), self.addressed, self.extra)
+        return DAG((node,), self.content_ids, self.extra)
 
     # Reading
 
     def nodes(self) -> list[Node]:
-        """All nodes: parents before children, each once."""
+        """Return all nodes once, parents before children."""
         return causal_order(self.heads)
 
     def node(self, id: str) -> Node:
-        """The node with that id."""
+        """Return the node with this id."""
         found = next((node for node in self.nodes() if node.id == id), None)
         if found is None:
-            raise ConfigurationError(f"There is no node {id!r} here.", field="id", fix="Use an id of this graph.")
+            raise ConfigurationError(f"Node {id!r} is not in this graph.", field="id", fix="Use an id of this graph.")
         return found
 
     def children(self) -> dict[str, list[Node]]:
-        """By a node's id, the nodes that follow it, as far as the heads have seen them."""
+        """Return the children of each node that has any, by node id."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes():
             for parent in node.parents:
@@ -223,26 +212,26 @@ class DAG:
         return found
 
     def to_messages(self) -> list[Message]:
-        """The conversation as a vendor can take it, whatever was merged: each call with its result, once."""
+        """Return valid messages for a request: linear, with one result per tool call."""
         return collect_messages(self.nodes())
 
     def to_request(self) -> AgentRequest:
-        """The conversation as a request: its instructions, its tools, its messages."""
+        """Return a request with the system prompt, tools and messages."""
         nodes = self.nodes()
         return AgentRequest(
             messages=collect_messages(nodes), system=collect_system_prompt(nodes) or None, tools=collect_tools(nodes)
         )
 
     def get_system_prompt(self) -> str:
-        """The instructions, each once."""
+        """Return all system prompts, without duplicates."""
         return collect_system_prompt(self.nodes())
 
     def get_tools(self) -> list[dict[str, Any]]:
-        """The tools that are offered. A later definition replaces an earlier one of the same name."""
+        """Return the current tools; a later definition replaces an earlier one of the same name."""
         return [tool.to_dict() for tool in collect_tools(self.nodes())]
 
     def usage(self, since: Node | None = None) -> Usage:
-        """What the model used on the way here, or behind a node of it. What branches share counts once."""
+        """Return the token usage, optionally after a node. Nodes shared by branches count once."""
         total = Usage()
         for node in self._since(since):
             if isinstance(node.data, Message) and node.data.usage is not None:
@@ -250,7 +239,7 @@ class DAG:
         return total
 
     def cost(self, since: Node | None = None) -> float:
-        """What that cost, in dollars, as far as it is known."""
+        """Return the known cost in US dollars, optionally after a node."""
         return sum(float(node.metadata.get("cost") or 0.0) for node in self._since(since))
 
     def _since(self, start: Node | None) -> list[Node]:
@@ -272,55 +261,55 @@ class DAG:
     def __repr__(self) -> str:
         return f"DAG({', '.join(head.id for head in self.heads)})"
 
-    # Two graphs
+    # Comparison
 
     def diff(self, other: DAG) -> Difference:
-        """What only this one holds, what only the other, and what both."""
+        """Return the nodes of only this graph, only the other, and both."""
         return difference(self.heads, other.heads)
 
     def common_ancestor(self, other: DAG) -> Node | None:
-        """The latest node that both have seen, if they have any in common."""
+        """Return the latest common node, if any."""
         return common_ancestor(self.heads, other.heads)
 
     def rebase(self, onto: DAG) -> DAG:
-        """What this one has and the other has not, again, behind the other. Nodes of either stay as they are."""
-        return replace(self, heads=rebase_heads(self.heads, onto.heads, addressed=self.addressed))
+        """Copy the nodes that `onto` lacks to the end of it. Existing nodes are not changed."""
+        return replace(self, heads=rebase_heads(self.heads, onto.heads, content_ids=self.content_ids))
 
-    # Pictures and files
+    # Output and files
 
     @override
     def __str__(self) -> str:
-        """A drawing for a terminal."""
-        return drawn(self.heads)
+        """Draw the graph as text."""
+        return draw_text(self.heads)
 
     def mermaid(self) -> str:
-        """A drawing in Mermaid's language."""
-        return mermaid(self.heads)
+        """Draw the graph as a Mermaid diagram."""
+        return draw_mermaid(self.heads)
 
     def html(self, *, title: str = "Conversation") -> str:
-        """A page that shows the graph: self-contained, without network."""
+        """Return a self-contained HTML page that shows the graph."""
         return html_page(self.to_dict(), title=title)
 
     def save_html(self, path: str | os.PathLike[str], *, title: str = "Conversation") -> None:
-        """Write that page to a file."""
+        """Write the HTML page to a file."""
         replace_file(path, [self.html(title=title).encode()])
 
     def to_dict(self) -> dict[str, Any]:
-        """The graph as plain JSON data."""
+        """Return the graph as plain JSON data."""
         return encode_document(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DAG:
-        """Reads what `to_dict` wrote, also in older versions."""
+        """Restore a graph from `to_dict` output, including older versions."""
         return cls(*decode_document(data))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph to a file, whole or not at all."""
+        """Save the graph to a file, atomically."""
         save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DAG:
-        """Read a graph that was saved."""
+        """Load a saved graph."""
         return cls(*load(path))
 
 
@@ -329,7 +318,7 @@ def _message(role: Role, content: Any) -> Message:
 
 
 def response_metadata(response: AgentResponse) -> dict[str, Any]:
-    """What is worth keeping of a response beside its content."""
+    """Return the metadata of a response to store with its message."""
     facts = {
         "provider": response.provider,
         "model": response.model,
@@ -342,10 +331,7 @@ def response_metadata(response: AgentResponse) -> dict[str, Any]:
 
 
 def append_messages(dag: DAG, said: Sequence[Message], responses: Sequence[AgentResponse] = ()) -> DAG:
-    """The graph with these messages behind it. Each assistant's message gets the facts of its response.
-
-    Tools that ran are drawn beside each other, between the calls and their results.
-    """
+    """Append messages, with the metadata of their responses, and tool executions before their results."""
     answers = iter(responses)
     place = 0
     while place < len(said):
@@ -379,8 +365,8 @@ def _execution(result: ToolResult) -> ToolExecution:
 
 
 def keep_setup(dag: DAG) -> DAG:
-    """The same instructions and tools, and nothing said."""
-    kept = DAG(addressed=dag.addressed, extra=dag.extra)
+    """Return a graph with only the system prompts and tools."""
+    kept = DAG(content_ids=dag.content_ids, extra=dag.extra)
     for node in dag.nodes():
         if not isinstance(node.data, Message | ToolExecution) and node.data.type != "stop_reason":
             kept = kept.add(node.data)
@@ -388,7 +374,7 @@ def keep_setup(dag: DAG) -> DAG:
 
 
 def rewind_last_turn(dag: DAG) -> DAG | None:
-    """The graph as it was before somebody last said something; None if nobody has."""
+    """Return the graph before the last user message; None if there is none."""
     at = dag
     while at.heads:
         said = any(isinstance(head.data, Message) and _is_said(head.data) for head in at.heads)
@@ -399,5 +385,5 @@ def rewind_last_turn(dag: DAG) -> DAG | None:
 
 
 def _is_said(message: Message) -> bool:
-    """A person's words, not a tool's."""
+    """Whether a user, not a tool, wrote the message."""
     return message.role is Role.USER and not any(isinstance(part, ToolResult) for part in message.parts)

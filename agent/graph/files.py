@@ -1,7 +1,7 @@
-"""Graphs as files: one JSON document with a version, a node on each line.
+"""Graph files: one JSON document with a format version and one node per line.
 
-A document is written and read node by node, so that a large one never stands in memory as text. Fields that this
-version does not know are kept and written again; older versions are read; newer ones are refused, not guessed at.
+Files are written and read line by line, so a large graph is never in memory as text. Unknown fields are preserved;
+older versions are migrated, newer ones refused.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 FORMAT = "agent.graph"
 VERSION = 1
 _UNKNOWN = "unknown_fields"
-"""Where a node's metadata keeps what this version does not know: `node` and `data`."""
+"""Metadata key for unknown fields of a node and of its data."""
 _NODE_FIELDS = frozenset(("id", "parents", "timestamp", "metadata", "data"))
 _DOCUMENT_FIELDS = frozenset(("format", "version", "heads", "nodes", "addressed"))
 
 
 def encode_node(node: Node) -> dict[str, Any]:
-    """A node as plain JSON data."""
+    """Encode a node as plain JSON data."""
     metadata = dict(node.metadata)
     unknown: Mapping[str, Any] = metadata.pop(_UNKNOWN, {})
     row: dict[str, Any] = {
@@ -46,7 +46,7 @@ def encode_node(node: Node) -> dict[str, Any]:
 
 
 def decode_node(row: Mapping[str, Any], known: Mapping[str, Node]) -> Node:
-    """The node of a row, whose parents have been read before."""
+    """Decode a node whose parents are already decoded."""
     try:
         data = dict(row["data"])
         content = read_node_data(data)
@@ -54,9 +54,9 @@ def decode_node(row: Mapping[str, Any], known: Mapping[str, Node]) -> Node:
         metadata = _metadata(row, data, content)
         return Node(parents, content, str(row["id"]), float(row.get("timestamp") or 0.0), metadata)
     except KeyError as error:
-        raise _broken(f"the node {row.get('id')!r} lacks {error}, or comes before its parent") from None
+        raise _invalid(f"node {row.get('id')!r} lacks {error}, or precedes its parent") from None
     except (ValidationError, ValueError, TypeError) as error:
-        raise _broken(f"the node {row.get('id')!r} cannot be read: {str(error).splitlines()[0]}") from None
+        raise _invalid(f"node {row.get('id')!r} is invalid: {str(error).splitlines()[0]}") from None
 
 
 def _metadata(row: Mapping[str, Any], data: Mapping[str, Any], content: NodeData) -> Mapping[str, Any]:
@@ -91,55 +91,55 @@ def encode_document(dag: DAG) -> dict[str, Any]:
         **dag.extra,
         "format": FORMAT,
         "version": VERSION,
-        "addressed": dag.addressed,
+        "addressed": dag.content_ids,
         "heads": [head.id for head in dag.heads],
         "nodes": [encode_node(node) for node in dag.nodes()],
     }
 
 
 class Contents(NamedTuple):
-    """What a graph is made from."""
+    """Constructor arguments of a DAG."""
 
     heads: tuple[Node, ...]
-    addressed: bool
+    content_ids: bool
     extra: FrozenDict
 
 
 def decode_document(document: Mapping[str, Any]) -> Contents:
     head, rows = {key: value for key, value in document.items() if key != "nodes"}, document.get("nodes", ())
-    return _assembled(_migrated(head), rows)
+    return _link_nodes(_migrate(head), rows)
 
 
-def _migrated(head: dict[str, Any]) -> dict[str, Any]:
-    """What stands around the nodes, in the present version."""
+def _migrate(head: dict[str, Any]) -> dict[str, Any]:
+    """Migrate the fields around the nodes to the current version."""
     version = head.get("version", 0)
     if head.get("format", FORMAT) != FORMAT:
-        raise _broken(f"it is a {head['format']!r}")
+        raise _invalid(f"its format is {head['format']!r}")
     if not isinstance(version, int) or version > VERSION:
-        raise _broken(f"its version is {version!r}, and this program knows versions up to {VERSION}")
-    if version == 0:  # before there were versions: heads and nodes alone
+        raise _invalid(f"its version is {version!r}, but this package supports up to {VERSION}")
+    if version == 0:  # the first format had heads and nodes only
         head = {**head, "format": FORMAT, "version": VERSION}
     return head
 
 
-def _assembled(head: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> Contents:
+def _link_nodes(head: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> Contents:
     nodes: dict[str, Node] = {}
     for row in rows:
         node = decode_node(row, nodes)
         if node.id in nodes:
-            raise _broken(f"the id {node.id!r} is there twice")
+            raise _invalid(f"duplicate node id {node.id!r}")
         nodes[node.id] = node
     try:
         heads = tuple(nodes[id] for id in head.get("heads", ()))
     except KeyError as error:
-        raise _broken(f"the head {error} is not among its nodes") from None
+        raise _invalid(f"head {error} is not a node of the graph") from None
     extra = freeze({key: value for key, value in head.items() if key not in _DOCUMENT_FIELDS})
     return Contents(heads, bool(head.get("addressed", False)), extra)
 
 
-def _broken(what: str) -> ConfigurationError:
+def _invalid(what: str) -> ConfigurationError:
     return ConfigurationError(
-        f"The graph cannot be read: {what}.", field="graph", fix="Check where it comes from, or update this package."
+        f"The graph cannot be read: {what}.", field="graph", fix="Check the file, or update this package."
     )
 
 
@@ -151,7 +151,7 @@ def save(dag: DAG, path: str | os.PathLike[str]) -> None:
 
 
 def _lines(dag: DAG) -> Iterator[bytes]:
-    document = {**dag.extra, "format": FORMAT, "version": VERSION, "addressed": dag.addressed}
+    document = {**dag.extra, "format": FORMAT, "version": VERSION, "addressed": dag.content_ids}
     document["heads"] = [head.id for head in dag.heads]
     opening = _compact(document)
     yield f'{opening[:-1]},"nodes":[\n'.encode("utf-8", "surrogatepass")
@@ -167,19 +167,19 @@ def _compact(value: Any) -> str:
 
 
 def load(path: str | os.PathLike[str]) -> Contents:
-    """Line by line if it was written so; whole if somebody has reformatted it."""
+    """Load a graph line by line, or as a whole if the file was reformatted."""
     try:
         with open(path, encoding="utf-8") as file:
             opening = file.readline()
             if opening.rstrip().endswith('"nodes":['):
                 head = json.loads(f"{opening.rstrip()}]}}")
                 head.pop("nodes")
-                return _assembled(_migrated(head), _rows(file))
+                return _link_nodes(_migrate(head), _rows(file))
             document = json.loads(opening + file.read())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _broken(f"{os.path.basename(path)} is not complete, or not JSON ({error})") from None
+        raise _invalid(f"{os.path.basename(path)} is incomplete or not JSON ({error})") from None
     if not isinstance(document, dict):
-        raise _broken(f"{os.path.basename(path)} holds no graph")
+        raise _invalid(f"{os.path.basename(path)} does not contain a graph")
     return decode_document(document)
 
 
@@ -192,4 +192,4 @@ def _rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         elif text:
             yield json.loads(text)
     if not ended:
-        raise _broken("it ends too early")
+        raise _invalid("the end of the file is missing")

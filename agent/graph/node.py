@@ -1,7 +1,7 @@
-"""Nodes: frozen, with any number of parents, sharing all history.
+"""Graph nodes: immutable, with any number of parents; and conversion of their messages to a linear conversation.
 
-A node knows what came before it and nothing of what came after, so adding to a conversation never touches it. All of it
-is iterative: a conversation of a hundred thousand turns is one long chain, and Python's stack is short.
+A node knows its ancestors only, so adding nodes never changes existing ones. All traversals are iterative, because long
+conversations would exceed Python's recursion limit.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from ..types import (
 )
 
 NO_RESULT = "There is no result: the call was interrupted before it was answered."
-"""The words that a request's repair has for it, too, so that a prompt stays the same."""
+"""Identical to the text in `agent.providers.repair`, so that the prompt prefix stays the same."""
 
 
 def linearize(messages: Sequence[Message]) -> list[Message]:
-    """The conversation in order. The calls of a last turn may be without results: they are still to come."""
+    """Order messages and pair tool calls with results. Calls of the last message may lack results."""
     if _in_order(messages):
         return list(messages)
-    return _arranged(messages)
+    return _reorder(messages)
 
 
 def _in_order(messages: Sequence[Message]) -> bool:
-    """Whether each turn's calls are answered once, directly behind it, before anybody else speaks."""
+    """Whether every tool call has exactly one result, directly after its message."""
     waiting: set[str] = set()
     seen: set[str] = set()
     for message in messages:
@@ -71,71 +71,68 @@ def _in_order(messages: Sequence[Message]) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """A message, and the results that belong behind it."""
+    """A message and the results of its tool calls."""
 
     message: Message
     calls: list[ToolCall] = field(default_factory=list)
     results: dict[int, ToolResult] = field(default_factory=dict)
-    """By the call's place."""
+    """By index of the call."""
 
 
-def _arranged(messages: Sequence[Message]) -> list[Message]:
+def _reorder(messages: Sequence[Message]) -> list[Message]:
     turns: list[_Turn] = []
     open_calls: dict[str, list[tuple[_Turn, int]]] = {}
     answered: set[str] = set()
     for message in messages:
-        said: list[Part] = []
-        for part in message.parts:
+        original = message.parts
+        parts: list[Part] = []
+        for part in original:
             if not isinstance(part, ToolResult):
-                said.append(part)
+                parts.append(part)
                 continue
             waiting = open_calls.get(part.tool_call_id)
             if waiting:
-                turn, place = waiting.pop()  # the latest: in causal order it is the nearest
+                turn, place = waiting.pop()  # the latest call, which is the nearest in causal order
                 turn.results[place] = part
                 answered.add(part.tool_call_id)
             elif part.tool_call_id not in answered:
-                said.append(_told(part))
-        if not said:
+                parts.append(_result_as_text(part))
+        if not parts:
             continue
-        turn = _Turn(message if len(said) == len(message.parts) and _unchanged(said, message) else _with(message, said))
+        turn = _Turn(message if parts == list(original) else _replace_parts(message, parts))
         turns.append(turn)
         if message.role is Role.ASSISTANT:
-            turn.calls = [part for part in said if isinstance(part, ToolCall)]
+            turn.calls = [part for part in parts if isinstance(part, ToolCall)]
             for place, call in enumerate(turn.calls):
                 open_calls.setdefault(call.id, []).append((turn, place))
-    return _written(turns)
+    return _build_messages(turns)
 
 
-def _unchanged(said: Sequence[Part], message: Message) -> bool:
-    return all(new is old for new, old in zip(said, message.parts, strict=True))
-
-
-def _with(message: Message, parts: Sequence[Part]) -> Message:
+def _replace_parts(message: Message, parts: Sequence[Part]) -> Message:
     role = Role.USER if message.role is Role.TOOL else message.role
     return message.model_copy(update={"content": tuple(parts), "role": role, "tool_call_id": None})
 
 
-def _told(result: ToolResult) -> TextContent:
-    """A result whose call is not in this conversation, in words."""
+def _result_as_text(result: ToolResult) -> TextContent:
+    """Convert a result without a call in this conversation to text."""
     return TextContent(text=f"[{result.name or 'a tool'} returned: {result.text}]")
 
 
-def _written(turns: Sequence[_Turn]) -> list[Message]:
+def _build_messages(turns: Sequence[_Turn]) -> list[Message]:
     out: list[Message] = []
     used: set[str] = set()
     for number, turn in enumerate(turns):
         if not turn.calls:
             out.append(turn.message)
             continue
-        names = {place: _free(call.id, used) for place, call in enumerate(turn.calls)}
-        out.append(_renamed(turn, names))
+        names = {place: _unique_id(call.id, used) for place, call in enumerate(turn.calls)}
+        out.append(_rename_calls(turn, names))
         last = number == len(turns) - 1
         for place, call in enumerate(turn.calls):
             result = turn.results.get(place)
             if result is None:
                 if last:
-                    continue  # it is still to come
+                    continue  # the result is pending
                 result = ToolResult(tool_call_id=call.id, name=call.name, content=NO_RESULT, is_error=True)
             if result.tool_call_id != names[place]:
                 result = result.model_copy(update={"tool_call_id": names[place]})
@@ -143,8 +140,8 @@ def _written(turns: Sequence[_Turn]) -> list[Message]:
     return out
 
 
-def _free(id: str, used: set[str]) -> str:
-    """An id of its own for each call, also if branches used the same one."""
+def _unique_id(id: str, used: set[str]) -> str:
+    """Return a unique call id, since branches may have used the same one."""
     name, number = id, 1
     while name in used:
         number += 1
@@ -153,7 +150,7 @@ def _free(id: str, used: set[str]) -> str:
     return name
 
 
-def _renamed(turn: _Turn, names: dict[int, str]) -> Message:
+def _rename_calls(turn: _Turn, names: dict[int, str]) -> Message:
     if all(call.id == names[place] for place, call in enumerate(turn.calls)):
         return turn.message
     place = -1
@@ -179,19 +176,18 @@ def _now() -> float:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Node:
-    """One element of a conversation: a message, a prompt, a tool's run.
+    """A node of a conversation graph: a message, system prompt, tool definition, tool execution or stop reason.
 
-    Nodes are compared by identity: equality, hash, repr, copies and pickles that walk the parents one inside the other
-    would end at Python's recursion limit.
+    Nodes are compared by identity; recursive comparison of parents would exceed Python's recursion limit.
     """
 
     parents: tuple[Node, ...]
     data: NodeData
     id: str = field(default_factory=_new_id)
     timestamp: float = field(default_factory=_now)
-    """Seconds since 1970, for whoever looks at it."""
+    """Unix timestamp in seconds, for display only."""
     metadata: Mapping[str, Any] = _NOTHING
-    """Such as `usage`, `cost`, `model`, `latency_ms`."""
+    """For example `usage`, `cost`, `model`, `latency_ms`."""
 
     @override
     def __repr__(self) -> str:
@@ -199,72 +195,72 @@ class Node:
 
     @override
     def __reduce__(self) -> Any:
-        return _unflatten, (_flattened(self.ancestors()),)
+        return _unflatten, (_flatten(self.ancestors()),)
 
     def __copy__(self) -> Node:
-        return self  # it is immutable
+        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Node:
         return self
 
     def child(self, data: NodeData, **metadata: Any) -> Node:
-        """A node that follows this one. This one does not change."""
+        """Return a new node that follows this one."""
         return Node((self,), data, metadata=freeze(metadata) if metadata else _NOTHING)
 
     @classmethod
     def with_parents(cls, parents: Iterable[Node], data: NodeData, **metadata: Any) -> Node:
-        """A node that follows several."""
+        """Return a new node that follows several nodes."""
         return cls(tuple(parents), data, metadata=freeze(metadata) if metadata else _NOTHING)
 
     @classmethod
-    def addressed(cls, parents: Iterable[Node], data: NodeData, **metadata: Any) -> Node:
-        """A node whose id follows from its content and its parents' ids: the same again gets the same id."""
+    def with_content_id(cls, parents: Iterable[Node], data: NodeData, **metadata: Any) -> Node:
+        """Return a new node whose id is derived from its content and its parents' ids."""
         following = tuple(parents)
         id = content_id([parent.id for parent in following], data)
         return cls(following, data, id, metadata=freeze(metadata) if metadata else _NOTHING)
 
     def ancestors(self) -> list[Node]:
-        """Everything that led here, this node last: parents before children, each once."""
+        """Return all ancestors and this node once, parents before children."""
         return causal_order((self,))
 
     def to_messages(self) -> list[Message]:
-        """The conversation up to here, as a vendor can take it."""
+        """Return the conversation up to this node as valid messages for a request."""
         return collect_messages(self.ancestors())
 
     def get_system_prompt(self) -> str:
-        """The instructions on the way here, each once."""
+        """Return the system prompts up to this node, without duplicates."""
         return collect_system_prompt(self.ancestors())
 
     def get_tools(self) -> list[dict[str, Any]]:
-        """The tools that are offered here. A later definition replaces an earlier one of the same name."""
+        """Return the tools at this node; a later definition replaces an earlier one of the same name."""
         return [tool.to_dict() for tool in collect_tools(self.ancestors())]
 
 
 def collect_messages(nodes: Iterable[Node]) -> list[Message]:
-    """The messages of nodes in causal order, as a vendor can take them."""
+    """Return the messages of nodes in causal order, ready to send."""
     return linearize([node.data for node in nodes if isinstance(node.data, Message)])
 
 
 def collect_system_prompt(nodes: Iterable[Node]) -> str:
-    """The instructions in nodes, each once."""
+    """Return the system prompts of nodes, without duplicates."""
     prompts = (node.data.content for node in nodes if isinstance(node.data, SystemPrompt))
     return "\n\n".join(dict.fromkeys(prompts))
 
 
 def collect_tools(nodes: Iterable[Node]) -> list[ToolSpec]:
-    """The tools that nodes offer, with their functions, as far as they have any: a file keeps only descriptions."""
+    """Return the current tools. After loading from a file, they have no functions."""
     offered = (tool for node in nodes if isinstance(node.data, ToolDefinitions) for tool in node.data.tools)
     return list({tool.name: tool for tool in offered}.values())
 
 
 def content_id(parents: Sequence[str], data: NodeData) -> str:
-    """A digest of what a node holds and follows. Times and metadata are no part of it."""
+    """Return a hash of data and parent ids, without time and metadata."""
     written = json.dumps([list(parents), data.to_dict()], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def causal_order(heads: Iterable[Node]) -> list[Node]:
-    """These nodes and all their ancestors: parents before children, each once, what the first head saw first."""
+    """Return nodes and their ancestors once: parents before children, in the order of the heads."""
     order: list[Node] = []
     placed: set[int] = set()
     for head in heads:
@@ -273,11 +269,11 @@ def causal_order(heads: Iterable[Node]) -> list[Node]:
 
 
 def _place(head: Node, placed: set[int], order: list[Node]) -> None:
-    """Depth first, without recursion. Runs of single parents, which is most of any graph, need no stack."""
+    """Add a node after its ancestors: depth-first, without recursion. Chains of single parents need no stack."""
     waiting: list[Node] = []
-    """Nodes with one parent, which come when that has come."""
+    """Nodes with one parent, waiting for it."""
     merges: list[tuple[Node, Iterator[Node], int]] = []
-    """Nodes with several: the parents that are left, and how many waited when it was reached."""
+    """Nodes with several parents: remaining parents, and the length of `waiting` when it was reached."""
     node = head
     while True:
         while id(node) not in placed:
@@ -306,7 +302,7 @@ def _place(head: Node, placed: set[int], order: list[Node]) -> None:
             order.append(merge)
 
 
-def _flattened(nodes: Sequence[Node]) -> list[tuple[Any, ...]]:
+def _flatten(nodes: Sequence[Node]) -> list[tuple[Any, ...]]:
     at = {id(node): place for place, node in enumerate(nodes)}
     return [
         (tuple(at[id(parent)] for parent in node.parents), node.data, node.id, node.timestamp, dict(node.metadata))

@@ -1,11 +1,7 @@
-"""A conversation graph as one HTML page that opens from disk and asks nothing of any network.
+"""HTML viewer: a self-contained page that shows a graph without network access.
 
-The graph comes as the plain data that saved files hold. It goes into the page as JSON, in a block that no browser runs
-and that nothing in it can end; the page's own scripts turn it into text nodes and paint on a canvas. The page's policy
-lets exactly these scripts and styles work, by their digests, and nothing be loaded from anywhere.
-
-This module knows how to put a page together. What the page does is in `viewer_assets`, which also holds the licences of
-the two libraries that every page carries.
+The graph is embedded as JSON in an inert script block. The content security policy allows the page's own scripts and
+styles only, by hash, and no network requests. `viewer_assets` contains the scripts, styles and licenses.
 """
 
 from __future__ import annotations
@@ -32,22 +28,22 @@ _SCRIPTS = (
     "panel.js",
     "viewer.js",
 )
-"""In the order in which they need each other."""
+"""In dependency order."""
 _NOTICES = ("NOTICE", "LICENSE-cytoscape.txt", "LICENSE-dagre.txt")
 
 _PLACE = re.compile("@@([a-z]+)@@")
 _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*\n?", re.MULTILINE)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _NOT_IN_SCRIPTS = re.compile("[<>&\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]")
-"""What could end a script block, open a comment in it, confuse whoever reads the source, or not be written as UTF-8."""
+"""Characters that could end a script block, start a comment, mislead readers of the source, or break UTF-8."""
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 def html_page(graph: Mapping[str, Any], *, title: str = "Conversation") -> str:
-    """The page for a graph in the form of saved files. Write it as UTF-8; `DAG.save_html` does.
+    """Return the HTML page for a graph in its saved form. Write it as UTF-8.
 
     Raises:
-        ValueError: the graph holds something that JSON cannot, such as NaN.
+        ValueError: The graph contains values that JSON cannot represent, such as NaN.
     """
     static = _static_parts()
     parts = {
@@ -56,16 +52,16 @@ def html_page(graph: Mapping[str, Any], *, title: str = "Conversation") -> str:
         "title": html.escape(_SURROGATES.sub("\ufffd", title)),
         "graph": _script_safe(graph),
     }
-    # In one pass: what is put in is not looked through for places again.
+    # A single pass, so that inserted content is not searched for placeholders.
     return _PLACE.sub(lambda place: parts[place[1]], _asset("page.html"))
 
 
 def _script_safe(graph: Mapping[str, Any]) -> str:
-    """The graph as JSON that can stand inside a script element, whatever it says."""
+    """Encode the graph as JSON that is safe inside a script element."""
     try:
         text = json.dumps(graph, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"graph holds what JSON cannot ({error}); put finite numbers and plain data into it") from None
+        raise ValueError(f"the graph cannot be encoded as JSON ({error}); use finite numbers and plain data") from None
     return _NOT_IN_SCRIPTS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -74,11 +70,11 @@ def _plain(value: object) -> Any:
         return dict(value)
     if isinstance(value, Sequence):
         return list(value)
-    raise TypeError(f"graph holds a {type(value).__name__}; give the plain form that to_dict() has")
+    raise TypeError(f"the graph contains a {type(value).__name__}; pass the output of to_dict()")
 
 
 def _policy(scripts: str, styles: str, *, pictures: bool) -> str:
-    """Nothing but our own scripts and styles, and pictures that the page holds itself, if it holds any."""
+    """Return the content security policy: only the page's own scripts and styles, and embedded images."""
     rules = {
         "default-src": "'none'",
         "script-src": scripts,
@@ -92,7 +88,7 @@ def _policy(scripts: str, styles: str, *, pictures: bool) -> str:
         "worker-src": "'none'",
         "base-uri": "'none'",
         "form-action": "'none'",
-        # No text can become markup or code by any interface of the browser, not even by a mistake in our scripts.
+        # Blocks DOM injection even if the scripts had a bug.
         "require-trusted-types-for": "'script'",
         "trusted-types": "'none'",
     }
@@ -108,7 +104,7 @@ def _has_pictures(graph: Mapping[str, Any]) -> bool:
 
 
 def _parts(data: Any) -> Iterator[Mapping[str, Any]]:
-    """Every part of a node's content, and of the results in it."""
+    """Iterate over all content parts of a node."""
     waiting = [data]
     while waiting:
         value = waiting.pop()
@@ -121,12 +117,12 @@ def _parts(data: Any) -> Iterator[Mapping[str, Any]]:
 
 @cache
 def _static_parts() -> dict[str, str]:
-    """What is the same on every page."""
+    """Return the parts that are the same on every page."""
     scripts = [_SOURCE_MAP.sub("", _asset(name)) for name in _SCRIPTS]
     style = _asset(_STYLE)
     return {
         "scripts": "\n".join(f"<script>{text}</script>" for text in scripts),
-        # cytoscape adds a style element unless it finds one with this id. Our policy would refuse it.
+        # cytoscape would add a style element without this id, which the policy forbids.
         "style": f'<style id="__________cytoscape_stylesheet">{style}</style>',
         "script_digests": _digests(scripts),
         "style_digests": _digests([style]),

@@ -1,7 +1,7 @@
-"""A language model inside this process: no key, no server, and no network once it is installed.
+"""Local models that run in this process, without a key, server or network.
 
-`install()` fetches the engine and the weights of SmolLM2, `status()` says what is there, and `Agent("local:smollm2")`
-asks it. A GGUF file of your own is asked by its path, or by a name that `register_model` gives it.
+`install()` downloads the engine and the weights of SmolLM2, and `Agent("local:smollm2")` uses them. Other GGUF files
+are used by path, or by a name given with `register_model`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Runs a model in this process: loaded once, when it is first asked, and shared by all who ask.
+"""Engine for local models: loads a model on first use, and generates one response at a time.
 
-One answer is written at a time, and the others wait in the order in which they came. Side by side they would not be
-done any sooner on one thread, and numbers would be rounded differently depending on who else is being answered: the
-same seed would no longer write the same text. An answer is written ahead of whoever reads it, so nobody waits for
-somebody who waits.
+Requests are queued: parallel generation is not faster on one thread, and makes results depend on other requests, so
+that a seed would no longer be reproducible. The output is buffered, so a slow reader does not block other requests.
 
-The engine is native code with threads of its own. A child process has none of them, and must leave alone what it
-inherits; and the interpreter must not end while the engine calls back into it.
+The engine is native code with its own threads. A forked child must not touch an inherited engine, and the interpreter
+must not exit during a callback.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ from . import weights
 from .weights import LocalModel, verify_weights
 
 _ROOM = 512
-"""More bytes than any system's `struct sigaction` has."""
+"""Larger than `struct sigaction` on any system."""
 
 
 @contextmanager
 def preserve_signal_handlers() -> Iterator[None]:
-    """Afterwards SIGINT and SIGTERM are handled as before. Where there is no such call, nothing is done."""
+    """Restore the handlers of SIGINT and SIGTERM afterwards, where the system supports it."""
     try:
         import ctypes
 
@@ -45,27 +43,27 @@ def preserve_signal_handlers() -> Iterator[None]:
     except (ImportError, AttributeError, OSError, TypeError):
         yield
         return
-    kept = {number: ctypes.create_string_buffer(_ROOM) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number, action in kept.items():
+    handlers = {number: ctypes.create_string_buffer(_ROOM) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, action in handlers.items():
         sigaction(int(number), None, action)
     try:
         yield
     finally:
-        for number, action in kept.items():
+        for number, action in handlers.items():
             sigaction(int(number), action, None)
 
 
 _PORTION = 32
-"""Tokens of a prompt that are read in one go; between two, an answer can be stopped. More would hardly be faster."""
+"""Prompt tokens per batch; generation can be stopped between batches. Larger batches are hardly faster."""
 _STEP = 256
-"""The engine remembers so many tokens, or a multiple."""
+"""The context size must be a multiple of this."""
 _PATIENCE = 30.0
-"""Seconds that the end of the program waits for the engine to come to rest. It takes a fraction of one."""
+"""Maximum seconds to wait for the engine at exit."""
 _LONGEST_ADDRESS = 100
 
 
 class Generation:
-    """One answer, piece by piece as it is written."""
+    """A response that is being generated: an iterable of JSON chunks."""
 
     __slots__ = ("_pieces", "body", "ended", "stopped")
 
@@ -73,21 +71,21 @@ class Generation:
         self.body = body
         self.stopped = False
         self.ended = threading.Event()
-        """Set when the engine is free of it."""
+        """Set when the engine is finished with it."""
         self._pieces: SimpleQueue[bytes | None] = SimpleQueue()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Its pieces, each a JSON object. It just ends when it is stopped."""
+        """Iterate over the JSON chunks; ends early after `stop`."""
         while (piece := self._pieces.get()) is not None:
             yield piece
 
     def stop(self) -> None:
-        """Nobody wants the rest. From any thread."""
+        """Stop the generation. Thread-safe."""
         self.stopped = True
         self._pieces.put(None)
 
     def take(self, piece: bytes) -> bool:
-        """Called by the engine, which passes over anything raised here. Whether to stop."""
+        """Callback of the engine, which ignores exceptions. Returns whether to stop."""
         self._pieces.put(piece)
         return self.stopped
 
@@ -97,12 +95,12 @@ class Generation:
 
 
 class Engine:
-    """One loaded model, and the thread that asks it."""
+    """A loaded model and its worker thread."""
 
     def __init__(self, model: LocalModel) -> None:
         self.model = model
         module = weights.load_engine()
-        self._server: Any = _loaded(module, model, verify_weights(model))
+        self._server: Any = _load_server(module, model, verify_weights(model))
         self._waiting: SimpleQueue[Generation | None] = SimpleQueue()
         self._current: Generation | None = None
         self._closed = False
@@ -110,8 +108,8 @@ class Engine:
         self._thread = threading.Thread(target=self._work, daemon=True, name=f"agent-local-{model.name}")
         self._thread.start()
 
-    def begin(self, body: bytes) -> Generation | None:
-        """Have an encoded body answered. None if the engine was closed in this moment: nobody would answer."""
+    def submit(self, body: bytes) -> Generation | None:
+        """Queue a request; None if the engine has just been closed."""
         generation = Generation(body)
         with self._closing:
             if self._closed:
@@ -125,37 +123,37 @@ class Engine:
             if not generation.stopped and not self._closed:
                 try:
                     self._server.handle_chat_completions(generation.body, generation.take)
-                except Exception as error:  # what the engine refuses; trying again would not help
+                except Exception as error:  # the engine rejects the request
                     complaint = {"code": 400, "message": str(error), "type": "invalid_request_error"}
                     generation.take(json.dumps({"error": complaint}).encode())
             generation.end()
             self._current = None
 
     def close(self) -> None:
-        """Stop what it writes, and free its memory."""
+        """Stop the current generation and free the memory."""
         with self._closing:
             self._closed = True
             self._waiting.put(None)
         if (current := self._current) is not None:
             current.stop()
         self._thread.join(_PATIENCE)
-        if self._thread.is_alive():  # still in native code: freeing what that uses would end the process
+        if self._thread.is_alive():  # freeing memory in use by native code would crash the process
             self.leave()
         self._server = None
 
     def leave(self) -> None:
-        """Never free it: its threads are in another process, or busy, and freeing it waits for them."""
+        """Leak the engine: freeing it would wait for its threads, which are busy or in another process."""
         if self._server is not None:
             import ctypes
 
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
 
 
-def _loaded(module: Any, model: LocalModel, path: Path) -> Any:
-    """A running engine.
+def _load_server(module: Any, model: LocalModel, path: Path) -> Any:
+    """Load a model.
 
-    It insists on serving its model over HTTP, too. So it is given a socket in a private folder, which is gone before
-    anybody is answered, and a key that nobody knows.
+    The engine insists on an HTTP server, so it gets a socket in a private folder that is deleted at once, and a random
+    API key.
     """
     params = parameters(module, model, path)
     params.api_keys = [secrets.token_urlsafe(32)]
@@ -166,25 +164,24 @@ def _loaded(module: Any, model: LocalModel, path: Path) -> Any:
             params.hostname = address
         with preserve_signal_handlers():
             server = module.Server(params)
-        server.handle_metrics()  # the first that it does: one that is freed before would wait for itself forever
+        server.handle_metrics()  # an engine without any request would deadlock when it is freed
         return server
     except RuntimeError as error:
         raise errors.ConfigurationError(
-            f"The engine cannot load {path}: it is damaged, of a kind that it does not know, or too large for this "
-            f"machine ({error}).",
+            f"The engine cannot load {path}: it is damaged, unsupported, or too large for this machine ({error}).",
             field="model",
-            fix="Download it again, or name another.",
+            fix="Download it again, or use another model.",
         ) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def parameters(module: Any, model: LocalModel, path: Path) -> Any:
-    """How the engine runs this model. Much of it decides how numbers are rounded, and so what a seed writes."""
+    """Return the engine's parameters. Changes can affect rounding, and so the output for a seed."""
     params = module.CommonParams()
     params.model.path = str(path)
     params.model_alias = _alias(params.model_alias, model.name)
-    params.n_ctx = -(-model.context // _STEP) * _STEP  # it reserves that much in any case, and dies if it is told less
+    params.n_ctx = -(-model.context // _STEP) * _STEP  # the engine aborts unless it is a multiple
     params.n_parallel = 1
     params.n_batch = params.n_ubatch = _PORTION
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = model.threads
@@ -192,7 +189,7 @@ def parameters(module: Any, model: LocalModel, path: Path) -> Any:
     params.cache_ram_mib = 0
     params.fit_params = params.warmup = params.webui = params.endpoint_slots = False
     params.endpoint_metrics = True
-    params.verbosity = -1  # it would write to our standard error
+    params.verbosity = -1  # no logs on standard error
     if model.compact:
         params.cache_type_k, params.cache_type_v = module.ggml_type.GGML_TYPE_Q8_0, module.ggml_type.GGML_TYPE_Q4_0
         params.flash_attn_type = module.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
@@ -200,11 +197,11 @@ def parameters(module: Any, model: LocalModel, path: Path) -> Any:
 
 
 def _alias(kind: Any, name: str) -> Any:
-    """The name that answers carry; how the engine wants it has changed."""
+    """Return the model alias in the form of this engine version."""
     return {name} if isinstance(kind, set) else name
 
 
-# The engines of this process
+# Registry of loaded engines
 
 
 _engines: dict[LocalModel, Engine] = {}
@@ -213,34 +210,36 @@ _ending = False
 
 
 def engine_for(model: LocalModel) -> Engine:
-    """The engine that runs this model, loaded now if it is not yet."""
+    """Return the engine of a model, loading it if necessary."""
     found = _engines.get(model)
     if found is None:
         with _lock:
             found = _engines.get(model)
             if found is None:
                 if _ending:
-                    raise errors.ConfigurationError("The program is ending.", field="model", fix="Ask earlier.")
+                    raise errors.ConfigurationError(
+                        "The interpreter is shutting down.", field="model", fix="Make calls before the program exits."
+                    )
                 found = _engines[model] = Engine(model)
     return found
 
 
-def begin(model: LocalModel, body: bytes) -> Generation:
-    """Have an encoded body answered by this model."""
-    while (generation := engine_for(model).begin(body)) is None:
-        pass  # somebody has unloaded it just now: load it again
+def start_generation(model: LocalModel, body: bytes) -> Generation:
+    """Start generating a response."""
+    while (generation := engine_for(model).submit(body)) is None:
+        pass  # unloaded in the meantime: load it again
     return generation
 
 
 def unload() -> None:
-    """Free the memory of all local models. Answers that are being written end; the next request loads again."""
+    """Unload all local models and free their memory. Running generations end; the next request loads again."""
     with _lock:
         engines = list(_engines.values())
         _engines.clear()
     for engine in engines:
         engine.close()
     if engines:
-        gc.collect()  # an engine that has answered is part of a cycle, and would keep its memory until somebody looks
+        gc.collect()  # engines are part of reference cycles
 
 
 def _at_exit() -> None:
@@ -263,7 +262,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_progress(piece: bytes) -> bool:
-    """Whether a piece tells how far the prompt has been read. Within a text, the quotes would be escaped."""
+    """Whether a chunk reports prompt progress. In text, the quotes would be escaped."""
     return b'"prompt_progress":' in piece
 
 
@@ -277,43 +276,43 @@ def error_status(piece: bytes) -> int:
 
 
 def read_prompt_tokens(piece: bytes) -> int | None:
-    """The prompt's tokens, as the first piece of an answer tells them; also of a prompt that is too long."""
-    told = json.loads(piece)
+    """Return the number of prompt tokens from the first chunk or error, if present."""
+    chunk = json.loads(piece)
     if is_error(piece):
-        count = told["error"].get("n_prompt_tokens")
+        count = chunk["error"].get("n_prompt_tokens")
     else:
-        count = (told.get("prompt_progress") or {}).get("total")
+        count = (chunk.get("prompt_progress") or {}).get("total")
     return count if isinstance(count, int) else None
 
 
 def add_usage_details(piece: bytes) -> bytes:
-    """The last piece with what the engine tells of its cache, where others tell it; and that it was free."""
-    told: dict[str, Any] = json.loads(piece)
-    usage: dict[str, Any] = told.get("usage") or {}
-    cached = (told.get("timings") or {}).get("cache_n") or 0
+    """Add cached tokens and the zero cost to the last chunk, in the fields of Chat Completions."""
+    chunk: dict[str, Any] = json.loads(piece)
+    usage: dict[str, Any] = chunk.get("usage") or {}
+    cached = (chunk.get("timings") or {}).get("cache_n") or 0
     usage["prompt_tokens_details"] = {"cached_tokens": cached}
     usage["cost"] = 0
-    told["usage"] = usage
-    return json.dumps(told).encode()
+    chunk["usage"] = usage
+    return json.dumps(chunk).encode()
 
 
 _NO_END = b"now finding less tool calls"
 
 
 def is_truncation(piece: bytes) -> bool:
-    """Whether a piece says, in the engine's words, that the limit came before the end of a call."""
+    """Whether the engine reports that max_tokens was reached within a tool call."""
     return is_error(piece) and _NO_END in piece
 
 
 def encode_truncation(last: bytes, prompt_tokens: int, limit: int) -> bytes:
-    """The end of an answer that is cut off, as the engine tells it of all but calls.
+    """Return the last chunk of a truncated response, which the engine does not send for tool calls.
 
     Args:
-        last: The piece before, which knows whose answer it is.
-        prompt_tokens: What was read.
-        limit: What could be written, and so was.
+        last: The previous chunk, which holds the response id.
+        prompt_tokens: Number of prompt tokens.
+        limit: `max_tokens`, the number of generated tokens.
     """
-    told: dict[str, Any] = json.loads(last)
-    told["choices"] = [{"finish_reason": "length", "index": 0, "delta": {}}]
+    chunk: dict[str, Any] = json.loads(last)
+    chunk["choices"] = [{"finish_reason": "length", "index": 0, "delta": {}}]
     usage = {"completion_tokens": limit, "prompt_tokens": prompt_tokens, "total_tokens": limit + prompt_tokens}
-    return json.dumps({**told, "usage": usage}, separators=(",", ":")).encode()
+    return json.dumps({**chunk, "usage": usage}, separators=(",", ":")).encode()

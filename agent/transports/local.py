@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..local.engine import (
     add_usage_details,
-    begin,
     encode_truncation,
     error_status,
     is_error,
     is_progress,
     is_truncation,
     read_prompt_tokens,
+    start_generation,
 )
 from ..local.prompts import encode_count_request, encode_request
 from ..local.weights import find_model
@@ -54,7 +54,7 @@ def _steps(request: WireRequest, stepper: Stepper) -> Steps:
     body = encode_count_request(asked) if counted else encode_request(asked, dict(model.settings))
     first = None
     while first is None:  # or it was unloaded before it said anything, and is loaded again
-        generation = begin(model, body)
+        generation = start_generation(model, body)
         stepper.interrupt = generation.stop
         if stepper.closed:  # while the model was being loaded
             generation.stop()

@@ -15,10 +15,10 @@ NAMES = ("look", "read", "write")
 class Gardener:
     """Grows a family of graphs by random moves. The same seed grows the same family."""
 
-    def __init__(self, seed: int, *, addressed: bool = False) -> None:
+    def __init__(self, seed: int, *, content_ids: bool = False) -> None:
         self._chance = random.Random(seed)
         self._calls = 0
-        self.family: list[DAG] = [DAG(addressed=addressed).system("Be brief.").user("begin")]
+        self.family: list[DAG] = [DAG(content_ids=content_ids).system("Be brief.").user("begin")]
 
     def grow(self, moves: int) -> list[DAG]:
         for _ in range(moves):
@@ -62,7 +62,7 @@ class Gardener:
                 for result in results:
                     dag = dag.tool_result(result)
             case 2:  # each result in a branch of its own, joined by whatever comes next
-                dag = DAG.merged(*(dag.tool_result(result) for result in results))
+                dag = DAG.merge(*(dag.tool_result(result) for result in results))
             case 3:
                 dag = dag.tool_result(*reversed(results))
             case 4:

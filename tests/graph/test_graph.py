@@ -101,7 +101,7 @@ def test_a_graph_can_be_looked_at_as_it_was() -> None:
     assert texts(dag.back()) == ["one", "two"]
     assert texts(dag.back(2).assistant("other")) == ["one", "other"]
     assert not dag.back(9)
-    with pytest.raises(errors.ConfigurationError, match="no node"):
+    with pytest.raises(errors.ConfigurationError, match="is not in this graph"):
         dag.at("nowhere")
     with pytest.raises(errors.ConfigurationError, match="empty"):
         _ = DAG().head
@@ -279,8 +279,8 @@ def test_any_sequence_of_moves_keeps_the_graph_acyclic_and_its_messages_valid(se
 
 @given(seed=st.integers(0, 2**32), moves=st.integers(1, 30))
 def test_the_same_content_has_the_same_ids(seed: int, moves: int) -> None:
-    one = Gardener(seed, addressed=True).grow(moves)
-    two = Gardener(seed, addressed=True).grow(moves)
+    one = Gardener(seed, content_ids=True).grow(moves)
+    two = Gardener(seed, content_ids=True).grow(moves)
     assert [[node.id for node in dag] for dag in one] == [[node.id for node in dag] for dag in two]
     for dag in one:
         by_id: dict[str, Any] = {}
@@ -316,8 +316,8 @@ def test_a_rebased_branch_follows_the_other() -> None:
 
 def test_ids_are_random_unless_they_are_asked_to_follow_from_content() -> None:
     assert DAG().user("a").head.id != DAG().user("a").head.id
-    assert DAG(addressed=True).user("a").head.id == DAG(addressed=True).user("a").head.id
-    assert DAG(addressed=True).user("a").head.id != DAG(addressed=True).user("b").head.id
+    assert DAG(content_ids=True).user("a").head.id == DAG(content_ids=True).user("a").head.id
+    assert DAG(content_ids=True).user("a").head.id != DAG(content_ids=True).user("b").head.id
 
 
 # Drawing
@@ -431,7 +431,7 @@ def test_a_file_from_before_there_were_versions_is_read() -> None:
         ({"version": 99}, "version is 99"),
         ({"format": "recipe"}, "'recipe'"),
         ({"heads": ["nowhere"]}, "nowhere"),
-        ({"nodes": [{"id": "a", "parents": ["b"], "data": {"role": "user", "content": ""}}]}, "before its parent"),
+        ({"nodes": [{"id": "a", "parents": ["b"], "data": {"role": "user", "content": ""}}]}, "precedes its parent"),
         ({"nodes": [{"id": "a", "parents": [], "data": {"type": "dream"}}]}, "dream"),
         ({"nodes": [{"id": "a", "parents": []}]}, "data"),
     ],

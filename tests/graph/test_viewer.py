@@ -137,19 +137,19 @@ def test_a_title_is_text(payload: str) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_number_that_json_lacks_is_refused(value: float) -> None:
-    with pytest.raises(ValueError, match="graph holds what JSON cannot"):
+    with pytest.raises(ValueError, match="cannot be encoded as JSON"):
         html_page(document([{"id": "a", "parents": [], "metadata": {"cost": value}, "data": {}}]))
 
 
 def test_a_graph_that_contains_itself_is_refused() -> None:
     graph: dict[str, Any] = document([])
     graph["self"] = graph
-    with pytest.raises(ValueError, match="graph holds what JSON cannot"):
+    with pytest.raises(ValueError, match="cannot be encoded as JSON"):
         html_page(graph)
 
 
 def test_what_is_no_data_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match="holds a object; give the plain form"):
+    with pytest.raises(TypeError, match="contains a object; pass the output"):
         html_page({**document([]), "extra": object()})
 
 

@@ -112,7 +112,7 @@ def test_what_has_come_never_gets_less(states: Callable[..., None], fake_pip: Ca
 @pytest.mark.parametrize(
     ("said", "fix"),
     [
-        ("ERROR: No matching distribution found for xllamacpp==0.2.12", "no engine for this kind of machine"),
+        ("ERROR: No matching distribution found for xllamacpp==0.2.12", "no engine for this platform"),
         ("error: externally-managed-environment", "virtual environment"),
         ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk"),
     ],
@@ -169,11 +169,11 @@ def test_an_engine_that_cannot_be_tried_is_told(monkeypatch: pytest.MonkeyPatch)
         raise subprocess.TimeoutExpired("python", 120)
 
     monkeypatch.setattr(subprocess, "run", hangs)
-    with pytest.raises(errors.ConfigurationError, match="could not be tried"):
+    with pytest.raises(errors.ConfigurationError, match="could not be tested"):
         installer._try_engine()
     monkeypatch.undo()
     monkeypatch.setattr(sys, "executable", "no/such/python")
-    with pytest.raises(errors.ConfigurationError, match="could not be tried"):
+    with pytest.raises(errors.ConfigurationError, match="could not be tested"):
         installer._try_engine()
 
 
@@ -216,10 +216,10 @@ def test_on_a_terminal_a_bar_is_written_over_and_leaves_nothing_behind() -> None
 
 
 def test_a_bar_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    assert installer.line(Progress("fetching", 50, 100)).count("█") == 12
-    assert installer.line(Progress("fetching", 50_000_000, 100_000_000)).endswith("50 of 100 MB")
-    assert installer.line(Progress("fetching", 1, 2, exact=False)).endswith("of about 0 MB")
-    assert installer.line(Progress("checking")) == "checking…"
+    assert installer.format_progress(Progress("fetching", 50, 100)).count("█") == 12
+    assert installer.format_progress(Progress("fetching", 50_000_000, 100_000_000)).endswith("50 of 100 MB")
+    assert installer.format_progress(Progress("fetching", 1, 2, exact=False)).endswith("of about 0 MB")
+    assert installer.format_progress(Progress("checking")) == "checking…"
 
 
 def test_the_command_works_without_the_extra(

@@ -90,7 +90,7 @@ def test_settings_that_make_no_sense_are_not_the_end_of_the_process(embedded: Ag
 
 
 def test_what_the_engine_cannot_read_is_told_as_a_failure(embedded: Agent) -> None:
-    generation = engines.begin(SMOLLM2, b"this is not JSON")
+    generation = engines.start_generation(SMOLLM2, b"this is not JSON")
     [piece] = generation
     assert error_status(piece) == 400
 
@@ -182,7 +182,7 @@ def test_who_has_just_found_the_model_when_it_is_unloaded_is_answered_by_the_nex
     monkeypatch.setattr(engines, "engine_for", find_too_late)
     assert embedded.complete(HI, max_tokens=1).text
     assert len(found) == 2
-    assert found[0].begin(b"{}") is None, "nobody would answer"
+    assert found[0].submit(b"{}") is None, "nobody would answer"
 
 
 def test_who_waits_for_the_model_when_it_is_unloaded_is_answered_by_the_next_one(embedded: Agent) -> None:

@@ -106,7 +106,7 @@ def test_an_engine_that_was_never_asked_can_be_freed() -> None:
         from agent.local.weights import SMOLLM2, verify_weights
 
         for _ in range(3):
-            engine._loaded(weights.load_engine(), SMOLLM2, verify_weights(SMOLLM2))
+            engine._load_server(weights.load_engine(), SMOLLM2, verify_weights(SMOLLM2))
         """
     )
 

@@ -87,7 +87,7 @@ def test_weights_that_are_not_the_right_ones_are_never_given_to_the_engine(
         return ModuleSpec(name, None, origin=str(package / "__init__.py"))
 
     monkeypatch.setattr(weights, "find_spec", found)
-    monkeypatch.setattr(engine, "_loaded", lambda *_: pytest.fail("the engine was given the file"))
+    monkeypatch.setattr(engine, "_load_server", lambda *_: pytest.fail("the engine was given the file"))
     error = refused(face)
     assert "SHA-256" in str(error)
     assert "--again" in str(error)
@@ -124,10 +124,10 @@ HEAD = struct.Struct("<4sIQQ")
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is no GGUF file"),
-        (b"<html>404 Not Found</html>", "is no GGUF file"),
+        (b"", "is not a GGUF file"),
+        (b"<html>404 Not Found</html>", "is not a GGUF file"),
         (HEAD.pack(b"GGUF", 1, 5, 5), "version 1"),
-        (HEAD.pack(b"GGUF", 3, 0, 5), "has no weights"),
+        (HEAD.pack(b"GGUF", 3, 0, 5), "contains no weights"),
         (HEAD.pack(b"GGUF", 3, 5000, 5) + bytes(100), "is cut off"),
         (HEAD.pack(b"GGUF", 3, 2, 5) + bytes(range(256)) * 40, "cannot load"),
     ],

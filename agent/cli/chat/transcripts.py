@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigurationError
 from ...graph import DAG, Message, Node, Role, SystemPrompt, ToolExecution
-from ...graph.drawing import drawn
+from ...graph.diagrams import draw_text
 from ...graph.node import causal_order
 from ...stores.files import replace_file
 from ...types import Session, ToolCall
@@ -159,7 +159,7 @@ def draw_tree(tree: SessionTree, current: str | None = None, limit: int | None =
     """Draw a session tree with the names of its sessions, in lines of at most `limit` columns."""
     labels = iter([_node_label(node, tree, current) for node in causal_order(tree.heads)])
     lines: list[str] = []
-    for line in drawn(tree.heads).split("\n"):
+    for line in draw_text(tree.heads).split("\n"):
         # Each node has one line with a dot, in causal order.
         label = next(labels, "") if _NODE in line else ""
         if limit is not None:

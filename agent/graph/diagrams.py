@@ -1,7 +1,6 @@
-"""A graph in a terminal: one line for each node, branches as lanes that part and join.
+"""Diagrams of a graph: text for terminals, with one line per node and lanes for branches, and Mermaid.
 
-What a model or a tool wrote is shown with its control characters taken out: a drawing must not move the cursor, ring
-the bell, or pass one thing off as another.
+Control characters in messages are removed, so that they cannot affect the terminal.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _WIDTH = 76
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
 
-def drawn(heads: Sequence[Node]) -> str:
-    """The drawing, oldest first."""
+def draw_text(heads: Sequence[Node]) -> str:
+    """Draw the graph as text, oldest node first."""
     nodes = causal_order(heads)
     if not nodes:
         return "(empty)"
@@ -42,7 +41,7 @@ def drawn(heads: Sequence[Node]) -> str:
 
 
 class _Lanes:
-    """Columns of the drawing: in each, the node whose children it leads to."""
+    """Columns of the drawing; each leads to the remaining children of a node."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -54,7 +53,7 @@ class _Lanes:
         self._part(place, id(node), children)
 
     def _join(self, node: Node) -> int:
-        """One lane for each parent comes together in the first of them; a node without parents gets a new one."""
+        """Join the lanes of all parents in the first one; a node without parents gets a new lane."""
         taken: list[int] = []
         for parent in node.parents:
             place = next((at for at, lane in enumerate(self._lanes) if lane == id(parent) and at not in taken), None)
@@ -77,7 +76,7 @@ class _Lanes:
         return first
 
     def _part(self, place: int, node: int, children: int) -> None:
-        """A lane for each child: the first goes on where the node stands."""
+        """Open a lane for each child; the first child keeps the node's lane."""
         self._lanes[place] = node if children else None
         if children > 1:
             taken = [self._free(node) for _ in range(children - 1)]
@@ -94,7 +93,7 @@ class _Lanes:
             self._lanes.pop()
 
     def _free(self, node: int | None = None) -> int:
-        """A lane that nobody uses."""
+        """Return an unused lane."""
         for at, lane in enumerate(self._lanes):
             if lane is None and node is not None:
                 self._lanes[at] = node
@@ -115,7 +114,7 @@ class _Lanes:
 
 
 def label(data: NodeData, width: int = _WIDTH) -> str:
-    """What a node is, and how it begins."""
+    """Return the kind of a node and the start of its content."""
     match data:
         case SystemPrompt(content):
             return _short("system", content, width)
@@ -143,12 +142,12 @@ def _words(message: Message) -> str:
 
 
 def _short(kind: str, text: str, width: int) -> str:
-    plain = clean(text[: width * 4])
-    return f"{clean(kind)}: {plain if len(plain) <= width else plain[: width - 1] + '…'}"
+    plain = remove_control_characters(text[: width * 4])
+    return f"{remove_control_characters(kind)}: {plain if len(plain) <= width else plain[: width - 1] + '…'}"
 
 
-def clean(text: str) -> str:
-    """One line, without what a terminal would obey."""
+def remove_control_characters(text: str) -> str:
+    """Remove control characters and line breaks."""
     return " ".join(_CONTROL.sub(" ", text).split())
 
 
@@ -158,23 +157,23 @@ _HEAD = """graph TD
 _ESCAPES = {"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;", ";": "#59;", "`": "#96;", "\\": "#92;"}
 
 
-def mermaid(heads: Sequence[Node]) -> str:
-    """Nodes by number, so that no id or text of anybody's can be read as language."""
+def draw_mermaid(heads: Sequence[Node]) -> str:
+    """Draw a Mermaid diagram. Nodes are numbered, and labels escaped, so that content is never parsed as syntax."""
     lines = [_HEAD]
     number: dict[int, int] = {}
     for place, node in enumerate(causal_order(heads)):
         number[id(node)] = place
-        lines.append(f'    n{place}["{_escaped(label(node.data, 40))}"]:::{side(node.data)}')
+        lines.append(f'    n{place}["{_escape_label(label(node.data, 40))}"]:::{css_class(node.data)}')
         lines += [f"    n{number[id(parent)]} --> n{place}" for parent in node.parents]
     return "\n".join(lines)
 
 
-def side(data: NodeData) -> str:
-    """Whether the model said it, or somebody here."""
+def css_class(data: NodeData) -> str:
+    """Return the CSS class of a node's side."""
     if isinstance(data, StopReason) or (isinstance(data, Message) and data.role is Role.ASSISTANT):
         return "assistantSide"
     return "userSide"
 
 
-def _escaped(text: str) -> str:
+def _escape_label(text: str) -> str:
     return "".join(_ESCAPES.get(character, character) for character in text)
