@@ -1,4 +1,4 @@
-"""For your tests: agents that answer from a script, a real server on loopback, and simulated time.
+"""Tools for tests: scripted agents, an HTTP server on loopback, fault injection and simulated time.
 
 ```python
 from agent import errors
@@ -11,7 +11,9 @@ assert agent.complete("Hi").text == "Hello!"
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import Unpack
 
@@ -19,11 +21,11 @@ from ..agent import Agent
 from ..engine.drivers.simulated import SimulatedRun, SimulatedTool, Simulation, Stopped
 from ..engine.wire import Answer, Network, Piece
 from ..providers.scripted import Line, Script
+from ..transports.http import select_library
 from ..transports.scripted import ScriptedTransport
-from .chaos import Chaos, FaultyTransport, Injected
+from .chaos import Chaos, FaultyTransport, InjectedFault
 from .conformance import WIRE_FORMAT_CASES, check_wire_format
 from .faults import FAULTS, Exchange, Fault
-from .httpx_mode import use_httpx
 from .rules import Violation, find_violations
 from .server import LoopbackServer, RawAnswer, VendorScript
 from .simulation import SimulatedLoop, TimedTool, simulate, start
@@ -41,7 +43,7 @@ __all__ = [
     "Exchange",
     "Fault",
     "FaultyTransport",
-    "Injected",
+    "InjectedFault",
     "LoopbackServer",
     "Network",
     "Piece",
@@ -67,11 +69,31 @@ __all__ = [
 
 
 def scripted_agent(*lines: Line, model: str = "script", delay: float = 0.0, **options: Unpack[AgentOptions]) -> Agent:
-    """An agent that answers these lines, one after the other: text, responses, parts, errors, or functions.
+    """Return an agent that answers from a script of text, responses, parts, errors or functions.
 
     Args:
-        lines: See `Script`. Without any, the agent echoes.
+        lines: See `Script`. Without lines, the agent echoes.
         delay: Seconds between the pieces of a stream.
-        options: Anything that `Agent` takes.
+        options: Options of `Agent`.
     """
     return Agent(f"scripted:{model}", transport=ScriptedTransport(Script(*lines, delay=delay)), **options)
+
+
+@contextmanager
+def use_httpx(library: Literal["httpx2", "httpx"] = "httpx2") -> Iterator[None]:
+    """Send HTTP requests through clients of httpx2 or httpx, so that mocks and recorders see them.
+
+    ```python
+    from agent.testing import use_httpx
+
+    with use_httpx():
+        ...  # respx, pytest-httpx2 and VCR see the requests
+    ```
+
+    Agents with an `http_client` or an SDK's `client` are not affected. `AGENT_HTTP=httpx` does the same for a process.
+    """
+    previous = select_library(library)
+    try:
+        yield
+    finally:
+        select_library(previous)

@@ -1,7 +1,6 @@
-"""Faults at random, in front of a script or around a transport: the same seed breaks the same requests.
+"""Fault injection: `Chaos` around a script, `FaultyTransport` around a transport.
 
-`Chaos` wraps what a server, a simulation or a scripted transport plays. `FaultyTransport` wraps what carries requests,
-so that a program can be tried against its real vendors. Both write down what they did, and can do it again.
+The same seed breaks the same requests, and the record of a run can be replayed.
 """
 
 from __future__ import annotations
@@ -15,88 +14,88 @@ from urllib.parse import urlsplit
 from .. import errors
 from ..engine.wire import Answer, AsyncBody, Limits, Network, Reply, RunTimeout, SyncBody, Transport, WireRequest
 from ..transports.scripted import ScriptedTransport
-from .faults import Fault, FaultLike, chosen, in_process
+from .faults import Fault, FaultLike, as_received, select_faults
 
 
 @dataclass(frozen=True, slots=True)
-class Injected:
-    """One fault that was injected: into which request, counted from 0, and where that was sent."""
+class InjectedFault:
+    """Record of an injected fault."""
 
     number: int
+    """Number of the request, counted from 0."""
     fault: Fault
     url: str
+    """URL of the request."""
 
 
-class _Dice:
-    """Which request gets which fault. The draw for a request depends on the seed and its number, on nothing else."""
+class _FaultInjector:
+    """Assigns faults to requests. The fault depends only on the seed and the request's number."""
 
     def __init__(
         self, faults: Iterable[FaultLike] | None, share: float, seed: int, plan: Mapping[int, FaultLike] | None
     ) -> None:
         if not 0 <= share <= 1:
-            raise errors.ConfigurationError("share is not between 0 and 1.", field="share", fix="Pass 0.05 for 5 %.")
-        self._faults = chosen(faults)
+            raise errors.ConfigurationError("share must be between 0 and 1.", field="share", fix="Pass 0.05 for 5 %.")
+        self._faults = select_faults(faults)
         self._share = share
         self._seed = seed
-        self._plan = None if plan is None else {number: chosen([fault])[0] for number, fault in plan.items()}
+        self._plan = None if plan is None else {number: select_faults([fault])[0] for number, fault in plan.items()}
         self._lock = threading.Lock()
         self._count = 0
-        self.injected: list[Injected] = []
+        self.injected: list[InjectedFault] = []
 
     @property
     def plan(self) -> dict[int, str]:
         return {injected.number: injected.fault.name for injected in list(self.injected)}
 
-    def throw(self, request: WireRequest, *, at_server: bool) -> tuple[int, Fault | None]:
-        """The number of this request, and what shall become of it."""
+    def choose(self, request: WireRequest, *, at_server: bool) -> tuple[int, Fault | None]:
+        """Return the number of the request, and its fault."""
         with self._lock:
             number = self._count
             self._count += 1
-        return number, self._drawn(number, request, at_server=at_server)
+        return number, self._choose_fault(number, request, at_server=at_server)
 
-    def _drawn(self, number: int, request: WireRequest, *, at_server: bool) -> Fault | None:
+    def _choose_fault(self, number: int, request: WireRequest, *, at_server: bool) -> Fault | None:
         if self._plan is not None:
             return self._plan.get(number)
-        die = random.Random(f"{self._seed}/{number}")
-        if die.random() >= self._share:
+        rng = random.Random(f"{self._seed}/{number}")
+        if rng.random() >= self._share:
             return None
         possible = [fault for fault in self._faults if not (at_server and fault.kind == "client")]
-        fitting = [fault for fault in possible if fault.fits(request)]
-        return die.choice(fitting) if fitting else None
+        applicable = [fault for fault in possible if fault.applies_to(request)]
+        return rng.choice(applicable) if applicable else None
 
-    def broken(self, good: Answer, number: int, fault: Fault, request: WireRequest) -> Answer:
-        """The broken answer, now on record. One that had gone wrong by itself is left alone."""
-        answer = fault(good, request)
-        if answer is not good:
-            self.injected.append(Injected(number, fault, request.url))
-        return answer
+    def inject(self, answer: Answer, number: int, fault: Fault, request: WireRequest) -> Answer:
+        """Return the broken response and record the fault. A response that is an error already is not changed."""
+        broken = fault(answer, request)
+        if broken is not answer:
+            self.injected.append(InjectedFault(number, fault, request.url))
+        return broken
 
 
-class _OnRecord:
-    """What both have: dice, and a record of what they decided."""
-
-    _dice: _Dice
+class _Recorded:
+    _injector: _FaultInjector
 
     @property
-    def injected(self) -> list[Injected]:
-        """What was injected so far, in order."""
-        return list(self._dice.injected)
+    def injected(self) -> list[InjectedFault]:
+        """Injected faults, in order."""
+        return list(self._injector.injected)
 
     @property
     def plan(self) -> dict[int, str]:
-        """The same, to be replayed: pass it as `plan`."""
-        return self._dice.plan
+        """Injected faults as a `plan` that replays them: names by request number."""
+        return self._injector.plan
 
 
-class Chaos(_OnRecord):
-    """A network in which some answers are broken; for a `LoopbackServer`, a `Simulation` or a `ScriptedTransport`.
+class Chaos(_Recorded):
+    """Network that breaks some responses, for a `LoopbackServer`, a `Simulation` or a `ScriptedTransport`.
 
     Args:
-        network: Who answers, such as a `VendorScript`. It is not asked where a fault stands in an answer's place.
-        faults: Those to choose from, by name or as they are. By default all that are quick and of ordinary size.
-        share: How many of the requests are broken, from 0 to 1.
-        seed: The same seed breaks the same requests in the same way.
-        plan: Instead of chance: which request, counted from 0, gets which fault. Another one's `plan` replays it.
+        network: Answers the requests, such as a `VendorScript`. A fault that replaces the response does not call it.
+        faults: Faults to choose from, by name or as objects. By default, all that are neither slow, heavy nor harmless.
+        share: Share of the requests to break, from 0 to 1.
+        seed: Seed of the random choice. The same seed breaks the same requests in the same way.
+        plan: Faults by request number, counted from 0, instead of a random choice. The `plan` of a run replays it.
     """
 
     def __init__(
@@ -109,26 +108,26 @@ class Chaos(_OnRecord):
         plan: Mapping[int, FaultLike] | None = None,
     ) -> None:
         self._network = network
-        self._dice = _Dice(faults, share, seed, plan)
+        self._injector = _FaultInjector(faults, share, seed, plan)
 
     def __call__(self, request: WireRequest) -> Answer:
         at_server = not urlsplit(request.url).scheme  # a server sees paths, a client whole addresses
-        number, fault = self._dice.throw(request, at_server=at_server)
+        number, fault = self._injector.choose(request, at_server=at_server)
         if fault is None:
             return self._network(request)
-        good = Answer() if fault.replaces else self._network(request)
-        broken = self._dice.broken(good, number, fault, request)
-        return broken if at_server else in_process(broken)
+        answer = Answer() if fault.replaces else self._network(request)
+        broken = self._injector.inject(answer, number, fault, request)
+        return broken if at_server else as_received(broken)
 
 
-class FaultyTransport(_OnRecord):
-    """A transport that loses some of what it carries; pass it as `transport=` of an agent.
+class FaultyTransport(_Recorded):
+    """Transport that breaks some responses. Pass it as `transport=` of an agent.
 
-    An answer that is to be broken is read to its end first, so a broken stream begins later than a whole one would. A
-    fault that stands in an answer's place sends nothing, and costs nothing.
+    A response is read to its end before it is broken, so a broken stream begins later than usual. A fault that
+    replaces the response sends no request.
 
     Args:
-        transport: What carries the requests, such as `agent.transports.shared_transport("http")`.
+        transport: Transport that sends the requests, such as `agent.transports.shared_transport("http")`.
         faults: As for `Chaos`.
         share: As for `Chaos`.
         seed: As for `Chaos`.
@@ -145,38 +144,37 @@ class FaultyTransport(_OnRecord):
         plan: Mapping[int, FaultLike] | None = None,
     ) -> None:
         self._transport = transport
-        self._dice = _Dice(faults, share, seed, plan)
+        self._injector = _FaultInjector(faults, share, seed, plan)
 
     def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
-        number, fault = self._dice.throw(request, at_server=False)
+        number, fault = self._injector.choose(request, at_server=False)
         if fault is None:
             return self._transport.send(request, limits, timeout)
         reply = None if fault.replaces else self._transport.send(request, limits, timeout)
-        return self._played(reply, number, fault, request).send(request, limits, timeout)
+        return self._replay(reply, number, fault, request).send(request, limits, timeout)
 
     def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
-        number, fault = self._dice.throw(request, at_server=False)
+        number, fault = self._injector.choose(request, at_server=False)
         if fault is None:
             return self._transport.open(request, limits, timeout)
         reply = None if fault.replaces else self._transport.send(request, limits, timeout)
-        return self._played(reply, number, fault, request).open(request, limits, timeout)
+        return self._replay(reply, number, fault, request).open(request, limits, timeout)
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
-        number, fault = self._dice.throw(request, at_server=False)
+        number, fault = self._injector.choose(request, at_server=False)
         if fault is None:
             return await self._transport.asend(request, limits)
         reply = None if fault.replaces else await self._transport.asend(request, limits)
-        return await self._played(reply, number, fault, request).asend(request, limits)
+        return await self._replay(reply, number, fault, request).asend(request, limits)
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
-        number, fault = self._dice.throw(request, at_server=False)
+        number, fault = self._injector.choose(request, at_server=False)
         if fault is None:
             return await self._transport.aopen(request, limits, bodies)
         reply = None if fault.replaces else await self._transport.asend(request, limits)
-        return await self._played(reply, number, fault, request).aopen(request, limits, bodies)
+        return await self._replay(reply, number, fault, request).aopen(request, limits, bodies)
 
-    def _played(self, reply: Reply | None, number: int, fault: Fault, request: WireRequest) -> ScriptedTransport:
-        """The broken answer, from a transport that has nothing else to tell."""
-        good = Answer() if reply is None else Answer([reply.body], status=reply.status, headers=reply.headers)
-        broken = in_process(self._dice.broken(good, number, fault, request))
+    def _replay(self, reply: Reply | None, number: int, fault: Fault, request: WireRequest) -> ScriptedTransport:
+        answer = Answer() if reply is None else Answer([reply.body], status=reply.status, headers=reply.headers)
+        broken = as_received(self._injector.inject(answer, number, fault, request))
         return ScriptedTransport(lambda _: broken)

@@ -28,7 +28,7 @@ FAULTS = (
     "status-500",
     "status-503",
     "reset-before-headers",
-    "closed-before-headers",
+    "disconnect-before-headers",
     "cut-in-the-middle",
     "json-truncated",
 )

@@ -1,8 +1,4 @@
-"""Faults by name: what goes wrong between a client and a vendor, ready to be injected.
-
-Each is a `Fault`: called with a good answer and its request, it returns the broken one, at the wire, in whichever of
-the four APIs the request was written. `Chaos` and `FaultyTransport` inject them for you.
-"""
+"""Catalog of faults. `Chaos` and `FaultyTransport` inject them."""
 
 from __future__ import annotations
 
@@ -11,47 +7,41 @@ from types import MappingProxyType, ModuleType
 from typing import TypeAlias
 
 from ... import errors
-from . import connections, events, framing, responses
-from .fault import BrokenWire, Exchange, Fault, form_of, in_process
+from . import http, responses, streams
+from .fault import Exchange, Fault, as_received
 
-__all__ = ["FAULTS", "BrokenWire", "Exchange", "Fault", "FaultLike", "chosen", "form_of", "in_process", "is_usual"]
+__all__ = ["FAULTS", "Exchange", "Fault", "FaultLike", "as_received", "is_common", "select_faults"]
 
 FaultLike: TypeAlias = "Fault | str"
 
 
 def _faults_in(module: ModuleType) -> Iterator[Fault]:
     for value in vars(module).values():
-        if isinstance(value, Fault):
-            yield value
-        elif isinstance(value, tuple):
-            yield from (item for item in value if isinstance(item, Fault))
+        yield from (item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Fault))
 
 
-def _catalog(*modules: ModuleType) -> Mapping[str, Fault]:
-    found = [fault for module in modules for fault in _faults_in(module)]
-    named = {fault.name: fault for fault in found}
-    assert len(named) == len(found), "two faults have one name"
-    return MappingProxyType(named)
-
-
-FAULTS: Mapping[str, Fault] = _catalog(connections, framing, responses, events)
+FAULTS: Mapping[str, Fault] = MappingProxyType(
+    {fault.name: fault for module in (http, responses, streams) for fault in _faults_in(module)}
+)
 """Every fault, by its name."""
 
 
-def is_usual(fault: Fault) -> bool:
-    """Whether a fault is one to expect any day: not one of many megabytes, and not one that nobody notices."""
+def is_common(fault: Fault) -> bool:
+    """Whether a fault is neither heavy nor harmless."""
     return not fault.heavy and fault.harmless != fault.forms
 
 
-def chosen(faults: Iterable[FaultLike] | None) -> tuple[Fault, ...]:
-    """The faults that were named; by default the usual ones that do not keep the client waiting."""
+def select_faults(faults: Iterable[FaultLike] | None) -> tuple[Fault, ...]:
+    """Return the given faults; by default the common ones that are not slow."""
     if faults is None:
-        return tuple(fault for fault in FAULTS.values() if is_usual(fault) and not fault.slow)
-    found = []
+        return tuple(fault for fault in FAULTS.values() if is_common(fault) and not fault.slow)
+    selected = []
     for fault in [faults] if isinstance(faults, str | Fault) else faults:
         if isinstance(fault, str) and fault not in FAULTS:
             raise errors.ConfigurationError(
-                f"There is no fault named {fault!r}.", field="faults", fix="See the keys of agent.testing.FAULTS."
+                f"There is no fault named {fault!r}.",
+                field="faults",
+                fix="Pass names from agent.testing.FAULTS, or Fault objects.",
             )
-        found.append(FAULTS[fault] if isinstance(fault, str) else fault)
-    return tuple(found)
+        selected.append(FAULTS[fault] if isinstance(fault, str) else fault)
+    return tuple(selected)

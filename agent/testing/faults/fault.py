@@ -1,7 +1,6 @@
-"""What a fault is: a name, what it does to a good answer, and where it can happen.
+"""Faults: named changes to a response on its way from a vendor to a client.
 
-A fault works at the wire. It is handed an answer as a vendor would send it, in any of the four APIs, as one body or as
-a stream, and returns the broken one. It knows no client: what becomes of the break is what a test wants to find out.
+A fault gets a valid response of any of the four wire formats, whole or streamed, and returns a broken one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ Form: TypeAlias = Literal["whole", "stream"]
 Kind: TypeAlias = Literal[
     "client", "connection", "framing", "status", "body", "json", "events", "time", "size", "harmless"
 ]
-Part: TypeAlias = Piece | bytes | Exception
 
 BOTH: frozenset[Form] = frozenset(("whole", "stream"))
 WHOLE: frozenset[Form] = frozenset(("whole",))
@@ -28,28 +26,30 @@ STREAM: frozenset[Form] = frozenset(("stream",))
 NEITHER: frozenset[Form] = frozenset()
 
 FOREVER = 3600.0
-"""Seconds of silence: longer than any limit that is worth testing."""
+"""Seconds of silence: longer than any timeout in a test."""
 SSE = {"content-type": "text/event-stream"}
 JSON = {"content-type": "application/json"}
+LAST_CHUNK = b"0\r\n\r\n"
 
 
 @dataclass(slots=True)
-class BrokenWire(RawAnswer):
-    """Bytes for a socket, framing included; and what an HTTP client makes of them, for places without a socket."""
+class RawFault(RawAnswer):
+    """Bytes for a socket, including framing."""
 
-    seen: Answer = field(default_factory=Answer)
+    received: Answer = field(default_factory=Answer)
+    """The response as an HTTP client receives it, for transports and simulations, which have no socket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request, and the good answer that is about to be broken."""
+    """A request and its valid response."""
 
     request: WireRequest
     answer: Answer
 
     @property
-    def streamed(self) -> bool:
-        return form_of(self.request) == "stream"
+    def is_stream(self) -> bool:
+        return response_form(self.request) == "stream"
 
     @property
     def body(self) -> bytes:
@@ -57,16 +57,16 @@ class Exchange:
 
     @property
     def events(self) -> list[bytes]:
-        """The events of a stream, each with its blank line; of a whole answer, the body in three pieces."""
+        """The events of a stream, each with its blank line, or three pieces of a whole body."""
         body = self.body
-        if self.streamed:
+        if self.is_stream:
             return [block + b"\n\n" for block in body.split(b"\n\n") if block.strip()]
         third = max(1, len(body) // 3)
         return [body[:third], body[third : 2 * third], body[2 * third :]]
 
     @property
     def first_half(self) -> list[bytes]:
-        """Half of the events, and so some of the words but not all."""
+        """The first half of the events, with part of the text."""
         events = self.events
         return events[: len(events) // 2]
 
@@ -76,68 +76,117 @@ class Exchange:
         return events[len(events) // 2 :]
 
     @property
+    def half_event(self) -> list[bytes]:
+        """The first half of the events, and half of the next one."""
+        following = self.second_half[0]
+        return [*self.first_half, following[: len(following) // 2]]
+
+    @property
     def headers(self) -> dict[str, str]:
-        """The answer's own; the kind of answer that was asked for, if there is none yet."""
-        return dict(self.answer.headers) or dict(SSE if self.streamed else JSON)
+        """Headers of the valid response, or the content type that was requested."""
+        return dict(self.answer.headers) or dict(SSE if self.is_stream else JSON)
 
-    def saying(self, *parts: Part, headers: Mapping[str, str] | None = None) -> Answer:
-        """An answer of these parts, for the rest like the good one."""
-        return Answer(parts, headers=self.headers if headers is None else headers)
+    def respond(self, *pieces: Piece | bytes | Exception, headers: Mapping[str, str] | None = None) -> Answer:
+        """Return a response with a new body, and the headers of the valid one by default."""
+        return Answer(pieces, headers=self.headers if headers is None else headers)
 
-    def cut(self, *parts: Part) -> Answer:
-        """These parts, and then a reset."""
-        return self.saying(*parts, reset())
+    def respond_cut(self, *pieces: bytes) -> Answer:
+        """Return a response that ends with a connection reset."""
+        return self.respond(*pieces, reset_error())
 
-    def raw(
+    def respond_raw(
         self,
-        *parts: Part,
-        seen: Answer | None = None,
+        *pieces: Piece | bytes | Exception,
+        received: Answer | None = None,
         version: str = "1.1",
         status: str = "200 OK",
         headers: Mapping[str, str] | None = None,
-    ) -> BrokenWire:
-        """A head of one's own and these bytes as they are. Unless said otherwise, a client loses the connection."""
+    ) -> RawFault:
+        """Return a response with additional headers and an unframed body. By default, a client cannot read it."""
         lines = [f"HTTP/{version} {status}"]
         lines += [f"{name}: {value}" for name, value in {**self.headers, **(headers or {})}.items()]
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-        return BrokenWire((head, *parts), seen=seen or Answer(failure=lost()))
+        return RawFault((head, *pieces), received=received or Answer(failure=disconnect_error()))
 
-    def chunked(self, *parts: Part, seen: Answer | None = None, headers: Mapping[str, str] | None = None) -> BrokenWire:
-        """As `raw`, under a head that promises chunks."""
-        return self.raw(*parts, seen=seen, headers={"transfer-encoding": "chunked", **(headers or {})})
+    def respond_chunked(
+        self, *pieces: bytes, received: Answer | None = None, headers: Mapping[str, str] | None = None
+    ) -> RawFault:
+        """Return a raw response with a chunked body. The pieces are the chunks, including their framing."""
+        return self.respond_raw(*pieces, received=received, headers={"transfer-encoding": "chunked", **(headers or {})})
 
 
-Break: TypeAlias = Callable[[Exchange], Answer]
+Apply: TypeAlias = Callable[[Exchange], Answer]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One way in which an answer goes wrong. Called with a good answer and its request, it returns the broken one."""
+    """A fault. Called with a valid response and its request, it returns the broken response."""
 
     name: str
-    about: str
+    description: str
     kind: Kind
-    apply: Break = field(repr=False)
+    apply: Apply = field(repr=False)
     forms: frozenset[Form] = BOTH
-    """The answers it can happen to: whole ones, streams, or both."""
+    """The responses that can have this fault: whole ones, streams, or both."""
     harmless: frozenset[Form] = NEITHER
-    """The forms in which a good client does not even notice."""
+    """The forms in which a correct client succeeds."""
     replaces: bool = False
-    """It stands in the place of the answer, so nobody needs to be asked for one."""
+    """The fault does not use the valid response, so the request need not be sent."""
     heavy: bool = False
-    """Many megabytes."""
+    """The response has many megabytes."""
     slow: bool = False
-    """Ends only when the client has waited long enough."""
+    """The response lasts until the client's timeout."""
 
     def __call__(self, answer: Answer, request: WireRequest) -> Answer:
-        """The broken answer. One that is a failure by itself stays as it is."""
-        if self.replaces or _is_good(answer):
+        """Return the broken response. A response that is an error already is not changed."""
+        if self.replaces or _is_valid(answer):
             return self.apply(Exchange(request, answer))
         return answer
 
-    def fits(self, request: WireRequest) -> bool:
-        """Whether it can happen to the answer of this request."""
-        return form_of(request) in self.forms
+    def applies_to(self, request: WireRequest) -> bool:
+        return response_form(request) in self.forms
+
+
+def _is_valid(answer: Answer) -> bool:
+    has_body = any(isinstance(piece.outcome, bytes) and piece.outcome.strip() for piece in answer.iter_pieces())
+    return has_body and answer.failure is None and answer.status == 200
+
+
+def response_form(request: WireRequest) -> Form:
+    """Whether a request asks for a stream. Unknown paths are read as Chat Completions."""
+    server = find_server_dialect(request.url) or server_dialects()[0]
+    try:
+        return "stream" if server.decode_request(request.url, request.body).stream else "whole"
+    except errors.ConfigurationError:
+        return "whole"
+
+
+def as_received(answer: Answer) -> Answer:
+    """Return a response as an HTTP client receives it."""
+    return answer.received if isinstance(answer, RawFault) else answer
+
+
+def reset_error() -> errors.ConnectionError:
+    return errors.ConnectionError("the connection was reset")
+
+
+def disconnect_error() -> errors.ConnectionError:
+    return errors.ConnectionError("the server disconnected before the end of its response")
+
+
+def encode_chunks(pieces: Sequence[bytes]) -> list[bytes]:
+    """Return chunks of a chunked body."""
+    return [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece]
+
+
+def read_event_data(event: bytes) -> bytes:
+    payloads = SseDecoder(MAX_REPLY_BYTES).feed(event)
+    return payloads[0] if payloads else b""
+
+
+def stall(answer: Answer) -> Answer:
+    """Return the response with silence in place of its end."""
+    return replace(answer, pieces=(*answer.pieces, Piece(b"", FOREVER)))
 
 
 def fault(
@@ -148,70 +197,11 @@ def fault(
     replaces: bool = False,
     heavy: bool = False,
     slow: bool = False,
-) -> Callable[[Break], Fault]:
-    """A function as a fault: its name is the fault's, its docstring what there is to say about it."""
+) -> Callable[[Apply], Fault]:
+    """Make a function a fault, with the name and the docstring of the function."""
 
-    def made(apply: Break) -> Fault:
-        return Fault(
-            name=apply.__name__.replace("_", "-"),
-            about=(apply.__doc__ or "").strip(),
-            kind=kind,
-            apply=apply,
-            forms=forms,
-            harmless=harmless,
-            replaces=replaces,
-            heavy=heavy,
-            slow=slow,
-        )
+    def decorate(apply: Apply) -> Fault:
+        name, description = apply.__name__.replace("_", "-"), (apply.__doc__ or "").strip()
+        return Fault(name, description, kind, apply, forms, harmless, replaces, heavy, slow)
 
-    return made
-
-
-def _is_good(answer: Answer) -> bool:
-    said = any(isinstance(piece.outcome, bytes) and piece.outcome.strip() for piece in answer.iter_pieces())
-    return said and answer.failure is None and answer.status == 200
-
-
-def form_of(request: WireRequest) -> Form:
-    """Whether a request asks for a stream. Paths of no wire format are taken for Chat Completions."""
-    server = find_server_dialect(request.url) or server_dialects()[0]
-    try:
-        return "stream" if server.decode_request(request.url, request.body).stream else "whole"
-    except errors.ConfigurationError:
-        return "whole"
-
-
-def in_process(answer: Answer) -> Answer:
-    """A broken answer as it is seen where there is no socket: behind an HTTP client, or in a simulation."""
-    return answer.seen if isinstance(answer, BrokenWire) else answer
-
-
-def reset() -> errors.ConnectionError:
-    return errors.ConnectionError("the connection was reset")
-
-
-def lost() -> errors.ConnectionError:
-    return errors.ConnectionError("the server disconnected in the middle of its answer")
-
-
-def chunk(data: bytes) -> bytes:
-    """One chunk of a chunked body."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def chunks(parts: Sequence[bytes]) -> list[bytes]:
-    return [chunk(part) for part in parts if part]
-
-
-LAST_CHUNK = b"0\r\n\r\n"
-
-
-def payload_of(event: bytes) -> bytes:
-    """The data of one event."""
-    found = SseDecoder(MAX_REPLY_BYTES).feed(event)
-    return found[0] if found else b""
-
-
-def silent(answer: Answer) -> Answer:
-    """The same answer, and then silence: it neither ends nor breaks."""
-    return replace(answer, pieces=(*answer.pieces, Piece(b"", FOREVER)))
+    return decorate

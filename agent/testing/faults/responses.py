@@ -1,4 +1,4 @@
-"""Answers that say no: every status that vendors and gateways use, and their ways to ask for patience."""
+"""Faults of status codes, error bodies, bodies of the wrong type, malformed JSON and retry hints."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from ...engine.wire import Answer, WireRequest
 from ...providers import find_server_dialect, server_dialects
 from ...providers.server_dialect import InboundRequest, ServerDialect
 from ...types import AgentRequest
-from .fault import BOTH, JSON, SSE, STREAM, WHOLE, Exchange, Fault, Form, Kind, fault, payload_of, reset
+from .fault import BOTH, JSON, SSE, STREAM, WHOLE, Exchange, Fault, Form, fault, read_event_data, reset_error
 
-Reason: TypeAlias = Literal[
-    "bad-request", "context", "credit", "failing", "filter", "key", "missing", "overloaded", "permission", "rate"
-]
+ErrorKind: TypeAlias = Literal[
+    "api-key", "bad-request", "content-filter", "context-length", "model", "overloaded", "permission", "quota",
+    "rate-limit", "server-error",
+]  # fmt: skip
 
-_ERRORS: Mapping[Reason, errors.AgentError] = {
+_ERRORS: Mapping[ErrorKind, errors.AgentError] = {
+    "api-key": errors.AuthenticationError("API key not valid. Please pass a valid API key."),
     "bad-request": errors.BadRequestError("Invalid type for 'messages[0]'."),
-    "context": errors.ContextLengthError("prompt is too long: 210000 tokens > 200000 maximum"),
-    "credit": errors.QuotaExceededError("You exceeded your current quota: your credit balance is too low."),
-    "failing": errors.ProviderError("The server had an error while processing your request.", status_code=500),
-    "filter": errors.ContentFilterError("Output blocked by content filtering policy"),
-    "key": errors.AuthenticationError("API key not valid. Please pass a valid API key."),
-    "missing": errors.ModelNotFoundError("The model does not exist."),
+    "content-filter": errors.ContentFilterError("Output blocked by content filtering policy"),
+    "context-length": errors.ContextLengthError("prompt is too long: 210000 tokens > 200000 maximum"),
+    "model": errors.ModelNotFoundError("The model does not exist."),
     "overloaded": errors.OverloadedError("The model is overloaded. Please try again later."),
     "permission": errors.AuthenticationError("The API key does not have permission to use this.", status_code=403),
-    "rate": errors.RateLimitError("This request would exceed the rate limit.", retry_after=2.0),
+    "quota": errors.QuotaExceededError("You exceeded your current quota: your credit balance is too low."),
+    "rate-limit": errors.RateLimitError("This request would exceed the rate limit.", retry_after=2.0),
+    "server-error": errors.ProviderError("The server had an error while processing your request.", status_code=500),
 }
 
 
-def error_answer(request: WireRequest, reason: Reason, status: int | None = None) -> Answer:
-    """The answer with which the API that a request was sent to reports an error; `status` replaces its own."""
-    error = _ERRORS[reason]
-    usual, body = _server(request).encode_error(error)
+def _encode_error(request: WireRequest, kind: ErrorKind, status: int | None = None) -> Answer:
+    """Return an error in the wire format of the request; `status` replaces the vendor's."""
+    error = _ERRORS[kind]
+    vendor_status, body = _server_dialect(request).encode_error(error)
     headers = {} if error.retry_after is None else {"retry-after": f"{error.retry_after:g}"}
-    return Answer([body], status=status or usual, headers={**JSON, **headers})
+    return Answer([body], status=status or vendor_status, headers={**JSON, **headers})
 
 
-def plain_error_body(request: WireRequest, status: int, message: str) -> bytes:
-    """The body for a status that says enough by itself."""
-    return _server(request).encode_error(errors.ProviderError(message, status_code=status))[1]
+def _encode_status(request: WireRequest, status: int, message: str, headers: Mapping[str, str]) -> Answer:
+    body = _server_dialect(request).encode_error(errors.ProviderError(message, status_code=status))[1]
+    return Answer([body], status=status, headers={**JSON, **headers})
 
 
-def error_event(request: WireRequest, reason: Reason) -> bytes:
-    """The event that breaks off a stream."""
+def encode_error_event(request: WireRequest, kind: ErrorKind) -> bytes:
     inbound = InboundRequest(AgentRequest(), "", stream=True, settings={"sse": True})
-    return _server(request).encoder(inbound).fail(_ERRORS[reason])
+    return _server_dialect(request).encoder(inbound).fail(_ERRORS[kind])
 
 
-def _server(request: WireRequest) -> ServerDialect:
+def _server_dialect(request: WireRequest) -> ServerDialect:
     return find_server_dialect(request.url) or server_dialects()[0]
 
 
@@ -59,213 +59,186 @@ HTML = (
     b"<!DOCTYPE html><html><head><title>Welcome</title></head><body><p>Please accept our terms to use this network."
     b"</p></body></html>"
 )
+_JSON, _STREAM, _HTML, _TEXT = "application/json", "text/event-stream", "text/html", "text/plain"
 
-# Something else with status 200.
+# Status 200 with another body.
 
 
-def _instead(name: str, about: str, body: bytes, content_type: str = "application/json") -> Fault:
+def _body(name: str, description: str, body: bytes, content_type: str = _JSON) -> Fault:
     def apply(exchange: Exchange) -> Answer:
-        return exchange.saying(*([body] if body else []), headers={"content-type": content_type})
+        return exchange.respond(*([body] if body else []), headers={"content-type": content_type})
 
-    return Fault(name=name, about=about, kind="body", apply=apply, replaces=True)
+    return Fault(name, description, "body", apply, replaces=True)
 
 
-INSTEAD = (
-    _instead("empty-body", "Nothing, under a head that promises an answer.", b""),
-    _instead("empty-stream", "Nothing, under a head that promises events.", b"", "text/event-stream"),
-    _instead("null", "The JSON value null.", b"null"),
-    _instead("empty-object", "An object without anything in it.", b"{}"),
-    _instead("empty-list", "A list without anything in it.", b"[]"),
-    _instead("a-number", "A number.", b"42"),
-    _instead("a-string", "A string.", b'"hello"'),
-    _instead("a-boolean", "The JSON value true.", b"true"),
-    _instead("html-page", "A page, such as the one that asks for a login.", HTML, "text/html; charset=utf-8"),
-    _instead("html-page-as-json", "A page, labelled as JSON.", HTML),
-    _instead("html-page-as-stream", "A page, labelled as a stream of events.", HTML, "text/event-stream"),
-    _instead("plain-text", "A sentence.", b"Service is warming up.", "text/plain"),
-    _instead("another-shape", "JSON of some other service.", b'{"status": "ok", "items": [1, 2, 3]}'),
-    _instead("error-as-text", "An error that is only a text.", b'{"error": "something went wrong"}'),
-    _instead("error-as-list", "An error within a list.", b'[{"error": {"code": 500, "message": "broken"}}]'),
-    _instead("binary", "Bytes that are no text.", bytes(range(256)), "application/octet-stream"),
+def _error_with_200(name: str, kind: ErrorKind) -> Fault:
+    description = f"The vendor's error ({kind}) with status 200."
+    return Fault(name, description, "body", lambda exchange: _encode_error(exchange.request, kind, 200), replaces=True)
+
+
+BODIES = (
+    _body("empty-body", "An empty body, declared as JSON.", b""),
+    _body("empty-stream", "An empty body, declared as a stream.", b"", _STREAM),
+    _body("null", "The JSON value null.", b"null"),
+    _body("empty-object", "An empty JSON object.", b"{}"),
+    _body("empty-list", "An empty JSON list.", b"[]"),
+    _body("a-number", "A JSON number.", b"42"),
+    _body("a-string", "A JSON string.", b'"hello"'),
+    _body("a-boolean", "The JSON value true.", b"true"),
+    _body("html-page", "An HTML page, such as a login form.", HTML, "text/html; charset=utf-8"),
+    _body("html-page-as-json", "An HTML page, declared as JSON.", HTML),
+    _body("html-page-as-stream", "An HTML page, declared as a stream.", HTML, _STREAM),
+    _body("plain-text", "A sentence.", b"Service is warming up.", _TEXT),
+    _body("foreign-json", "The JSON of another service.", b'{"status": "ok", "items": [1, 2, 3]}'),
+    _body("error-as-text", "An error that is a string.", b'{"error": "something went wrong"}'),
+    _body("error-as-list", "An error in a list.", b'[{"error": {"code": 500, "message": "broken"}}]'),
+    _body("binary", "Bytes that are not text.", bytes(range(256)), "application/octet-stream"),
+    _error_with_200("server-error-with-200", "server-error"),
+    _error_with_200("rate-limit-with-200", "rate-limit"),
+    _error_with_200("quota-exceeded-with-200", "quota"),
 )
 
 
-@fault("body", replaces=True)
-def failure_with_200(exchange: Exchange) -> Answer:
-    """The vendor's own words for a failure, with the status of a success."""
-    return error_answer(exchange.request, "failing", 200)
-
-
-@fault("body", replaces=True)
-def rate_limit_with_200(exchange: Exchange) -> Answer:
-    """The vendor's own words for too many requests, with the status of a success."""
-    return error_answer(exchange.request, "rate", 200)
-
-
-@fault("body", replaces=True)
-def credit_gone_with_200(exchange: Exchange) -> Answer:
-    """The vendor's own words for an empty account, with the status of a success."""
-    return error_answer(exchange.request, "credit", 200)
-
-
 @fault("body", forms=STREAM)
-def answer_of_another_api(exchange: Exchange) -> Answer:
-    """A stream in a format that nobody speaks."""
-    return exchange.saying(
-        b'{"delta": "Hello"}\n{"delta": " there"}\n', headers={"content-type": "application/x-ndjson"}
-    )
+def ndjson_stream(exchange: Exchange) -> Answer:
+    """A stream of JSON lines instead of server-sent events."""
+    lines = b'{"delta": "Hello"}\n{"delta": " there"}\n'
+    return exchange.respond(lines, headers={"content-type": "application/x-ndjson"})
 
 
 @fault("body", forms=WHOLE)
-def stream_instead(exchange: Exchange) -> Answer:
-    """A stream of events where one answer was asked for."""
-    return exchange.saying(b"data: " + exchange.body + b"\n\ndata: [DONE]\n\n", headers=SSE)
+def stream_instead_of_json(exchange: Exchange) -> Answer:
+    """A stream that was not requested."""
+    return exchange.respond(b"data: " + exchange.body + b"\n\ndata: [DONE]\n\n", headers=SSE)
 
 
 @fault("body", forms=STREAM)
-def whole_instead(exchange: Exchange) -> Answer:
-    """One JSON value where a stream of events was asked for."""
-    return exchange.saying(payload_of(exchange.events[0]), headers=JSON)
+def json_instead_of_stream(exchange: Exchange) -> Answer:
+    """One JSON value instead of a stream."""
+    return exchange.respond(read_event_data(exchange.events[0]), headers=JSON)
 
 
 @fault("body", forms=STREAM)
 def events_as_list(exchange: Exchange) -> Answer:
-    """The events as one JSON list, as one vendor sends them that was not asked for server-sent events."""
-    payloads = [payload for event in exchange.events if (payload := payload_of(event))[:1] == b"{"]
-    return exchange.saying(b"[" + b",\n".join(payloads) + b"]", headers=JSON)
+    """A JSON list of events, as Gemini sends without `alt=sse`."""
+    payloads = [payload for event in exchange.events if (payload := read_event_data(event))[:1] == b"{"]
+    return exchange.respond(b"[" + b",\n".join(payloads) + b"]", headers=JSON)
 
 
-# JSON with something wrong in it: the body of a whole answer, or an event in the middle of a stream.
+# Malformed or unexpected JSON, in a whole body or in an event in the middle of a stream.
+
+Change: TypeAlias = Callable[[bytes], bytes]
 
 
-def _json_fault(name: str, about: str, spoil: Callable[[bytes], bytes], forms: frozenset[Form] = BOTH) -> Fault:
-    kind: Kind = "json"
-
+def _json(name: str, description: str, change: Change, forms: frozenset[Form] = BOTH) -> Fault:
     def apply(exchange: Exchange) -> Answer:
-        if not exchange.streamed:
-            return exchange.saying(spoil(exchange.body))
+        if not exchange.is_stream:
+            return exchange.respond(change(exchange.body))
         half, (following, *rest) = exchange.first_half, exchange.second_half
-        return exchange.saying(*half, b"data: " + spoil(payload_of(following)) + b"\n\n", *rest)
+        return exchange.respond(*half, b"data: " + change(read_event_data(following)) + b"\n\n", *rest)
 
-    return Fault(name=name, about=about, kind=kind, apply=apply, forms=forms)
-
-
-def _with_member(value: bytes) -> Callable[[bytes], bytes]:
-    """Adds a member that no API knows: a value that cannot be read spoils everything around it."""
-    return lambda good: good.rstrip()[:-1] + b', "x_added": ' + value + b"}"
+    return Fault(name, description, "json", apply, forms)
 
 
-def _numbers_for_texts(value: Any) -> Any:
-    """What kind of thing an object is stays as it was: of an unknown kind, nothing is known to be wrong."""
+def _add_key(value: bytes) -> Change:
+    """Add an unknown key. A value that cannot be parsed invalidates the whole body."""
+    return lambda body: body.rstrip()[:-1] + b', "x_added": ' + value + b"}"
+
+
+def _map_object(change: Callable[[dict[str, Any]], Any]) -> Change:
+    def apply(body: bytes) -> bytes:
+        value = json.loads(body) if body[:1] == b"{" else {}  # some events are not JSON
+        return json.dumps(change(value)).encode()
+
+    return apply
+
+
+def _strings_to_numbers(value: Any) -> Any:
+    """Replace strings by numbers, except type names: decoders skip events of unknown types."""
     if isinstance(value, dict):
         return {
-            key: item if key in ("type", "object", "status") else _numbers_for_texts(item)
+            key: item if key in ("type", "object", "status") else _strings_to_numbers(item)
             for key, item in value.items()
         }
     if isinstance(value, list):
-        return [_numbers_for_texts(item) for item in value]
+        return [_strings_to_numbers(item) for item in value]
     return 7 if isinstance(value, str) else value
 
 
-def _texts_for_containers(value: dict[str, Any]) -> dict[str, Any]:
+def _containers_to_strings(value: dict[str, Any]) -> dict[str, Any]:
     return {key: "text" if isinstance(item, dict | list) else item for key, item in value.items()}
 
 
-def _rewritten(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], bytes]:
-    def spoil(good: bytes) -> bytes:
-        value = json.loads(good) if good[:1] == b"{" else {}  # some events are no JSON
-        return json.dumps(change(value)).encode()
-
-    return spoil
-
-
-SPOILT = (
-    _json_fault("json-truncated", "Half of a JSON value.", lambda good: good[: len(good) // 2]),
-    _json_fault("json-with-rest", "JSON, and then something else.", lambda good: good + b" and so on"),
-    _json_fault("json-twice", "The same JSON twice.", lambda good: good + good),
-    _json_fault("json-with-single-quotes", "JSON as some languages print it.", lambda good: good.replace(b'"', b"'")),
-    _json_fault("json-without-quotes", "Keys without quotes.", lambda good: b"{id: 1}"),
-    _json_fault("json-with-comma", "A comma too many.", lambda good: good.rstrip()[:-1] + b",}"),
-    _json_fault("json-in-utf-16", "JSON in an encoding of two bytes.", lambda good: good.decode().encode("utf-16-be")),
-    _json_fault("json-not-utf-8", "A byte that is no character.", _with_member(b'"caf\xe9"')),
-    _json_fault("json-with-nan", "A number that is none.", _with_member(b"NaN")),
-    _json_fault("json-with-infinity", "A number without end.", _with_member(b"Infinity")),
-    _json_fault("json-with-minus-infinity", "The other number without end.", _with_member(b"-Infinity")),
-    _json_fault("json-with-lone-surrogate", "Half of a character, escaped.", _with_member(b'"\\ud83d"')),
-    _json_fault("json-with-control-character", "A line break within a text.", _with_member(b'"a\x01b"')),
-    _json_fault("json-with-huge-integer", "An integer of 5,000 digits.", _with_member(b"9" * 5000)),
-    _json_fault("json-nested-70-deep", "A little deeper than is taken.", _with_member(b"[" * 70 + b"1" + b"]" * 70)),
-    _json_fault("json-nested-200000-deep", "So deep that parsers fall over.", lambda good: b"[" * 200_000),
-    _json_fault("json-with-numbers-for-texts", "Numbers where texts belong.", _rewritten(_numbers_for_texts)),
-    _json_fault(
-        "json-with-texts-for-lists", "Texts where lists and objects belong.", _rewritten(_texts_for_containers)
-    ),
-    _json_fault(
-        "json-with-nulls", "Null in the place of everything.", _rewritten(lambda good: dict.fromkeys(good)), WHOLE
-    ),
-)
-
-HARMLESS = (
-    Fault(
-        name="unknown-members",
-        about="Members that no API has had so far.",
-        kind="harmless",
-        apply=lambda exchange: _everywhere(exchange, _with_member(b'{"a": [1, null]}')),
-        harmless=BOTH,
-    ),
-    Fault(
-        name="label-wrong",
-        about="The right answer, labelled as something else.",
-        kind="harmless",
-        apply=lambda exchange: exchange.saying(exchange.body, headers={"content-type": "text/plain"}),
-        harmless=BOTH,
-    ),
-    Fault(
-        name="label-missing",
-        about="The right answer, not labelled at all.",
-        kind="harmless",
-        apply=lambda exchange: exchange.saying(exchange.body, headers={"x-nothing": "1"}),
-        harmless=BOTH,
-    ),
+MALFORMED_JSON = (
+    _json("json-truncated", "Half of a JSON value.", lambda body: body[: len(body) // 2]),
+    _json("json-with-trailing-text", "JSON followed by text.", lambda body: body + b" and so on"),
+    _json("json-twice", "The same JSON twice.", lambda body: body + body),
+    _json("json-with-single-quotes", "Single quotes.", lambda body: body.replace(b'"', b"'")),
+    _json("json-without-quotes", "Keys without quotes.", lambda body: b"{id: 1}"),
+    _json("json-with-trailing-comma", "A trailing comma.", lambda body: body.rstrip()[:-1] + b",}"),
+    _json("json-in-utf-16", "JSON in UTF-16.", lambda body: body.decode().encode("utf-16-be")),
+    _json("json-not-utf-8", "A byte that is not UTF-8.", _add_key(b'"caf\xe9"')),
+    _json("json-with-nan", "The number NaN.", _add_key(b"NaN")),
+    _json("json-with-infinity", "The number Infinity.", _add_key(b"Infinity")),
+    _json("json-with-minus-infinity", "The number -Infinity.", _add_key(b"-Infinity")),
+    _json("json-with-lone-surrogate", "An escaped lone surrogate.", _add_key(b'"\\ud83d"')),
+    _json("json-with-control-character", "A control character in a string.", _add_key(b'"a\x01b"')),
+    _json("json-with-huge-integer", "An integer of 5,000 digits.", _add_key(b"9" * 5000)),
+    _json("json-nested-70-deep", "Slightly too many levels.", _add_key(b"[" * 70 + b"1" + b"]" * 70)),
+    _json("json-nested-200000-deep", "200,000 levels.", lambda body: b"[" * 200_000),
+    _json("json-with-numbers-for-strings", "Numbers instead of strings.", _map_object(_strings_to_numbers)),
+    _json("json-with-strings-for-containers", "Strings for lists and objects.", _map_object(_containers_to_strings)),
+    _json("json-with-nulls", "Null for every value.", _map_object(lambda value: dict.fromkeys(value)), WHOLE),
 )
 
 
-def _everywhere(exchange: Exchange, change: Callable[[bytes], bytes]) -> Answer:
-    if not exchange.streamed:
-        return exchange.saying(change(exchange.body))
-    changed = []
+@fault("harmless", harmless=BOTH)
+def unknown_keys(exchange: Exchange) -> Answer:
+    """Unknown keys in every JSON value."""
+    change = _add_key(b'{"a": [1, null]}')
+    if not exchange.is_stream:
+        return exchange.respond(change(exchange.body))
+    events = []
     for event in exchange.events:
-        payload = payload_of(event)
-        changed.append(event.replace(payload, change(payload)) if payload[:1] == b"{" else event)
-    return exchange.saying(*changed)
+        payload = read_event_data(event)
+        events.append(event.replace(payload, change(payload)) if payload[:1] == b"{" else event)
+    return exchange.respond(*events)
 
 
-# In the words of each vendor.
+@fault("harmless", harmless=BOTH)
+def content_type_wrong(exchange: Exchange) -> Answer:
+    """A valid body with the wrong content type."""
+    return exchange.respond(exchange.body, headers={"content-type": _TEXT})
 
 
-def _refusal(name: str, about: str, reason: Reason) -> Fault:
-    def apply(exchange: Exchange) -> Answer:
-        return error_answer(exchange.request, reason)
+@fault("harmless", harmless=BOTH)
+def content_type_missing(exchange: Exchange) -> Answer:
+    """A valid body without a content type."""
+    return exchange.respond(exchange.body, headers={"x-nothing": "1"})
 
-    return Fault(name=name, about=about, kind="status", apply=apply, replaces=True)
+
+# Errors in the vendor's format.
 
 
-REFUSALS = (
-    _refusal("rate-limit", "Too many requests, in the vendor's words, with a time to wait.", "rate"),
-    _refusal(
-        "credit-gone", "The account is empty, in the vendor's words. Some use the status of a rate limit.", "credit"
-    ),
-    _refusal("overloaded", "No capacity, in the vendor's words.", "overloaded"),
-    _refusal("server-error", "An error of the server, in the vendor's words.", "failing"),
-    _refusal("bad-request", "A request that is wrong, in the vendor's words.", "bad-request"),
-    _refusal("context-too-long", "A prompt that is too long, in the vendor's words.", "context"),
-    _refusal("content-filtered", "A prompt that the filter refuses, in the vendor's words.", "filter"),
-    _refusal("key-refused", "A key that is not valid, in the vendor's words.", "key"),
-    _refusal("not-permitted", "A key that may not do this, in the vendor's words.", "permission"),
-    _refusal("model-missing", "A model that does not exist, in the vendor's words.", "missing"),
+def _vendor_error(name: str, kind: ErrorKind) -> Fault:
+    description = f"The vendor's error ({kind})."
+    return Fault(name, description, "status", lambda exchange: _encode_error(exchange.request, kind), replaces=True)
+
+
+VENDOR_ERRORS = (
+    _vendor_error("rate-limit", "rate-limit"),
+    _vendor_error("quota-exceeded", "quota"),
+    _vendor_error("overloaded", "overloaded"),
+    _vendor_error("server-error", "server-error"),
+    _vendor_error("bad-request", "bad-request"),
+    _vendor_error("context-length-exceeded", "context-length"),
+    _vendor_error("content-filtered", "content-filter"),
+    _vendor_error("api-key-invalid", "api-key"),
+    _vendor_error("permission-denied", "permission"),
+    _vendor_error("model-not-found", "model"),
 )
 
-# Every status by itself.
+# Status codes.
 
 _STATUSES: Mapping[int, str] = {
     204: "No Content",
@@ -302,109 +275,105 @@ _STATUSES: Mapping[int, str] = {
 }
 
 
-def _status(status: int, words: str) -> Fault:
+def _status(status: int, reason: str) -> Fault:
     def apply(exchange: Exchange) -> Answer:
-        if status == 204:  # has no body, by definition
+        if status == 204:  # never has a body
             return Answer(status=status, headers={"content-length": "0"})
-        return Answer([plain_error_body(exchange.request, status, words)], status=status, headers=JSON)
+        return _encode_status(exchange.request, status, reason, {})
 
-    return Fault(name=f"status-{status}", about=f"{words}.", kind="status", apply=apply, replaces=True)
+    return Fault(f"status-{status}", f"{reason}.", "status", apply, replaces=True)
 
 
-STATUSES = tuple(_status(status, words) for status, words in _STATUSES.items())
+def _redirect(status: int) -> Fault:
+    description = "A redirect to another address. A client that follows it leaks the key."
+    headers = {"location": "http://127.0.0.1:9/elsewhere", "content-length": "0"}
+    return Fault(
+        f"redirect-{status}", description, "status", lambda _: Answer(status=status, headers=headers), replaces=True
+    )
+
+
+STATUSES = tuple(_status(status, reason) for status, reason in _STATUSES.items())
+REDIRECTS = tuple(_redirect(status) for status in (300, 301, 302, 303, 304, 307, 308))
 
 
 @fault("status", replaces=True)
 def status_407(exchange: Exchange) -> Answer:
-    """Proxy Authentication Required: it is a proxy that says so, and not the vendor."""
-    seen = Answer(failure=errors.ConnectionError("the proxy wants to be told who asks", retryable=False))
-    return exchange.raw(status="407 Proxy Authentication Required", headers={"content-length": "0"}, seen=seen)
+    """Proxy Authentication Required: the status of a proxy, not of the vendor."""
+    received = Answer(failure=errors.ConnectionError("proxy authentication required (407)", retryable=False))
+    status, headers = "407 Proxy Authentication Required", {"content-length": "0"}
+    return exchange.respond_raw(status=status, headers=headers, received=received)
 
 
-def _redirect(status: int) -> Fault:
-    def apply(exchange: Exchange) -> Answer:
-        return Answer(status=status, headers={"location": "http://127.0.0.1:9/elsewhere", "content-length": "0"})
-
-    about = "Go to another address. Who follows takes the key along."
-    return Fault(name=f"redirect-{status}", about=about, kind="status", apply=apply, replaces=True)
+# Errors of gateways in front of the vendor.
 
 
-REDIRECTS = tuple(_redirect(status) for status in (300, 301, 302, 303, 304, 307, 308))
-
-# Without the vendor's words: what a gateway says before the request reaches anybody.
-
-
-def _gateway(name: str, about: str, status: int, body: bytes, content_type: str) -> Fault:
-    def apply(exchange: Exchange) -> Answer:
-        headers = {"content-type": content_type}
-        return Answer([body] if body else [], status=status, headers=headers)
-
-    return Fault(name=name, about=about, kind="status", apply=apply, replaces=True)
+def _gateway(name: str, status: int, content: str, body: bytes, content_type: str = _JSON) -> Fault:
+    answer = Answer([body] if body else [], status=status, headers={"content-type": content_type})
+    return Fault(name, f"{status} with {content}.", "status", lambda _: answer, replaces=True)
 
 
 GATEWAYS = (
-    _gateway("bad-gateway-page", "502 with a page.", 502, HTML, "text/html"),
-    _gateway("unavailable-and-silent", "503 without a body.", 503, b"", "application/json"),
-    _gateway("gateway-timeout-text", "504 with a line of text.", 504, b"upstream request timeout", "text/plain"),
-    _gateway("server-error-null", "500 with null.", 500, b"null", "application/json"),
-    _gateway("server-error-truncated", "500 with half of a JSON value.", 500, b'{"error": {"mess', "application/json"),
-    _gateway("server-error-nested", "500 with JSON that is too deep.", 500, b"[" * 100_000, "application/json"),
-    _gateway("server-error-odd", "500 with an error of the wrong type.", 500, b'{"error": [[7]]}', "application/json"),
-    _gateway("forbidden-page", "403 with a page of a firewall.", 403, HTML, "text/html"),
-    _gateway("bad-request-silent", "400 without a body.", 400, b"", "application/json"),
-    _gateway("too-many-requests-page", "429 with a page.", 429, HTML, "text/html"),
+    _gateway("bad-gateway-page", 502, "an HTML page", HTML, _HTML),
+    _gateway("unavailable-without-body", 503, "an empty body", b""),
+    _gateway("gateway-timeout-text", 504, "a line of text", b"upstream request timeout", _TEXT),
+    _gateway("server-error-null", 500, "null", b"null"),
+    _gateway("server-error-truncated", 500, "half of a JSON value", b'{"error": {"mess'),
+    _gateway("server-error-nested", 500, "too many levels of JSON", b"[" * 100_000),
+    _gateway("server-error-invalid", 500, "an error of the wrong type", b'{"error": [[7]]}'),
+    _gateway("forbidden-page", 403, "the page of a firewall", HTML, _HTML),
+    _gateway("bad-request-without-body", 400, "an empty body", b""),
+    _gateway("too-many-requests-page", 429, "an HTML page", HTML, _HTML),
 )
 
 
 @fault("status", replaces=True)
 def server_error_cut(exchange: Exchange) -> Answer:
-    """500, and a reset within its body."""
-    return Answer([b'{"error": {"message": "the ', reset()], status=500, headers=JSON)
+    """500 with a reset within the body."""
+    return Answer([b'{"error": {"message": "the ', reset_error()], status=500, headers=JSON)
 
 
 @fault("size", replaces=True, heavy=True)
-def server_error_endless(exchange: Exchange) -> Answer:
-    """500, and 40 MB of explanation."""
-    return Answer([b"x" * 1_000_000] * 40, status=500, headers={"content-type": "text/plain"})
+def server_error_too_large(exchange: Exchange) -> Answer:
+    """500 with 40 MB of text."""
+    return Answer([b"x" * 1_000_000] * 40, status=500, headers={"content-type": _TEXT})
 
 
-# When to come back.
+# Retry hints.
 
-_AT = 1_800_000_000
-"""Some moment; the server's own clock says so, too."""
+_DATE = 1_800_000_000
+"""The server's clock."""
 
 
-def _patience(
-    name: str, about: str, headers: Mapping[str, str], message: str = "Slow down.", status: int = 429
+def _retry_hint(
+    name: str, description: str, headers: Mapping[str, str], message: str = "Slow down.", status: int = 429
 ) -> Fault:
     def apply(exchange: Exchange) -> Answer:
-        body = plain_error_body(exchange.request, status, message)
-        return Answer([body], status=status, headers={**JSON, **headers})
+        return _encode_status(exchange.request, status, message, headers)
 
-    return Fault(name=name, about=about, kind="status", apply=apply, replaces=True)
+    return Fault(name, description, "status", apply, replaces=True)
 
 
-PATIENCE = (
-    _patience("retry-after-seconds", "Retry-After in seconds.", {"retry-after": "7"}),
-    _patience("retry-after-fraction", "Retry-After with a fraction.", {"retry-after": "1.5"}),
-    _patience("retry-after-milliseconds", "In milliseconds.", {"retry-after-ms": "250", "retry-after": "1"}),
-    _patience(
+RETRY_HINTS = (
+    _retry_hint("retry-after-seconds", "Retry-After in seconds.", {"retry-after": "7"}),
+    _retry_hint("retry-after-fraction", "Retry-After with a fraction.", {"retry-after": "1.5"}),
+    _retry_hint("retry-after-milliseconds", "Retry-After-Ms.", {"retry-after-ms": "250", "retry-after": "1"}),
+    _retry_hint(
         "retry-after-date",
-        "Retry-After as a date, on the server's own clock.",
-        {"retry-after": formatdate(_AT + 30, usegmt=True), "date": formatdate(_AT, usegmt=True)},
+        "Retry-After as a date, relative to the server's Date.",
+        {"retry-after": formatdate(_DATE + 30, usegmt=True), "date": formatdate(_DATE, usegmt=True)},
     ),
-    _patience("retry-after-message", "Said in the message only.", {}, "Please retry in 36.4s."),
-    _patience(
+    _retry_hint("retry-after-message", "A delay in the message only.", {}, "Please retry in 36.4s."),
+    _retry_hint(
         "retry-after-reset",
-        "Said by the limit that is used up.",
+        "The reset time of an exhausted limit.",
         {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6m0s"},
     ),
-    _patience("retry-after-negative", "Below zero, and so not believed.", {"retry-after": "-5"}),
-    _patience("retry-after-nan", "No number, and so not believed.", {"retry-after": "NaN"}),
-    _patience("retry-after-nonsense", "A word, and so not believed.", {"retry-after": "soon"}),
-    _patience("retry-after-a-year", "A year.", {"retry-after": "31536000"}),
-    _patience("unavailable-retry-after", "503 with Retry-After.", {"retry-after": "3"}, status=503),
-    _patience("overloaded-529-retry-after", "529 with Retry-After.", {"retry-after": "3"}, status=529),
-    _patience("should-not-retry", "500, and the vendor says not to retry.", {"x-should-retry": "false"}, status=500),
-    _patience("should-retry", "400, and the vendor says to retry.", {"x-should-retry": "true"}, status=400),
+    _retry_hint("retry-after-negative", "A negative Retry-After, which is ignored.", {"retry-after": "-5"}),
+    _retry_hint("retry-after-nan", "Retry-After: NaN, which is ignored.", {"retry-after": "NaN"}),
+    _retry_hint("retry-after-nonsense", "Retry-After: soon, which is ignored.", {"retry-after": "soon"}),
+    _retry_hint("retry-after-a-year", "Retry-After of a year.", {"retry-after": "31536000"}),
+    _retry_hint("unavailable-retry-after", "503 with Retry-After.", {"retry-after": "3"}, status=503),
+    _retry_hint("overloaded-529-retry-after", "529 with Retry-After.", {"retry-after": "3"}, status=529),
+    _retry_hint("should-not-retry", "500 with X-Should-Retry: false.", {"x-should-retry": "false"}, status=500),
+    _retry_hint("should-retry", "400 with X-Should-Retry: true.", {"x-should-retry": "true"}, status=400),
 )

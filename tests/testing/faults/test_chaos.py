@@ -23,7 +23,7 @@ from agent.testing import (
     VendorScript,
     simulate,
 )
-from agent.testing.faults import chosen, is_usual
+from agent.testing.faults import is_common, select_faults
 from agent.types import RetryConfig
 from tests.support.drivers import Driver
 from tests.testing.faults.playing import CODECS, MODELS, WORDS, good
@@ -74,8 +74,8 @@ def test_a_request_gets_only_faults_that_can_happen_to_it() -> None:
 
 
 def test_by_default_nothing_is_slow_huge_or_harmless() -> None:
-    assert len(chosen(None)) > 150
-    assert all(is_usual(fault) and not fault.slow for fault in chosen(None))
+    assert len(select_faults(None)) > 150
+    assert all(is_common(fault) and not fault.slow for fault in select_faults(None))
 
 
 def test_where_a_fault_takes_an_answers_place_nobody_is_asked() -> None:
@@ -111,9 +111,9 @@ def test_what_cannot_be_is_refused(make: Callable[[], Any], field: str) -> None:
 
 def test_a_fault_of_ones_own_is_a_function() -> None:
     def shout(exchange: Exchange) -> Answer:
-        return exchange.saying(exchange.body.upper())
+        return exchange.respond(exchange.body.upper())
 
-    loud = Fault(name="loud", about="Everything in capitals.", kind="body", apply=shout)
+    loud = Fault(name="loud", description="Everything in capitals.", kind="body", apply=shout)
     with LoopbackServer(Chaos(good, [loud], share=1.0)) as server, pytest.raises(errors.ProtocolError):
         Agent(MODELS["anthropic"], api_key="sk-test", base_url=server.url, max_retries=0).complete("Hi")
 
@@ -121,7 +121,7 @@ def test_a_fault_of_ones_own_is_a_function() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_retry_gets_over_what_can_be_repeated(drive: Driver, codec: str) -> None:
     """Behind a server and in a simulation alike."""
-    plan = {0: "status-503", 1: "closed-in-status-line"}
+    plan = {0: "status-503", 1: "disconnect-in-status-line"}
     for call in (drive.complete, drive.stream):
         chaos = Chaos(good, plan=plan)
         outcome = call(chaos, agent=MODELS[codec], retry=QUICK)
@@ -133,7 +133,7 @@ def test_a_retry_gets_over_what_can_be_repeated(drive: Driver, codec: str) -> No
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("driver", ["sync", "aio"])
 def test_around_a_transport_most_calls_pass_untouched(codec: str, driver: str) -> None:
-    plan = {1: "refused", 3: "cut-in-the-middle", 4: "html-page"}
+    plan = {1: "connection-refused", 3: "cut-in-the-middle", 4: "html-page"}
     with LoopbackServer(good) as server:
         transport = FaultyTransport(_http(), plan=plan)
         agent = Agent(MODELS[codec], api_key="sk-test", base_url=server.url, transport=transport, max_retries=0)

@@ -81,7 +81,7 @@ def judge(codec: str, fault: str, form: str, response: AgentResponse | None, err
         assert type(error.__cause__) is wanted.cause
         assert error.partial is not None
         assert error.partial.text
-        beginning = fault == "never-ending" or WORDS.startswith(error.partial.text)
+        beginning = fault == "endless-stream" or WORDS.startswith(error.partial.text)
         assert beginning, "what had come is the beginning of the answer"
     if fault in RETRY_AFTER:
         assert error.retry_after == pytest.approx(RETRY_AFTER[fault])
@@ -101,7 +101,7 @@ def test_every_fault_is_in_the_table_and_there_are_more_than_a_hundred() -> None
     assert {name for _, name in OF_ITS_OWN} <= set(FAULTS)
     assert sum(fault.harmless != fault.forms for fault in FAULTS.values()) >= 200
     for name, fault in FAULTS.items():
-        assert fault.about, name
+        assert fault.description, name
         for form in ("whole", "stream"):
             wanted = EXPECTED[name][form]
             assert (wanted is not None) == (form in fault.forms), name
