@@ -47,6 +47,7 @@ EXCEPTIONS = {
     "framing": "HTTP message framing",
     "hedging": "the standard term for a second request sent when the first is slow",
     "scripted": "a transport or provider that follows a script",
+    "scripted_agent": "an agent that follows a script",
     "simulated": "the driver in virtual time",
     "threaded": "a client that runs in a thread",
 }

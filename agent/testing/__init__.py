@@ -25,7 +25,7 @@ from ..transports.http import select_library
 from ..transports.scripted import ScriptedTransport
 from .chaos import Chaos, FaultyTransport, InjectedFault
 from .conformance import WIRE_FORMAT_CASES, check_wire_format
-from .faults import FAULTS, Exchange, Fault
+from .faults import FAULTS, Fault, FaultContext
 from .rules import Violation, find_violations
 from .server import LoopbackServer, RawAnswer, VendorScript
 from .simulation import SimulatedLoop, TimedTool, simulate, start
@@ -40,8 +40,8 @@ __all__ = [
     "WIRE_FORMAT_CASES",
     "Answer",
     "Chaos",
-    "Exchange",
     "Fault",
+    "FaultContext",
     "FaultyTransport",
     "InjectedFault",
     "LoopbackServer",

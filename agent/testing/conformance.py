@@ -1,7 +1,6 @@
-"""A suite for wire formats: what both sides of one promise, as cases that a new format can be run against.
+"""Conformance tests for wire formats: codec and server side must agree.
 
-The cases know no format. What only some vendors have (reasoning, images, token counts) is tried where the codec's
-capabilities say so.
+Cases for optional features, such as reasoning, images and token counts, depend on the codec's capabilities.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ _LOOKUP = ToolSpec(
     description="Finds a word.",
     parameters={"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
 )
-_WORDS = "Once upon a time  there was\na fox \u2603."
+_TEXT = "Once upon a time  there was\na fox \u2603."
 
 
 @dataclass(slots=True)
-class FormatTrial:
-    """Both sides of one wire format."""
+class FormatHarness:
+    """Codec and server side of one wire format."""
 
     name: str
     model: str
@@ -58,23 +57,24 @@ class FormatTrial:
         self.codec = load_provider(self.name)(
             AgentConfig(provider=self.name, model=self.model, base_url=_URL, api_key="sk-test")
         )
-        found = [server for server in server_dialects() if server.api == self.codec.api]
-        assert found, f"no server side of {self.codec.api}"
-        self.server = found[0]
+        server = next((server for server in server_dialects() if server.api == self.codec.api), None)
+        assert server is not None, f"no server side of {self.codec.api}"
+        self.server = server
 
     def request(self, **fields: Any) -> AgentRequest:
         return AgentRequest(**{"model": self.model, "input": "Hi", **fields})
 
     def receive(self, request: AgentRequest, *, stream: bool = False) -> InboundRequest:
-        """A request as the server side reads it."""
+        """Decode a request with the server side."""
         wire = self.codec.encode(request, stream=stream)
-        assert self.server.match_endpoint(wire.url) == "generate", f"its own server does not know {wire.url}"
+        assert self.server.match_endpoint(wire.url) == "generate", f"the server side has no endpoint {wire.url}"
         return self.server.decode_request(wire.url, wire.body)
 
     def read(self, response: AgentResponse, request: AgentRequest | None = None) -> AgentResponse:
-        """A response, written by the server and read by the codec."""
-        asked = request or self.request()
-        return self.codec.decode(Reply(200, {}, self.server.encode_response(response, self.receive(asked))), asked)
+        """Encode a response with the server side and decode it with the codec."""
+        request = request or self.request()
+        reply = Reply(200, {}, self.server.encode_response(response, self.receive(request)))
+        return self.codec.decode(reply, request)
 
     def stream(self, response: AgentResponse) -> bytes:
         encoder = self.server.encoder(self.receive(self.request(), stream=True))
@@ -87,26 +87,26 @@ class FormatTrial:
             decoder.feed(piece)
         decoder.end()
         assert decoder.failure is None, decoder.failure
-        assert decoder.done, "a whole stream is taken for one that was cut off"
+        assert decoder.done, "a complete stream counts as incomplete"
         return decoder.response()
 
     def responses(self) -> dict[str, AgentResponse]:
-        """Responses by what is special about them."""
-        text = TextContent(text=_WORDS)
+        """Return test responses by description."""
+        text = TextContent(text=_TEXT)
         calls = [
             ToolCall(id="call_a", name="lookup", arguments={"word": "Z\u00fcrich", "n": [1, {"deep": None}]}),
             ToolCall(id="call_b", name="lookup", arguments={}),
         ]
-        found: dict[str, Sequence[Part]] = {"text": [text]}
+        contents: dict[str, Sequence[Part]] = {"text": [text]}
         if self.codec.capabilities.tools:
-            found["a call"] = calls[:1]
-            found["text and calls"] = [text, *calls]
+            contents["a call"] = calls[:1]
+            contents["text and calls"] = [text, *calls]
         if self.codec.capabilities.thinking:
-            found["reasoning"] = [ThinkingContent(thinking="Two and two ..."), TextContent(text="4")]
-        return {name: AgentResponse(content=parts, usage=_USAGE, model=self.model) for name, parts in found.items()}
+            contents["reasoning"] = [ThinkingContent(thinking="Two and two ..."), TextContent(text="4")]
+        return {name: AgentResponse(content=parts, usage=_USAGE, model=self.model) for name, parts in contents.items()}
 
 
-Case: TypeAlias = Callable[[FormatTrial], None]
+Case: TypeAlias = Callable[[FormatHarness], None]
 WIRE_FORMAT_CASES: dict[str, Case] = {}
 
 
@@ -116,7 +116,7 @@ def _case(case: Case) -> Case:
 
 
 def check_wire_format(name: str, *, model: str = "model", only: Sequence[str] = ()) -> None:
-    """Check that a wire format keeps its promises. The first that it breaks is an AssertionError.
+    """Run the conformance tests of a wire format. The first failure raises AssertionError.
 
     ```python
     from agent.testing import check_wire_format
@@ -126,81 +126,82 @@ def check_wire_format(name: str, *, model: str = "model", only: Sequence[str] = 
 
     Args:
         name: The name of a provider in the registry of wire formats.
-        model: A model that takes tools, and all settings.
-        only: Names of cases. Without any, all of `WIRE_FORMAT_CASES`.
+        model: A model that supports tools and all settings.
+        only: Names of cases; by default, all of `WIRE_FORMAT_CASES`.
     """
     for case in only or WIRE_FORMAT_CASES:
         try:
-            WIRE_FORMAT_CASES[case](FormatTrial(name, model))
+            WIRE_FORMAT_CASES[case](FormatHarness(name, model))
         except AssertionError as error:
             raise AssertionError(f"{case}: {error}") from error
         except Exception as error:
             raise AssertionError(f"{case}: unexpected {type(error).__name__}: {error}") from error
 
 
-def _same(found: AgentResponse, expected: AgentResponse, what: str) -> None:
-    for view in ("text", "thinking"):
-        mine, theirs = getattr(found, view) or "", getattr(expected, view) or ""
-        assert mine == theirs, f"{what}: {view} is {mine!r} and not {theirs!r}"
-    calls = [(call.id, call.name, dict(call.arguments)) for call in found.tool_calls]
-    wanted = [(call.id, call.name, dict(call.arguments)) for call in expected.tool_calls]
-    assert calls == wanted, f"{what}: calls are {calls} and not {wanted}"
-    assert found.usage == expected.usage, f"{what}: usage is {found.usage}"
-    reason = "tool_calls" if wanted else "stop"
-    assert found.stop_reason == reason, f"{what}: it ended with {found.stop_reason!r} and not with {reason!r}"
-    assert found.model == expected.model, f"{what}: the model is {found.model!r}"
+def _expect_equal(actual: AgentResponse, expected: AgentResponse, label: str) -> None:
+    calls = [(call.id, call.name, dict(call.arguments)) for call in expected.tool_calls]
+    for name, value, expected_value in (
+        ("text", actual.text or "", expected.text or ""),
+        ("thinking", actual.thinking or "", expected.thinking or ""),
+        ("calls", [(call.id, call.name, dict(call.arguments)) for call in actual.tool_calls], calls),
+        ("usage", actual.usage, expected.usage),
+        ("stop_reason", actual.stop_reason, "tool_calls" if calls else "stop"),
+        ("model", actual.model, expected.model),
+    ):
+        assert value == expected_value, f"{label}: {name} is {value!r} instead of {expected_value!r}"
 
 
 @_case
-def the_package_is_registered(trial: FormatTrial) -> None:
-    declared = wire_format(trial.name)
+def the_package_is_registered(harness: FormatHarness) -> None:
+    declared = wire_format(harness.name)
     assert declared is not None, "it is not in the registry"
-    assert declared.api == trial.codec.api == trial.server.api, "its parts have different names"
-    if trial.codec.schema_dialect is not None:
-        compile_schema(_LOOKUP.parameters, trial.codec.schema_dialect)
+    assert declared.api == harness.codec.api == harness.server.api, "its parts have different names"
+    if harness.codec.schema_dialect is not None:
+        compile_schema(_LOOKUP.parameters, harness.codec.schema_dialect)
 
 
 @_case
-def a_response_is_read_as_it_was_written(trial: FormatTrial) -> None:
-    for what, response in trial.responses().items():
-        _same(trial.read(response), response, what)
+def a_response_is_read_as_it_was_written(harness: FormatHarness) -> None:
+    for label, response in harness.responses().items():
+        _expect_equal(harness.read(response), response, label)
 
 
 @_case
-def a_stream_says_the_same_however_it_is_cut(trial: FormatTrial) -> None:
-    for what, response in trial.responses().items():
-        data = trial.stream(response)
-        _same(trial.read_stream([data]), response, f"{what}, in one piece")
-        _same(trial.read_stream(data[at : at + 1] for at in range(len(data))), response, f"{what}, byte by byte")
+def a_stream_says_the_same_however_it_is_cut(harness: FormatHarness) -> None:
+    for label, response in harness.responses().items():
+        data = harness.stream(response)
+        _expect_equal(harness.read_stream([data]), response, f"{label}, in one piece")
+        single_bytes = (bytes([byte]) for byte in data)
+        _expect_equal(harness.read_stream(single_bytes), response, f"{label}, byte by byte")
 
 
 @_case
-def a_stream_that_was_cut_off_has_no_end(trial: FormatTrial) -> None:
-    data = trial.stream(trial.responses()["text"])
-    whole = trial.read_stream([data])
+def a_stream_that_was_cut_off_is_incomplete(harness: FormatHarness) -> None:
+    data = harness.stream(harness.responses()["text"])
+    whole = harness.read_stream([data])
     for end in range(len(data)):
-        decoder = trial.codec.decoder({}, trial.request())
+        decoder = harness.codec.decoder({}, harness.request())
         decoder.feed(data[:end])
         decoder.end()
-        assert not decoder.done or decoder.response() == whole, f"cut after {end} bytes, it passes for whole"
+        assert not decoder.done or decoder.response() == whole, f"cut after {end} bytes, the stream counts as complete"
 
 
 @_case
-def stop_reasons_are_read_as_they_were_written(trial: FormatTrial) -> None:
+def stop_reasons_are_read_as_they_were_written(harness: FormatHarness) -> None:
     for reason in ("stop", "length"):
-        response = AgentResponse(text="Hi", stop_reason=reason, usage=_USAGE, model=trial.model)
-        assert trial.read(response).stop_reason == reason
-        assert trial.read_stream([trial.stream(response)]).stop_reason == reason
+        response = AgentResponse(text="Hi", stop_reason=reason, usage=_USAGE, model=harness.model)
+        assert harness.read(response).stop_reason == reason
+        assert harness.read_stream([harness.stream(response)]).stop_reason == reason
 
 
 @_case
-def a_stream_of_another_vendor_can_be_told(trial: FormatTrial) -> None:
-    """Events whose calls interleave, and that end all of them last."""
-    response = trial.responses()["text"]
-    if trial.codec.capabilities.tools:
-        response = trial.responses()["text and calls"]
+def calls_may_be_interleaved(harness: FormatHarness) -> None:
+    """Encode events of another vendor: calls interleave, and all end last."""
+    response = harness.responses()["text"]
+    if harness.codec.capabilities.tools:
+        response = harness.responses()["text and calls"]
     calls = response.tool_calls
-    events: list[StreamEvent] = [StreamEvent.text_delta(_WORDS, index=1)]
+    events: list[StreamEvent] = [StreamEvent.text_delta(_TEXT, index=1)]
     events += [
         StreamEvent.tool_call_start(ToolCall(id=call.id, name=call.name), index=3 + place)
         for place, call in enumerate(calls)
@@ -210,13 +211,13 @@ def a_stream_of_another_vendor_can_be_told(trial: FormatTrial) -> None:
         for place, text in enumerate(pieces):
             events.append(StreamEvent.tool_call_delta_event(text[half], index=3 + place))
     events += [StreamEvent.tool_call_end(call, index=3 + place) for place, call in enumerate(calls)]
-    encoder = trial.server.encoder(trial.receive(trial.request(), stream=True))
+    encoder = harness.server.encoder(harness.receive(harness.request(), stream=True))
     written = [encoder.encode_event(event) for event in events]
-    _same(trial.read_stream([*written, encoder.end(response)]), response, "an interleaved stream")
+    _expect_equal(harness.read_stream([*written, encoder.end(response)]), response, "an interleaved stream")
 
 
 @_case
-def errors_are_read_as_what_they_are(trial: FormatTrial) -> None:
+def errors_are_read_as_what_they_are(harness: FormatHarness) -> None:
     kinds: tuple[type[errors.AgentError], ...] = (
         errors.AuthenticationError,
         errors.BadRequestError,
@@ -226,38 +227,39 @@ def errors_are_read_as_what_they_are(trial: FormatTrial) -> None:
         errors.OverloadedError,
     )
     for kind in kinds:
-        status, body = trial.server.encode_error(kind("sorry"))
-        found = trial.codec.decode_error(Reply(status, {}, body), trial.request())
-        assert (type(found), found.message) == (kind, "sorry"), f"{kind.__name__} is read as {found!r}"
+        status, body = harness.server.encode_error(kind("sorry"))
+        error = harness.codec.decode_error(Reply(status, {}, body), harness.request())
+        assert (type(error), error.message) == (kind, "sorry"), f"{kind.__name__} is decoded as {error!r}"
 
 
 @_case
-def an_error_in_a_stream_ends_it(trial: FormatTrial) -> None:
-    encoder = trial.server.encoder(trial.receive(trial.request(), stream=True))
-    decoder = trial.codec.decoder({}, trial.request())
+def an_error_in_a_stream_ends_it(harness: FormatHarness) -> None:
+    encoder = harness.server.encoder(harness.receive(harness.request(), stream=True))
+    decoder = harness.codec.decoder({}, harness.request())
     decoder.feed(encoder.encode_event(StreamEvent.text_delta("Once ", index=0)))
     decoder.feed(encoder.encode_event(StreamEvent.text_delta("upon ", index=0)))
     decoder.feed(encoder.fail(errors.OverloadedError("sorry")))
     decoder.end()
-    assert not decoder.done, "it passes for whole"
-    assert type(decoder.failure) is errors.OverloadedError, f"it is read as {decoder.failure!r}"
-    assert (decoder.partial().text or "").startswith("Once"), "what had come is lost"
+    assert not decoder.done, "the stream counts as complete"
+    assert type(decoder.failure) is errors.OverloadedError, f"it is decoded as {decoder.failure!r}"
+    assert (decoder.partial().text or "").startswith("Once"), "the partial response is lost"
 
 
-def _requests(trial: FormatTrial) -> dict[str, AgentRequest]:
-    """Requests by what is special about them."""
-    capabilities = trial.codec.capabilities
-    found = {
-        "a question": trial.request(),
-        "instructions": trial.request(system="Be brief."),
-        "a conversation": trial.request(
+def _requests(harness: FormatHarness) -> dict[str, AgentRequest]:
+    """Return test requests by description."""
+    capabilities = harness.codec.capabilities
+    requests = {
+        "a question": harness.request(),
+        "instructions": harness.request(system="Be brief."),
+        "a conversation": harness.request(
             input=None, messages=[Message.user("Hi"), Message.assistant("Hello"), Message.user("Bye")]
         ),
-        "settings": trial.request(temperature=0.5, max_tokens=2048),
+        "settings": harness.request(temperature=0.5, max_tokens=2048),
     }
     if capabilities.vision:
-        picture = ImageContent(image_data=b"\x89PNG picture", media_type="image/png")
-        found["a picture"] = trial.request(input=None, messages=[Message.user([TextContent(text="Look."), picture])])
+        image = ImageContent(image_data=b"\x89PNG picture", media_type="image/png")
+        message = Message.user([TextContent(text="Look."), image])
+        requests["an image"] = harness.request(input=None, messages=[message])
     if capabilities.tools:
         call = ToolCall(id="call_a", name="lookup", arguments={"word": "fox"})
         messages = [
@@ -265,76 +267,76 @@ def _requests(trial: FormatTrial) -> dict[str, AgentRequest]:
             Message.assistant([TextContent(text="I do."), call]),
             Message(Role.TOOL, [ToolResult(tool_call_id="call_a", content="an animal")]),
         ]
-        found["tools"] = trial.request(tools=[_LOOKUP], tool_choice="lookup")
-        found["results"] = trial.request(input=None, messages=messages, tools=[_LOOKUP])
-    return found
+        requests["tools"] = harness.request(tools=[_LOOKUP], tool_choice="lookup")
+        requests["results"] = harness.request(input=None, messages=messages, tools=[_LOOKUP])
+    return requests
 
 
 @_case
-def a_request_is_understood(trial: FormatTrial) -> None:
-    """What the codec writes is read so well that the codec writes the same again."""
-    for what, request in _requests(trial).items():
-        wire = trial.codec.encode(request, stream=False)
-        inbound = trial.server.decode_request(wire.url, wire.body)
-        assert (inbound.model, inbound.unsupported) == (trial.model, ()), f"{what}: {inbound}"
-        again = trial.codec.encode(inbound.request, stream=False)
-        assert json.loads(again.body) == json.loads(wire.body), f"{what}: {again.body!r} and not {wire.body!r}"
+def a_request_round_trips(harness: FormatHarness) -> None:
+    """A decoded request is encoded to the same body again."""
+    for label, request in _requests(harness).items():
+        wire = harness.codec.encode(request, stream=False)
+        inbound = harness.server.decode_request(wire.url, wire.body)
+        assert (inbound.model, inbound.unsupported) == (harness.model, ()), f"{label}: {inbound}"
+        again = harness.codec.encode(inbound.request, stream=False)
+        assert json.loads(again.body) == json.loads(wire.body), f"{label}: {again.body!r} and not {wire.body!r}"
         texts = [message.text for message in request.to_messages()]
-        assert [message.text for message in inbound.request.to_messages()] == texts, f"{what}: texts differ"
+        assert [message.text for message in inbound.request.to_messages()] == texts, f"{label}: texts differ"
         assert [tool.name for tool in inbound.request.tools if isinstance(tool, ToolSpec)] == [
             tool.name for tool in request.tools if isinstance(tool, ToolSpec)
-        ], f"{what}: tools differ"
-        assert inbound.request.tool_choice == request.tool_choice, f"{what}: the choice of a tool differs"
+        ], f"{label}: tools differ"
+        assert inbound.request.tool_choice == request.tool_choice, f"{label}: the choice of a tool differs"
 
 
 @_case
-def a_stream_is_asked_for(trial: FormatTrial) -> None:
+def a_stream_is_requested(harness: FormatHarness) -> None:
     for stream in (False, True):
-        assert trial.receive(trial.request(), stream=stream).stream is stream
+        assert harness.receive(harness.request(), stream=stream).stream is stream
 
 
-def _altered(trial: FormatTrial, **fields: Any) -> tuple[str, bytes]:
-    wire = trial.codec.encode(trial.request(), stream=False)
+def _encode_with(harness: FormatHarness, **fields: Any) -> tuple[str, bytes]:
+    wire = harness.codec.encode(harness.request(), stream=False)
     return wire.url, json.dumps({**json.loads(wire.body), **fields}).encode()
 
 
 @_case
-def an_unknown_field_is_carried(trial: FormatTrial) -> None:
-    request = trial.server.decode_request(*_altered(trial, x_new={"a": [1]})).request
+def an_unknown_field_is_carried(harness: FormatHarness) -> None:
+    request = harness.server.decode_request(*_encode_with(harness, x_new={"a": [1]})).request
     assert request.extra.get("x_new") == {"a": [1]}, "it is not in extra"
-    assert json.loads(trial.codec.encode(request, stream=False).body)["x_new"] == {"a": [1]}, "it is not sent on"
+    assert json.loads(harness.codec.encode(request, stream=False).body)["x_new"] == {"a": [1]}, "it is not sent on"
 
 
 @_case
-def a_request_cannot_say_where_it_goes(trial: FormatTrial) -> None:
+def a_request_cannot_set_its_destination(harness: FormatHarness) -> None:
     for name in ("api_base", "base_url", "api_key", "extra_headers"):
         for fields in ({name: "https://elsewhere.example"}, {"x_new": [{name: "https://elsewhere.example"}]}):
-            _refused(trial, *_altered(trial, **fields), what=f"{name} in {fields}")
+            _expect_rejection(harness, *_encode_with(harness, **fields), label=f"{name} in {fields}")
 
 
 @_case
-def a_wrong_body_is_refused(trial: FormatTrial) -> None:
-    url = trial.codec.encode(trial.request(), stream=False).url
+def an_invalid_body_is_rejected(harness: FormatHarness) -> None:
+    url = harness.codec.encode(harness.request(), stream=False).url
     for body in (b"", b"[]", b"null", b"{", b"\xff"):
-        _refused(trial, url, body, what=repr(body))
+        _expect_rejection(harness, url, body, label=repr(body))
 
 
-def _refused(trial: FormatTrial, url: str, body: bytes, what: str) -> None:
+def _expect_rejection(harness: FormatHarness, url: str, body: bytes, label: str) -> None:
     try:
-        trial.server.decode_request(url, body)
+        harness.server.decode_request(url, body)
     except errors.ConfigurationError as error:
-        status, _ = trial.server.encode_error(error)
-        assert status == 400, f"{what}: refused with status {status}"
+        status, _ = harness.server.encode_error(error)
+        assert status == 400, f"{label}: rejected with status {status}"
     else:
-        raise AssertionError(f"{what} is taken")
+        raise AssertionError(f"{label} is accepted")
 
 
 @_case
-def tokens_are_counted(trial: FormatTrial) -> None:
-    codec: Any = trial.codec
-    if not trial.codec.capabilities.token_counting:
+def tokens_are_counted(harness: FormatHarness) -> None:
+    codec: Any = harness.codec
+    if not harness.codec.capabilities.token_counting:
         return
-    wire = codec.encode_count(trial.request())
-    assert trial.server.match_endpoint(wire.url) == "count", f"its own server does not know {wire.url}"
-    assert trial.server.decode_request(wire.url, wire.body).model == trial.model
-    assert codec.decode_count(Reply(200, {}, trial.server.encode_count(17)), trial.request()) == 17
+    wire = codec.encode_count(harness.request())
+    assert harness.server.match_endpoint(wire.url) == "count", f"the server side has no endpoint {wire.url}"
+    assert harness.server.decode_request(wire.url, wire.body).model == harness.model
+    assert codec.decode_count(Reply(200, {}, harness.server.encode_count(17)), harness.request()) == 17

@@ -196,7 +196,7 @@ class LoopbackServer:
 
 
 def _call_network(network: Network, request: WireRequest) -> Answer:
-    """Answer a request, with status 400 if the script raises. The client sees the message, not a lost connection."""
+    """Answer a request. An exception of the script becomes an error with status 400."""
     try:
         return network(request)
     except Exception as error:

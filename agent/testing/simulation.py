@@ -1,4 +1,4 @@
-"""Tool loops in a simulated world: the same flow as in production, in virtual time, and tools that take such time."""
+"""Calls, runs and tools in virtual time. They use the same flows as real calls."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class TimedTool(FlowTool):
-    """A tool that takes time, in whichever world it runs: reports at given times, then a result or a failure."""
+    """Tool that takes time, real or virtual, and reports progress."""
 
     result: Any = "done"
-    """What it returns; an exception is raised."""
+    """Result, exception to raise, or function of the arguments."""
     after: float = 0.0
+    """Seconds until the result."""
     reports: Sequence[tuple[float, Any]] = ()
-    """Seconds since the last report, and what is reported."""
+    """Progress reports, each with the seconds since the previous one."""
     calls: int = 0
 
     @property
@@ -56,7 +57,7 @@ class TimedTool(FlowTool):
 
 
 class SimulatedLoop:
-    """A run in a simulation, with what `RunStream` has: events to iterate over, `steer`, `follow_up`, `abort`."""
+    """Run in a simulation, with the interface of `RunStream`: events, `steer`, `follow_up` and `abort`."""
 
     def __init__(
         self,
@@ -69,34 +70,32 @@ class SimulatedLoop:
     ) -> None:
         context = Context()
         self._simulation = simulation
-        flow, begun = agent.run_flow(request, streaming=streaming, context=context, **options)
-        limit = begun.deadline
-        self.record: RunState = begun.record
-        context.deadline = math.inf if limit is None else simulation.now + limit
+        flow, run = agent.run_flow(request, streaming=streaming, context=context, **options)
+        self.record: RunState = run.record
+        context.deadline = math.inf if run.deadline is None else simulation.now + run.deadline
         self.run: SimulatedRun = simulation.start(flow, context.deadline)
         self._aborted = False
 
     def __iter__(self) -> Iterator[AgentEvent]:
-        seen = 0
+        position = 0
         while True:
-            while seen < len(self.run.events):
-                seen += 1
-                yield self.run.events[seen - 1]
+            while position < len(self.run.events):
+                position += 1
+                yield self.run.events[position - 1]
             if self.run.over:
                 return
             if self._aborted and not self.record.over:
-                yield from self._cut_short()
+                yield from self._abort_run()
                 return
             if not self._simulation.step():
-                raise AssertionError("nothing can happen any more: the run waits for something that will not come")
+                raise AssertionError("the run waits for an event that cannot happen any more")
 
-    def _cut_short(self) -> list[AgentEvent]:
+    def _abort_run(self) -> list[AgentEvent]:
         record = self.record
         self._simulation.cancel(self.run)
         events: list[AgentEvent] = record.closing("aborted", None)
-        aborted = Aborted("the run was aborted")
-        aborted.result = record.result(now=self._simulation.now, stop_reason="error")
-        self.run.error = aborted
+        self.run.error = error = Aborted("the run was aborted")
+        error.result = record.result(now=self._simulation.now, stop_reason="error")
         return events
 
     @property
@@ -124,8 +123,8 @@ def simulate(
     streaming: bool = False,
     **overrides: Unpack[PreflightOptions],
 ) -> AgentResponse:
-    """One call of an agent or a router in a simulated world. Its events are in `simulation.events`."""
-    flow, deadline = _begun(simulation, agent, request, streaming, overrides)
+    """Simulate one call of an agent or a router. Its events are in `simulation.events`."""
+    flow, deadline = _create_flow(simulation, agent, request, streaming, overrides)
     response: AgentResponse = simulation.run(flow, deadline)
     return response
 
@@ -138,12 +137,12 @@ def start(
     streaming: bool = False,
     **overrides: Unpack[PreflightOptions],
 ) -> SimulatedRun:
-    """Begin a call beside whatever else goes on in the world; `simulation.finish()` lets all of it happen."""
-    flow, deadline = _begun(simulation, agent, request, streaming, overrides)
+    """Start a call in a simulation with several calls; `simulation.finish()` completes all of them."""
+    flow, deadline = _create_flow(simulation, agent, request, streaming, overrides)
     return simulation.start(flow, deadline)
 
 
-def _begun(
+def _create_flow(
     simulation: Simulation, agent: Client, request: RequestLike, streaming: bool, overrides: PreflightOptions
 ) -> tuple[Flow[AgentResponse], float]:
     limit = agent.deadline_of(request, **overrides)

@@ -87,9 +87,9 @@ def test_a_new_wire_format_is_one_package_and_one_line(tmp_path: Path) -> None:
         ('return sse(_error(error))', 'return sse({"end": "done", "cost": {"read": 1, "written": 1}})',
          "an_error_in_a_stream_ends_it"),
         ('{"extra": fields.rest()}', '{"extra": {}}', "an_unknown_field_is_carried"),
-        ('{"extra": fields.rest()}', '{"extra": dict(fields.left)}', "a_request_cannot_say_where_it_goes"),
+        ('{"extra": fields.rest()}', '{"extra": dict(fields.left)}', "a_request_cannot_set_its_destination"),
         ('"overloaded": 529', '"overloaded": 418', "errors_are_read_as_what_they_are"),
-        ('fields.text("use")', "None", "a_request_is_understood"),
+        ('fields.text("use")', "None", "a_request_round_trips"),
     ],
 )  # fmt: skip
 def test_the_suite_notices_a_format_that_breaks_a_promise(tmp_path: Path, old: str, new: str, case: str) -> None:

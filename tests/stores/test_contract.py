@@ -51,7 +51,7 @@ def test_stores_may_be_made_asynchronously() -> None:
         assert isinstance(store, RemoteStore)
         return RemoteStore(store.server)
 
-    check_store(make, reopen=reopened, only=["closing_loses_nothing", "what_was_acknowledged_is_seen_by_others"])
+    check_store(make, reopen=reopened, only=["data_survives_closing", "changes_are_visible_to_other_stores"])
 
 
 def test_all_cases_run_without_being_named() -> None:
@@ -290,27 +290,27 @@ class ChangesAndThenFails(MemoryStore):
 
 SABOTAGE: Mapping[type[MemoryStore], str] = {
     LosesUpdates: "a_stale_version_is_a_conflict",
-    LooksAndThenWrites: "writers_that_meet_lose_nothing",
+    LooksAndThenWrites: "concurrent_writers_lose_nothing",
     ReordersRows: "rows_keep_their_order",
     TearsAppends: "an_append_is_whole_or_nothing",
-    DoesNotCountUpdates: "each_change_is_one_version",
-    DoesNotCountAppends: "each_change_is_one_version",
+    DoesNotCountUpdates: "every_change_is_one_version",
+    DoesNotCountAppends: "every_change_is_one_version",
     ForgetsHeads: "branches_and_merges_are_kept",
     DropsWhatItDoesNotKnow: "rows_come_back_as_they_were",
     TidiesTexts: "rows_come_back_as_they_were",
-    LendsItsRows: "what_was_handed_over_is_a_copy",
+    LendsItsRows: "rows_are_copied",
     ReplacesNodes: "a_node_that_is_there_is_not_added_again",
     IgnoresSince: "only_the_new_nodes_can_be_loaded",
-    ForgetsTitles: "what_is_none_stays_as_it_is",
+    ForgetsTitles: "fields_that_are_none_stay_unchanged",
     Overwrites: "an_id_is_taken_once",
     TakesAnyId: "ids_of_sessions_are_plain",
     TakesOrphans: "an_append_is_whole_or_nothing",
-    FailsWithItsOwnErrors: "what_is_not_there_is_not_found",
-    KeepsWhatWasDeleted: "what_was_deleted_is_gone",
+    FailsWithItsOwnErrors: "a_missing_session_is_not_found",
+    KeepsWhatWasDeleted: "a_deleted_session_is_gone",
     ListsTheOldestFirst: "sessions_are_listed_newest_first",
     RepeatsPages: "sessions_are_listed_newest_first",
-    SearchesWithOperators: "no_text_to_search_for_is_an_error",
-    FindsAnyWord: "words_are_found",
+    SearchesWithOperators: "every_text_can_be_searched",
+    FindsAnyWord: "text_is_searched",
     ChangesAndThenFails: "an_append_is_whole_or_nothing",
 }
 
@@ -339,7 +339,7 @@ def copied(store: Store, *, leave_out: Callable[[SessionRecord], bool]) -> Store
     ],
 )
 def test_a_store_that_forgets_what_it_acknowledged_is_found_out(leave_out: Callable[[SessionRecord], bool]) -> None:
-    case = "what_was_acknowledged_is_seen_by_others"
+    case = "changes_are_visible_to_other_stores"
     check_store(MemoryStore, reopen=lambda store: store, only=[case])
     with pytest.raises(AssertionError, match=f"^{case}: "):
         check_store(MemoryStore, reopen=lambda store: copied(store, leave_out=leave_out), only=[case])
@@ -366,11 +366,11 @@ class TakesThreadsForTasks(RemoteStore):
 
 
 def test_an_async_store_that_loses_updates_is_found_out() -> None:
-    case = "writers_that_meet_lose_nothing"
+    case = "concurrent_writers_lose_nothing"
     with pytest.raises(AssertionError, match=f"^{case}: "):
         check_store(lambda: TakesThreadsForTasks(Server()), only=[case])
 
 
 def test_a_failing_case_says_what_was_expected_and_what_came() -> None:
     with pytest.raises(AssertionError, match="the version after an append: 1 instead of 2"):
-        check_store(DoesNotCountAppends, only=["each_change_is_one_version"])
+        check_store(DoesNotCountAppends, only=["every_change_is_one_version"])

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from ... import errors
 from . import http, responses, streams
-from .fault import Exchange, Fault, as_received
+from .fault import Fault, FaultContext, as_received
 
-__all__ = ["FAULTS", "Exchange", "Fault", "FaultLike", "as_received", "is_common", "select_faults"]
+__all__ = ["FAULTS", "Fault", "FaultContext", "FaultLike", "as_received", "is_common", "select_faults"]
 
 FaultLike: TypeAlias = "Fault | str"
 

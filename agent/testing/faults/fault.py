@@ -41,7 +41,7 @@ class RawFault(RawAnswer):
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class FaultContext:
     """A request and its valid response."""
 
     request: WireRequest
@@ -115,7 +115,7 @@ class Exchange:
         return self.respond_raw(*pieces, received=received, headers={"transfer-encoding": "chunked", **(headers or {})})
 
 
-Apply: TypeAlias = Callable[[Exchange], Answer]
+Apply: TypeAlias = Callable[[FaultContext], Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Fault:
     def __call__(self, answer: Answer, request: WireRequest) -> Answer:
         """Return the broken response. A response that is an error already is not changed."""
         if self.replaces or _is_valid(answer):
-            return self.apply(Exchange(request, answer))
+            return self.apply(FaultContext(request, answer))
         return answer
 
     def applies_to(self, request: WireRequest) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ... import errors
 from ...engine.wire import Answer
@@ -12,8 +13,8 @@ from .fault import (
     LAST_CHUNK,
     STREAM,
     WHOLE,
-    Exchange,
     Fault,
+    FaultContext,
     Form,
     Kind,
     RawFault,
@@ -30,7 +31,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 def _client(
-    name: str, description: str, message: str, error: type[errors.AgentError] = errors.ConnectionError, **options: bool
+    name: str, description: str, message: str, error: type[errors.AgentError] = errors.ConnectionError, **options: Any
 ) -> Fault:
     return Fault(name, description, "client", lambda _: Answer(failure=error(message, **options)), replaces=True)
 
@@ -58,17 +59,17 @@ CLIENT = (
 def _raw(name: str, description: str, data: bytes, kind: Kind = "framing") -> Fault:
     """Return a fault that sends these bytes instead of a response."""
 
-    def apply(exchange: Exchange) -> Answer:
+    def apply(context: FaultContext) -> Answer:
         return RawFault((data,), received=Answer(failure=disconnect_error()))
 
     return Fault(name, description, kind, apply, replaces=True)
 
 
 def _cut(
-    name: str, description: str, select: Callable[[Exchange], Sequence[bytes]], forms: frozenset[Form] = BOTH
+    name: str, description: str, select: Callable[[FaultContext], Sequence[bytes]], forms: frozenset[Form] = BOTH
 ) -> Fault:
     """Return a fault that sends a part of the body, then a reset."""
-    return Fault(name, description, "connection", lambda exchange: exchange.respond_cut(*select(exchange)), forms)
+    return Fault(name, description, "connection", lambda context: context.respond_cut(*select(context)), forms)
 
 
 CONNECTIONS = (
@@ -76,75 +77,75 @@ CONNECTIONS = (
     _raw("disconnect-in-status-line", "The connection is closed within the status line.", b"HTTP/1.1 20", "connection"),
     _raw("disconnect-in-headers", "The connection is closed within a header.", _HEAD + b"content-ty", "connection"),
     _raw("disconnect-after-continue", "The connection is closed after 100 Continue.", _CONTINUE, "connection"),
-    _cut("reset-after-headers", "The headers, then a reset.", lambda exchange: []),
-    _cut("cut-after-first-byte", "One byte of the body, then a reset.", lambda exchange: [exchange.body[:1]]),
-    _cut("cut-in-the-middle", "Half of the body, then a reset.", lambda exchange: exchange.first_half),
-    _cut("cut-before-the-last-byte", "All but the last byte, then a reset.", lambda exchange: [exchange.body[:-1]]),
-    _cut("cut-after-first-event", "The first event, then a reset.", lambda exchange: exchange.events[:1], STREAM),
-    _cut("cut-inside-an-event", "Half of an event, then a reset.", lambda exchange: exchange.half_event, STREAM),
-    _cut("cut-before-terminal-event", "No terminal event, but a reset.", lambda exchange: exchange.events[:-1], STREAM),
+    _cut("reset-after-headers", "The headers, then a reset.", lambda context: []),
+    _cut("cut-after-first-byte", "One byte of the body, then a reset.", lambda context: [context.body[:1]]),
+    _cut("cut-in-the-middle", "Half of the body, then a reset.", lambda context: context.first_half),
+    _cut("cut-before-the-last-byte", "All but the last byte, then a reset.", lambda context: [context.body[:-1]]),
+    _cut("cut-after-first-event", "The first event, then a reset.", lambda context: context.events[:1], STREAM),
+    _cut("cut-inside-an-event", "Half of an event, then a reset.", lambda context: context.half_event, STREAM),
+    _cut("cut-before-terminal-event", "No terminal event, but a reset.", lambda context: context.events[:-1], STREAM),
 )
 
 
 @fault("connection", replaces=True)
-def reset_before_headers(exchange: Exchange) -> Answer:
+def reset_before_headers(context: FaultContext) -> Answer:
     """A reset instead of a response."""
     return Answer(failure=reset_error())
 
 
 @fault("connection", forms=STREAM, harmless=STREAM)
-def reset_after_terminal_event(exchange: Exchange) -> Answer:
+def reset_after_terminal_event(context: FaultContext) -> Answer:
     """A complete stream, with a reset instead of the last chunk."""
-    return exchange.respond_cut(exchange.body)
+    return context.respond_cut(context.body)
 
 
 @fault("connection")
-def disconnect_after_headers(exchange: Exchange) -> Answer:
+def disconnect_after_headers(context: FaultContext) -> Answer:
     """The headers announce a body, then the connection is closed."""
-    headers = {"content-length": str(len(exchange.body))}
-    return exchange.respond_raw(headers=headers, received=exchange.respond(disconnect_error()))
+    headers = {"content-length": str(len(context.body))}
+    return context.respond_raw(headers=headers, received=context.respond(disconnect_error()))
 
 
 @fault("connection")
-def cut_inside_a_character(exchange: Exchange) -> Answer:
+def cut_inside_a_character(context: FaultContext) -> Answer:
     """Half of the body and the first byte of a two-byte character, then a reset."""
-    return exchange.respond_cut(*exchange.first_half, b'data: {"x": "\xc3' if exchange.is_stream else b"\xc3")
+    return context.respond_cut(*context.first_half, b'data: {"x": "\xc3' if context.is_stream else b"\xc3")
 
 
 @fault("connection")
-def chunks_unfinished(exchange: Exchange) -> Answer:
+def chunks_unfinished(context: FaultContext) -> Answer:
     """Half of the chunks, then the connection is closed."""
-    half = exchange.first_half
-    return exchange.respond_chunked(*encode_chunks(half), received=exchange.respond(*half, disconnect_error()))
+    half = context.first_half
+    return context.respond_chunked(*encode_chunks(half), received=context.respond(*half, disconnect_error()))
 
 
 @fault("connection", forms=WHOLE)
-def last_chunk_missing(exchange: Exchange) -> Answer:
+def last_chunk_missing(context: FaultContext) -> Answer:
     """The whole body without the last chunk. A client cannot know that the body is complete."""
-    body = exchange.body
-    return exchange.respond_chunked(*encode_chunks([body]), received=exchange.respond(body, disconnect_error()))
+    body = context.body
+    return context.respond_chunked(*encode_chunks([body]), received=context.respond(body, disconnect_error()))
 
 
 @fault("connection")
-def body_shorter_than_announced(exchange: Exchange) -> Answer:
+def body_shorter_than_announced(context: FaultContext) -> Answer:
     """Half of the announced bytes, then the connection is closed."""
-    half, headers = exchange.first_half, {"content-length": str(len(exchange.body))}
-    return exchange.respond_raw(*half, headers=headers, received=exchange.respond(*half, disconnect_error()))
+    half, headers = context.first_half, {"content-length": str(len(context.body))}
+    return context.respond_raw(*half, headers=headers, received=context.respond(*half, disconnect_error()))
 
 
 @fault("connection")
-def body_longer_than_announced(exchange: Exchange) -> Answer:
+def body_longer_than_announced(context: FaultContext) -> Answer:
     """The headers announce half of the bytes, so the rest is not part of the response."""
-    half = exchange.first_half
+    half = context.first_half
     headers = {"content-length": str(len(b"".join(half)))}
-    return exchange.respond_raw(*exchange.events, headers=headers, received=exchange.respond(*half))
+    return context.respond_raw(*context.events, headers=headers, received=context.respond(*half))
 
 
 @fault("connection")
-def http_1_0_cut(exchange: Exchange) -> Answer:
+def http_1_0_cut(context: FaultContext) -> Answer:
     """Half of a body that ends with its connection, so the end looks regular."""
-    half = exchange.first_half
-    return exchange.respond_raw(*half, version="1.0", received=exchange.respond(*half))
+    half = context.first_half
+    return context.respond_raw(*half, version="1.0", received=context.respond(*half))
 
 
 # Invalid HTTP.
@@ -161,33 +162,33 @@ FRAMING = (
 )
 
 
-def _malformed(name: str, description: str, head: bytes | Callable[[bytes], bytes]) -> Fault:
+def _head(name: str, description: str, head: bytes | Callable[[bytes], bytes]) -> Fault:
     """Return a fault that sends the body behind a malformed head."""
 
-    def apply(exchange: Exchange) -> Answer:
-        body = exchange.body
+    def apply(context: FaultContext) -> Answer:
+        body = context.body
         data = (head if isinstance(head, bytes) else head(body)) + body
         return RawFault((data,), received=Answer(failure=disconnect_error()))
 
     return Fault(name, description, "framing", apply)
 
 
-def _conflicting_lengths(body: bytes) -> bytes:
+def _encode_two_lengths(body: bytes) -> bytes:
     return _HEAD + b"content-length: %d\r\ncontent-length: %d\r\n\r\n" % (len(body), len(body) + 1)
 
 
 HEADS = (
-    _malformed("http-0-9", "A body without a head, as in HTTP/0.9.", b""),
-    _malformed("header-without-colon", "A header line without a colon.", _HEAD + b"there is no colon here\r\n\r\n"),
-    _malformed("header-with-nul", "A NUL in the value of a header.", _HEAD + b"x-odd: a\x00b\r\n\r\n"),
-    _malformed("conflicting-lengths", "Two different content lengths.", _conflicting_lengths),
+    _head("http-0-9", "A body without a head, as in HTTP/0.9.", b""),
+    _head("header-without-colon", "A header line without a colon.", _HEAD + b"there is no colon here\r\n\r\n"),
+    _head("header-with-nul", "A NUL in the value of a header.", _HEAD + b"x-odd: a\x00b\r\n\r\n"),
+    _head("conflicting-lengths", "Two different content lengths.", _encode_two_lengths),
 )
 
 
 def _header(name: str, description: str, header: str, value: str) -> Fault:
     """Return a fault that adds an invalid header."""
     return Fault(
-        name, description, "framing", lambda exchange: exchange.respond_raw(exchange.body, headers={header: value})
+        name, description, "framing", lambda context: context.respond_raw(context.body, headers={header: value})
     )
 
 
@@ -199,53 +200,53 @@ HEADERS = (
 
 
 @fault("framing", replaces=True)
-def switching_protocols(exchange: Exchange) -> Answer:
+def protocol_switch(context: FaultContext) -> Answer:
     """101 Switching Protocols, which was not requested."""
-    return exchange.respond_raw(status="101 Switching Protocols", headers={"upgrade": "websocket"})
+    return context.respond_raw(status="101 Switching Protocols", headers={"upgrade": "websocket"})
 
 
 @fault("framing", replaces=True)
-def header_too_long(exchange: Exchange) -> Answer:
+def header_too_long(context: FaultContext) -> Answer:
     """A header of 300 KB."""
-    return exchange.respond_raw(b"{}", headers={"x-long": "y" * 300_000})
+    return context.respond_raw(b"{}", headers={"x-long": "y" * 300_000})
 
 
 @fault("framing", replaces=True)
-def too_many_headers(exchange: Exchange) -> Answer:
+def too_many_headers(context: FaultContext) -> Answer:
     """Ten thousand headers."""
-    return exchange.respond_raw(b"{}", headers={f"x-{number}": "y" * 20 for number in range(10_000)})
+    return context.respond_raw(b"{}", headers={f"x-{number}": "y" * 20 for number in range(10_000)})
 
 
 @fault("framing")
-def chunk_size_not_a_number(exchange: Exchange) -> Answer:
+def chunk_size_not_a_number(context: FaultContext) -> Answer:
     """A chunk size that is not a number."""
-    data = b"zz\r\n" + exchange.body + b"\r\n" + LAST_CHUNK
-    return exchange.respond_chunked(data, received=exchange.respond(disconnect_error()))
+    data = b"zz\r\n" + context.body + b"\r\n" + LAST_CHUNK
+    return context.respond_chunked(data, received=context.respond(disconnect_error()))
 
 
 @fault("framing")
-def chunk_size_too_large(exchange: Exchange) -> Answer:
+def chunk_size_too_large(context: FaultContext) -> Answer:
     """A chunk size of 40 digits."""
-    data = b"f" * 40 + b"\r\n" + exchange.body
-    return exchange.respond_chunked(data, received=exchange.respond(disconnect_error()))
+    data = b"f" * 40 + b"\r\n" + context.body
+    return context.respond_chunked(data, received=context.respond(disconnect_error()))
 
 
 @fault("framing")
-def chunk_longer_than_size(exchange: Exchange) -> Answer:
+def chunk_longer_than_size(context: FaultContext) -> Answer:
     """In the middle, a chunk continues after its end."""
-    half, rest = exchange.first_half, b"".join(exchange.second_half)
+    half, rest = context.first_half, b"".join(context.second_half)
     wrong = b"%x\r\n%b\r\n" % (len(rest) // 2, rest)
-    received = exchange.respond(*half, rest[: len(rest) // 2 - 1], disconnect_error())
-    return exchange.respond_chunked(*encode_chunks(half), wrong, LAST_CHUNK, received=received)
+    received = context.respond(*half, rest[: len(rest) // 2 - 1], disconnect_error())
+    return context.respond_chunked(*encode_chunks(half), wrong, LAST_CHUNK, received=received)
 
 
 @fault("framing")
-def chunk_shorter_than_size(exchange: Exchange) -> Answer:
+def chunk_shorter_than_size(context: FaultContext) -> Answer:
     """In the middle, a chunk ends too early, so the last chunk counts as a part of it."""
-    half = exchange.first_half
-    wrong = b"fffff\r\n%b\r\n" % exchange.second_half[0]
-    received = exchange.respond(*half, disconnect_error())
-    return exchange.respond_chunked(*encode_chunks(half), wrong, LAST_CHUNK, received=received)
+    half = context.first_half
+    wrong = b"fffff\r\n%b\r\n" % context.second_half[0]
+    received = context.respond(*half, disconnect_error())
+    return context.respond_chunked(*encode_chunks(half), wrong, LAST_CHUNK, received=received)
 
 
 # Content encodings.
@@ -258,13 +259,13 @@ def _compress(pieces: Sequence[bytes]) -> list[bytes]:
     return [*compressed, compressor.flush()]
 
 
-def _respond_encoded(exchange: Exchange, encoding: str, pieces: Sequence[bytes], received: Answer) -> RawFault:
+def _respond_encoded(context: FaultContext, encoding: str, pieces: Sequence[bytes], received: Answer) -> RawFault:
     headers = {"content-encoding": encoding}
-    return exchange.respond_chunked(*encode_chunks(pieces), LAST_CHUNK, headers=headers, received=received)
+    return context.respond_chunked(*encode_chunks(pieces), LAST_CHUNK, headers=headers, received=received)
 
 
-def _decode_failure(exchange: Exchange, *before: bytes, retryable: bool = True) -> Answer:
-    return exchange.respond(*before, errors.ProtocolError("the content cannot be decoded", retryable=retryable))
+def _decode_failure(context: FaultContext, *before: bytes, retryable: bool = True) -> Answer:
+    return context.respond(*before, errors.ProtocolError("the content cannot be decoded", retryable=retryable))
 
 
 def _encoding_rejected() -> Answer:
@@ -273,89 +274,89 @@ def _encoding_rejected() -> Answer:
 
 
 @fault("framing")
-def gzip_cut(exchange: Exchange) -> Answer:
+def gzip_cut(context: FaultContext) -> Answer:
     """Half of a compressed body, which was not requested, in valid chunks."""
-    half = exchange.first_half
-    return _respond_encoded(exchange, "gzip", _compress(half)[:-1], _decode_failure(exchange, *half))
+    half = context.first_half
+    return _respond_encoded(context, "gzip", _compress(half)[:-1], _decode_failure(context, *half))
 
 
 @fault("framing")
-def gzip_mislabeled(exchange: Exchange) -> Answer:
+def gzip_mislabeled(context: FaultContext) -> Answer:
     """A plain body that is declared as gzip."""
-    return _respond_encoded(exchange, "gzip", exchange.events, _decode_failure(exchange))
+    return _respond_encoded(context, "gzip", context.events, _decode_failure(context))
 
 
 @fault("framing")
-def encoding_unknown(exchange: Exchange) -> Answer:
+def encoding_unknown(context: FaultContext) -> Answer:
     """A content encoding that the client does not accept."""
-    return _respond_encoded(exchange, "br", [exchange.body], _encoding_rejected())
+    return _respond_encoded(context, "br", [context.body], _encoding_rejected())
 
 
 @fault("framing")
-def encoding_twice(exchange: Exchange) -> Answer:
+def encoding_twice(context: FaultContext) -> Answer:
     """A body that is compressed twice."""
-    twice = _compress([b"".join(_compress([exchange.body]))])
-    return _respond_encoded(exchange, "gzip, gzip", twice, _encoding_rejected())
+    twice = _compress([b"".join(_compress([context.body]))])
+    return _respond_encoded(context, "gzip, gzip", twice, _encoding_rejected())
 
 
 @fault("size", replaces=True, heavy=True)
-def gzip_bomb(exchange: Exchange) -> Answer:
+def gzip_bomb(context: FaultContext) -> Answer:
     """200 MB of spaces in 200 KB."""
     compressor = zlib.compressobj(9, wbits=31)
     head = compressor.flush(zlib.Z_FULL_FLUSH)
     megabyte = compressor.compress(b" " * 1_000_000) + compressor.flush(zlib.Z_FULL_FLUSH)
-    return _respond_encoded(exchange, "gzip", [head, *[megabyte] * 200], _decode_failure(exchange, retryable=False))
+    return _respond_encoded(context, "gzip", [head, *[megabyte] * 200], _decode_failure(context, retryable=False))
 
 
 # Unusual but valid.
 
 
 @fault("harmless", harmless=BOTH)
-def gzip_unrequested(exchange: Exchange) -> Answer:
+def gzip_unrequested(context: FaultContext) -> Answer:
     """A body compressed with gzip, which was not requested."""
-    return _respond_encoded(exchange, "gzip", _compress(exchange.events), exchange.respond(exchange.body))
+    return _respond_encoded(context, "gzip", _compress(context.events), context.respond(context.body))
 
 
 @fault("harmless", harmless=BOTH)
-def deflate_unrequested(exchange: Exchange) -> Answer:
+def deflate_unrequested(context: FaultContext) -> Answer:
     """A body compressed with deflate, which was not requested."""
-    return _respond_encoded(exchange, "deflate", [zlib.compress(exchange.body)], exchange.respond(exchange.body))
+    return _respond_encoded(context, "deflate", [zlib.compress(context.body)], context.respond(context.body))
 
 
 @fault("harmless", harmless=BOTH)
-def http_1_0(exchange: Exchange) -> Answer:
+def http_1_0(context: FaultContext) -> Answer:
     """A body that ends with its connection."""
-    return exchange.respond_raw(exchange.body, version="1.0", received=exchange.respond(exchange.body))
+    return context.respond_raw(context.body, version="1.0", received=context.respond(context.body))
 
 
 @fault("harmless", harmless=BOTH)
-def early_hints(exchange: Exchange) -> Answer:
+def early_hints(context: FaultContext) -> Answer:
     """103 Early Hints before the response."""
     hints = b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n"
-    received = exchange.respond(exchange.body)
-    answer = exchange.respond_chunked(*encode_chunks(exchange.events), LAST_CHUNK, received=received)
+    received = context.respond(context.body)
+    answer = context.respond_chunked(*encode_chunks(context.events), LAST_CHUNK, received=received)
     return RawFault((hints, *answer.pieces), received=received)
 
 
 @fault("harmless", harmless=BOTH)
-def chunks_with_extensions(exchange: Exchange) -> Answer:
+def chunks_with_extensions(context: FaultContext) -> Answer:
     """Chunks with extensions, and a trailer."""
-    chunks = [b"%x;name=value\r\n%b\r\n" % (len(event), event) for event in exchange.events]
-    received = exchange.respond(exchange.body)
-    return exchange.respond_chunked(*chunks, b"0\r\nx-checksum: 7\r\n\r\n", received=received)
+    chunks = [b"%x;name=value\r\n%b\r\n" % (len(event), event) for event in context.events]
+    received = context.respond(context.body)
+    return context.respond_chunked(*chunks, b"0\r\nx-checksum: 7\r\n\r\n", received=received)
 
 
 @fault("harmless", harmless=BOTH)
-def chunks_of_one_byte(exchange: Exchange) -> Answer:
+def chunks_of_one_byte(context: FaultContext) -> Answer:
     """Chunks of one byte."""
-    pieces = [bytes([byte]) for byte in exchange.body]
-    return exchange.respond_chunked(b"".join(encode_chunks(pieces)), LAST_CHUNK, received=exchange.respond(*pieces))
+    pieces = [bytes([byte]) for byte in context.body]
+    return context.respond_chunked(b"".join(encode_chunks(pieces)), LAST_CHUNK, received=context.respond(*pieces))
 
 
 @fault("harmless", harmless=BOTH)
-def headers_uppercase(exchange: Exchange) -> Answer:
+def headers_uppercase(context: FaultContext) -> Answer:
     """Header names in upper case, and spaces around values."""
-    body = exchange.body
-    headers = {name.upper(): f"   {value}  " for name, value in exchange.headers.items()}
-    unusual = Exchange(exchange.request, Answer([body], headers=headers))
-    return unusual.respond_raw(body, headers={"Content-LENGTH": str(len(body))}, received=exchange.respond(body))
+    body = context.body
+    headers = {name.upper(): f"   {value}  " for name, value in context.headers.items()}
+    unusual = FaultContext(context.request, Answer([body], headers=headers))
+    return unusual.respond_raw(body, headers={"Content-LENGTH": str(len(body))}, received=context.respond(body))

@@ -12,7 +12,7 @@ from ...engine.wire import Answer, WireRequest
 from ...providers import find_server_dialect, server_dialects
 from ...providers.server_dialect import InboundRequest, ServerDialect
 from ...types import AgentRequest
-from .fault import BOTH, JSON, SSE, STREAM, WHOLE, Exchange, Fault, Form, fault, read_event_data, reset_error
+from .fault import BOTH, JSON, SSE, STREAM, WHOLE, Fault, FaultContext, Form, fault, read_event_data, reset_error
 
 ErrorKind: TypeAlias = Literal[
     "api-key", "bad-request", "content-filter", "context-length", "model", "overloaded", "permission", "quota",
@@ -65,15 +65,15 @@ _JSON, _STREAM, _HTML, _TEXT = "application/json", "text/event-stream", "text/ht
 
 
 def _body(name: str, description: str, body: bytes, content_type: str = _JSON) -> Fault:
-    def apply(exchange: Exchange) -> Answer:
-        return exchange.respond(*([body] if body else []), headers={"content-type": content_type})
+    def apply(context: FaultContext) -> Answer:
+        return context.respond(*([body] if body else []), headers={"content-type": content_type})
 
     return Fault(name, description, "body", apply, replaces=True)
 
 
 def _error_with_200(name: str, kind: ErrorKind) -> Fault:
     description = f"The vendor's error ({kind}) with status 200."
-    return Fault(name, description, "body", lambda exchange: _encode_error(exchange.request, kind, 200), replaces=True)
+    return Fault(name, description, "body", lambda context: _encode_error(context.request, kind, 200), replaces=True)
 
 
 BODIES = (
@@ -100,29 +100,29 @@ BODIES = (
 
 
 @fault("body", forms=STREAM)
-def ndjson_stream(exchange: Exchange) -> Answer:
+def ndjson_stream(context: FaultContext) -> Answer:
     """A stream of JSON lines instead of server-sent events."""
     lines = b'{"delta": "Hello"}\n{"delta": " there"}\n'
-    return exchange.respond(lines, headers={"content-type": "application/x-ndjson"})
+    return context.respond(lines, headers={"content-type": "application/x-ndjson"})
 
 
 @fault("body", forms=WHOLE)
-def stream_instead_of_json(exchange: Exchange) -> Answer:
+def stream_instead_of_json(context: FaultContext) -> Answer:
     """A stream that was not requested."""
-    return exchange.respond(b"data: " + exchange.body + b"\n\ndata: [DONE]\n\n", headers=SSE)
+    return context.respond(b"data: " + context.body + b"\n\ndata: [DONE]\n\n", headers=SSE)
 
 
 @fault("body", forms=STREAM)
-def json_instead_of_stream(exchange: Exchange) -> Answer:
+def json_instead_of_stream(context: FaultContext) -> Answer:
     """One JSON value instead of a stream."""
-    return exchange.respond(read_event_data(exchange.events[0]), headers=JSON)
+    return context.respond(read_event_data(context.events[0]), headers=JSON)
 
 
 @fault("body", forms=STREAM)
-def events_as_list(exchange: Exchange) -> Answer:
+def events_as_list(context: FaultContext) -> Answer:
     """A JSON list of events, as Gemini sends without `alt=sse`."""
-    payloads = [payload for event in exchange.events if (payload := read_event_data(event))[:1] == b"{"]
-    return exchange.respond(b"[" + b",\n".join(payloads) + b"]", headers=JSON)
+    payloads = [payload for event in context.events if (payload := read_event_data(event))[:1] == b"{"]
+    return context.respond(b"[" + b",\n".join(payloads) + b"]", headers=JSON)
 
 
 # Malformed or unexpected JSON, in a whole body or in an event in the middle of a stream.
@@ -131,11 +131,11 @@ Change: TypeAlias = Callable[[bytes], bytes]
 
 
 def _json(name: str, description: str, change: Change, forms: frozenset[Form] = BOTH) -> Fault:
-    def apply(exchange: Exchange) -> Answer:
-        if not exchange.is_stream:
-            return exchange.respond(change(exchange.body))
-        half, (following, *rest) = exchange.first_half, exchange.second_half
-        return exchange.respond(*half, b"data: " + change(read_event_data(following)) + b"\n\n", *rest)
+    def apply(context: FaultContext) -> Answer:
+        if not context.is_stream:
+            return context.respond(change(context.body))
+        half, (following, *rest) = context.first_half, context.second_half
+        return context.respond(*half, b"data: " + change(read_event_data(following)) + b"\n\n", *rest)
 
     return Fault(name, description, "json", apply, forms)
 
@@ -193,28 +193,28 @@ MALFORMED_JSON = (
 
 
 @fault("harmless", harmless=BOTH)
-def unknown_keys(exchange: Exchange) -> Answer:
+def unknown_keys(context: FaultContext) -> Answer:
     """Unknown keys in every JSON value."""
     change = _add_key(b'{"a": [1, null]}')
-    if not exchange.is_stream:
-        return exchange.respond(change(exchange.body))
+    if not context.is_stream:
+        return context.respond(change(context.body))
     events = []
-    for event in exchange.events:
+    for event in context.events:
         payload = read_event_data(event)
         events.append(event.replace(payload, change(payload)) if payload[:1] == b"{" else event)
-    return exchange.respond(*events)
+    return context.respond(*events)
 
 
 @fault("harmless", harmless=BOTH)
-def content_type_wrong(exchange: Exchange) -> Answer:
+def content_type_wrong(context: FaultContext) -> Answer:
     """A valid body with the wrong content type."""
-    return exchange.respond(exchange.body, headers={"content-type": _TEXT})
+    return context.respond(context.body, headers={"content-type": _TEXT})
 
 
 @fault("harmless", harmless=BOTH)
-def content_type_missing(exchange: Exchange) -> Answer:
+def content_type_missing(context: FaultContext) -> Answer:
     """A valid body without a content type."""
-    return exchange.respond(exchange.body, headers={"x-nothing": "1"})
+    return context.respond(context.body, headers={"x-nothing": "1"})
 
 
 # Errors in the vendor's format.
@@ -222,7 +222,7 @@ def content_type_missing(exchange: Exchange) -> Answer:
 
 def _vendor_error(name: str, kind: ErrorKind) -> Fault:
     description = f"The vendor's error ({kind})."
-    return Fault(name, description, "status", lambda exchange: _encode_error(exchange.request, kind), replaces=True)
+    return Fault(name, description, "status", lambda context: _encode_error(context.request, kind), replaces=True)
 
 
 VENDOR_ERRORS = (
@@ -276,10 +276,10 @@ _STATUSES: Mapping[int, str] = {
 
 
 def _status(status: int, reason: str) -> Fault:
-    def apply(exchange: Exchange) -> Answer:
+    def apply(context: FaultContext) -> Answer:
         if status == 204:  # never has a body
             return Answer(status=status, headers={"content-length": "0"})
-        return _encode_status(exchange.request, status, reason, {})
+        return _encode_status(context.request, status, reason, {})
 
     return Fault(f"status-{status}", f"{reason}.", "status", apply, replaces=True)
 
@@ -297,11 +297,11 @@ REDIRECTS = tuple(_redirect(status) for status in (300, 301, 302, 303, 304, 307,
 
 
 @fault("status", replaces=True)
-def status_407(exchange: Exchange) -> Answer:
+def status_407(context: FaultContext) -> Answer:
     """Proxy Authentication Required: the status of a proxy, not of the vendor."""
     received = Answer(failure=errors.ConnectionError("proxy authentication required (407)", retryable=False))
     status, headers = "407 Proxy Authentication Required", {"content-length": "0"}
-    return exchange.respond_raw(status=status, headers=headers, received=received)
+    return context.respond_raw(status=status, headers=headers, received=received)
 
 
 # Errors of gateways in front of the vendor.
@@ -327,13 +327,13 @@ GATEWAYS = (
 
 
 @fault("status", replaces=True)
-def server_error_cut(exchange: Exchange) -> Answer:
+def server_error_cut(context: FaultContext) -> Answer:
     """500 with a reset within the body."""
     return Answer([b'{"error": {"message": "the ', reset_error()], status=500, headers=JSON)
 
 
 @fault("size", replaces=True, heavy=True)
-def server_error_too_large(exchange: Exchange) -> Answer:
+def server_error_too_large(context: FaultContext) -> Answer:
     """500 with 40 MB of text."""
     return Answer([b"x" * 1_000_000] * 40, status=500, headers={"content-type": _TEXT})
 
@@ -347,8 +347,8 @@ _DATE = 1_800_000_000
 def _retry_hint(
     name: str, description: str, headers: Mapping[str, str], message: str = "Slow down.", status: int = 429
 ) -> Fault:
-    def apply(exchange: Exchange) -> Answer:
-        return _encode_status(exchange.request, status, message, headers)
+    def apply(context: FaultContext) -> Answer:
+        return _encode_status(context.request, status, message, headers)
 
     return Fault(name, description, "status", apply, replaces=True)
 

@@ -1,6 +1,6 @@
-"""Request validation: rules of the four wire formats, and errors with status 400 in the vendors' words.
+"""Request validation: rules of the four wire formats, and errors with status 400.
 
-The words are those of recorded errors.
+The messages are those of recorded errors.
 """
 
 from __future__ import annotations

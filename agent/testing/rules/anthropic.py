@@ -1,4 +1,4 @@
-"""Rules of the Messages API for settings and tools. Those for the conversation are in `anthropic_messages`."""
+"""Rules of the Messages API for settings and tools."""
 
 from __future__ import annotations
 

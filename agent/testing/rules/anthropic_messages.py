@@ -22,7 +22,7 @@ _THINKING_FIRST = (
 
 
 @dataclass(slots=True)
-class Turn:
+class _Turn:
     """Consecutive messages of one role, which the API merges."""
 
     role: str
@@ -57,8 +57,8 @@ def check_conversation(messages: list[Any], state: VendorState, *, system_messag
     yield from _check_last_blocks(turns)
 
 
-def _group_turns(messages: Any) -> list[Turn]:
-    turns: list[Turn] = []
+def _group_turns(messages: Any) -> list[_Turn]:
+    turns: list[_Turn] = []
     for index, message in enumerate_objects(messages):
         role, content = as_text(message.get("role")), message.get("content")
         if role == "system":
@@ -66,7 +66,7 @@ def _group_turns(messages: Any) -> list[Turn]:
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         if not turns or turns[-1].role != role:
-            turns.append(Turn(role, first=index))
+            turns.append(_Turn(role, first=index))
         turns[-1].blocks += [
             (f"messages.{index}.content.{position}", block) for position, block in enumerate_objects(content)
         ]
@@ -176,7 +176,7 @@ def _check_result(block: Mapping[str, Any], path: str) -> Iterator[Violation]:
         yield Violation(f"{path}.tool_result: content cannot be empty if `is_error` is true")
 
 
-def _check_calls(turns: list[Turn]) -> Iterator[Violation]:
+def _check_calls(turns: list[_Turn]) -> Iterator[Violation]:
     seen: set[str] = set()
     calls: list[str] = []
     for position, turn in enumerate(turns):
@@ -202,7 +202,7 @@ def _check_calls(turns: list[Turn]) -> Iterator[Violation]:
                     yield Violation(f"{path}: `tool_use` ids must be unique")
                 seen.add(id)
                 calls.append(id)
-        results = _leading_results(turns[position + 1]) if position + 1 < len(turns) else []
+        results = _find_results(turns[position + 1]) if position + 1 < len(turns) else []
         if missing := [id for id in calls if id not in results]:
             yield Violation(
                 f"messages.{turn.first}: `tool_use` ids were found without `tool_result` blocks immediately after: "
@@ -211,13 +211,13 @@ def _check_calls(turns: list[Turn]) -> Iterator[Violation]:
             )
 
 
-def _leading_results(turn: Turn) -> list[str]:
+def _find_results(turn: _Turn) -> list[str]:
     """Return the call ids of a turn's results. Results after other blocks do not count."""
     blocks = takewhile(lambda block: block.get("type") == "tool_result", (block for _, block in turn.blocks))
     return [as_text(block.get("tool_use_id")) for block in blocks]
 
 
-def _check_last_blocks(turns: list[Turn]) -> Iterator[Violation]:
+def _check_last_blocks(turns: list[_Turn]) -> Iterator[Violation]:
     for turn in turns:
         if turn.role == "assistant" and turn.kinds and turn.kinds[-1] in _THINKING:
             reason = f"The final block in an assistant message cannot be `{turn.kinds[-1]}`."
@@ -243,6 +243,6 @@ def check_thinking_first(messages: Any) -> Iterator[Violation]:
 
 
 def ends_with_prefill(messages: Any) -> bool:
-    """Whether the conversation ends with assistant text. A turn that ends with a server tool is no prefill."""
+    """Whether the conversation ends with assistant text, and not with a server tool."""
     turns = _group_turns(messages)
     return bool(turns) and turns[-1].role == "assistant" and (not turns[-1].kinds or turns[-1].kinds[-1] == "text")

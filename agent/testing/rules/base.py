@@ -63,7 +63,7 @@ class VendorState:
         texts = self._issued.get(value)
         return texts is None or text in texts or value in self._declared
 
-    def reasoning_before(self, value: str) -> str | None:
+    def find_reasoning(self, value: str) -> str | None:
         """Return the id of the reasoning item that preceded an issued item."""
         return self._reasoning_ids.get(value)
 

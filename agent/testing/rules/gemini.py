@@ -104,7 +104,7 @@ class GeminiRules(Rules):
 
 
 def normalize_keys(value: Any) -> Any:
-    """Convert keys to camel case; the API also accepts snake case. Keys that belong to the caller stay unchanged."""
+    """Convert keys to camel case, except those that belong to the caller. The API also accepts snake case."""
     if isinstance(value, list):
         return [normalize_keys(item) for item in value]
     if not isinstance(value, Mapping):
@@ -372,7 +372,7 @@ def _check_responses(calls: list[dict[str, Any]], responses: list[dict[str, Any]
 
 
 def _check_signatures(turns: list[tuple[int, dict[str, Any]]]) -> Iterator[Violation]:
-    """Check that each model turn after the last user message signs its first call. Older turns are not checked."""
+    """Check the signature of the first call of each model turn after the last user message."""
     steps: list[tuple[int, dict[str, Any]]] = []
     for index, content in reversed(turns):
         if _is_model(content):

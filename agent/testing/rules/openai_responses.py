@@ -127,7 +127,7 @@ def _check_items(items: list[Any], state: VendorState, *, has_stored_content: bo
         if _kind(item) == "reasoning":
             yield from _check_reasoning(index, item, items, state)
         elif not has_stored_content:
-            required = state.reasoning_before(as_text(item.get("id")))
+            required = state.find_reasoning(as_text(item.get("id")))
             if required is not None and required not in ids:
                 id, kind = item["id"], _kind(item)
                 reason = f"Item '{id}' of type '{kind}' was provided without its required 'reasoning' item"

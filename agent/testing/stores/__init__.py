@@ -1,7 +1,6 @@
-"""A suite for stores of conversations: what `agent.stores.Store` promises, as cases that anybody can run on theirs.
+"""Conformance tests for stores of conversations: the promises of `agent.stores.Store`.
 
-The cases know only the protocol. Methods may be plain or async: a case runs in an event loop of its own, and plain
-methods run in threads beside it.
+The methods of a store may be sync or async.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from . import durability, sessions  # noqa: F401  # each adds its cases
-from .base import STORE_CASES, Make, Reopen, Trial
+from . import cases  # noqa: F401  # adds the cases
+from .base import STORE_CASES, Make, Reopen, StoreHarness
 
 __all__ = ["STORE_CASES", "check_store"]
 
 
 def check_store(make: Make, *, reopen: Reopen | None = None, only: Sequence[str] = ()) -> None:
-    """Find out whether a store keeps its promises. The first that it does not keep is an AssertionError.
+    """Run the conformance tests of a store. The first failure raises AssertionError.
 
     ```python
     from agent.stores import MemoryStore
@@ -26,21 +25,21 @@ def check_store(make: Make, *, reopen: Reopen | None = None, only: Sequence[str]
     ```
 
     Args:
-        make: Gives a store with nothing in it, each time another one. It may be async.
-        reopen: Gives a second store with the same content, as another process would open it. Without it, what only
-            such a store can show is not looked at.
-        only: Names of cases. Without any, all of `STORE_CASES`.
+        make: Returns a new, empty store. It may be async.
+        reopen: Returns a second store with the same content, as another process would open it. It may be async.
+            Without it, cases that need a second store are skipped.
+        only: Names of cases; by default, all of `STORE_CASES`.
     """
     for name in only or STORE_CASES:
-        asyncio.run(_tried(name, Trial(make, reopen)))
+        asyncio.run(_run_case(name, StoreHarness(make, reopen)))
 
 
-async def _tried(name: str, trial: Trial) -> None:
+async def _run_case(name: str, harness: StoreHarness) -> None:
     try:
-        await STORE_CASES[name](trial)
+        await STORE_CASES[name](harness)
     except AssertionError as error:
         raise AssertionError(f"{name}: {error}") from error
     except Exception as error:
         raise AssertionError(f"{name}: unexpected {type(error).__name__}: {error}") from error
     finally:
-        await trial.end()
+        await harness.close()

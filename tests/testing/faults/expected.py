@@ -66,7 +66,7 @@ ROWS: tuple[tuple[Expected, Expected, str], ...] = (
     (None, ok, "reset-after-terminal-event"),
     (nonsense, spoilt, "body-longer-than-announced http-1-0-cut"),
     # What is not quite HTTP
-    (lost, lost, "bad-status-line another-protocol tls-alert http-2-frames http-0-9 switching-protocols"),
+    (lost, lost, "bad-status-line another-protocol tls-alert http-2-frames http-0-9 protocol-switch"),
     (lost, lost, "header-too-long too-many-headers header-without-colon header-with-nul conflicting-lengths"),
     (lost, lost, "length-not-a-number length-negative transfer-encoding-unknown"),
     (lost, lost, "chunk-size-not-a-number chunk-size-too-large"),

@@ -14,8 +14,8 @@ from agent.testing import (
     FAULTS,
     Answer,
     Chaos,
-    Exchange,
     Fault,
+    FaultContext,
     FaultyTransport,
     LoopbackServer,
     ScriptedTransport,
@@ -110,8 +110,8 @@ def test_what_cannot_be_is_refused(make: Callable[[], Any], field: str) -> None:
 
 
 def test_a_fault_of_ones_own_is_a_function() -> None:
-    def shout(exchange: Exchange) -> Answer:
-        return exchange.respond(exchange.body.upper())
+    def shout(context: FaultContext) -> Answer:
+        return context.respond(context.body.upper())
 
     loud = Fault(name="loud", description="Everything in capitals.", kind="body", apply=shout)
     with LoopbackServer(Chaos(good, [loud], share=1.0)) as server, pytest.raises(errors.ProtocolError):
