@@ -1,16 +1,19 @@
 """One typed client for every LLM vendor.
 
-Importing this loads no vendor, no HTTP library and no event loop, and does no I/O. Names are loaded when they are first
-used; type checkers see plain imports.
+`import agent` loads no vendor, no HTTP library and no event loop, and does no I/O. Names are loaded on first use; type
+checkers see plain imports.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import errors
+    from . import providers as providers
+    from . import transports as transports
+    from . import types as types
     from .agent import Agent
     from .errors import AgentError
     from .loop.hooks import Hooks
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
         ToolSpec,
         Usage,
     )
+
+    __version__: str
 
 __all__ = [
     "Agent",
@@ -104,23 +109,28 @@ _HOMES = {
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = frozenset(("errors", "providers", "transports", "types"))
-"""Modules that programs may use as attributes after nothing but `import agent`."""
+"""Modules that are attributes after `import agent`."""
 
 
-def __getattr__(name: str) -> Any:
-    """The command line tells its version, and completes a word, without loading what asks models."""
-    if name in _HOME:
-        found = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    elif name in _MODULES:
-        found = import_module(f".{name}", __name__)
-    elif name == "__version__":
-        from importlib.metadata import version  # lazy: slow to import
+if not TYPE_CHECKING:
 
-        found = version("agent-llm-router")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found  # asked for once
-    return found
+    def __getattr__(name):
+        if name in _HOME:
+            value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+        elif name in _MODULES:
+            value = import_module(f".{name}", __name__)
+        elif name == "__version__":
+            from importlib.metadata import version  # lazy: slow to import
+
+            value = version("agent-llm-router")
+        elif name.startswith("__"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        else:
+            from ._missing_names import missing_name  # lazy: only misspelled names need it
+
+            raise missing_name(__name__, name, __all__)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

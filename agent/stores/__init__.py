@@ -13,7 +13,7 @@ assert store.load("trip-to-paris").nodes == (hello,)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .base import (
     ConflictError,
@@ -65,9 +65,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "SqliteStore":
-        from .sqlite import SqliteStore  # lazy: avoids importing sqlite3 unless it is used
+if not TYPE_CHECKING:
 
-        return SqliteStore
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name):
+        if name == "SqliteStore":
+            from .sqlite import SqliteStore  # lazy: avoids importing sqlite3 unless it is used
+
+            return SqliteStore
+        if name.startswith("__"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .._missing_names import missing_name  # lazy: only misspelled names need it
+
+        raise missing_name(__name__, name, __all__)
