@@ -1,9 +1,12 @@
-"""The types of the package: frozen values that describe requests, answers, events and settings.
+"""Types: frozen values that describe requests, responses, events and settings.
 
-They know no vendor and do no I/O. One thing has one class; other vocabularies' names for it are aliases.
+They know no vendor and do no I/O. Types of higher packages, such as `Node`, can be imported from here, too.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ._base import FrozenDict, FrozenList, JsonObject, Value, freeze, thaw
 from .config import AgentConfig, ProviderCapabilities, RetryConfig, ToolLoopConfig
@@ -89,6 +92,53 @@ from .stream import (
 )
 from .tools import ToolDefinition, ToolSpec
 from .usage import TokenUsage, Usage
+
+if TYPE_CHECKING:
+    from ..graph import DAG as DAG
+    from ..graph import Node as Node
+    from ..loop import AgentContext as AgentContext
+    from ..loop import AgentEndEvent as AgentEndEvent
+    from ..loop import AgentEvent as AgentEvent
+    from ..loop import AgentLoopConfig as AgentLoopConfig
+    from ..loop import AgentMessage as AgentMessage
+    from ..loop import AgentMessageProvider as AgentMessageProvider
+    from ..loop import AgentStartEvent as AgentStartEvent
+    from ..loop import AgentState as AgentState
+    from ..loop import AgentTool as AgentTool
+    from ..loop import AgentToolResult as AgentToolResult
+    from ..loop import ApiKeyResolver as ApiKeyResolver
+    from ..loop import AssistantContent as AssistantContent
+    from ..loop import AssistantMessage as AssistantMessage
+    from ..loop import AssistantMessageEvent as AssistantMessageEvent
+    from ..loop import Context as Context
+    from ..loop import ConvertToLlmFn as ConvertToLlmFn
+    from ..loop import EventStream as EventStream
+    from ..loop import JsonPrimitive as JsonPrimitive
+    from ..loop import JsonValue as JsonValue
+    from ..loop import MessageEndEvent as MessageEndEvent
+    from ..loop import MessageStartEvent as MessageStartEvent
+    from ..loop import MessageUpdateEvent as MessageUpdateEvent
+    from ..loop import Model as Model
+    from ..loop import SimpleStreamOptions as SimpleStreamOptions
+    from ..loop import StreamFn as StreamFn
+    from ..loop import StreamResponse as StreamResponse
+    from ..loop import ToolExecutionEndEvent as ToolExecutionEndEvent
+    from ..loop import ToolExecutionStartEvent as ToolExecutionStartEvent
+    from ..loop import ToolExecutionUpdateEvent as ToolExecutionUpdateEvent
+    from ..loop import ToolResultMessage as ToolResultMessage
+    from ..loop import TransformContextFn as TransformContextFn
+    from ..loop import TurnEndEvent as TurnEndEvent
+    from ..loop import TurnStartEvent as TurnStartEvent
+    from ..loop import UserMessage as UserMessage
+    from ..toolkit import PendingEdit as PendingEdit
+    from ..toolkit import PythonScript as PythonScript
+    from ..toolkit import TaskStatus as TaskStatus
+    from ..toolkit import Todo as Todo
+    from ..toolkit import TodoItem as TodoItem
+    from ..toolkit import TodoStatus as TodoStatus
+    from ..toolkit import TruncatedOutput as TruncatedOutput
+    from ..toolkit import TruncationConfig as TruncationConfig
+    from ..tools.base import Tool as Tool
 
 __all__ = [
     "AgentConfig",
@@ -184,3 +234,70 @@ __all__ = [
     "redact",
     "thaw",
 ]
+
+_HOMES = {
+    "graph": (
+        "DAG",
+        "Node",
+    ),
+    "loop": (
+        "AgentContext",
+        "AgentEndEvent",
+        "AgentEvent",
+        "AgentLoopConfig",
+        "AgentMessage",
+        "AgentMessageProvider",
+        "AgentStartEvent",
+        "AgentState",
+        "AgentTool",
+        "AgentToolResult",
+        "ApiKeyResolver",
+        "AssistantContent",
+        "AssistantMessage",
+        "AssistantMessageEvent",
+        "Context",
+        "ConvertToLlmFn",
+        "EventStream",
+        "JsonPrimitive",
+        "JsonValue",
+        "MessageEndEvent",
+        "MessageStartEvent",
+        "MessageUpdateEvent",
+        "Model",
+        "SimpleStreamOptions",
+        "StreamFn",
+        "StreamResponse",
+        "ToolExecutionEndEvent",
+        "ToolExecutionStartEvent",
+        "ToolExecutionUpdateEvent",
+        "ToolResultMessage",
+        "TransformContextFn",
+        "TurnEndEvent",
+        "TurnStartEvent",
+        "UserMessage",
+    ),
+    "toolkit": (
+        "PendingEdit",
+        "PythonScript",
+        "TaskStatus",
+        "Todo",
+        "TodoItem",
+        "TodoStatus",
+        "TruncatedOutput",
+        "TruncationConfig",
+    ),
+    "tools.base": ("Tool",),
+}
+"""Names of types that belong to packages above this one."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        for module, names in _HOMES.items():
+            if name in names:
+                return getattr(import_module(f"agent.{module}"), name)
+        if name.startswith("__"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .._missing_names import missing_name  # lazy: only misspelled names need it
+
+        raise missing_name(__name__, name, __all__)

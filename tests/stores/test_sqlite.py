@@ -346,4 +346,4 @@ def test_importing_stores_loads_no_database(ram: Path) -> None:
     import agent.stores
 
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = agent.stores.nonsense
+        _ = agent.stores.nonsense  # type: ignore[attr-defined]

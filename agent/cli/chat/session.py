@@ -17,7 +17,7 @@ from ...loop.hooks import BeforeToolCall
 from ...loop.results import RunResult
 from ...loop.streams import RunStream
 from ...sessions import AgentSession
-from ...sessions.persistence import Keeper
+from ...sessions.state import SessionWriter
 from ...stores.base import ConflictError, SessionNotFoundError, SessionRecord, check_session_id
 from ...stores.sqlite import SqliteStore
 from ...types import ToolLoopConfig, Usage
@@ -139,7 +139,7 @@ class ChatSession:
     def _reset(self, id: str, dag: DAG) -> None:
         self.id = id
         self._dag = dag
-        self._keeper = Keeper(self.store, id)
+        self._keeper = SessionWriter(self.store, id)
 
     def _load(self, record: SessionRecord) -> None:
         self._reset(record.id, DAG())
@@ -244,7 +244,7 @@ class ChatSession:
         self._is_stale = True  # until the write has succeeded
         assert self._keeper.version is not None
         version = self.store.append(self.id, rows, heads=heads, expected_version=self._keeper.version, metadata=changed)
-        self._keeper.wrote(rows, version)
+        self._keeper.mark_written(rows, version)
         self._metadata, self._dag, self._is_stale = metadata, dag, False
 
     def _create(self, dag: DAG, title: str) -> None:
@@ -260,7 +260,7 @@ class ChatSession:
                 if self.is_named:
                     raise
                 self._reset(random_session_id(), dag)  # the random name is taken
-        self._keeper.wrote(rows, record.version)
+        self._keeper.mark_written(rows, record.version)
         self._metadata, self.title, self.is_named, self._is_stale = metadata, title, True, False
 
     def undo(self, turns: int = 1) -> None:
