@@ -1,1 +1,1 @@
-"""What things cost, always as a ratio to a floor measured in the same run: machines are noisy."""
+"""Benchmarks. Results are ratios to a floor measured in the same run, because machines are noisy."""

@@ -1,6 +1,6 @@
-"""CPU of the codecs alone: writing a long conversation, reading an answer, reading a chunk of a stream.
+"""CPU time of the codecs: encoding a long conversation, decoding a response and a chunk.
 
-Nothing is sent. The best of many rounds counts, so that a busy machine says nearly the same as an idle one.
+Nothing is sent. The best of many rounds counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COUNTS = {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
 
 
 def conversation() -> list[Message]:
-    """Question, call and result, over and over."""
+    """Repeated questions, tool calls and results."""
     messages: list[Message] = []
     for number in range(TURNS):
         call = ToolCall(id=f"call_{number}", name="look", arguments={"number": number})
@@ -34,7 +34,7 @@ def conversation() -> list[Message]:
 
 
 def answers(name: str) -> tuple[bytes, list[bytes]]:
-    """A short answer, and a long one as a stream."""
+    """A short response, and a long stream."""
     if name == "openai-chat":
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Some words."}}
         whole: dict[str, Any] = {"id": "r", "model": "m", "choices": [choice], "usage": COUNTS}
@@ -60,14 +60,14 @@ def _events(payloads: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def best(work: Callable[[], object], *, rounds: int, times: int) -> float:
-    """Microseconds for one time."""
-    found = float("inf")
+    """Microseconds per call, the best of many rounds."""
+    fastest = float("inf")
     for _ in range(rounds):
         before = time.process_time()
         for _ in range(times):
             work()
-        found = min(found, (time.process_time() - before) / times)
-    return found * 1e6
+        fastest = min(fastest, (time.process_time() - before) / times)
+    return fastest * 1e6
 
 
 def _read(codec: Provider, request: AgentRequest, chunks: list[bytes]) -> None:

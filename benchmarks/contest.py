@@ -1,8 +1,8 @@
-"""The contest: contestants take turns in blocks, so that the machine's noise hits all alike.
+"""Contest: contestants take turns in blocks, so that noise affects all of them alike.
 
-A round is the floor, then everyone, in an order that changes, then the floor again in another process. What counts is
-the median over all rounds of a block's CPU time to the mean of the two floors around it. All processes are started
-anew a few times, since how memory happens to be laid out makes a program faster or slower for as long as it lives.
+A round consists of the floor, all contestants in changing order, and the floor again in another process. The result is
+the median ratio of a block's CPU time to the mean of the two floors. All processes are restarted several times, because
+memory layout affects the speed of a process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOGS = ROOT / "build" / "bench" / "logs"
 
 @dataclass
 class Cell:
-    """What is known of one contestant in one row and API."""
+    """Measurements of one contestant in one row and API."""
 
     costs: list[float] = field(default_factory=list)
     """CPU seconds of a unit, one for each round."""
@@ -59,11 +59,11 @@ class Table:
         return self.cells.setdefault((row, api, name), Cell())
 
     def control(self, row: str, api: str) -> Spread | None:
-        found = self.floors.get((row, api))
-        return Spread.of(controls(found)) if found else None
+        floors = self.floors.get((row, api))
+        return Spread.of(controls(floors)) if floors else None
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Cells that have not been measured yet are left out."""
+        """Return the measured cells."""
         return [
             {"row": row, "api": api, "contestant": name, **cell.as_json(), "control": self._control_json(row, api)}
             for (row, api, name), cell in self.cells.items()
@@ -85,7 +85,7 @@ class Plan:
     block: float
     """Seconds of CPU that a block should take, about."""
     quick: bool = False
-    """Costly rows in few APIs only, and nobody where there is no limit to keep."""
+    """Whether to measure expensive rows in few APIs, and only cells with limits."""
 
     def takes(self, row: Row, entry: Entry) -> bool:
         return not self.quick or entry.variant in row.limits
@@ -96,7 +96,7 @@ def processes(entries: Iterable[Entry], places: dict[str, Environment], server: 
     made = {entry.name: Process(entry, places[entry.environment], server, _log(entry)) for entry in entries}
     try:
         for process in made.values():
-            process.begun()
+            process.wait_until_ready()
         yield made
     finally:
         for process in made.values():
@@ -114,7 +114,7 @@ def run(
     server: str,
     after_row: Callable[[Table], None] = lambda _: None,
 ) -> Table:
-    """All sessions; what there is so far is handed out after each row."""
+    """Run all sessions, and yield the results after each row."""
     table = Table()
     began = time.monotonic()
     for session in range(plan.sessions):
@@ -131,31 +131,31 @@ def run(
 
 
 def _common(row: Row, apis: Sequence[str]) -> Sequence[str]:
-    """Where the quick run measures a costly row; where it was asked to look, if that is elsewhere."""
+    """APIs in which the quick run measures an expensive row."""
     return [api for api in apis if api in row.quick_apis] or apis[:1]
 
 
 def _play(
     table: Table, plan: Plan, row: Row, api: str, alive: dict[str, Process], entries: Sequence[Entry], session: int
 ) -> None:
-    """All rounds of one row and API with these processes."""
+    """Run all rounds of one row and API."""
     entries = [entry for entry in entries if plan.takes(row, entry)]
     if row.own_floor:
         # The floor is the same library, in the same process, doing the parts one by one.
         for entry in entries:
             player = _Player(row, api, alive[entry.name], table.cell(row.key, api, entry.name))
             floor = _Player(row, api, alive[entry.name], Cell(), row.floor_task)
-            if player.warmed(plan.block):
+            if player.warm_up(plan.block):
                 _rounds(table, plan, (floor, floor), [player], session)
         return
     players = [_Player(row, api, alive[entry.name], table.cell(row.key, api, entry.name)) for entry in entries]
     floors = tuple(_Player(row, api, alive[entry.name], Cell()) for entry in (FLOOR, AGAIN))
-    _rounds(table, plan, (floors[0], floors[1]), [player for player in players if player.warmed(plan.block)], session)
+    _rounds(table, plan, (floors[0], floors[1]), [player for player in players if player.warm_up(plan.block)], session)
 
 
 def _rounds(table: Table, plan: Plan, floors: tuple[_Player, _Player], players: list[_Player], session: int) -> None:
     for floor in dict.fromkeys(floors):
-        if not floor.warmed(plan.block):
+        if not floor.warm_up(plan.block):
             raise RuntimeError(f"the floor fails: {floor.cell.problem or floor.cell.absent}")
     rounds = min(plan.rounds, floors[0].row.quick_rounds) if plan.quick else plan.rounds
     for number in range(rounds):
@@ -174,7 +174,7 @@ def _rounds(table: Table, plan: Plan, floors: tuple[_Player, _Player], players: 
 
 
 class _Player:
-    """A process in one row and API, with as many times in a block as make it long enough to measure."""
+    """A process in one row and API, with the number of repetitions per block."""
 
     def __init__(self, row: Row, api: str, process: Process, cell: Cell, task: str = "") -> None:
         self.row = row
@@ -188,8 +188,8 @@ class _Player:
         }
         self.times = row.in_flight
 
-    def warmed(self, block: float) -> bool:
-        """Tried until it is warm, and its block measured out. False if it takes no part."""
+    def warm_up(self, block: float) -> bool:
+        """Warm up the process and set its block size. False if it cannot take part."""
         if self.cell.problem or self.cell.absent:
             return False
         if self.block() is None:  # cold: it imports and connects

@@ -1,4 +1,4 @@
-"""Who takes part, where each lives, and how to talk to its process."""
+"""Contestants, their environments, and the protocol of their processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.environments import Environment
 
 ROOT = Path(__file__).parent.parent
 LONGEST = 300.0
-"""Seconds that a block may take before its contestant counts as stuck."""
+"""Timeout of a block in seconds."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Entry:
 FLOOR = Entry("raw httpx", "raw_httpx", "floor")
 AGAIN = Entry("raw httpx, again", "raw_httpx", "floor")
 """The floor a second time, in another process: its ratio to the first says how far to trust the others."""
-OURS = Entry("agent", "ours", "agent", "http")
+OURS = Entry("agent", "agent_", "agent", "http")
 PEERS = (
     Entry("httpx2 + orjson", "raw_httpx2", "fast-json"),
     Entry("aiohttp + orjson", "raw_aiohttp", "aiohttp"),
@@ -55,11 +55,11 @@ _QUIET = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "NO_PROXY": "127.0.0.1",
 }
-"""Keys that some libraries read from nowhere else; and nobody traces, reports or fetches price lists meanwhile."""
+"""API keys that some libraries read from the environment, and settings that disable telemetry and downloads."""
 
 
-def surroundings() -> dict[str, str]:
-    """The environment variables of a contestant: few, so that no setting of this machine favours anyone."""
+def build_environment_variables() -> dict[str, str]:
+    """Environment variables of a contestant, without settings of this machine."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     return {**kept, **_QUIET}
 
@@ -68,12 +68,12 @@ def command(entry: Entry, environment: Environment, program: str, *arguments: st
     return [str(environment.python), "-m", program, entry.module, entry.variant, *arguments]
 
 
-class Stuck(Exception):
-    """No answer for a long time, or a process that has ended."""
+class ContestantError(Exception):
+    """The process of a contestant does not answer."""
 
 
 class Process:
-    """A contestant that runs and waits to be asked."""
+    """Process of a contestant."""
 
     def __init__(self, entry: Entry, environment: Environment, server: str, log: Path) -> None:
         self.entry = entry
@@ -87,19 +87,19 @@ class Process:
         self._process = subprocess.Popen(
             command(entry, environment, "benchmarks.workers", server),
             cwd=ROOT,
-            env=surroundings(),
+            env=build_environment_variables(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
         )
 
-    def begun(self) -> None:
-        """Wait until it can be asked. One that cannot start is absent, with the reason."""
+    def wait_until_ready(self) -> None:
+        """Wait until the process is ready. A process that cannot start is absent, with the reason."""
         if self._process is None:
             return
         try:
-            self.versions = self._heard()["versions"]
-        except Stuck:
+            self.versions = self._read_reply()["versions"]
+        except ContestantError:
             self.close()
             lines = Path(self._log.name).read_text(errors="replace").strip().splitlines()
             self.reason = lines[-1][:300] if lines else "its process ended at once"
@@ -111,19 +111,19 @@ class Process:
         try:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()
-            return self._heard()
-        except (OSError, Stuck) as error:
+            return self._read_reply()
+        except (OSError, ContestantError) as error:
             self.close()
             self.reason = f"its process failed at {order['task']}, {order['api']}: {error}"
             return {"error": self.reason}
 
-    def _heard(self) -> dict[str, Any]:
+    def _read_reply(self) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], LONGEST)
         line = self._process.stdout.readline() if ready else b""
         if not line:
-            raise Stuck("no answer" if not ready else "it ended")
+            raise ContestantError("no answer" if not ready else "it ended")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

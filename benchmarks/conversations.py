@@ -1,9 +1,9 @@
-"""What a conversation costs as it grows: graphs, and sessions of many turns.
+"""CPU time and memory of growing conversations: graphs, and sessions of many turns.
 
     python -m benchmarks.conversations
 
-A turn of an old session may cost more than one of a young session only by the bytes that it sends: so its CPU time is
-told for each kilobyte, and beside it what writing the same conversation as JSON costs.
+A turn of an old session may only cost more than one of a young session because it sends more bytes. Its CPU time is
+reported per kilobyte, next to the time of `json.dumps` for the same conversation.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from agent.types import Message
 
 
 def append_ratio(count: int) -> float:
-    """The time of an append in the last tenth of so many, over that in the first: the medians of ten blocks each."""
+    """Ratio of the time of an append in the last tenth to that in the first, by medians of ten blocks."""
     message = Message.user("Hello")
     dag = DAG()
     times: list[float] = []
     gc.collect()
-    gc.disable()  # its pauses grow with what is alive; what is measured is the append
+    gc.disable()  # garbage collection takes longer with more objects
     try:
         for _ in range(100):
             started = process_time()
@@ -42,7 +42,7 @@ def append_ratio(count: int) -> float:
 
 
 def bytes_per_node(count: int) -> float:
-    """Memory of one node of a chain, beside the message that it holds."""
+    """Memory of one node of a chain, without its message."""
     message = Message.user("Hello")
     dag = DAG()
     gc.collect()
@@ -71,7 +71,7 @@ _REPLY = json.dumps(
 
 
 def session_costs(turns: int, at: tuple[int, ...], store: Any = None) -> dict[int, tuple[float, int]]:
-    """CPU microseconds of a turn of this age, the least of ten, and the bytes that it sends.
+    """Least CPU microseconds of a turn, and the bytes that it sends, by age.
 
     Without a store there are four young sessions before the old one, and the least of all counts: they warm the process
     up, and a few milliseconds are too short to measure once.
@@ -83,7 +83,7 @@ def session_costs(turns: int, at: tuple[int, ...], store: Any = None) -> dict[in
         return Answer([_REPLY], headers={"content-type": "application/json"})
 
     agent = Agent("openai-chat:m", api_key="k", transport=ScriptedTransport(network))
-    found: dict[int, tuple[float, int]] = {}
+    costs: dict[int, tuple[float, int]] = {}
     for length in (turns,) if store is not None else (*[min(turns, 100)] * 4, turns):
         session = agent.session(store=store)
         latest: deque[float] = deque(maxlen=10)
@@ -92,24 +92,24 @@ def session_costs(turns: int, at: tuple[int, ...], store: Any = None) -> dict[in
             session.complete(f"This is question {number} of a long conversation, as long as most are.")
             latest.append(process_time() - started)
             if number in at:
-                before, _ = found.get(number, (math.inf, 0))
-                found[number] = min(before, min(latest) * 1e6), sizes[-1]
-    return found
+                before, _ = costs.get(number, (math.inf, 0))
+                costs[number] = min(before, min(latest) * 1e6), sizes[-1]
+    return costs
 
 
 def json_cost(turns: int) -> float:
-    """CPU microseconds of writing so many turns as JSON with the standard library, the least of five."""
+    """Least CPU microseconds of `json.dumps` for the turns."""
     messages = [
         {"role": "assistant" if number % 2 else "user", "content": f"This is message {number} of a long conversation."}
         for number in range(2 * turns)
     ]
 
-    def timed() -> float:
+    def measure_once() -> float:
         started = process_time()
         json.dumps({"model": "m", "messages": messages}).encode()
         return process_time() - started
 
-    return min(timed() for _ in range(5)) * 1e6
+    return min(measure_once() for _ in range(5)) * 1e6
 
 
 def main() -> None:

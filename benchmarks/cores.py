@@ -1,4 +1,4 @@
-"""Which core does what: the server has one, contestants take turns on another, where there are two."""
+"""CPU affinity: the server has one core, and the contestants share another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pin(place: int) -> None:
 
 
 def allow_many_sockets() -> None:
-    """A thousand connections are more than some systems allow by default."""
+    """Raise the limit of open sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 8192 if hard == resource.RLIM_INFINITY else min(8192, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,8 +1,7 @@
-"""Where each contestant lives: a virtual environment of its own, with pinned versions, below `.tools/bench/`.
+"""Virtual environments of the contestants, with pinned versions, below `.tools/bench/`.
 
-Libraries are measured as someone would install them: without the tools of this repository around them, since some of
-them load whatever they find (httpx imports a whole command line if `click` and `rich` happen to be there). What cannot
-be installed is reported with the reason and takes no part.
+Libraries are installed alone, because some import optional packages if they are present. A library that cannot be
+installed is reported with the reason.
 
     python -m benchmarks.environments          # all of them
     python -m benchmarks.environments floor agent
@@ -50,7 +49,7 @@ OURS = "agent"
 
 @dataclass(frozen=True)
 class Environment:
-    """An interpreter to run a contestant with, or the reason why there is none."""
+    """Interpreter of a contestant, or the reason why there is none."""
 
     name: str
     python: Path | None
@@ -69,27 +68,27 @@ def names() -> list[str]:
 
 
 def ready(name: str) -> Environment:
-    """The environment of this name, made if it is not there or was made for other versions."""
+    """Return an environment, and create it if it is missing or outdated."""
     home = FOLDER / name
-    wanted = requirements(name)
-    stamp = home / hashlib.sha256("\n".join((sys.version, *wanted)).encode()).hexdigest()[:16]
+    packages = requirements(name)
+    stamp = home / hashlib.sha256("\n".join((sys.version, *packages)).encode()).hexdigest()[:16]
     python = home / "bin" / "python"
     if not stamp.exists():
-        failure = _make(home, wanted)
+        failure = _make(home, packages)
         if failure:
             return Environment(name, None, failure)
         stamp.touch()
     return Environment(name, python)
 
 
-def _make(home: Path, wanted: tuple[str, ...]) -> str:
-    """Make it; what went wrong, in a line."""
+def _make(home: Path, packages: tuple[str, ...]) -> str:
+    """Create an environment. Returns an error message, or an empty one."""
     shutil.rmtree(home, ignore_errors=True)
     home.parent.mkdir(parents=True, exist_ok=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python", str(home / "bin" / "python")]
     commands = (
         [sys.executable, "-m", "venv", "--without-pip", str(home)],
-        [*pip, "install", "--retries=1", *wanted],
+        [*pip, "install", "--retries=1", *packages],
     )
     for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -100,14 +99,14 @@ def _make(home: Path, wanted: tuple[str, ...]) -> str:
     return ""
 
 
-def all_ready(wanted: list[str]) -> dict[str, Environment]:
+def prepare_all(selected: list[str]) -> dict[str, Environment]:
     with ThreadPoolExecutor(4) as pool:
-        return {found.name: found for found in pool.map(ready, wanted)}
+        return {environment.name: environment for environment in pool.map(ready, selected)}
 
 
 def main(arguments: list[str]) -> int:
-    found = all_ready(arguments or names())
-    for environment in found.values():
+    environments = prepare_all(arguments or names())
+    for environment in environments.values():
         print(f"{environment.name:14} {'ready' if environment.python else 'absent: ' + environment.reason}")
     return 0
 

@@ -1,4 +1,4 @@
-"""All rows, all APIs, all contestants; results as JSON, from which `benchmarks.report` writes the page.
+"""Run all benchmarks, and write the results as JSON for `benchmarks.report`.
 
 python -m benchmarks.full                                     # an hour; writes build/bench/result.json
 python -m benchmarks.full --contestants litellm --rows call   # some of it
@@ -19,9 +19,9 @@ from typing import Any
 from benchmarks import contest, conversations, growth, imports, routing, starts
 from benchmarks.contest import Plan, Table
 from benchmarks.contestants import AGAIN, EVERYONE, FLOOR, OURS, ROOT, Entry
-from benchmarks.environments import Environment, all_ready
+from benchmarks.environments import Environment, prepare_all
 from benchmarks.rows import CROWD, EVERY_KEY, GROWTH, IMPORT, MEMORY, ROUTER, ROWS, SESSIONS, START
-from benchmarks.server import running
+from benchmarks.server import run_server
 from benchmarks.workload import APIS
 
 RESULT = ROOT / "build" / "bench" / "result.json"
@@ -39,41 +39,43 @@ def machine() -> Json:
 
 
 def of_starts(entries: list[Entry], places: dict[str, Environment], server: str, api: str, rounds: int) -> list[Json]:
-    found = starts.run(entries, places, server, api, rounds)
+    measured = starts.run(entries, places, server, api, rounds)
     cells: list[Json] = []
-    for key, by_name, control in zip((START, MEMORY), (found.cpu, found.memory), found.controls(), strict=True):
+    for key, by_name, control in zip(
+        (START, MEMORY), (measured.cpu, measured.memory), measured.controls(), strict=True
+    ):
         for name, cell in by_name.items():
-            told = {"row": key, "api": api, "contestant": name, **cell.as_json(), "control": control.as_json()}
-            if key == MEMORY and "microseconds" in told:
-                told["kilobytes"] = round(told.pop("microseconds") / 1e6)
-                del told["blocks"], told["floors"]
-            cells.append(told)
+            line = {"row": key, "api": api, "contestant": name, **cell.as_json(), "control": control.as_json()}
+            if key == MEMORY and "microseconds" in line:
+                line["kilobytes"] = round(line.pop("microseconds") / 1e6)
+                del line["blocks"], line["floors"]
+            cells.append(line)
     return cells
 
 
 def of_growth(entries: list[Entry], places: dict[str, Environment], server: str, api: str, rounds: int) -> list[Json]:
-    told: list[Json] = []
+    results: list[Json] = []
     with contest.processes(entries, places, server) as alive:
         for entry in entries:
-            found = growth.measure(alive[entry.name], api, rounds, "stream")
+            measured = growth.measure(alive[entry.name], api, rounds, "stream")
             line: Json = {"row": GROWTH, "api": api, "contestant": entry.name}
-            if isinstance(found, str):
-                told.append({**line, "absent": found})
+            if isinstance(measured, str):
+                results.append({**line, "absent": measured})
             else:
-                costs = {length: round(cost * 1e6 / length, 3) for length, cost in found.seconds.items()}
-                told.append({**line, "ratio": {"median": round(found.ratio, 4)}, "microseconds_a_chunk": costs})
-    return told
+                costs = {length: round(cost * 1e6 / length, 3) for length, cost in measured.seconds.items()}
+                results.append({**line, "ratio": {"median": round(measured.ratio, 4)}, "microseconds_a_chunk": costs})
+    return results
 
 
 def of_crowd(entries: list[Entry], places: dict[str, Environment], server: str, api: str) -> list[Json]:
-    """A thousand streams of 200 chunks at once, four times."""
-    told: list[Json] = []
+    """A thousand concurrent streams of 200 chunks, four times."""
+    results: list[Json] = []
     for entry in entries:
         with contest.processes((entry,), places, server) as alive:
             order: Json = {"task": CROWD, "api": api, "scenario": "stream-200", "in_flight": 1000, "times": 3000}
             answer = alive[entry.name].ask(**order)
-            told.append({"row": CROWD, "api": api, "contestant": entry.name, **answer})
-    return told
+            results.append({"row": CROWD, "api": api, "contestant": entry.name, **answer})
+    return results
 
 
 def of_sessions() -> Json:
@@ -93,11 +95,11 @@ def of_sessions() -> Json:
 
 
 def measure(options: argparse.Namespace, save: Callable[[Json], None]) -> Json:
-    """Everything that was asked for; what there is so far is saved after each part, since a run takes long."""
+    """Run the selected benchmarks, and save the results after each part."""
     entries = [entry for entry in EVERYONE if entry not in (FLOOR, AGAIN) and options.takes(entry.name)]
     own = [entry for entry in entries if entry == OURS]
     print("environments …", file=sys.stderr, flush=True)
-    places = all_ready(sorted({entry.environment for entry in (FLOOR, *entries)}))
+    places = prepare_all(sorted({entry.environment for entry in (FLOOR, *entries)}))
     rows = [row for row in ROWS if row.key in options.rows]
     plan = Plan(rows, options.apis, options.sessions, options.rounds, options.block)
     result: Json = {
@@ -118,7 +120,7 @@ def measure(options: argparse.Namespace, save: Callable[[Json], None]) -> Json:
         result["cells"] += cells
         save(result)
 
-    with running() as server:
+    with run_server() as server:
         if rows:
             contest.run(plan, entries, places, server, after_row)
         for api in options.apis:
@@ -168,7 +170,7 @@ def _write(path: Path, result: Json) -> None:
 def main(arguments: list[str]) -> int:
     options = _options(arguments)
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    result = measure(options, lambda found: _write(options.output, found))
+    result = measure(options, lambda measured: _write(options.output, measured))
     for cell in result["cells"]:
         if "error" in cell:
             print(f"{cell['row']}, {cell['api']}, {cell['contestant']}: {cell['error']}")

@@ -1,4 +1,4 @@
-"""What grows with an answer and what does not: the cost of one chunk in streams of 100, 1,000 and 10,000.
+"""CPU time of one chunk in streams of 100, 1,000 and 10,000 chunks.
 
 A stream costs something to begin and to end, so the chunks between two lengths are compared: those from 1,000 to 10,000
 must cost no more each than those from 100 to 1,000.
@@ -29,8 +29,8 @@ class Growth:
 
 
 def measure(process: Process, api: str, rounds: int, task: str = "stream") -> Growth | str:
-    """The lengths take turns. A text says why it cannot be."""
-    found: dict[int, list[float]] = {length: [] for length in LENGTHS}
+    """Measure the lengths in turn. Returns a reason if that is impossible."""
+    samples: dict[int, list[float]] = {length: [] for length in LENGTHS}
     for number in range(-1, rounds):
         for length, times in _TIMES.items():
             order = {"task": task, "api": api, "scenario": f"stream-{length}", "in_flight": 1}
@@ -38,5 +38,5 @@ def measure(process: Process, api: str, rounds: int, task: str = "stream") -> Gr
             if "cpu" not in answer:
                 return str(answer.get("absent") or answer["error"])
             if number >= 0:
-                found[length].append(answer["cpu"] / answer["done"])
-    return Growth({length: statistics.median(costs) for length, costs in found.items()})
+                samples[length].append(answer["cpu"] / answer["done"])
+    return Growth({length: statistics.median(costs) for length, costs in samples.items()})

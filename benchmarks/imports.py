@@ -1,4 +1,4 @@
-"""CPU of `from agent import Agent`, as a ratio to importing pydantic and defining a model of one field.
+"""CPU time of `from agent import Agent`, as a ratio to pydantic with a model of one field.
 
 Each sample is a fresh interpreter; the contestants take turns, and the median of the ratios of neighbours counts.
 Bytecode is compiled beforehand, as an installer does it. The empty interpreter's own start is taken off both.
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def cpu_seconds(code: str) -> float:
-    """User and system time of a fresh interpreter that runs this."""
+    """CPU time of a fresh interpreter that runs the code."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment)

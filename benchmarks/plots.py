@@ -1,4 +1,4 @@
-"""Bars as SVG, written by hand: no drawing library for a dozen rectangles.
+"""Bar charts as SVG.
 
 The colours are ones that can be read on white and on black, since a picture in a page does not learn which it is on.
 """
@@ -24,9 +24,9 @@ class Bar:
     """`ours`, `floor` or `other`."""
 
 
-def bars(title: str, unit: str, found: Sequence[Bar]) -> str:
+def bars(title: str, unit: str, values: Sequence[Bar]) -> str:
     """A bar for each, on a logarithmic scale, the least first; a thin line shows the quartiles."""
-    ordered = sorted(found, key=lambda bar: bar.value)
+    ordered = sorted(values, key=lambda bar: bar.value)
     least = min((bar.low for bar in ordered), default=1.0)
     most = max((bar.high for bar in ordered), default=1.0)
     start, end = _decade_below(min(least, 1.0)), max(most, 1.0) * 1.15

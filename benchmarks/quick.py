@@ -1,4 +1,4 @@
-"""The benchmarks that take two minutes: ours against the floor, with limits; exits 1 if one is exceeded.
+"""Quick benchmarks: this package against the floor, with limits; exits 1 if one is exceeded.
 
     python -m benchmarks.quick                                      # everything
     python -m benchmarks.quick --rows call,stream --apis anthropic  # while working on one thing
@@ -21,7 +21,7 @@ from typing_extensions import override
 from benchmarks import contest, conversations, growth, imports, routing, starts
 from benchmarks.contest import Cell, Plan, Table
 from benchmarks.contestants import FLOOR, OURS
-from benchmarks.environments import Environment, all_ready
+from benchmarks.environments import Environment, prepare_all
 from benchmarks.figures import LEAST_ALLOWANCE, Spread, allowance, ratios
 from benchmarks.rows import (
     APPEND,
@@ -37,7 +37,7 @@ from benchmarks.rows import (
     START,
     TURNS,
 )
-from benchmarks.server import running
+from benchmarks.server import run_server
 from benchmarks.workload import APIS
 
 
@@ -149,13 +149,13 @@ def of_append() -> Verdict:
 
 
 def verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
-    places = all_ready(sorted({entry.environment for entry in (FLOOR, OURS)}))
+    places = prepare_all(sorted({entry.environment for entry in (FLOOR, OURS)}))
     for place in places.values():
         if place.python is None:
             raise SystemExit(f"the environment {place.name} cannot be made: {place.reason}")
     rows = [row for row in ROWS if row.key in options.rows]
     plan = Plan(rows, options.apis, options.sessions, options.rounds, options.block, quick=not options.everywhere)
-    with running() as server:
+    with run_server() as server:
         if rows:
             yield from of_table(contest.run(plan, [OURS], places, server))
         if options.rows & {START, MEMORY}:
@@ -174,7 +174,7 @@ def verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Ours against raw httpx, as ratios of CPU time, with limits.")
+    parser = argparse.ArgumentParser(description="This package against raw httpx, as ratios of CPU time, with limits.")
     parser.add_argument("--rows", default=",".join(EVERY_KEY), help="some of: " + ", ".join(EVERY_KEY))
     parser.add_argument("--apis", default=",".join(APIS), help="some of: " + ", ".join(APIS))
     parser.add_argument("--sessions", type=int, default=2, help="how often all processes are started anew")

@@ -1,4 +1,4 @@
-"""The page about benchmarks, written from a result: tables, plots, and where we are not ahead.
+"""Write the benchmark page from a result: tables and plots.
 
 python -m benchmarks.report build/bench/result.json
 """
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 HEAD = """# Benchmarks
 
-What a call, a chunk, a conversation and a process cost, as a ratio of CPU time to raw httpx 0.28 with the standard
+CPU time of calls, chunks, conversations and processes, as a ratio to raw httpx 0.28 with the standard
 library's JSON in the same run. Below 1 is less work than doing it by hand. This page is written by `make bench` and
 `python -m benchmarks.report`.
 
@@ -52,7 +52,7 @@ Measured on {date}: {processor}, {cores} cores, {system}, Python {python}.
   noise; a difference that is smaller than its quartiles says nothing.
 - *raw httpx*, *httpx2 + orjson* and *aiohttp + orjson* are no libraries for
   models: they parse JSON by hand, and check nothing. The least cost of a library is in bold. A dash says that a
-  library cannot do it, or [why not here](#who-is-missing).
+  library cannot do it, or [why not here](#missing-contestants).
 """
 
 TAIL = """## Run it
@@ -95,22 +95,22 @@ def table(result: Result, row: str) -> Iterator[str]:
     yield "| | " + " | ".join(apis) + " |"
     yield "|---|" + "---:|" * len(apis)
     for name in result.names(row):
-        shown = [_shown(result.ratio(row, api, name), best[api] if name not in RAW else None) for api in apis]
+        shown = [_format_ratio(result.ratio(row, api, name), best[api] if name not in RAW else None) for api in apis]
         yield f"| {name} | " + " | ".join(shown) + " |"
     controls = [result.cells.get((row, api, OURS.name), {}).get("control") for api in apis]
     if all(controls):
-        told = [
+        parts = [
             f"{control['median']:.2f} ({control['low']:.2f}–{control['high']:.2f})" for control in controls if control
         ]
-        yield "| *the floor to itself* | " + " | ".join(told) + " |"
+        yield "| *the floor to itself* | " + " | ".join(parts) + " |"
 
 
 def _libraries(result: Result, row: str, api: str) -> dict[str, float]:
-    found = {name: result.ratio(row, api, name) for name in ORDER if name not in RAW}
-    return {name: ratio for name, ratio in found.items() if ratio is not None}
+    results = {name: result.ratio(row, api, name) for name in ORDER if name not in RAW}
+    return {name: ratio for name, ratio in results.items() if ratio is not None}
 
 
-def _shown(ratio: float | None, best: float | None) -> str:
+def _format_ratio(ratio: float | None, best: float | None) -> str:
     if ratio is None:
         return "–"
     return f"**{number_of(ratio)}**" if ratio == best else number_of(ratio)
@@ -118,18 +118,18 @@ def _shown(ratio: float | None, best: float | None) -> str:
 
 def picture(result: Result, row: str) -> str:
     """The geometric mean over the APIs that a contestant speaks, with that of the quartiles."""
-    found: list[plots.Bar] = []
+    results: list[plots.Bar] = []
     for name in result.names(row):
         cells = [result.cells.get((row, api, name), {}) for api in result.apis(row)]
         spreads = [cell["ratio"] for cell in cells if "ratio" in cell]
         kind = "ours" if name in OWN else "floor" if name in RAW else "other"
         if name == FLOOR.name:
-            found.append(plots.Bar(name, 1.0, 1.0, 1.0, kind))
+            results.append(plots.Bar(name, 1.0, 1.0, 1.0, kind))
         elif spreads:
             value, low, high = (_mean([spread[part] for spread in spreads]) for part in ("median", "low", "high"))
-            found.append(plots.Bar(name, value, low, high, kind))
+            results.append(plots.Bar(name, value, low, high, kind))
     unit = "raw httpx = 1" if row == MEMORY else "CPU, raw httpx = 1"
-    return plots.bars(TITLES[row][:1].upper() + TITLES[row][1:], unit, found)
+    return plots.bars(TITLES[row][:1].upper() + TITLES[row][1:], unit, results)
 
 
 def _mean(values: list[float]) -> float:
@@ -137,40 +137,40 @@ def _mean(values: list[float]) -> float:
 
 
 def behind(result: Result) -> Iterator[str]:
-    """Where another library costs less than ours, or ours more than the floor."""
+    """List the rows in which another library or the floor is cheaper than this package."""
     for row in TITLES:
         for api in result.apis(row):
-            found = _libraries(result, row, api)
-            ours = [found.pop(name) for name in OWN if name in found]
+            results = _libraries(result, row, api)
+            ours = [results.pop(name) for name in OWN if name in results]
             if not ours:
                 continue
             mine = min(ours)
-            ahead = {name: ratio for name, ratio in found.items() if ratio < mine}
-            told = ", ".join(
+            ahead = {name: ratio for name, ratio in results.items() if ratio < mine}
+            parts = ", ".join(
                 f"{name} {number_of(ratio)}" for name, ratio in sorted(ahead.items(), key=lambda one: one[1])
             )
-            if told:
-                yield f"- {TITLES[row]}, {api}: ours {number_of(mine)}; {told}."
+            if parts:
+                yield f"- {TITLES[row]}, {api}: ours {number_of(mine)}; {parts}."
             elif mine > 1:
                 yield f"- {TITLES[row]}, {api}: ours {number_of(mine)}, more than raw httpx."
 
 
-def others(result: Result) -> Iterator[str]:
-    """Rows that compare us with nobody else."""
+def list_other_rows(result: Result) -> Iterator[str]:
+    """List the rows without other contestants."""
     read = result.read
-    yield "| what | found |"
+    yield "| measurement | result |"
     yield "|---|---|"
     if IMPORT in read:
-        told = read[IMPORT]
+        data = read[IMPORT]
         yield _line(
             "`from agent import Agent`",
-            f"{told['ratio']:.2f} × pydantic with one model ({told['ours_ms']:.0f} ms CPU)",
+            f"{data['ratio']:.2f} × pydantic with one model ({data['ours_ms']:.0f} ms CPU)",
         )
     if ROUTER in read:
-        told = read[ROUTER]
-        plain = told["call_microseconds"]
+        data = read[ROUTER]
+        plain = data["call_microseconds"]
         yield _line(
-            "a router of three targets adds", f"{told['added_microseconds']:.0f} µs to a call of {plain:.0f} µs"
+            "a router of three targets adds", f"{data['added_microseconds']:.0f} µs to a call of {plain:.0f} µs"
         )
     for (row, api, name), cell in result.cells.items():
         if row == GROWTH and "ratio" in cell:
@@ -182,40 +182,40 @@ def others(result: Result) -> Iterator[str]:
             what = f"1,000 streams of 200 chunks at once, four times: {name}, {api}"
             yield _line(what, f"{memory['warm']} after the first, {memory['after']} at last, {memory['peak']} at most")
     if SESSIONS in read:
-        told = read[SESSIONS]
-        for age, turn in told["turns"].items():
+        data = read[SESSIONS]
+        for age, turn in data["turns"].items():
             share = turn["microseconds"] / turn["json_microseconds"]
             sent = f"{turn['bytes'] / 1024:.1f} KB"
             spent = f"{turn['microseconds']:.0f} µs for {sent}, {share:.1f} × `json.dumps` of it"
             yield _line(f"turn {int(age):,} of a session", spent)
-        grown = told["append_last_tenth_to_first"]
+        grown = data["append_last_tenth_to_first"]
         yield _line("appending to a graph of 300,000 messages, last tenth to first", f"{grown:.2f}")
 
 
-def _line(what: str, found: str) -> str:
-    return f"| {what} | {found} |"
+def _line(measurement: str, result: str) -> str:
+    return f"| {measurement} | {result} |"
 
 
-def missing(result: Result) -> Iterator[str]:
-    """Who could not take part, and what went wrong."""
+def list_missing(result: Result) -> Iterator[str]:
+    """List the contestants that could not take part, with the reason."""
     for name, reason in result.read["absent"].items():
         yield f"- {name} could not be installed: {reason}"
-    told: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for (row, api, name), cell in result.cells.items():
         reason = cell.get("error") or cell.get("absent", "")
         if reason and not reason.startswith(("has no ", "speaks ")):
-            told.setdefault((name, reason.splitlines()[0][:160]), []).append(f"{TITLES.get(row, row)} ({api})")
-    for (name, reason), places in told.items():
+            reasons.setdefault((name, reason.splitlines()[0][:160]), []).append(f"{TITLES.get(row, row)} ({api})")
+    for (name, reason), places in reasons.items():
         where = places[0] if len(places) == 1 else f"{len(places)} cells"
         yield f"- {name}, {where}: {reason}"
 
 
-def versions(result: Result) -> Iterator[str]:
+def list_versions(result: Result) -> Iterator[str]:
     yield "| contestant | versions |"
     yield "|---|---|"
-    for name, found in result.read["versions"].items():
-        if name in ORDER and found:
-            yield f"| {name} | {', '.join(f'{library} {version}' for library, version in found.items())} |"
+    for name, versions in result.read["versions"].items():
+        if name in ORDER and versions:
+            yield f"| {name} | {', '.join(f'{library} {version}' for library, version in versions.items())} |"
 
 
 def page(result: Result) -> str:
@@ -236,10 +236,10 @@ def page(result: Result) -> str:
             if len(result.names(row)) > FEW:
                 lines += [f"![{title}, as bars](assets/benchmarks-{row}.svg)", ""]
             lines += [*table(result, row), ""]
-    lines += ["## Only ours", "", *others(result), ""]
+    lines += ["## Only ours", "", *list_other_rows(result), ""]
     lines += ["## Where we are not ahead", "", *(list(behind(result)) or ["Nowhere in this run."]), ""]
-    lines += ["## Who is missing", "", *(list(missing(result)) or ["Nobody."]), ""]
-    lines += ["## Versions", "", *versions(result), ""]
+    lines += ["## Missing contestants", "", *(list(list_missing(result)) or ["None."]), ""]
+    lines += ["## Versions", "", *list_versions(result), ""]
     return "\n".join([*lines, TAIL])
 
 

@@ -1,4 +1,4 @@
-"""What a router of three targets adds to a call, in microseconds of CPU, on a transport that answers at once.
+"""CPU microseconds that a router of three targets adds to a call.
 
 Agent and router take turns in small blocks; the least of all blocks counts, since noise only ever adds.
 """
@@ -24,7 +24,7 @@ ANSWER = (
 
 
 class Immediate:
-    """Answers everything, at once."""
+    """Transport that responds immediately."""
 
     def send(self, request: Any, limits: Any, live: Any) -> Reply:
         return Reply(200, {"content-type": "application/json"}, ANSWER)
@@ -43,7 +43,7 @@ def microseconds(caller: Agent | Router) -> float:
 
 
 def overhead(strategy: StrategyName = "fallback", blocks: int = BLOCKS) -> tuple[float, float]:
-    """Of a router, beside a call of one of its agents; and what that call takes."""
+    """Return the overhead of a router, and the time of a call of one of its agents."""
     alone = agent("gpt-4o")
     router = Router([agent("gpt-4o"), agent("gpt-4o-mini"), agent("gpt-4.1")], strategy=strategy)
     for caller in (alone, router):

@@ -1,4 +1,4 @@
-"""What is measured: a table of rows, with the limits that ours must keep."""
+"""Rows of the benchmarks, with the limits for this package."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Row:
     task: str
     scenario: str = "whole"
     limits: dict[str, float] = field(default_factory=dict)
-    """Variant of ours → the most that it may cost, as a ratio to the floor."""
+    """Limits by variant of this package, as ratios to the floor."""
     unit: str = "call"
     per: int = 1
     """Units in one task."""
     in_flight: int = 1
     floor_task: str = ""
-    """What the floor does instead, if it is ours that is compared with itself."""
+    """Task of the floor, if the package is compared with itself."""
     quick_apis: tuple[str, ...] = ()
     """Where the quick run measures it; empty for everywhere."""
     quick_rounds: int = 1_000

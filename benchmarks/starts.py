@@ -1,4 +1,4 @@
-"""What a fresh process costs until its first answer: CPU time, and the most memory it had.
+"""CPU time and peak memory of a fresh process until its first response.
 
 Each sample is a new interpreter that imports a library, makes a client, asks once and ends. Bytecode is compiled
 beforehand, as an installer does it.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.contest import Cell
-from benchmarks.contestants import AGAIN, FLOOR, ROOT, Entry, command, surroundings
+from benchmarks.contestants import AGAIN, FLOOR, ROOT, Entry, build_environment_variables, command
 from benchmarks.environments import Environment
 from benchmarks.figures import Spread, controls, ratios
 
@@ -31,7 +31,7 @@ class Sample:
 
 @dataclass
 class Starts:
-    """By contestant, of one API: seconds of CPU, and memory."""
+    """CPU seconds and memory by contestant, for one API."""
 
     api: str
     cpu: dict[str, Cell] = field(default_factory=dict)
@@ -49,7 +49,7 @@ def sample(entry: Entry, environment: Environment, server: str, api: str) -> Sam
     process = subprocess.Popen(
         command(entry, environment, "benchmarks.workers.once", server, api),
         cwd=ROOT,
-        env=surroundings(),
+        env=build_environment_variables(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -78,17 +78,17 @@ def run(entries: Sequence[Entry], places: dict[str, Environment], server: str, a
     left = list(entries)
     for number in range(-1, rounds):
         before = sample(FLOOR, places[FLOOR.environment], server, api)
-        found = {entry.name: sample(entry, places[entry.environment], server, api) for entry in left}
+        samples = {entry.name: sample(entry, places[entry.environment], server, api) for entry in left}
         after = sample(AGAIN, places[AGAIN.environment], server, api)
         if before.problem or after.problem:
             raise RuntimeError(f"the floor fails: {before.problem or after.problem}")
         if number < 0:  # the first of each reads its files from the disk, and says whether it can at all
-            left = [entry for entry in left if not _out(starts, entry.name, found[entry.name])]
+            left = [entry for entry in left if not _out(starts, entry.name, samples[entry.name])]
             continue
         cpu, memory = (before.cpu, after.cpu), (before.kilobytes * 1.0, after.kilobytes * 1.0)
         starts.cpu_floors.append(cpu)
         starts.memory_floors.append(memory)
-        for name, one in found.items():
+        for name, one in samples.items():
             if not _out(starts, name, one):
                 _add(starts.cpu[name], one.cpu, cpu)
                 _add(starts.memory[name], one.kilobytes * 1.0, memory)
@@ -101,10 +101,10 @@ def _add(cell: Cell, cost: float, floors: tuple[float, float]) -> None:
     cell.floors.append(floors)
 
 
-def _out(starts: Starts, name: str, found: Sample) -> bool:
+def _out(starts: Starts, name: str, result: Sample) -> bool:
     for cell in (starts.cpu[name], starts.memory[name]):
-        cell.absent, cell.problem = found.absent or cell.absent, found.problem or cell.problem
-    return bool(found.absent or found.problem)
+        cell.absent, cell.problem = result.absent or cell.absent, result.problem or cell.problem
+    return bool(result.absent or result.problem)
 
 
 def ratio(cell: Cell) -> Spread:

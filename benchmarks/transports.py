@@ -1,7 +1,7 @@
-"""CPU of async calls with both HTTP options, as a ratio to raw httpx 0.28: directly, and through an HTTP proxy.
+"""CPU time of async calls with both HTTP options, with and without a proxy, relative to httpx 0.28.
 
-The server runs in a process of its own and always gives the same answers; it takes requests meant for a proxy, too. The
-contestants take turns in blocks, and only this process's CPU counts. Run as `python -m benchmarks.transports`.
+The server runs in a separate process and also acts as a proxy. The contestants take turns in blocks, and only the CPU
+time of this process counts. Run as `python -m benchmarks.transports`.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ async def contest(name: str, works: Mapping[str, Work], *, blocks: int, times: i
 
 
 def together(work: Work, count: int) -> Work:
-    async def all_of_them() -> None:
+    async def run_all() -> None:
         await asyncio.gather(*(work() for _ in range(count)))
 
-    return all_of_them
+    return run_all
 
 
 async def compare(name: str, url: str, proxy: str | None) -> None:

@@ -1,7 +1,7 @@
-"""What contestants are asked, and what they must find: plain data, the same for all, and cheap to import.
+"""Requests and expected responses of all contestants, as plain data.
 
-Server and workers read this module, in environments that have nothing in common but the standard library. What only
-some tasks need is made when it is first asked for, since the start of a process is measured, too.
+Server and workers import this module with the standard library only. Data of few tasks is built on first use, because
+the start of a process is measured, too.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MODELS = {
     "anthropic": "claude-sonnet-5",
     "gemini": "gemini-2.5-flash",
 }
-"""Names that every library knows: an unknown one would spare some of them work, such as the look-up of a price."""
+"""Models that every library knows; unknown ones would skip work, such as the look-up of prices."""
 
 KEY = "sk-benchmark"
 SYSTEM = "You are a helpful assistant who answers in a few plain sentences."
-QUESTION = "What is the capital of France, and what is it known for?"
+QUESTION = "Tell me the capital of France, and what it is known for."
 MAX_TOKENS = 1024
-"""Set by everyone, since Anthropic's API demands it."""
+"""Required by Anthropic's API."""
 
 ANSWER = (
     "The capital of France is Paris. It lies on the Seine, in the north of the country, and is known for its museums, "
@@ -71,7 +71,7 @@ def weather_arguments(city: str) -> dict[str, str]:
 
 
 def weather(city: str, unit: str) -> str:
-    """What the tool answers."""
+    """Result of the tool."""
     if unit != "celsius":
         raise ValueError(f"the model asked for {unit}")
     return f"{city}: 21 degrees {unit}, sunny"
@@ -83,15 +83,15 @@ TOOLS = 20
 
 
 def long_history() -> list[dict[str, str]]:
-    """A new list of new dictionaries, each time."""
+    """Build a long conversation."""
     messages = [{"role": "system", "content": SYSTEM}]
     for number in range(1, HISTORY):
         if number % 2:
-            text = f"Question {number}: what did we say about item {number // 2} of the list, and does it still hold?"
+            text = f"Question {number}: did we say that about item {number // 2} of the list, and does it still hold?"
         else:
             text = (
                 f"Answer {number}: we said that item {number // 2} depends on the ones before it. It still holds, as "
-                "far as the notes go; the numbers were checked twice, and nobody has objected since then. If the "
+                "far as the notes go; the numbers were checked twice, and no one has objected since then. If the "
                 "list changes again, then this one should be looked at first."
             )
         messages.append({"role": "user" if number % 2 else "assistant", "content": text})
@@ -102,7 +102,7 @@ NEXT_QUESTION = "Thank you. And what would you look at next, if the list changed
 
 
 def many_tools() -> list[dict[str, Any]]:
-    """New descriptions of tools: name, description and JSON schema."""
+    """Build tools with name, description and JSON schema."""
     kinds = ("list", "find", "open", "close", "merge")
     things = ("tickets", "customers", "invoices", "reports")
     return [
@@ -112,7 +112,7 @@ def many_tools() -> list[dict[str, Any]]:
             "parameters": {
                 "type": "object",
                 "properties": {
-                    "query": {"type": "string", "description": f"What to look for in {thing}."},
+                    "query": {"type": "string", "description": f"Text to look for in {thing}."},
                     "limit": {"type": "integer", "description": "How many at most.", "minimum": 1},
                     "order": {"type": "string", "enum": ["newest", "oldest", "best"], "description": "Which first."},
                     "tags": {"type": "array", "items": {"type": "string"}, "description": "Only with these tags."},
@@ -125,12 +125,12 @@ def many_tools() -> list[dict[str, Any]]:
     ]
 
 
-Found = tuple[str, tuple[int, int] | None]
-"""The text that a contestant found, and the usage; None where its library does not tell."""
+Output = tuple[str, tuple[int, int] | None]
+"""Text and usage of a response; the usage is None if the library does not report it."""
 
 
-def expected(scenario: str) -> tuple[str, tuple[int, int] | None]:
-    """What the server answers there."""
+def get_output(scenario: str) -> tuple[str, tuple[int, int] | None]:
+    """Text and usage that the server sends in a scenario."""
     if scenario.startswith("stream-"):
         count = int(scenario.removeprefix("stream-"))
         return "".join(pieces(count)), stream_usage(count)

@@ -1,6 +1,6 @@
-"""A server that plays four vendors from bytes made beforehand, in a process of its own, cheaper than any client of it.
+"""Fake server of four vendors in a separate process, with prebuilt responses.
 
-The first part of a path says what is wanted, so that a client chooses with its base URL and sends a usual request:
+The first part of the path selects a scenario, so that clients choose it by their base URL:
 
     /whole/…        an answer at once
     /slow/…         the same after 20 to 25 ms, as if a model had thought
@@ -21,8 +21,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @contextmanager
-def running() -> Iterator[str]:
-    """The address of a server in another process, which ends with the block, or with this process."""
+def run_server() -> Iterator[str]:
+    """Run the server in another process, and yield its address."""
     command = [sys.executable, "-m", "benchmarks.server"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The server's process: prints its address, and answers until its standard input ends."""
+"""Process of the server: prints its address, and serves until its standard input ends."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing_extensions import override
 from benchmarks import workload
 from benchmarks.cores import allow_many_sockets, pin
 from benchmarks.server import anthropic, gemini, openai_chat, openai_responses
-from benchmarks.server.rendering import Prebuilt, stream
+from benchmarks.server.http_bytes import Prebuilt, stream
 
 DELAY = 0.020
 TICK = 0.005
 """Answers that wait are sent by one timer for all of them."""
 
-NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
+NOT_FOUND = b"HTTP/1.1 404 Not Output\r\ncontent-length: 0\r\n\r\n"
 
 _MODULES: dict[str, Any] = {
     "openai-chat": openai_chat,
@@ -50,7 +50,7 @@ def _batches(api: str, count: int) -> tuple[bytes, ...]:
 
 @cache
 def _route(target: bytes) -> tuple[str, str]:
-    """Scenario and API, from what stands in a request's first line."""
+    """Scenario and API of a request line."""
     path = target.decode().partition("?")[0]
     scenario, slash, rest = path.lstrip("/").partition("/")
     rest = slash + rest
@@ -60,7 +60,7 @@ def _route(target: bytes) -> tuple[str, str]:
 
 
 class Late:
-    """Answers that are due a little later, in order."""
+    """Queue of delayed responses."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -81,7 +81,7 @@ class Late:
 
 
 class Connection(asyncio.Protocol):
-    """Reads requests, as little of them as it takes, and writes what was made for them."""
+    """Parses requests minimally, and writes prebuilt responses."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, late: Late) -> None:
         self.loop = loop
@@ -183,7 +183,7 @@ async def _until_input_ends() -> None:
 def main() -> None:
     pin(0)
     allow_many_sockets()
-    gc.disable()  # a pause here would be waiting there; what is made per request is freed by counting
+    gc.disable()  # garbage collection would delay the clients
     asyncio.run(_until_input_ends())
 
 

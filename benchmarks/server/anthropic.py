@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks import workload
-from benchmarks.server.rendering import compact, event
+from benchmarks.server.http_bytes import compact, event
 
 MESSAGE = "msg_01Qx7vKt2mLp9YfWn4JhRd"
 MODEL = "claude-sonnet-5"
@@ -53,7 +53,7 @@ def _usage(prompt: int, completion: int) -> dict[str, Any]:
 def _message(
     content: list[dict[str, Any]], reason: str | None, counts: tuple[int, int], number: int = 0
 ) -> dict[str, Any]:
-    """Answers of one loop have ids of their own: clients tell messages apart by them."""
+    """Build a message. Each response of a loop has its own id, by which clients distinguish messages."""
     return {
         "model": MODEL,
         "id": f"{MESSAGE}{number}Z",
@@ -67,7 +67,7 @@ def _message(
 
 
 def results(body: bytes) -> int:
-    """The SDK's tool runner leaves the history with the vendor, and names the message that it goes on from."""
+    """Count tool results; the SDK's tool runner refers to the previous message instead of sending it."""
     continued = body.find(b'"previous_message_id"')
     if continued < 0:
         return body.count(b'"tool_use_id"')
@@ -98,18 +98,18 @@ def failure() -> tuple[int, bytes]:
 
 
 def events(count: int) -> Iterable[bytes]:
-    def named(value: dict[str, Any]) -> bytes:
+    def encode_event(value: dict[str, Any]) -> bytes:
         return event(value, str(value["type"]))
 
     prompt, completion = workload.stream_usage(count)
-    yield named({"type": "message_start", "message": _message([], None, (prompt, 1))})
-    yield named({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
-    yield named({"type": "ping"})
+    yield encode_event({"type": "message_start", "message": _message([], None, (prompt, 1))})
+    yield encode_event({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+    yield encode_event({"type": "ping"})
     for piece in workload.pieces(count):
         delta = {"type": "text_delta", "text": piece}
-        yield named({"type": "content_block_delta", "index": 0, "delta": delta})
-    yield named({"type": "content_block_stop", "index": 0})
+        yield encode_event({"type": "content_block_delta", "index": 0, "delta": delta})
+    yield encode_event({"type": "content_block_stop", "index": 0})
     counts = {"input_tokens": prompt, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     ending = {"stop_reason": "end_turn", "stop_sequence": None}
-    yield named({"type": "message_delta", "delta": ending, "usage": {**counts, "output_tokens": completion}})
-    yield named({"type": "message_stop"})
+    yield encode_event({"type": "message_delta", "delta": ending, "usage": {**counts, "output_tokens": completion}})
+    yield encode_event({"type": "message_stop"})

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks import workload
-from benchmarks.server.rendering import event, indented
+from benchmarks.server.http_bytes import encode_indented, event
 
 MODEL = "gemini-2.5-flash"
 HEADERS = {
@@ -51,21 +51,21 @@ def results(body: bytes) -> int:
 
 
 def whole() -> bytes:
-    return indented(_response({"text": workload.ANSWER}, "STOP", workload.USAGE))
+    return encode_indented(_response({"text": workload.ANSWER}, "STOP", workload.USAGE))
 
 
 def turn(results: int) -> bytes:
     counts = (90 + 40 * results, 21)
     if results == len(workload.CITIES):
-        return indented(_response({"text": workload.LOOP_ANSWER}, "STOP", counts, results))
+        return encode_indented(_response({"text": workload.LOOP_ANSWER}, "STOP", counts, results))
     arguments = workload.weather_arguments(workload.CITIES[results])
     call = {"name": workload.WEATHER_TOOL["name"], "args": arguments}
-    return indented(_response({"functionCall": call}, "STOP", counts, results))
+    return encode_indented(_response({"functionCall": call}, "STOP", counts, results))
 
 
 def failure() -> tuple[int, bytes]:
     message = "The model is overloaded. Please try again later."
-    return 503, indented({"error": {"code": 503, "message": message, "status": "UNAVAILABLE"}})
+    return 503, encode_indented({"error": {"code": 503, "message": message, "status": "UNAVAILABLE"}})
 
 
 def events(count: int) -> Iterable[bytes]:

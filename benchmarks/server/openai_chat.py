@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from benchmarks import workload
-from benchmarks.server.rendering import compact, event, indented
+from benchmarks.server.http_bytes import compact, encode_indented, event
 
 MODEL = "gpt-4o-2024-08-06"
 CREATED = 1790000000
@@ -52,7 +52,7 @@ def usage(prompt: int, completion: int) -> dict[str, Any]:
 
 
 def _completion(message: dict[str, Any], reason: str, counts: tuple[int, int], number: int = 0) -> bytes:
-    return indented(
+    return encode_indented(
         {
             "id": f"chatcmpl-DBx7Qm2KsVt9LpYfRn4WcJh6ZaEo{number}",
             "object": "chat.completion",
@@ -92,7 +92,7 @@ def turn(results: int) -> bytes:
 def failure() -> tuple[int, bytes]:
     message = "The server is currently overloaded with other requests. Sorry about that! Please retry later."
     error = {"message": message, "type": "server_error", "param": None, "code": "service_unavailable"}
-    return 503, indented({"error": error})
+    return 503, encode_indented({"error": error})
 
 
 def _chunk(choices: list[dict[str, Any]], number: int, **more: Any) -> bytes:

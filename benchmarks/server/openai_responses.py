@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import workload
 from benchmarks.server import openai_chat
-from benchmarks.server.rendering import compact, event, indented
+from benchmarks.server.http_bytes import compact, encode_indented, event
 
 HEADERS = openai_chat.HEADERS
 RESPONSE = "resp_0b7d91f3c2a84e5f0068cfe1a0b2c88193a1d4e6f7b8c90a1b"
@@ -78,13 +78,13 @@ def results(body: bytes) -> int:
 
 
 def whole() -> bytes:
-    return indented(_response("completed", [_message(workload.ANSWER)], workload.USAGE))
+    return encode_indented(_response("completed", [_message(workload.ANSWER)], workload.USAGE))
 
 
 def turn(results: int) -> bytes:
     counts = (90 + 40 * results, 21)
     if results == len(workload.CITIES):
-        return indented(_response("completed", [_message(workload.LOOP_ANSWER)], counts, results))
+        return encode_indented(_response("completed", [_message(workload.LOOP_ANSWER)], counts, results))
     call = {
         "id": f"fc_0b7d91f3c2a84e5f0068cfe1a2e4a08193c3f6a8b9d0e1{results}c",
         "type": "function_call",
@@ -93,7 +93,7 @@ def turn(results: int) -> bytes:
         "call_id": f"call_kT8vQz3mXw5nBc7dJf9hLr{results}P",
         "name": workload.WEATHER_TOOL["name"],
     }
-    return indented(_response("completed", [call], counts, results))
+    return encode_indented(_response("completed", [call], counts, results))
 
 
 def failure() -> tuple[int, bytes]:
@@ -101,7 +101,7 @@ def failure() -> tuple[int, bytes]:
 
 
 def events(count: int) -> Iterable[bytes]:
-    def told() -> Iterator[dict[str, Any]]:
+    def list_events() -> Iterator[dict[str, Any]]:
         place = {"item_id": MESSAGE, "output_index": 0, "content_index": 0}
         text = "".join(workload.pieces(count))
         yield {"type": "response.created", "response": _response("in_progress", [], None)}
@@ -120,5 +120,5 @@ def events(count: int) -> Iterable[bytes]:
         done = _response("completed", [_message(text)], workload.stream_usage(count))
         yield {"type": "response.completed", "response": done}
 
-    for number, value in enumerate(told()):
+    for number, value in enumerate(list_events()):
         yield event({**value, "sequence_number": number}, str(value["type"]))

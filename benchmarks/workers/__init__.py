@@ -1,7 +1,7 @@
-"""Contestants: a small module each, run in a process and an environment of its own.
+"""Contestants: one module per library, each run in its own process and environment.
 
-A module has `VERSIONS`, the distributions to tell the versions of, and `contestant(api, base, variant)`, which returns
-an object with some of the methods of `tasks.Contestant`, or raises `tasks.Absent` with the reason. It imports its
-library inside that function, as late as a program would that knows its vendor; by `import_module`, and without types,
-where the library is not installed in the environment that checks this repository.
+A module has `VERSIONS`, the distributions whose versions are reported, and `contestant(api, base, variant)`, which
+returns an object with some of the methods of `tasks.Contestant`, or raises `tasks.Absent` with the reason. It imports
+its library inside that function; libraries that are not installed in the development environment are imported by
+`import_module`, without types.
 """

@@ -1,8 +1,8 @@
-"""A contestant's process. It is told what to do, a line of JSON each, and answers each with a line of JSON.
+"""Process of a contestant: reads commands and writes results, one JSON object per line.
 
     python -m benchmarks.workers MODULE VARIANT SERVER
 
-What libraries print goes to standard error, so that nothing of it gets into the answers.
+Output of libraries is redirected to standard error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from benchmarks.cores import allow_many_sockets, pin
-from benchmarks.workers.measuring import measure
+from benchmarks.workers.measurement import measure
 from benchmarks.workers.tasks import Absent
 
 
@@ -32,7 +32,7 @@ def _versions(names: tuple[str, ...]) -> dict[str, str]:
 
 
 class Worker:
-    """One library, and its clients: one for each API and scenario, made when first needed, and kept."""
+    """One library with a client per API and scenario."""
 
     def __init__(self, module: Any, variant: str, server: str, runner: asyncio.Runner) -> None:
         self.module = module

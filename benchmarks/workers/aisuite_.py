@@ -1,6 +1,6 @@
 """aisuite: a client, kept. Chat Completions for OpenAI and Anthropic; its `max_turns` is the loop.
 
-Its provider for Gemini takes no address of a server, so that it cannot be asked here.
+Its provider for Gemini has no setting for the base URL, and cannot take part.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import workload
 from benchmarks.workers.openai_sdk_readers import aread_all, read_all
 from benchmarks.workers.tasks import Absent
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 VERSIONS = ("aisuite", "openai", "anthropic")
 PROVIDERS = {"openai-chat": "openai", "anthropic": "anthropic"}
@@ -33,43 +33,43 @@ class AiSuite:
             self.streaming["stream_options"] = {"include_usage": True}
 
     @staticmethod
-    def found(reply: Any) -> Found:
+    def read_reply(reply: Any) -> Output:
         return reply.choices[0].message.content, (reply.usage.prompt_tokens, reply.usage.completion_tokens)
 
-    def _asked(self) -> dict[str, Any]:
+    def _request(self) -> dict[str, Any]:
         return {**self.settings, "messages": [{"role": "user", "content": workload.QUESTION}]}
 
-    def call(self) -> Found:
-        return self.found(self.client.chat.completions.create(**self._asked()))
+    def call(self) -> Output:
+        return self.read_reply(self.client.chat.completions.create(**self._request()))
 
-    async def acall(self) -> Found:
-        return self.found(await self.client.chat.completions.acreate(**self._asked()))
+    async def acall(self) -> Output:
+        return self.read_reply(await self.client.chat.completions.acreate(**self._request()))
 
-    def stream(self) -> Found:
-        return read_all(self.client.chat.completions.create(**self._asked(), **self.streaming))
+    def stream(self) -> Output:
+        return read_all(self.client.chat.completions.create(**self._request(), **self.streaming))
 
-    async def astream(self) -> Found:
-        return await aread_all(await self.client.chat.completions.acreate(**self._asked(), **self.streaming))
+    async def astream(self) -> Output:
+        return await aread_all(await self.client.chat.completions.acreate(**self._request(), **self.streaming))
 
     def _long(self) -> dict[str, Any]:
         tools = [{"type": "function", "function": tool} for tool in workload.many_tools()]
         return {**self.settings, "messages": workload.long_history(), "tools": tools}
 
-    def first(self) -> Found:
-        return self.found(self.client.chat.completions.create(**self._long()))
+    def first(self) -> Output:
+        return self.read_reply(self.client.chat.completions.create(**self._long()))
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         asked = self._long()
         messages: list[Any] = asked["messages"]
 
-        def turn() -> Found:
+        def turn() -> Output:
             reply = self.client.chat.completions.create(**asked)
             messages.extend((reply.choices[0].message, {"role": "user", "content": workload.NEXT_QUESTION}))
-            return self.found(reply)
+            return self.read_reply(reply)
 
         return turn
 
-    def loop(self) -> Found:
+    def loop(self) -> Output:
         def get_weather(city: str, unit: str) -> str:
             """The weather in a city, now.
 
@@ -81,7 +81,7 @@ class AiSuite:
 
         messages = [{"role": "user", "content": workload.LOOP_QUESTION}]
         asked = {**self.settings, "messages": messages, "tools": [get_weather], "max_turns": workload.TURNS + 1}
-        return self.found(self.client.chat.completions.create(**asked))[0], None
+        return self.read_reply(self.client.chat.completions.create(**asked))[0], None
 
 
 def contestant(api: str, base: str, variant: str) -> AiSuite:

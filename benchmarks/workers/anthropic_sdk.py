@@ -1,4 +1,4 @@
-"""Anthropic's own SDK: one client of each kind, kept open; its tool runner, which it calls beta, is the loop."""
+"""Anthropic's SDK: one client of each kind, kept open; its beta tool runner is the loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks import workload
 from benchmarks.workers.tasks import Absent
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 VERSIONS = ("anthropic", "httpx2", "pydantic")
 anthropic: Any = import_module("anthropic")
@@ -28,33 +28,33 @@ class AnthropicSdk:
 
     @cached_property
     def async_client(self) -> Any:
-        """More idle connections are kept than the usual 100: with 256 in flight it would open new ones forever."""
+        """Keep more than 100 idle connections, which 256 requests in flight need."""
         limits = import_module("httpx2").Limits(max_connections=None, max_keepalive_connections=None)
         return anthropic.AsyncAnthropic(**self.settings, http_client=anthropic.DefaultAsyncHttpxClient(limits=limits))
 
     @staticmethod
-    def found(reply: Any) -> Found:
+    def read_reply(reply: Any) -> Output:
         text = "".join(block.text for block in reply.content if block.type == "text")
         return text, (reply.usage.input_tokens, reply.usage.output_tokens)
 
-    def call(self) -> Found:
-        return self.found(self.client.messages.create(**self.asked))
+    def call(self) -> Output:
+        return self.read_reply(self.client.messages.create(**self.asked))
 
-    async def acall(self) -> Found:
-        return self.found(await self.async_client.messages.create(**self.asked))
+    async def acall(self) -> Output:
+        return self.read_reply(await self.async_client.messages.create(**self.asked))
 
-    def stream(self) -> Found:
-        """The plain events; its `messages.stream` puts the message together as well, and costs more."""
+    def stream(self) -> Output:
+        """Read the events; `messages.stream` also builds the message."""
         reader = Reader()
         for event in self.client.messages.create(**self.asked, stream=True):
             reader.take(event)
-        return reader.found()
+        return reader.result()
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         reader = Reader()
         async for event in await self.async_client.messages.create(**self.asked, stream=True):
             reader.take(event)
-        return reader.found()
+        return reader.result()
 
     def _long(self) -> dict[str, Any]:
         system, *said = workload.long_history()
@@ -64,18 +64,18 @@ class AnthropicSdk:
         ]
         return {**self.asked, "system": system["content"], "messages": said, "tools": tools}
 
-    def first(self) -> Found:
-        return self.found(self.client.messages.create(**self._long()))
+    def first(self) -> Output:
+        return self.read_reply(self.client.messages.create(**self._long()))
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         asked = self._long()
         said: list[Any] = asked["messages"]
 
-        def turn() -> Found:
+        def turn() -> Output:
             reply = self.client.messages.create(**asked)
             said.append({"role": "assistant", "content": reply.content})
             said.append({"role": "user", "content": workload.NEXT_QUESTION})
-            return self.found(reply)
+            return self.read_reply(reply)
 
         return turn
 
@@ -93,10 +93,10 @@ class AnthropicSdk:
 
         return get_weather
 
-    def loop(self) -> Found:
+    def loop(self) -> Output:
         asked = {**self.asked, "messages": [{"role": "user", "content": workload.LOOP_QUESTION}]}
         reply = self.client.beta.messages.tool_runner(**asked, tools=[self.tool]).until_done()
-        return self.found(reply)[0], None
+        return self.read_reply(reply)[0], None
 
 
 class Reader:
@@ -112,7 +112,7 @@ class Reader:
         elif event.type == "message_delta":
             self.completion = event.usage.output_tokens
 
-    def found(self) -> Found:
+    def result(self) -> Output:
         return "".join(self.texts), (self.prompt, self.completion)
 
 

@@ -1,4 +1,4 @@
-"""any-llm: a provider object of `AnyLLM.create`, kept, as its documentation advises for more than one request.
+"""any-llm: a provider object of `AnyLLM.create`, kept as its documentation advises.
 
 Its blocking calls run the async ones in a loop of a thread. It has no loop of tools.
 """
@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from benchmarks import workload
 from benchmarks.workers.openai_sdk_readers import ResponsesReader, aread_all, read_all
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 VERSIONS = ("any-llm-sdk", "openai", "anthropic", "google-genai", "pydantic")
 PROVIDERS = {"openai-chat": "openai", "openai-responses": "openai", "anthropic": "anthropic", "gemini": "gemini"}
@@ -34,36 +34,36 @@ class AnyLLM:
             self.streamed["stream_options"] = {"include_usage": True}
 
     @staticmethod
-    def found(reply: Any) -> Found:
+    def read_reply(reply: Any) -> Output:
         return reply.choices[0].message.content, (reply.usage.prompt_tokens, reply.usage.completion_tokens)
 
-    def call(self) -> Found:
-        return self.found(self.blocking.completion(**self.asked))
+    def call(self) -> Output:
+        return self.read_reply(self.blocking.completion(**self.asked))
 
-    async def acall(self) -> Found:
-        return self.found(await self.provider.acompletion(**self.asked))
+    async def acall(self) -> Output:
+        return self.read_reply(await self.provider.acompletion(**self.asked))
 
-    def stream(self) -> Found:
+    def stream(self) -> Output:
         return read_all(self.blocking.completion(**self.streamed))
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         return await aread_all(await self.provider.acompletion(**self.streamed))
 
     def _long(self) -> dict[str, Any]:
         tools = [{"type": "function", "function": tool} for tool in workload.many_tools()]
         return {**self.settings, "messages": workload.long_history(), "tools": tools}
 
-    def first(self) -> Found:
-        return self.found(self.blocking.completion(**self._long()))
+    def first(self) -> Output:
+        return self.read_reply(self.blocking.completion(**self._long()))
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         asked = self._long()
         messages: list[Any] = asked["messages"]
 
-        def turn() -> Found:
+        def turn() -> Output:
             reply = self.blocking.completion(**asked)
             messages.extend((reply.choices[0].message, {"role": "user", "content": workload.NEXT_QUESTION}))
-            return self.found(reply)
+            return self.read_reply(reply)
 
         return turn
 
@@ -78,29 +78,29 @@ class AnyLLMResponses(AnyLLM):
             "input_data": [{"role": "user", "content": workload.QUESTION}],
         }
 
-    found = staticmethod(lambda reply: (reply.output_text, (reply.usage.input_tokens, reply.usage.output_tokens)))
+    read_reply = staticmethod(lambda reply: (reply.output_text, (reply.usage.input_tokens, reply.usage.output_tokens)))
 
     @override
-    def call(self) -> Found:
-        return self.found(self.blocking.responses(**self.asked))
+    def call(self) -> Output:
+        return self.read_reply(self.blocking.responses(**self.asked))
 
     @override
-    async def acall(self) -> Found:
-        return self.found(await self.provider.aresponses(**self.asked))
+    async def acall(self) -> Output:
+        return self.read_reply(await self.provider.aresponses(**self.asked))
 
     @override
-    def stream(self) -> Found:
+    def stream(self) -> Output:
         reader = ResponsesReader()
         for event in self.blocking.responses(**self.asked, stream=True):
             reader.take(event)
-        return reader.found()
+        return reader.result()
 
     @override
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         reader = ResponsesReader()
         async for event in await self.provider.aresponses(**self.asked, stream=True):
             reader.take(event)
-        return reader.found()
+        return reader.result()
 
     @override
     def _long(self) -> dict[str, Any]:
@@ -108,19 +108,19 @@ class AnyLLMResponses(AnyLLM):
         return {**self.asked, "input_data": workload.long_history(), "tools": tools}
 
     @override
-    def first(self) -> Found:
-        return self.found(self.blocking.responses(**self._long()))
+    def first(self) -> Output:
+        return self.read_reply(self.blocking.responses(**self._long()))
 
     @override
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         asked = self._long()
         said: list[Any] = asked["input_data"]
 
-        def turn() -> Found:
+        def turn() -> Output:
             reply = self.blocking.responses(**asked)
             said.extend(item.model_dump(exclude_none=True) for item in reply.output)  # it takes no other form back
             said.append({"role": "user", "content": workload.NEXT_QUESTION})
-            return self.found(reply)
+            return self.read_reply(reply)
 
         return turn
 

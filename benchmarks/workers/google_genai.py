@@ -1,4 +1,4 @@
-"""Google's own SDK: one client, kept open; its automatic function calling is the loop, and off elsewhere.
+"""Google's SDK: one client, kept open; its automatic function calling is the loop.
 
 Where aiohttp is installed it would use that for async calls; it is not among its own requirements, so httpx it is.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks import workload
 from benchmarks.workers.tasks import Absent
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 VERSIONS = ("google-genai", "httpx2", "pydantic")
 
@@ -31,19 +31,19 @@ class GoogleGenai:
         return self.types.GenerateContentConfig(max_output_tokens=workload.MAX_TOKENS, automatic_function_calling=off)
 
     @staticmethod
-    def found(reply: Any) -> Found:
+    def read_reply(reply: Any) -> Output:
         usage = reply.usage_metadata
         return reply.text, (usage.prompt_token_count, usage.candidates_token_count)
 
-    def call(self) -> Found:
+    def call(self) -> Output:
         asked = {"model": self.model, "contents": workload.QUESTION, "config": self.config}
-        return self.found(self.client.models.generate_content(**asked))
+        return self.read_reply(self.client.models.generate_content(**asked))
 
-    async def acall(self) -> Found:
+    async def acall(self) -> Output:
         asked = {"model": self.model, "contents": workload.QUESTION, "config": self.config}
-        return self.found(await self.client.aio.models.generate_content(**asked))
+        return self.read_reply(await self.client.aio.models.generate_content(**asked))
 
-    def stream(self) -> Found:
+    def stream(self) -> Output:
         texts: list[str] = []
         usage: Any = None
         asked = {"model": self.model, "contents": workload.QUESTION, "config": self.config}
@@ -52,7 +52,7 @@ class GoogleGenai:
             usage = chunk.usage_metadata
         return "".join(texts), (usage.prompt_token_count, usage.candidates_token_count)
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         texts: list[str] = []
         usage: Any = None
         asked = {"model": self.model, "contents": workload.QUESTION, "config": self.config}
@@ -84,30 +84,30 @@ class GoogleGenai:
         )
         return contents, config
 
-    def first(self) -> Found:
+    def first(self) -> Output:
         contents, config = self._long()
-        return self.found(self.client.models.generate_content(model=self.model, contents=contents, config=config))
+        return self.read_reply(self.client.models.generate_content(model=self.model, contents=contents, config=config))
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         types = self.types
         contents, config = self._long()
 
-        def turn() -> Found:
+        def turn() -> Output:
             reply = self.client.models.generate_content(model=self.model, contents=contents, config=config)
             contents.append(reply.candidates[0].content)
             contents.append(types.Content(role="user", parts=[types.Part(text=workload.NEXT_QUESTION)]))
-            return self.found(reply)
+            return self.read_reply(reply)
 
         return turn
 
-    def loop(self) -> Found:
+    def loop(self) -> Output:
         def get_weather(city: str, unit: str) -> str:
             """The weather in a city, now."""
             return workload.weather(city, unit)
 
         config = self.types.GenerateContentConfig(max_output_tokens=workload.MAX_TOKENS, tools=[get_weather])
         chat = self.client.chats.create(model=self.model, config=config)  # where the SDK says that its loop belongs
-        return self.found(chat.send_message(workload.LOOP_QUESTION))[0], None
+        return self.read_reply(chat.send_message(workload.LOOP_QUESTION))[0], None
 
 
 def contestant(api: str, base: str, variant: str) -> GoogleGenai:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks import workload
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 VERSIONS = ("langchain", "langchain-core", "langchain-openai", "langchain-anthropic", "langchain-google-genai")
 
@@ -29,27 +29,27 @@ class LangChain:
         self.model = _model(api, base)
 
     @staticmethod
-    def found(message: Any) -> Found:
+    def read_reply(message: Any) -> Output:
         usage = message.usage_metadata
         return str(message.text), (usage["input_tokens"], usage["output_tokens"])
 
-    def call(self) -> Found:
-        return self.found(self.model.invoke(workload.QUESTION))
+    def call(self) -> Output:
+        return self.read_reply(self.model.invoke(workload.QUESTION))
 
-    async def acall(self) -> Found:
-        return self.found(await self.model.ainvoke(workload.QUESTION))
+    async def acall(self) -> Output:
+        return self.read_reply(await self.model.ainvoke(workload.QUESTION))
 
-    def stream(self) -> Found:
+    def stream(self) -> Output:
         reader = Reader()
         for chunk in self.model.stream(workload.QUESTION):
             reader.take(chunk)
-        return reader.found()
+        return reader.result()
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         reader = Reader()
         async for chunk in self.model.astream(workload.QUESTION):
             reader.take(chunk)
-        return reader.found()
+        return reader.result()
 
     def _long(self) -> tuple[list[Any], Any]:
         kinds: Any = import_module("langchain_core.messages")
@@ -58,18 +58,18 @@ class LangChain:
         tools = [{"type": "function", "function": tool} for tool in workload.many_tools()]
         return history, self.model.bind_tools(tools)
 
-    def first(self) -> Found:
+    def first(self) -> Output:
         history, model = self._long()
-        return self.found(model.invoke(history))
+        return self.read_reply(model.invoke(history))
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         human: Any = import_module("langchain_core.messages").HumanMessage
         history, model = self._long()
 
-        def turn() -> Found:
+        def turn() -> Output:
             reply = model.invoke(history)
             history.extend((reply, human(workload.NEXT_QUESTION)))
-            return self.found(reply)
+            return self.read_reply(reply)
 
         return turn
 
@@ -86,7 +86,7 @@ class LangChain:
 
         return import_module("langchain.agents").create_agent(self.model, tools=[get_weather])
 
-    def loop(self) -> Found:
+    def loop(self) -> Output:
         state = self.agent.invoke({"messages": [{"role": "user", "content": workload.LOOP_QUESTION}]})
         return str(state["messages"][-1].text), None
 
@@ -105,7 +105,7 @@ class Reader:
             self.prompt += usage["input_tokens"]
             self.completion += usage["output_tokens"]
 
-    def found(self) -> Found:
+    def result(self) -> Output:
         return "".join(self.texts), (self.prompt, self.completion)
 
 

@@ -1,4 +1,4 @@
-"""litellm: its module-level functions, which keep their HTTP clients. Chat Completions for every vendor, Responses too.
+"""litellm: its module-level functions, for Chat Completions of every vendor and Responses.
 
 Callbacks, telemetry and the download of prices are off; its list of prices is the one in the package. `run_tool_loop`
 is the loop.
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import workload
 from benchmarks.workers.openai_sdk_readers import ResponsesReader, aread_all, read_all
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 VERSIONS = ("litellm", "openai", "httpx", "aiohttp", "pydantic")
 PREFIXES = {"openai-chat": "openai/", "openai-responses": "openai/", "anthropic": "anthropic/", "gemini": "gemini/"}
@@ -40,47 +40,47 @@ class LiteLLM:
         self.streamed = {**self.asked, "stream": True, "stream_options": {"include_usage": True}}
 
     @staticmethod
-    def found(reply: Any) -> Found:
+    def read_reply(reply: Any) -> Output:
         return reply.choices[0].message.content, (reply.usage.prompt_tokens, reply.usage.completion_tokens)
 
-    def call(self) -> Found:
-        return self.found(self.library.completion(**self.asked))
+    def call(self) -> Output:
+        return self.read_reply(self.library.completion(**self.asked))
 
-    async def acall(self) -> Found:
-        return self.found(await self.library.acompletion(**self.asked))
+    async def acall(self) -> Output:
+        return self.read_reply(await self.library.acompletion(**self.asked))
 
-    def stream(self) -> Found:
+    def stream(self) -> Output:
         return read_all(self.library.completion(**self.streamed))
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         return await aread_all(await self.library.acompletion(**self.streamed))
 
     def _long(self) -> dict[str, Any]:
         tools = [{"type": "function", "function": tool} for tool in workload.many_tools()]
         return {**self.settings, "messages": workload.long_history(), "tools": tools}
 
-    def first(self) -> Found:
-        return self.found(self.library.completion(**self._long()))
+    def first(self) -> Output:
+        return self.read_reply(self.library.completion(**self._long()))
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         asked = self._long()
         messages: list[Any] = asked["messages"]
 
-        def turn() -> Found:
+        def turn() -> Output:
             reply = self.library.completion(**asked)
             messages.extend((reply.choices[0].message, {"role": "user", "content": workload.NEXT_QUESTION}))
-            return self.found(reply)
+            return self.read_reply(reply)
 
         return turn
 
-    def loop(self) -> Found:
+    def loop(self) -> Output:
         tool = {"type": "function", "function": workload.WEATHER_TOOL}
         messages = [{"role": "user", "content": workload.LOOP_QUESTION}]
         asked = {**self.settings, "messages": messages, "tools": [tool], "max_rounds": workload.TURNS}
-        return self.library.run_tool_loop(**asked, execute_tool=_executed), None
+        return self.library.run_tool_loop(**asked, execute_tool=_execute), None
 
 
-def _executed(call: Any) -> dict[str, Any]:
+def _execute(call: Any) -> dict[str, Any]:
     if call.function.name != workload.WEATHER_TOOL["name"]:
         raise ValueError(f"the model called {call.function.name}")
     result = workload.weather(**json.loads(call.function.arguments))
@@ -100,44 +100,44 @@ class LiteLLMResponses:
         }
 
     @staticmethod
-    def found(reply: Any) -> Found:
+    def read_reply(reply: Any) -> Output:
         texts = [part.text for item in reply.output if item.type == "message" for part in item.content]
         return "".join(texts), (reply.usage.input_tokens, reply.usage.output_tokens)
 
-    def call(self) -> Found:
-        return self.found(self.library.responses(**self.asked))
+    def call(self) -> Output:
+        return self.read_reply(self.library.responses(**self.asked))
 
-    async def acall(self) -> Found:
-        return self.found(await self.library.aresponses(**self.asked))
+    async def acall(self) -> Output:
+        return self.read_reply(await self.library.aresponses(**self.asked))
 
-    def stream(self) -> Found:
+    def stream(self) -> Output:
         reader = ResponsesReader()
         for event in self.library.responses(**self.asked, stream=True):
             reader.take(event)
-        return reader.found()
+        return reader.result()
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         reader = ResponsesReader()
         async for event in await self.library.aresponses(**self.asked, stream=True):
             reader.take(event)
-        return reader.found()
+        return reader.result()
 
     def _long(self) -> dict[str, Any]:
         tools = [{"type": "function", "strict": False, **tool} for tool in workload.many_tools()]
         return {**self.asked, "input": workload.long_history(), "tools": tools}
 
-    def first(self) -> Found:
-        return self.found(self.library.responses(**self._long()))
+    def first(self) -> Output:
+        return self.read_reply(self.library.responses(**self._long()))
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         asked = self._long()
         said: list[Any] = asked["input"]
 
-        def turn() -> Found:
+        def turn() -> Output:
             reply = self.library.responses(**asked)
             said.extend(item.model_dump() for item in reply.output)
             said.append({"role": "user", "content": workload.NEXT_QUESTION})
-            return self.found(reply)
+            return self.read_reply(reply)
 
         return turn
 

@@ -1,8 +1,7 @@
 """llm: model objects of its plugins, kept; its `chain` is the loop. Nothing is logged to its database.
 
 The plugins make a new client, and so a new connection, for each prompt. The one for Gemini has the vendor's address
-in its code, so that it cannot be asked here; the one for Anthropic asks for a stream whatever it is told, so that it
-takes part in streams only.
+in its code and cannot take part; the one for Anthropic always streams, and takes part in streams only.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from benchmarks import workload
 from benchmarks.workers.tasks import Absent
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 VERSIONS = ("llm", "llm-anthropic", "openai", "anthropic")
 
@@ -45,24 +44,24 @@ class Llm:
         if self.api == "anthropic":
             raise Absent("its plugin for Anthropic always streams")
 
-    def call(self) -> Found:
+    def call(self) -> Output:
         self._whole()
         response = self.model.prompt(workload.QUESTION, stream=False, **self.settings)
         text, usage = response.text(), response.usage()
         return text, (usage.input, usage.output)
 
-    async def acall(self) -> Found:
+    async def acall(self) -> Output:
         self._whole()
         response = self.async_model.prompt(workload.QUESTION, stream=False, **self.settings)
         text, usage = await response.text(), await response.usage()
         return text, (usage.input, usage.output)
 
-    def stream(self) -> Found:
+    def stream(self) -> Output:
         response = self.model.prompt(workload.QUESTION, **self.settings)
         text, usage = "".join(response), response.usage()
         return text, (usage.input, usage.output)
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         response = self.async_model.prompt(workload.QUESTION, **self.settings)
         texts = [piece async for piece in response]
         usage = await response.usage()
@@ -78,26 +77,26 @@ class Llm:
         ]
         return history, tools
 
-    def _ask(self, history: list[Any], tools: list[Any]) -> Found:
+    def _ask(self, history: list[Any], tools: list[Any]) -> Output:
         response = self.model.prompt(messages=history, tools=tools, stream=False, **self.settings)
         text, usage = response.text(), response.usage()
         return text, (usage.input, usage.output)
 
-    def first(self) -> Found:
+    def first(self) -> Output:
         return self._ask(*self._long())
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         made: Any = import_module("llm.parts")
         history, tools = self._long()
 
-        def turn() -> Found:
+        def turn() -> Output:
             found = self._ask(history, tools)
             history.extend((made.assistant(found[0]), made.user(workload.NEXT_QUESTION)))
             return found
 
         return turn
 
-    def loop(self) -> Found:
+    def loop(self) -> Output:
         self._whole()
 
         def get_weather(city: str, unit: str) -> str:

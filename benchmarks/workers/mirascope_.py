@@ -1,4 +1,4 @@
-"""mirascope: a provider, registered with the server's address, and a Model; its `resume` is the loop, as documented."""
+"""mirascope: a provider registered with the server's address, and a Model; `resume` is the loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks import workload
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 VERSIONS = ("mirascope", "openai", "anthropic", "google-genai", "pydantic")
 NAMES = {
@@ -34,21 +34,21 @@ class Mirascope:
         return self._model
 
     @staticmethod
-    def found(response: Any) -> Found:
+    def read_reply(response: Any) -> Output:
         return response.text(), (response.usage.input_tokens, response.usage.output_tokens)
 
-    def call(self) -> Found:
-        return self.found(self.model.call(workload.QUESTION))
+    def call(self) -> Output:
+        return self.read_reply(self.model.call(workload.QUESTION))
 
-    async def acall(self) -> Found:
-        return self.found(await self.model.call_async(workload.QUESTION))
+    async def acall(self) -> Output:
+        return self.read_reply(await self.model.call_async(workload.QUESTION))
 
-    def stream(self) -> Found:
+    def stream(self) -> Output:
         response = self.model.stream(workload.QUESTION)
         texts = [chunk.delta for chunk in response.chunk_stream() if chunk.type == "text_chunk"]
         return "".join(texts), (response.usage.input_tokens, response.usage.output_tokens)
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         response = await self.model.stream_async(workload.QUESTION)
         texts = [chunk.delta async for chunk in response.chunk_stream() if chunk.type == "text_chunk"]
         return "".join(texts), (response.usage.input_tokens, response.usage.output_tokens)
@@ -72,20 +72,20 @@ class Mirascope:
             properties=described["parameters"]["properties"], required=described["parameters"]["required"]
         )
         named = {"name": described["name"], "description": described["description"]}
-        return self.llm.Tool(fn=_unused, parameters=parameters, strict=False, **named)
+        return self.llm.Tool(fn=_fail_if_called, parameters=parameters, strict=False, **named)
 
-    def first(self) -> Found:
+    def first(self) -> Output:
         history, tools = self._long()
-        return self.found(self.model.call(history, tools=tools))
+        return self.read_reply(self.model.call(history, tools=tools))
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         history, tools = self._long()
         model = self.model
 
-        def turn() -> Found:
+        def turn() -> Output:
             response = model.call(history, tools=tools)
             history.extend((response.messages[-1], self.llm.messages.user(workload.NEXT_QUESTION)))
-            return self.found(response)
+            return self.read_reply(response)
 
         return turn
 
@@ -103,15 +103,15 @@ class Mirascope:
 
         return get_weather
 
-    def loop(self) -> Found:
+    def loop(self) -> Output:
         response = self.model.call(workload.LOOP_QUESTION, tools=[self.weather])
         while response.tool_calls:
             response = response.resume(response.execute_tools())
         return response.text(), None
 
 
-def _unused(query: str, limit: int) -> str:
-    raise RuntimeError("nobody calls this")
+def _fail_if_called(query: str, limit: int) -> str:
+    raise RuntimeError("the tool must not be called")
 
 
 def contestant(api: str, base: str, variant: str) -> Mirascope:

@@ -1,4 +1,4 @@
-"""One answer from a fresh interpreter, and its end: what a process costs until it has heard from a model.
+"""One response in a fresh interpreter.
 
 python -m benchmarks.workers.once MODULE VARIANT SERVER API
 """
@@ -31,7 +31,7 @@ def main(module_name: str, variant: str, server: str, api: str) -> int:
 
 
 def _peak_kilobytes() -> int:
-    """Of this program alone: what the system tells a parent includes the parent's own size at the fork."""
+    """Peak memory of this program. The value that a parent gets includes its own size at the fork."""
     try:
         with open("/proc/self/status") as status:
             return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
@@ -44,4 +44,4 @@ def _peak_kilobytes() -> int:
 if __name__ == "__main__":
     code = main(*sys.argv[1:])
     sys.stdout.flush()
-    os._exit(code)  # what libraries do when the interpreter ends, such as waiting for threads, is not the answer's cost
+    os._exit(code)  # skips work at the exit of the interpreter, such as joining threads

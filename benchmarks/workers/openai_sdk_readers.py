@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 
 class ChatReader:
@@ -24,7 +24,7 @@ class ChatReader:
         if usage:
             self.usage = usage.prompt_tokens, usage.completion_tokens
 
-    def found(self) -> Found:
+    def result(self) -> Output:
         return "".join(self.texts), self.usage
 
 
@@ -39,19 +39,19 @@ class ResponsesReader:
         elif event.type == "response.completed":
             self.usage = event.response.usage.input_tokens, event.response.usage.output_tokens
 
-    def found(self) -> Found:
+    def result(self) -> Output:
         return "".join(self.texts), self.usage
 
 
-def read_all(chunks: Iterable[Any]) -> Found:
+def read_all(chunks: Iterable[Any]) -> Output:
     reader = ChatReader()
     for chunk in chunks:
         reader.take(chunk)
-    return reader.found()
+    return reader.result()
 
 
-async def aread_all(chunks: AsyncIterator[Any]) -> Found:
+async def aread_all(chunks: AsyncIterator[Any]) -> Output:
     reader = ChatReader()
     async for chunk in chunks:
         reader.take(chunk)
-    return reader.found()
+    return reader.result()

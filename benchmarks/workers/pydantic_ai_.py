@@ -1,4 +1,4 @@
-"""pydantic-ai, in two ways: its direct API for requests, and its Agent, which is what most programs use.
+"""pydantic-ai in two variants: its direct API for requests, and its Agent.
 
 A model object is made once and kept. Its blocking calls run the async ones in an event loop. Instrumentation is off,
 as it is by default. The Agent's loop is the loop of tools.
@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks import workload
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 VERSIONS = ("pydantic-ai-slim", "openai", "anthropic", "google-genai", "pydantic")
 
@@ -64,35 +64,35 @@ class Direct(Shared):
     def direct(self) -> Any:
         return import_module("pydantic_ai.direct")
 
-    def found(self, response: Any) -> Found:
+    def read_reply(self, response: Any) -> Output:
         return self._text(response), (response.usage.input_tokens, response.usage.output_tokens)
 
     def _question(self) -> list[Any]:
         return [self.messages.ModelRequest.user_text_prompt(workload.QUESTION)]
 
-    def call(self) -> Found:
+    def call(self) -> Output:
         asked = self._question()
-        return self.found(self.direct.model_request_sync(self.model, asked, model_settings=self.settings))
+        return self.read_reply(self.direct.model_request_sync(self.model, asked, model_settings=self.settings))
 
-    async def acall(self) -> Found:
+    async def acall(self) -> Output:
         asked = self._question()
-        return self.found(await self.direct.model_request(self.async_model, asked, model_settings=self.settings))
+        return self.read_reply(await self.direct.model_request(self.async_model, asked, model_settings=self.settings))
 
-    def stream(self) -> Found:
+    def stream(self) -> Output:
         texts: list[str] = []
         asked = self._question()
         with self.direct.model_request_stream_sync(self.model, asked, model_settings=self.settings) as stream:
             for event in stream:
                 texts.append(_delta(event))
-            return "".join(texts), self.found(stream.response)[1]
+            return "".join(texts), self.read_reply(stream.response)[1]
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         texts: list[str] = []
         asked = self._question()
         async with self.direct.model_request_stream(self.async_model, asked, model_settings=self.settings) as stream:
             async for event in stream:
                 texts.append(_delta(event))
-            return "".join(texts), self.found(stream.get())[1]
+            return "".join(texts), self.read_reply(stream.get())[1]
 
     def _tools(self) -> Any:
         definition = import_module("pydantic_ai.tools").ToolDefinition
@@ -102,22 +102,22 @@ class Direct(Shared):
         ]
         return import_module("pydantic_ai.models").ModelRequestParameters(function_tools=tools)
 
-    def first(self) -> Found:
+    def first(self) -> Output:
         asked, tools = self._history(), self._tools()
         reply = self.direct.model_request_sync(
             self.model, asked, model_settings=self.settings, model_request_parameters=tools
         )
-        return self.found(reply)
+        return self.read_reply(reply)
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         said, tools = self._history(), self._tools()
 
-        def turn() -> Found:
+        def turn() -> Output:
             reply = self.direct.model_request_sync(
                 self.model, said, model_settings=self.settings, model_request_parameters=tools
             )
             said.extend((reply, self.messages.ModelRequest.user_text_prompt(workload.NEXT_QUESTION)))
-            return self.found(reply)
+            return self.read_reply(reply)
 
         return turn
 
@@ -133,31 +133,31 @@ class WithAgent(Shared):
         return self.kind(self.async_model, model_settings=self.settings)
 
     @staticmethod
-    def found(result: Any) -> Found:
+    def read_reply(result: Any) -> Output:
         usage = result.usage
         return result.output, (usage.input_tokens, usage.output_tokens)
 
-    def call(self) -> Found:
-        return self.found(self.agent.run_sync(workload.QUESTION))
+    def call(self) -> Output:
+        return self.read_reply(self.agent.run_sync(workload.QUESTION))
 
-    async def acall(self) -> Found:
-        return self.found(await self.async_agent.run(workload.QUESTION))
+    async def acall(self) -> Output:
+        return self.read_reply(await self.async_agent.run(workload.QUESTION))
 
-    def stream(self) -> Found:
-        """By pieces, and as they come: by default it waits for a tenth of a second, to hand out several at once."""
+    def stream(self) -> Output:
+        """Read deltas without debouncing."""
         result = self.agent.run_stream_sync(workload.QUESTION)
         texts = list(result.stream_text(delta=True, debounce_by=None))
         usage = result.usage
         return "".join(texts), (usage.input_tokens, usage.output_tokens)
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         async with self.async_agent.run_stream(workload.QUESTION) as result:
             texts = [text async for text in result.stream_text(delta=True, debounce_by=None)]
             usage = result.usage
         return "".join(texts), (usage.input_tokens, usage.output_tokens)
 
     def _toolset(self) -> Any:
-        """External tools: described by a schema, run by someone else."""
+        """External tools, described by a schema."""
         definition = import_module("pydantic_ai.tools").ToolDefinition
         tools = [
             definition(name=tool["name"], description=tool["description"], parameters_json_schema=tool["parameters"])
@@ -170,21 +170,21 @@ class WithAgent(Shared):
         tools = import_module("pydantic_ai.tools").DeferredToolRequests
         return self.kind(self.model, model_settings=self.settings, output_type=[str, tools])
 
-    def first(self) -> Found:
+    def first(self) -> Output:
         *said, last = self._history()
         asked = last.parts[0].content
-        return self.found(self.deferring.run_sync(asked, message_history=said, toolsets=[self._toolset()]))
+        return self.read_reply(self.deferring.run_sync(asked, message_history=said, toolsets=[self._toolset()]))
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         *said, last = self._history()
         tools = [self._toolset()]
         ask = last.parts[0].content
 
-        def turn() -> Found:
+        def turn() -> Output:
             nonlocal ask, said
             result = self.deferring.run_sync(ask, message_history=said, toolsets=tools)
             said, ask = result.all_messages(), workload.NEXT_QUESTION
-            return self.found(result)
+            return self.read_reply(result)
 
         return turn
 
@@ -204,7 +204,7 @@ class WithAgent(Shared):
 
         return agent
 
-    def loop(self) -> Found:
+    def loop(self) -> Output:
         return self.looping.run_sync(workload.LOOP_QUESTION).output, None
 
 

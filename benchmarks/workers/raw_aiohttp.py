@@ -1,4 +1,4 @@
-"""The lowest floor for asyncio: aiohttp, whose parser is written in C, and orjson. It has no blocking calls."""
+"""Lowest floor for asyncio: aiohttp, with its parser in C, and orjson. It has no blocking calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.workers import wire
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 VERSIONS = ("aiohttp", "orjson")
 aiohttp: Any = import_module("aiohttp")
@@ -30,18 +30,18 @@ class RawAiohttp:
             self._session = aiohttp.ClientSession(headers=self.headers, connector=aiohttp.TCPConnector(limit=0))
         return self._session
 
-    async def acall(self) -> Found:
+    async def acall(self) -> Output:
         async with self.session.post(self.url, data=orjson.dumps(wire.question(self.api))) as reply:
             return wire.read(self.api, orjson.loads(await reply.read()))
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         reader, loads = wire.Reader(self.api), orjson.loads
         body = orjson.dumps(wire.question(self.api, stream=True))
         async with self.session.post(self.stream_url, data=body) as reply:
             async for line in reply.content:
                 if line.startswith(b"data: {"):
                     reader.take(loads(line[6:]))
-        return reader.found()
+        return reader.result()
 
 
 def contestant(api: str, base: str, variant: str) -> RawAiohttp:

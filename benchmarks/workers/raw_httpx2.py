@@ -17,7 +17,7 @@ orjson: Any = import_module("orjson")
 
 class RawHttpx2(Raw):
     @override
-    def sent(self, body: Json) -> dict[str, Any]:
+    def request_options(self, body: Json) -> dict[str, Any]:
         return {"content": orjson.dumps(body)}
 
 

@@ -1,6 +1,6 @@
-"""What a contestant can be asked to do. Each has those methods that its library can do; the rest are empty cells.
+"""Tasks of contestants. Each contestant has methods for the tasks that its library supports.
 
-A method does the whole task once, and returns the text that it found, with the usage where the library tells it.
+A method does the task once, and returns the text, with the usage if the library reports it.
 """
 
 from __future__ import annotations
@@ -8,39 +8,39 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 
 class Absent(Exception):
-    """The library cannot do this here; the text says why."""
+    """The library cannot do the task, with the reason."""
 
 
 class Contestant(Protocol):
-    """Methods are looked up by name, so that a library need not have them all."""
+    """Interface of contestants. All methods are optional."""
 
-    def call(self) -> Found:
-        """One question, one answer."""
+    def call(self) -> Output:
+        """One request and response."""
         ...
 
-    async def acall(self) -> Found: ...
+    async def acall(self) -> Output: ...
 
-    def stream(self) -> Found:
-        """The text, put together from the library's own events."""
+    def stream(self) -> Output:
+        """A stream, joined from the events of the library."""
         ...
 
-    async def astream(self) -> Found: ...
+    async def astream(self) -> Output: ...
 
-    def first(self) -> Found:
-        """A long conversation and many tools, made from plain data, and asked."""
+    def first(self) -> Output:
+        """The first request of a long conversation with many tools, built from plain data."""
         ...
 
-    def conversation(self) -> Callable[[], Found]:
-        """The same conversation in the library's own objects.
+    def conversation(self) -> Callable[[], Output]:
+        """The same conversation as objects of the library.
 
-        What is returned asks, and adds the answer and the next question, each time that it is called.
+        The returned function sends a request, and adds the response and the next question.
         """
         ...
 
-    def loop(self) -> Found:
-        """A question whose answer takes four calls of a tool, by the library's own loop."""
+    def loop(self) -> Output:
+        """A tool loop of the library with four tool calls."""
         ...

@@ -1,15 +1,11 @@
-"""What goes over the wire, by hand: the floors send and read this without any library for models.
-
-They do what a careful programmer does with an HTTP client and a JSON parser: build a dictionary, post it, and look up
-what is needed in what comes back. Nothing is validated.
-"""
+"""Wire formats by hand, for the floors: plain dictionaries without validation."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from benchmarks import workload
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 Json = dict[str, Any]
 
@@ -88,7 +84,7 @@ def _gemini(history: list[dict[str, str]], tools: list[Json]) -> Json:
 
 
 def go_on(api: str, body: Json, answer: str, ask: str) -> None:
-    """Add the model's answer and the next question."""
+    """Add the response and the next question."""
     if api == "gemini":
         body["contents"] += [{"role": "model", "parts": [{"text": answer}]}, {"role": "user", "parts": [{"text": ask}]}]
         return
@@ -96,7 +92,7 @@ def go_on(api: str, body: Json, answer: str, ask: str) -> None:
     said += [{"role": "assistant", "content": answer}, {"role": "user", "content": ask}]
 
 
-def read(api: str, reply: Json) -> Found:
+def read(api: str, reply: Json) -> Output:
     """Text and usage of a whole answer."""
     if api == "openai-chat":
         usage = reply["usage"]
@@ -122,7 +118,7 @@ class Reader:
         self.texts: list[str] = []
         self.prompt = self.completion = 0
 
-    def found(self) -> Found:
+    def result(self) -> Output:
         return "".join(self.texts), (self.prompt, self.completion)
 
     def _openai_chat(self, event: Json) -> None:

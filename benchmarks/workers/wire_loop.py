@@ -1,4 +1,4 @@
-"""A loop of tools by hand, over the wire: reads the calls of an answer, and adds them with their results."""
+"""Tool loop by hand: reads the tool calls of a response, and adds them with their results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from benchmarks import workload
 from benchmarks.workers import wire
 from benchmarks.workers.wire import Json
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 Post = Callable[[Json], Json]
 FUNCTIONS: dict[str, Callable[..., str]] = {"get_weather": workload.weather}
 
 
-def run(api: str, post: Post) -> Found:
+def run(api: str, post: Post) -> Output:
     body = wire.conversation(api, [{"role": "user", "content": workload.LOOP_QUESTION}], [workload.WEATHER_TOOL])
     step = _STEPS[api]
     for _ in range(workload.TURNS):

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.server import running
+from benchmarks.server import run_server
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    with running() as url:
+    with run_server() as url:
         yield url

@@ -51,9 +51,9 @@ def test_a_table_becomes_verdicts_with_limits() -> None:
     assert not verdicts["one call, async"].exceeded  # 0.45
     assert verdicts["one call"].exceeded  # 0.80
     table.cells["acall", "gemini", "other"] = Cell(absent="not there yet")
-    told = [str(verdict) for verdict in of_table(table) if verdict.found is None]
-    assert len(told) == 1
-    assert "not there yet" in told[0]
+    lines = [str(verdict) for verdict in of_table(table) if verdict.found is None]
+    assert len(lines) == 1
+    assert "not there yet" in lines[0]
     table.cells["acall", "gemini", OURS.name] = Cell(problem="WrongAnswer")
     assert any(verdict.exceeded for verdict in of_table(table))
 

@@ -34,21 +34,21 @@ RESULT: dict[str, Any] = {
 
 
 def test_the_least_of_the_libraries_is_bold_and_the_floors_are_not() -> None:
-    told = page(Result(RESULT))
-    assert "| agent | **0.75** |" in told
-    assert "| httpx2 + orjson | 0.50 |" in told
-    assert "| *the floor to itself* | 1.00 (0.98–1.02) |" in told
+    text = page(Result(RESULT))
+    assert "| agent | **0.75** |" in text
+    assert "| httpx2 + orjson | 0.50 |" in text
+    assert "| *the floor to itself* | 1.00 (0.98–1.02) |" in text
 
 
 def test_the_page_says_where_we_are_behind_and_who_is_missing() -> None:
     assert list(behind(Result(RESULT))) == [
         "- 200 messages and 20 tools, first request, anthropic: ours 2.00; langchain 1.50."
     ]
-    told = page(Result(RESULT))
-    assert "- aisuite could not be installed: no such version" in told
-    assert "- llm, one call (anthropic): WrongAnswer: 3 characters" in told
-    assert "2026-11-18" in told
-    assert "pydantic 2.14.3" in told
+    text = page(Result(RESULT))
+    assert "- aisuite could not be installed: no such version" in text
+    assert "- llm, one call (anthropic): WrongAnswer: 3 characters" in text
+    assert "2026-11-18" in text
+    assert "pydantic 2.14.3" in text
 
 
 def test_a_picture_is_xml_with_a_bar_for_each() -> None:

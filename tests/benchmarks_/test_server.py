@@ -1,4 +1,4 @@
-"""What the benchmarks' server answers is what the vendors' own SDKs expect: their types take every field of it."""
+"""Responses of the benchmark server are valid for the types of the vendors' SDKs."""
 
 from __future__ import annotations
 

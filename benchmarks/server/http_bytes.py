@@ -1,4 +1,4 @@
-"""Answers as bytes of HTTP/1.1, made once.
+"""Prebuilt HTTP/1.1 responses.
 
 A stream is sent with chunked transfer coding, each event as a chunk of its own, as vendors do. Several chunks go into
 one write: `BATCH` of them, about the size of a TCP segment or two. Real events come one by one, but then a benchmark
@@ -18,24 +18,24 @@ REASONS = {200: "OK", 503: "Service Unavailable", 529: "Overloaded"}
 
 
 class Api(Protocol):
-    """One vendor's way to answer; each is a module here."""
+    """Interface of the modules that build the responses of a vendor."""
 
     HEADERS: Mapping[str, str]
 
     def results(self, body: bytes) -> int:
-        """How many results of tools the conversation of this request has, without parsing it."""
+        """Count the tool results in a request without parsing it."""
         ...
 
     def whole(self) -> bytes: ...
 
     def turn(self, results: int) -> bytes:
-        """The answer in a loop of tools, when so many results are there."""
+        """Return the response of a tool loop after so many results."""
         ...
 
     def failure(self) -> tuple[int, bytes]: ...
 
     def events(self, count: int) -> Iterable[bytes]:
-        """A stream of so many chunks of text, and what is around them."""
+        """Return the events of a stream with so many chunks of text."""
         ...
 
 
@@ -43,7 +43,7 @@ def compact(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def indented(value: Any) -> bytes:
+def encode_indented(value: Any) -> bytes:
     return json.dumps(value, indent=2, ensure_ascii=False).encode()
 
 
@@ -57,7 +57,7 @@ def answer(headers: Mapping[str, str], body: bytes, status: int = 200) -> bytes:
 
 
 def stream(headers: Mapping[str, str], events: Iterable[bytes]) -> tuple[bytes, ...]:
-    """What is written, one after the other."""
+    """Return the batches of a stream."""
     chunks = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
     chunks.append(b"0\r\n\r\n")
     kind = "text/event-stream; charset=utf-8"
@@ -73,7 +73,7 @@ def _head(status: int, headers: Mapping[str, str]) -> bytes:
 
 @dataclass(frozen=True)
 class Prebuilt:
-    """Everything that one API ever answers, but for streams, which are made when first asked for."""
+    """Responses of one API. Streams are built on first use."""
 
     whole: bytes
     turns: tuple[bytes, ...]

@@ -1,4 +1,4 @@
-"""This library."""
+"""Contestant for this package."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import workload
-from benchmarks.workload import Found
+from benchmarks.workload import Output
 
 VERSIONS = ("agent-llm-router", "httpx2", "pydantic")
 
 
-def _found(response: Any) -> Found:
+def _read_response(response: Any) -> Output:
     usage = response.usage
     return response.text, (usage.input_tokens, usage.output_tokens)
 
 
-class Ours:
-    """An agent, made once. Its settings are the defaults but for the transport."""
+class AgentContestant:
+    """One agent with default settings."""
 
     def __init__(self, api: str, base: str) -> None:
         from agent import Agent
@@ -34,55 +34,55 @@ class Ours:
         settings = {"api_key": workload.KEY, "max_tokens": workload.MAX_TOKENS, **more}
         return Agent(name, base_url=address, **settings)
 
-    def call(self) -> Found:
-        return _found(self.agent.complete(workload.QUESTION))
+    def call(self) -> Output:
+        return _read_response(self.agent.complete(workload.QUESTION))
 
-    async def acall(self) -> Found:
-        return _found(await self.agent.acomplete(workload.QUESTION))
+    async def acall(self) -> Output:
+        return _read_response(await self.agent.acomplete(workload.QUESTION))
 
-    def stream(self) -> Found:
+    def stream(self) -> Output:
         texts: list[str] = []
         with self.agent.stream(workload.QUESTION) as stream:
             for event in stream:
                 if event.type == "text_delta":
                     texts.append(event.text or "")
-        return "".join(texts), _found(stream.response)[1]
+        return "".join(texts), _read_response(stream.response)[1]
 
-    async def astream(self) -> Found:
+    async def astream(self) -> Output:
         texts: list[str] = []
         async with self.agent.astream(workload.QUESTION) as stream:
             async for event in stream:
                 if event.type == "text_delta":
                     texts.append(event.text or "")
-        return "".join(texts), _found(stream.response)[1]
+        return "".join(texts), _read_response(stream.response)[1]
 
     def _long(self) -> tuple[list[Any], list[Any]]:
         from agent import Message, ToolSpec
 
-        messages = [Message(said["role"], said["content"]) for said in workload.long_history()]  # type: ignore[arg-type]
+        messages = [Message(turn["role"], turn["content"]) for turn in workload.long_history()]  # type: ignore[arg-type]
         tools = [
             ToolSpec(name=tool["name"], description=tool["description"], parameters=tool["parameters"])
             for tool in workload.many_tools()
         ]
         return messages, tools
 
-    def first(self) -> Found:
+    def first(self) -> Output:
         messages, tools = self._long()
-        return _found(self.agent.complete(messages, tools=tools))
+        return _read_response(self.agent.complete(messages, tools=tools))
 
-    def conversation(self) -> Callable[[], Found]:
+    def conversation(self) -> Callable[[], Output]:
         from agent import Message
 
         messages, tools = self._long()
 
-        def turn() -> Found:
+        def turn() -> Output:
             response = self.agent.complete(messages, tools=tools)
             messages.extend((response.message, Message.user(workload.NEXT_QUESTION)))
-            return _found(response)
+            return _read_response(response)
 
         return turn
 
-    def loop(self) -> Found:
+    def loop(self) -> Output:
         from agent import tool
 
         if not hasattr(self, "tools"):
@@ -103,31 +103,31 @@ class Ours:
             raise RuntimeError(f"{result.turns} turns")
         return result.text or "", None
 
-    # Failing over, and the two calls that it consists of.
+    # Failover, and its two calls made one by one.
 
-    def failover(self) -> Found:
+    def failover(self) -> Output:
         from agent import RetryConfig, Router
 
         if not hasattr(self, "router"):
-            # Without a breaker and a budget, which would soon stop asking twice: each call shall make both attempts.
-            targets = [self._agent(self._failing()), self.agent]
+            # A circuit breaker or retry budget would stop the second attempt.
+            targets = [self._agent(self._get_failing_url()), self.agent]
             self.router = Router(targets, breaker=False, retry=RetryConfig(max_retries=3, budget=None))
-        return _found(self.router.complete(workload.QUESTION))
+        return _read_response(self.router.complete(workload.QUESTION))
 
-    def pair(self) -> Found:
+    def pair(self) -> Output:
         from agent import errors
 
         if not hasattr(self, "broken"):
-            self.broken = self._agent(self._failing(), max_retries=0)
+            self.broken = self._agent(self._get_failing_url(), max_retries=0)
         try:
             self.broken.complete(workload.QUESTION)
         except errors.AgentError:
             return self.call()
-        raise RuntimeError("the failing server has answered")
+        raise RuntimeError("the failing server answered")
 
-    def _failing(self) -> str:
+    def _get_failing_url(self) -> str:
         return f"{self.base.rpartition('/')[0]}/fail"
 
 
-def contestant(api: str, base: str, variant: str) -> Ours:
-    return Ours(api, base)
+def contestant(api: str, base: str, variant: str) -> AgentContestant:
+    return AgentContestant(api, base)
