@@ -329,7 +329,7 @@ class Agent(Client):
     @override
     def _transport(self) -> Transport:
         transport = self._given_transport or self.provider.transport
-        return transports.shared_transport(transport) if isinstance(transport, str) else transport
+        return transports.get_transport(transport) if isinstance(transport, str) else transport
 
     # As the target of a router
 

@@ -1,15 +1,13 @@
-"""Flows decide; drivers act. This module holds what a flow may ask for, and nothing that performs it.
+"""Flows and effects: flows decide, drivers act.
 
-A flow is a generator. It yields effects, is sent their replies, and returns its result, so one flow serves blocking
-calls, asyncio and simulated time alike:
+A flow is a generator that yields effects (I/O requests), receives their results and returns its own. One flow serves
+sync calls, asyncio and simulated time:
 
     reply = yield from Send(wire, limits)
 
-Each effect names the type of its reply; the only untyped value is the one inside `Effect.__iter__`.
-
-Three rules keep flows sound. They hold no lock and no context variable across a yield. They never yield in `finally`,
-since a flow being closed cannot act; `with body:` leaves a note instead. And only an `Exception` ever enters a flow:
-cancellation and interrupts close it, so nothing can be retried by mistake.
+Flows follow three rules. They hold no lock and no context variable across a yield. They never yield in `finally`,
+because a flow that is being closed cannot act; `with body:` marks the body as released instead. Only an `Exception`
+enters a flow: cancellation and interrupts close it, so neither can be retried by mistake.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ T = TypeVar("T")
 
 
 class Effect(Generic[R]):
-    """A wish whose fulfilment is an R."""
+    """An I/O request that resolves to an R."""
 
     __slots__ = ()
 
@@ -35,11 +33,11 @@ class Effect(Generic[R]):
         return reply
 
 
-# The classes below are written out: made by `dataclass`, they would take a fifteenth of the package's import.
+# Effects are plain classes: as dataclasses they would take 7 % of the import time of the package.
 
 
 class Send(Effect[Reply]):
-    """One buffered exchange, through `via` or else through the run's own transport."""
+    """Send a request and read the whole reply, through `via` or the transport of the run."""
 
     __slots__ = __match_args__ = ("request", "limits", "via")
 
@@ -50,7 +48,7 @@ class Send(Effect[Reply]):
 
 
 class Open(Effect[Body]):
-    """Send, and wait for the reply's headers."""
+    """Send a request and wait for the headers of the reply."""
 
     __slots__ = __match_args__ = ("request", "limits", "via")
 
@@ -61,10 +59,10 @@ class Open(Effect[Body]):
 
 
 class Read(Effect[bytes]):
-    """The next bytes of a body, b"" at its end.
+    """Read the next bytes of a body, b"" at its end.
 
-    `idle` limits the waiting since the last read that was `fresh`: the flow says so when it has seen something
-    meaningful, so that pings do not keep a stalled stream alive.
+    `idle` is the idle timeout in seconds. A read that is not `fresh` continues the wait of the one before: flows pass
+    fresh=False while only pings arrive, so that pings do not keep a stalled stream alive.
     """
 
     __slots__ = __match_args__ = ("body", "idle", "fresh")
@@ -76,7 +74,7 @@ class Read(Effect[bytes]):
 
 
 class Sleep(Effect[None]):
-    """Let time pass. Fails at the deadline."""
+    """Wait. Fails at the deadline."""
 
     __slots__ = __match_args__ = ("seconds",)
 
@@ -85,32 +83,31 @@ class Sleep(Effect[None]):
 
 
 class Now(Effect[float]):
-    """Seconds on the driver's monotonic clock."""
+    """Get the time in seconds on the driver's monotonic clock."""
 
     __slots__ = ()
 
 
 class Random(Effect[float]):
-    """A number from 0 up to 1."""
+    """Get a random number in [0, 1)."""
 
     __slots__ = ()
 
 
 class Emit(Effect[None]):
-    """Events for whoever consumes the run: one effect for all that one chunk brought."""
+    """Emit events to the consumer of the run: all events of one chunk in one effect."""
 
     __slots__ = __match_args__ = ("events",)
 
     def __init__(self, events: Sequence[Any]) -> None:
         self.events = events
-        """StreamEvents of a model call, or a tool loop's own events."""
 
 
 class Invoke(Effect[Any]):
-    """Run user code, plain or async. `blocking` code is kept off an event loop, in a thread of its own.
+    """Call user code, sync or async. On an event loop, `blocking` sync code runs in a thread.
 
-    With `reports`, the function gets a keyword argument `report`; what it passes there reaches the flow that spawned
-    this one as `Emitted` event.
+    With `reports`, the function gets a keyword argument `report`, a callable whose arguments reach the parent flow as
+    `Emitted` events.
     """
 
     __slots__ = __match_args__ = ("function", "args", "kwargs", "blocking", "reports", "context")
@@ -133,7 +130,7 @@ class Invoke(Effect[Any]):
 
 
 class Spawn(Effect["Branch"]):
-    """Run a flow beside this one. With `pause` it stops at its first Emit and hands over the rest of itself."""
+    """Run a flow concurrently as a branch. With `pause`, stop at its first Emit and return the rest."""
 
     __slots__ = __match_args__ = ("flow", "pause")
 
@@ -143,7 +140,7 @@ class Spawn(Effect["Branch"]):
 
 
 class Wait(Effect["BranchEvent | None"]):
-    """The oldest event of these branches; None when `timeout` seconds have passed."""
+    """Wait for the oldest event of these branches; None after `timeout` seconds."""
 
     __slots__ = __match_args__ = ("branches", "timeout")
 
@@ -153,7 +150,7 @@ class Wait(Effect["BranchEvent | None"]):
 
 
 class Cancel(Effect[None]):
-    """Stop these branches, and wait until what they held is closed."""
+    """Cancel branches and wait until their resources are closed."""
 
     __slots__ = __match_args__ = ("branches",)
 
@@ -162,7 +159,7 @@ class Cancel(Effect[None]):
 
 
 class Detach(Effect[None]):
-    """Run a flow that nobody waits for, at most for so many seconds. Its events and its failure are nobody's."""
+    """Run a flow in the background for at most `seconds`. Its events and failures are discarded."""
 
     __slots__ = __match_args__ = ("flow", "seconds")
 
@@ -176,7 +173,7 @@ Flow: TypeAlias = Generator[AnyEffect, Any, T]
 
 
 class Branch:
-    """A name for a running branch; what it really is belongs to the driver."""
+    """Handle of a running branch; `run` belongs to the driver."""
 
     __slots__ = ("done", "run")
 
@@ -186,7 +183,7 @@ class Branch:
 
 
 class Emitted:
-    """A branch emitted events, or its user code reported something."""
+    """A branch emitted events, or its user code reported some."""
 
     __slots__ = __match_args__ = ("branch", "events")
 
@@ -196,7 +193,7 @@ class Emitted:
 
 
 class Paused:
-    """A branch stopped at its first Emit. `rest` is the flow from there on; whoever waits may continue it."""
+    """A branch stopped at its first Emit. The parent may continue it as `rest`."""
 
     __slots__ = __match_args__ = ("branch", "rest")
 
@@ -228,11 +225,11 @@ class Failed:
 BranchEvent: TypeAlias = Emitted | Paused | Finished | Failed
 
 
-def take_event(waiting: deque[BranchEvent], branches: Sequence[Branch], children: list[Any]) -> BranchEvent | None:
-    """The oldest event of these branches, taken out of what waits; one that has ended is no child any more."""
-    for event in waiting:
+def take_event(queue: deque[BranchEvent], branches: Sequence[Branch], children: list[Any]) -> BranchEvent | None:
+    """Remove the oldest event of these branches from the queue; remove ended branches from the children."""
+    for event in queue:
         if event.branch in branches:
-            waiting.remove(event)
+            queue.remove(event)
             if isinstance(event, Finished | Failed):
                 event.branch.done = True
                 children.remove(event.branch.run)
@@ -241,14 +238,14 @@ def take_event(waiting: deque[BranchEvent], branches: Sequence[Branch], children
 
 
 def fatal_error(event: BranchEvent | None) -> BaseException | None:
-    """What a branch died of, if that is no mere Exception: an interrupt or an exit ends the whole run."""
+    """Return the interrupt or exit that a branch raised, which ends the whole run."""
     if isinstance(event, Failed) and not isinstance(event.error, Exception):
         return event.error
     return None
 
 
 def rest_of(flow: Flow[T], pending: Emit) -> Flow[T]:
-    """A flow that was stopped at `pending`, as a flow again."""
+    """Resume a flow that was paused at `pending`."""
     try:
         yield pending
         return (yield from flow)
@@ -257,7 +254,7 @@ def rest_of(flow: Flow[T], pending: Emit) -> Flow[T]:
 
 
 def intercept(flow: Flow[T], on_emit: Callable[[Emit], Flow[None]]) -> Flow[T]:
-    """Run `flow`, but let `on_emit` take each Emit of it. Everything else passes through, throw and close included."""
+    """Run `flow`, and handle each of its Emits with `on_emit`. Other effects, throw and close pass through."""
     reply: Any = None
     error: Exception | None = None
     try:

@@ -1,7 +1,7 @@
-"""State that is changed in a few steps, under a lock: short, never held across a yield, and free after a fork.
+"""Fork-safe locks.
 
-The lock is a plain `threading.Lock` in a `with` block, and nothing of ours around it: an interrupt that comes between
-taking and guarding would leave a lock of our own making held for ever.
+Locks are plain `threading.Lock` objects in `with` blocks: with any wrapper, an interrupt between acquiring and guarding
+would leave the lock held forever.
 """
 
 from __future__ import annotations
@@ -11,66 +11,58 @@ import threading
 from typing import Any, Protocol
 from weakref import WeakSet
 
-_all: WeakSet[ForkSafe] = WeakSet()
+_fork_safe: WeakSet[ForkSafe] = WeakSet()
 
 
 class ForkSafe:
-    """Has a `_lock`. A child process, whose parent may have held it in another thread, gets a new one."""
+    """Owns a `_lock`. A forked child replaces it, because a thread of the parent may have held it."""
 
     __slots__ = ("__weakref__", "_lock")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        _all.add(self)
+        _fork_safe.add(self)
 
 
-def _renew() -> None:
-    for locked in _all:
-        locked._lock = threading.Lock()
+_FORK_TIMEOUT = 10.0
+"""Seconds that a fork waits for the lock of a resource."""
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
-
-
-_PATIENCE = 10.0
-"""Seconds that a fork waits for other threads to finish what they are doing."""
-
-
-class Holder(Protocol):
-    """Has something open, under a lock."""
+class ForkClosable(Protocol):
+    """A resource that is opened on demand under a lock, such as a database."""
 
     _lock: Any
 
-    def _close_for_fork(self) -> None:
-        """Close it. It is opened again when it is needed."""
+    def _close_for_fork(self) -> None: ...
 
 
-_holders: WeakSet[Any] = WeakSet()
-_held: list[Any] = []
+_closable: WeakSet[Any] = WeakSet()
+_locked: list[Any] = []
 
 
-def close_before_fork(holder: Holder) -> None:
-    """Have it closed before every fork, for as long as it lives."""
-    _holders.add(holder)
+def close_before_fork(resource: ForkClosable) -> None:
+    """Close a resource before every fork."""
+    _closable.add(resource)
 
 
 def _before() -> None:
-    for holder in list(_holders):
-        if holder._lock.acquire(timeout=_PATIENCE):
-            _held.append(holder)
-            holder._close_for_fork()
+    for resource in list(_closable):
+        if resource._lock.acquire(timeout=_FORK_TIMEOUT):
+            _locked.append(resource)
+            resource._close_for_fork()
 
 
 def _after_in_parent() -> None:
-    while _held:
-        _held.pop()._lock.release()
+    while _locked:
+        _locked.pop()._lock.release()
 
 
 def _after_in_child() -> None:
-    _held.clear()
-    for holder in _holders:
-        holder._lock = threading.RLock()
+    _locked.clear()
+    for resource in _closable:
+        resource._lock = threading.RLock()
+    for owner in _fork_safe:
+        owner._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,12 +1,11 @@
-"""`Stream` and `AsyncStream`: the events of one run, and its result.
+"""`Stream` and `AsyncStream`: base classes of all event streams.
 
-They serve responses, typed JSON, agent runs, sessions and batches. A subclass says how the run is started and what
-becomes of its events. A stream can be iterated once. Leaving the loop closes the run, however the loop ended:
+Subclasses stream responses, typed JSON, runs, sessions and batches; they start the run and process its events. A stream
+can be iterated once. Leaving the loop, by any path, closes the run:
 
-- `Stream` iterates with a generator; Python closes it when the loop drops it.
-- `AsyncStream` iterates with an object whose finalizer marks the stream as closed and schedules `aclose` on the event
-  loop. It needs no garbage collection, and the connection is closed within one turn of the loop. `async with` closes it
-  before the block ends.
+- `Stream` iterates with a generator, which Python closes when the loop drops it.
+- `AsyncStream` iterates with an object whose finalizer schedules `aclose` on the event loop. The connection is closed
+  within one turn of the loop, without garbage collection. `async with` closes it before the block ends.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ R = TypeVar("R")
 
 
 class Run(Protocol):
-    """What a `Stream` reads from, such as a `SyncRun`. `result` is None until the run has come to its end."""
+    """Source of a `Stream`, such as a `SyncRun`. `result` is None until the run has ended."""
 
     @property
     def result(self) -> Any: ...
@@ -40,7 +39,7 @@ class Run(Protocol):
     def finished(self) -> bool: ...
 
     def advance(self) -> Sequence[Any] | None:
-        """The next events; None at the end."""
+        """Return the next events; None at the end."""
 
     def cancel(self) -> None:
         """Interrupt `advance` from any thread."""
@@ -50,7 +49,7 @@ class Run(Protocol):
 
 
 class AsyncRun(Protocol):
-    """What an `AsyncStream` reads from, such as an `AioRun`."""
+    """Source of an `AsyncStream`, such as an `AioRun`."""
 
     loop: AbstractEventLoop
 
@@ -61,7 +60,7 @@ class AsyncRun(Protocol):
     def finished(self) -> bool: ...
 
     async def advance(self) -> Sequence[Any] | None:
-        """The next events; None at the end, and when the run was closed meanwhile."""
+        """Return the next events; None at the end, or if the run was closed meanwhile."""
 
     def abandon(self) -> None:
         """Close soon, from a finalizer or another thread."""
@@ -71,15 +70,15 @@ class AsyncRun(Protocol):
 
 
 class StreamBase(ABC, Generic[E, R]):
-    """State of a stream and the hooks for subclasses, the same for sync and async.
+    """State and hooks shared by sync and async streams.
 
     Args:
-        scope: Makes a context manager around the iteration, from the stream. It is left when the run has been closed.
+        scope: Creates a context manager from the stream; it is entered before the run and left after it is closed.
     """
 
     _noun: ClassVar[str] = "stream"
     _raises: ClassVar[bool] = True
-    """Whether the iteration raises a failure. Otherwise it just ends, and only the result raises."""
+    """Whether the iteration raises failures. Otherwise it ends, and only the result raises."""
 
     def __init__(self, scope: Callable[[Any], Any] | None = None) -> None:
         self._scope = scope
@@ -93,31 +92,31 @@ class StreamBase(ABC, Generic[E, R]):
 
     @property
     def error(self) -> Exception | None:
-        """The exception that the stream failed with."""
+        """Exception that the stream failed with."""
         return self._error
 
     @property
     def ended(self) -> bool:
-        """Whether the stream has come to its end. One that was left, or that failed, never has."""
+        """Whether the stream was read to its end. False for failed and abandoned streams."""
         return self._result is not None
 
     # Hooks
 
     def _receive(self, events: Sequence[Any]) -> Iterable[E]:
-        """What the iteration yields for new events of the run."""
+        """Convert new events of the run to events of the stream."""
         return events
 
     def _finish(self, result: Any) -> R:
-        """The stream's result, from the run's."""
-        finished: R = result
-        return finished
+        """Convert the result of the run to the result of the stream."""
+        converted: R = result
+        return converted
 
     def _last_events(self) -> Iterable[E]:
-        """What the iteration yields when the result is there."""
+        """Events to yield after the result is known."""
         return ()
 
     def _events_of_abort(self) -> Iterable[E]:
-        """What the iteration yields after `abort`. May set or raise an error."""
+        """Events to yield after `abort`. May set or raise an error."""
         self._error = errors.Aborted(f"the {self._noun} was aborted")
         raise _without_traceback(self._error) from None
 
@@ -126,14 +125,14 @@ class StreamBase(ABC, Generic[E, R]):
     def _claim(self) -> None:
         if self._iterated or self._closed:
             raise errors.ConfigurationError(
-                f"The {self._noun} was iterated before, and cannot be resumed.",
+                f"The {self._noun} was iterated before and cannot be resumed.",
                 field=self._noun,
                 fix="Start a new one.",
             )
         self._iterated = True
 
     def _end(self, result: Any) -> Iterator[E]:
-        """The run has returned its result; or it was closed, and there is none."""
+        """Handle the end of the run. The result is None if the run was closed."""
         self._over = True
         if result is not None:
             self._result = self._finish(result)
@@ -141,7 +140,7 @@ class StreamBase(ABC, Generic[E, R]):
         return iter(self._events_of_abort()) if self._aborted else iter(())
 
     def _fail(self, error: Exception) -> Iterator[E]:
-        """Record a failure; called while it is being handled."""
+        """Record a failure, and re-raise it if failures are raised. Called from an exception handler."""
         self._over = True
         if self._raises:
             self._error = _without_traceback(error)
@@ -150,7 +149,7 @@ class StreamBase(ABC, Generic[E, R]):
         return iter(())
 
     def _outcome(self) -> R:
-        """The result; raises the failure, and an error while there is neither."""
+        """Return the result. Raises the failure, or ConfigurationError before the end."""
         if self._result is not None:
             return self._result
         if self._error is not None:
@@ -160,24 +159,24 @@ class StreamBase(ABC, Generic[E, R]):
     def _not_ended(self) -> errors.ConfigurationError:
         field = "response" if self._noun == "stream" else "result"
         return errors.ConfigurationError(
-            f"The {self._noun} has not ended, so there is no {field} yet.",
+            f"The {self._noun} has not ended, so it has no {field} yet.",
             field=field,
             fix="Iterate to the end first, or call collect().",
         )
 
 
 def _without_traceback(error: Exception) -> Exception:
-    """A copy to keep. The traceback's frames refer to the stream: with it, the two would keep each other alive."""
+    """Copy an error without its traceback, whose frames would form a reference cycle with the stream."""
     try:
-        kept = copy.copy(error)
-    except Exception:  # an exception of the user's that cannot be copied
+        copied = copy.copy(error)
+    except Exception:  # a user's exception class that cannot be copied
         return error
-    kept.__cause__, kept.__suppress_context__ = error.__cause__, True
-    return kept
+    copied.__cause__, copied.__suppress_context__ = error.__cause__, True
+    return copied
 
 
 class Stream(StreamBase[E, R]):
-    """Iterate over it, or use it in a `with` block."""
+    """A sync stream. Iterate over it, or use it in a `with` block."""
 
     _entered: AbstractContextManager[None] | None
 
@@ -188,7 +187,7 @@ class Stream(StreamBase[E, R]):
 
     @abstractmethod
     def _start_run(self) -> Run:
-        """Start what the stream reads from."""
+        """Start the run."""
 
     def __iter__(self) -> Iterator[E]:
         self._begin()
@@ -233,14 +232,14 @@ class Stream(StreamBase[E, R]):
         return run
 
     def collect(self) -> R:
-        """Read to the end, and return the result. Raises the failure, if there is one."""
+        """Read to the end and return the result. Raises the failure, if any."""
         if self._result is None and self._error is None:
             for _ in self:
                 pass
         return self._outcome()
 
     def abort(self) -> None:
-        """End the stream from any thread. The iteration raises Aborted."""
+        """End the stream, from any thread. The iteration raises Aborted."""
         with self._lock:
             self._aborted = True
             run = self._run
@@ -248,12 +247,12 @@ class Stream(StreamBase[E, R]):
             run.cancel()
 
     def close(self) -> None:
-        """Close the run and its connection. What has arrived stays available."""
+        """Close the run and its connection. Events received so far stay available."""
         self._closed = True
         run = self._run
         if run is not None:
             run.close()
-        if run is None or run.finished:  # otherwise another thread is in the middle of it, and closes it
+        if run is None or run.finished:  # otherwise another thread is advancing it, and will close it
             entered, self._entered = self._entered, None
             if entered is not None:
                 entered.__exit__(None, None, None)
@@ -265,13 +264,13 @@ class Stream(StreamBase[E, R]):
         self.close()
 
     def __del__(self) -> None:
-        run = getattr(self, "_run", None)  # an interrupt may have come while the object was being made
+        run = getattr(self, "_run", None)  # the constructor may have been interrupted
         if run is not None:
             run.close()
 
 
 class AsyncStream(StreamBase[E, R]):
-    """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
+    """An async stream. Use `async for` or an `async with` block; creating one needs no await."""
 
     _entered: AbstractAsyncContextManager[None] | None
 
@@ -281,7 +280,7 @@ class AsyncStream(StreamBase[E, R]):
 
     @abstractmethod
     def _start_run(self) -> AsyncRun:
-        """Start what the stream reads from, on the running event loop."""
+        """Start the run on the running event loop."""
 
     def __aiter__(self) -> AsyncIterator[E]:
         self._claim()
@@ -311,20 +310,20 @@ class AsyncStream(StreamBase[E, R]):
         return self._run
 
     async def collect(self) -> R:
-        """Read to the end, and return the result. Raises the failure, if there is one."""
+        """Read to the end and return the result. Raises the failure, if any."""
         if self._result is None and self._error is None:
             async for _ in self:
                 pass
         return self._outcome()
 
     def abort(self) -> None:
-        """End the stream from any task or thread. The iteration raises Aborted."""
+        """End the stream, from any task or thread. The iteration raises Aborted."""
         self._aborted = True
         if self._run is not None:
             self._run.abandon()
 
     async def aclose(self) -> None:
-        """Close the run and its connection. What has arrived stays available."""
+        """Close the run and its connection. Events received so far stay available."""
         self._closed = True
         if self._run is not None:
             await self._run.aclose()
@@ -333,7 +332,7 @@ class AsyncStream(StreamBase[E, R]):
             await entered.__aexit__(None, None, None)
 
     def _abandon(self) -> None:
-        """Close soon: the iterator is being finalized, and nothing can be awaited."""
+        """Schedule closing. Called from a finalizer, which cannot await."""
         run, was_closed = self._run, self._closed
         self._closed = True
         if run is None or was_closed:
@@ -352,7 +351,7 @@ class AsyncStream(StreamBase[E, R]):
 
 
 class _EventIterator(AsyncIterator[E]):
-    """What `async for` holds. When the loop is left nothing refers to it any more, and it closes the stream."""
+    """Iterator of one `async for` loop. Its finalizer closes the stream when the loop is left."""
 
     __slots__ = ("_ready", "_stream")
 
@@ -376,6 +375,6 @@ class _EventIterator(AsyncIterator[E]):
                 raise
 
     def __del__(self) -> None:
-        stream = getattr(self, "_stream", None)  # it may be half-made
+        stream = getattr(self, "_stream", None)  # the constructor may have been interrupted
         if stream is not None:
             stream._abandon()

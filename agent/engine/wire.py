@@ -1,7 +1,6 @@
-"""What crosses the line between drivers and transports: requests, replies, bodies, and the clock they share.
+"""Interface between drivers and transports: requests, replies, bodies, limits and deadlines.
 
-Nothing here does I/O and nothing knows a vendor. Drivers and transports both build on this module and never on each
-other, so that any transport works under any driver.
+Drivers and transports build on this module and never on each other, so that every transport works with every driver.
 """
 
 from __future__ import annotations
@@ -16,24 +15,24 @@ from pydantic_core import from_json
 from .. import errors
 
 MAX_REPLY_BYTES = 32 * 1024 * 1024
-"""The largest buffered answer taken from a vendor."""
+"""Size limit of a buffered reply."""
 MAX_STREAM_BYTES = 64 * 1024 * 1024
-"""The longest stream taken from a vendor."""
+"""Size limit of a stream."""
 MAX_EVENT_BYTES = 1024 * 1024
-"""The longest single event of a stream."""
+"""Size limit of one stream event."""
 MAX_JSON_DEPTH = 64
-"""The deepest nesting taken from a vendor."""
+"""Nesting limit of JSON from a vendor."""
 MAX_JSON_VALUES = 2_000_000
-"""The most values taken from a vendor in one piece of JSON."""
+"""Limit of values in one JSON document from a vendor."""
 _FEW_VALUES = 250_000
-"""More than the longest answer of today's models could hold in its text, where commas are taken for values, too."""
+"""Documents up to this many values are never bombs; commas in the text of long responses count as values."""
 _BYTES_PER_VALUE = 3
-"""What is shorter on the average holds next to nothing, in very many pieces: a bomb."""
-_AT_A_TIME = 1024 * 1024
+"""JSON with fewer bytes per value on average is a bomb: very many nearly empty values."""
+_BLOCK_BYTES = 1024 * 1024
 
 
 class Headers(dict[str, str]):
-    """Reply headers with lower-case names; a repeated header is joined with commas."""
+    """Reply headers with lower-case names. Repeated headers are joined with commas."""
 
     @classmethod
     def from_raw(cls, pairs: Iterable[tuple[bytes, bytes]]) -> Self:
@@ -46,23 +45,23 @@ class Headers(dict[str, str]):
 
 @dataclass(slots=True, eq=False)
 class WireRequest:
-    """One HTTP request, ready to send. Its headers hold the key, so it is never printed."""
+    """One HTTP request, ready to send. Headers and body are not printed, because headers hold the key."""
 
     url: str
     headers: tuple[tuple[bytes, bytes], ...] = field(repr=False)
     body: bytes = field(repr=False)
     target: str = ""
     warnings: tuple[str, ...] = ()
-    """What the codec had to leave out; it reaches the response."""
+    """Warnings of the codec about dropped data, for the response."""
 
 
 @dataclass(slots=True, eq=False)
 class Limits:
-    """Limits of one exchange: seconds of its parts, bytes of its reply. None: no limit but the deadline."""
+    """Timeouts in seconds and the size limit of one exchange. None means no timeout but the deadline."""
 
     connect: float | None = 10.0
     first_byte: float | None = None
-    """From sending to the reply's headers."""
+    """From sending to the headers of the reply."""
     total: float | None = None
     """From sending to the last byte."""
     max_bytes: int = MAX_REPLY_BYTES
@@ -72,7 +71,7 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Reply:
-    """A whole HTTP answer. Vendors have been seen to quote the key in one, so only the status is ever printed."""
+    """A complete HTTP reply. Only the status is printed, because vendors may quote the key in the rest."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
@@ -80,13 +79,13 @@ class Reply:
 
 
 class Body:
-    """An answer that is still arriving.
+    """A streamed HTTP reply.
 
-    Leaving `with body:` only notes that it is no longer wanted. A flow may not act while it is being closed, so its
-    driver closes the body, before the next effect or at the end of the run.
+    Leaving `with body:` marks the body as released. A flow cannot act while it is being closed, so the driver closes
+    the body, before the next effect or at the end of the run.
     """
 
-    __slots__ = ("__weakref__", "closed", "headers", "idle_used", "released", "status", "until")
+    __slots__ = ("__weakref__", "closed", "deadline", "headers", "idle_used", "released", "status")
 
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:
         self.status = status
@@ -95,8 +94,8 @@ class Body:
         self.closed = False
         self.idle_used = 0.0
         """Seconds waited since the last meaningful event."""
-        self.until = float("inf")
-        """The driver's clock time at which this exchange has used up its total."""
+        self.deadline = math.inf
+        """Deadline from the total timeout of the exchange, on the driver's clock."""
 
     def __enter__(self) -> Self:
         return self
@@ -106,14 +105,14 @@ class Body:
 
 
 class SyncBody(Body):
-    """A body read with blocking calls."""
+    """A body for sync drivers."""
 
     __slots__ = ("timeout",)
     timeout: RunTimeout
-    """The timeout its connection watches; whoever reads the body owns it."""
+    """Timeout of reads; its run is the one that reads the body."""
 
     def read(self) -> bytes:
-        """The next bytes, or b"" at the end."""
+        """Read the next bytes, b"" at the end."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -121,12 +120,12 @@ class SyncBody(Body):
 
 
 class AsyncBody(Body):
-    """A body read with await."""
+    """A body for asyncio drivers."""
 
     __slots__ = ()
 
     async def read(self) -> bytes:
-        """The next bytes, or b"" at the end."""
+        """Read the next bytes, b"" at the end."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
@@ -134,29 +133,29 @@ class AsyncBody(Body):
 
 
 class Cancelled(BaseException):
-    """Raised inside the I/O of a cancelled blocking run. It never enters a flow."""
+    """Raised inside the I/O of a cancelled sync run. It never enters a flow."""
 
 
 class BlockingRun(Protocol):
-    """What a transport may ask and tell of the blocking run it works for."""
+    """Interface of a sync run for transports."""
 
     cancelled: bool
-    until: float
+    effect_deadline: float
     """time.monotonic() at which the current effect must end."""
     wake: Callable[[], object] | None
-    """How another thread interrupts the call this run is blocked in."""
+    """Set by a transport while it blocks: a function with which another thread interrupts it."""
     bodies: list[SyncBody]
 
     def seconds_left(self) -> float:
-        """What the current effect may still take; raises Cancelled."""
+        """Seconds left for the current effect; raises Cancelled if the run was cancelled."""
         ...
 
 
 class RunTimeout(float):
-    """The time limit of a sync exchange, which shrinks while it runs.
+    """Timeout of a sync exchange, exact across many system calls.
 
-    A socket's timeout restarts with every byte; this one asks the run what is left before each system call. As a float
-    it is what was left when it was made.
+    A socket's timeout restarts with every byte; `seconds()` returns the time that the run has left. The float value is
+    the time left at creation.
     """
 
     __slots__ = ("limit", "run")
@@ -171,55 +170,55 @@ class RunTimeout(float):
         return self
 
     def seconds(self) -> float:
-        """What is left now, and never more than the limit; raises Cancelled."""
+        """Seconds left now, at most the limit; raises Cancelled."""
         left = self.run.seconds_left()
         return max(0.001, min(left, 1e6 if self.limit is None else self.limit))
 
 
 class SyncTransport(Protocol):
-    """Carries requests with blocking calls. It maps its library's errors, and never retries, redirects or waits."""
+    """Sends requests with blocking calls. Maps errors of its library; never retries or redirects."""
 
     def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply: ...
 
     def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
-        """The reply's head. The body has joined `timeout.run.bodies` before this returns."""
+        """Open a body. It is in `timeout.run.bodies` before this returns."""
         ...
 
 
 class AsyncTransport(Protocol):
-    """Carries requests with await; the driver's cancellation is its time limit."""
+    """Sends requests on asyncio. The driver enforces timeouts by cancellation."""
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply: ...
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
-        """The reply's head. The body has joined `bodies` before this returns."""
+        """Open a body. It is in `bodies` before this returns."""
         ...
 
 
 class Transport(SyncTransport, AsyncTransport, Protocol):
-    """Both faces of one transport."""
+    """A transport for sync and async calls."""
 
 
 def parse_json(data: bytes | str, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
-    """JSON from outside: ValueError for anything that is not plain, finite, reasonably nested JSON."""
+    """Parse untrusted JSON. ValueError for invalid, non-finite, too deep or too large documents."""
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
     if len(data) > _FEW_VALUES and _is_bomb(data):
-        raise ValueError("JSON of too many values")
+        raise ValueError("JSON has too many values")
     value = from_json(data, allow_inf_nan=False)
     if data.count(b"{") + data.count(b"[") > max_depth and _depth_exceeds(value, max_depth):
-        raise ValueError(f"JSON nested more than {max_depth} deep")
+        raise ValueError(f"JSON is nested more than {max_depth} deep")
     return value
 
 
 def _is_bomb(data: bytes) -> bool:
-    """Whether building the values would take far more time and memory than reading them did.
+    """Whether parsing would take far more time and memory than receiving the bytes did.
 
-    An estimate from above: commas and brackets in texts count, too. It looks no further than it must.
+    The count is an upper bound, because commas and brackets in strings count as values.
     """
     values = 0
-    for start in range(0, len(data), _AT_A_TIME):
-        end = min(start + _AT_A_TIME, len(data))
+    for start in range(0, len(data), _BLOCK_BYTES):
+        end = min(start + _BLOCK_BYTES, len(data))
         values += sum(data.count(mark, start, end) for mark in (b",", b"[", b"{"))
         if values > MAX_JSON_VALUES or (values > _FEW_VALUES and end < _BYTES_PER_VALUE * values):
             return True
@@ -241,13 +240,13 @@ def _depth_exceeds(value: Any, limit: int) -> bool:
     return True
 
 
-# Scripted answers. One script is played by the simulated driver in virtual time, by the scripted transport in process,
-# and by the loopback server over a socket, so that a behaviour is described once and tried in all three.
+# Scripted replies, served by the simulated driver in virtual time, by the scripted transport in process, and by the
+# loopback server over a socket.
 
 
 @dataclass(slots=True)
 class Piece:
-    """Bytes of a body, or the failure that ends it, `after` so many seconds of waiting."""
+    """Bytes of a body or the failure that ends it, after a delay of `after` seconds."""
 
     outcome: bytes | Exception
     after: float = 0.0
@@ -255,7 +254,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Answer:
-    """What becomes of a request: a reply `after` some seconds, or a `failure` to get any."""
+    """The scripted outcome of a request: a reply or a `failure`, after a delay of `after` seconds."""
 
     pieces: Sequence[Piece | bytes | Exception] = ()
     after: float = 0.0
@@ -269,45 +268,43 @@ class Answer:
 
 
 Network: TypeAlias = Callable[[WireRequest], Answer]
-"""Decides what becomes of each request."""
+"""Returns the scripted outcome of each request."""
 
 
 GRACE = 0.5
-"""Seconds that cancelled user code gets to end before it is left alone."""
+"""Seconds that cancelled user code gets to end before it is abandoned."""
 SLACK = 0.002
-"""Clocks and timers may fire this much early."""
+"""Seconds that clocks and timers may fire early."""
 
 
 def reply_deadline(limits: Limits, now: float, deadline: float, *, whole: bool) -> float:
-    """When waiting for a reply must end: its headers, or the `whole` of it."""
-    until = deadline
+    """The deadline for the headers of a reply, or for the `whole` reply."""
     if limits.total is not None:
-        until = min(until, now + limits.total)
+        deadline = min(deadline, now + limits.total)
     if not whole and limits.first_byte is not None:
-        until = min(until, now + limits.first_byte)
-    return until
+        deadline = min(deadline, now + limits.first_byte)
+    return deadline
 
 
 def exchange_deadline(limits: Limits, now: float) -> float:
-    """When an exchange begun now has used up its total."""
     return math.inf if limits.total is None else now + limits.total
 
 
 def reply_timeout(limits: Limits, deadline: float, now: float, *, whole: bool) -> errors.TimeoutError:
     if now >= deadline - SLACK:
-        return deadline_error("waiting for the answer")
+        return deadline_error("waiting for the response")
     if not whole and limits.first_byte is not None and (limits.total is None or limits.first_byte < limits.total):
         return errors.TimeoutError(f"no first byte within {limits.first_byte:g} s (first_byte_timeout)")
-    return errors.TimeoutError(f"no complete answer within {limits.total:g} s (timeout)")
+    return errors.TimeoutError(f"no complete response within {limits.total:g} s (timeout)")
 
 
 def read_timeout(body: Body, idle: float | None, deadline: float, now: float) -> errors.TimeoutError:
     if now >= deadline - SLACK:
-        return deadline_error("reading the answer")
-    if now >= body.until - SLACK or idle is None:
+        return deadline_error("reading the response")
+    if now >= body.deadline - SLACK or idle is None:
         return errors.TimeoutError("the stream was not complete in time (timeout)")
     return errors.TimeoutError(f"no meaningful event for {idle:g} s (idle_timeout)")
 
 
-def deadline_error(what: str) -> errors.TimeoutError:
-    return errors.TimeoutError(f"the call's deadline passed while {what}", deadline=True)
+def deadline_error(activity: str) -> errors.TimeoutError:
+    return errors.TimeoutError(f"the call's deadline passed while {activity}", deadline=True)

@@ -19,7 +19,7 @@ from ..engine.flow import Emit, Flow, Invoke
 from ..errors import AgentError, ConfigurationError, ProviderError
 from ..tools.base import AgentTool, Signal, Tool
 from ..tools.functions import as_tool
-from ..transports import shared_transport
+from ..transports import get_transport
 from ..types import AgentRequest, AgentResponse, Message, Role, StreamEvent, ThinkingLevel, ToolLoopConfig
 from .events import AgentMessage, AssistantMessageEvent, MessageLike, read_message
 from .flow import run_loop
@@ -394,7 +394,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 async def _driven(plan: RunPlan, record: RunState, events: EventStream, signal: Signal) -> None:
-    run = AioRun(shared_transport("http"), run_loop(plan, record, RunContext()))
+    run = AioRun(get_transport("http"), run_loop(plan, record, RunContext()))
     watching = asyncio.get_running_loop().create_task(_abandoned_at(signal, run))
     try:
         while (told := await run.advance()) is not None:

@@ -127,7 +127,7 @@ class FaultyTransport(_Recorded):
     replaces the response sends no request.
 
     Args:
-        transport: Transport that sends the requests, such as `agent.transports.shared_transport("http")`.
+        transport: Transport that sends the requests, such as `agent.transports.get_transport("http")`.
         faults: As for `Chaos`.
         share: As for `Chaos`.
         seed: As for `Chaos`.

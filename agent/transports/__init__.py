@@ -13,7 +13,7 @@ _shared: dict[str, Transport] = {}
 _NAMES = ("http", "httpx", "local", "scripted", "function")
 
 
-def shared_transport(name: str) -> Transport:
+def get_transport(name: str) -> Transport:
     """The shared transport of this name, made when it is first needed. Agents that share it share connections."""
     found = _shared.get(name)
     if found is None:

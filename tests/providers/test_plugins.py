@@ -755,7 +755,7 @@ def test_plain_functions_do_not_block_the_loop() -> None:
 
 
 def test_only_functions_are_carried_to_functions() -> None:
-    from agent.transports import shared_transport
+    from agent.transports import get_transport
 
     with pytest.raises(errors.ConfigurationError, match="functions only"):
-        Agent("scripted:m", transport=shared_transport("function")).complete("hi")
+        Agent("scripted:m", transport=get_transport("function")).complete("hi")

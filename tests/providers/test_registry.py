@@ -71,7 +71,7 @@ def test_an_address_from_the_environment_is_checked_as_if_it_had_been_passed(
 
 def test_an_unknown_transport_is_refused() -> None:
     with pytest.raises(errors.ConfigurationError, match="carrier-pigeon"):
-        transports.shared_transport("carrier-pigeon")
+        transports.get_transport("carrier-pigeon")
 
 
 def test_an_agent_says_what_its_provider_can_do() -> None:

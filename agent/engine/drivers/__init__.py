@@ -1,4 +1,5 @@
-"""Drivers perform what flows ask for: `sync` with blocking calls, `aio` on asyncio, `simulated` in virtual time.
+"""Drivers perform the effects of flows.
 
-They know effects and the wire, and neither each other nor any vendor. State belongs to one run, never to a driver.
+`sync` uses blocking calls, `asyncio` an event loop, `simulated` virtual time. They know effects and the wire, but
+neither each other nor any vendor. State belongs to one run, never to a driver.
 """

@@ -1,7 +1,7 @@
-"""Performs flows on asyncio. One `AioRun` for each run and each branch of it.
+"""Asyncio driver: performs flows on an event loop.
 
-A run owns its deadline, its open bodies, its branches (tasks) and one timer. Time limits cancel the task that waits;
-`uncancel` tells our own cancellation from someone else's, which is never swallowed.
+Each run and each branch has an `AioRun`, which owns its deadline, open bodies, branch tasks and one timer. Timeouts
+cancel the waiting task; `uncancel` tells such a cancellation from an external one, which is never swallowed.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class _Closed(BaseException):
 
 
 class _Expired(Exception):
-    """Our timer ended a wait; the caller knows which limit it was."""
+    """The timer of the run ended a wait."""
 
 
 class AioRun:
-    """One flow being performed. `advance` steps it to its next events; `aclose` may come at any time."""
+    """Performs one flow. `advance` runs it to its next events; `aclose` may be called at any time."""
 
     __slots__ = (
         "__weakref__",
@@ -117,7 +117,7 @@ class AioRun:
         self.bodies: list[AsyncBody] = []
         self._parent = parent
         self._pause = pause
-        # Only a branch is looked up. With a way back, the outermost run would be left to the garbage collector.
+        # Only branches are looked up. A reference back to the root run would be a cycle.
         self._branch = Branch() if parent is None else Branch(self)
         self._children: list[AioRun] = []
         self._events: deque[BranchEvent] = deque()
@@ -127,27 +127,27 @@ class AioRun:
         self._until = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Task[Any] | None = None
-        """The task that waits in this run just now."""
+        """The task that is waiting in this run."""
         self._expired = False
-        """Our timer has cancelled the waiter."""
+        """Whether the timer has cancelled the waiter."""
         self._waker: asyncio.Future[None] | None = None
 
     # Stepping
 
     async def advance(self) -> Sequence[Any] | None:
-        """Run to the next Emit and return its events, or to the end and return None. Whatever it raises, it closes."""
+        """Run to the next Emit and return its events; None at the end. Closes the run at the end and on errors."""
         flow, reply, error = self.flow, self._reply, self._error
         self._reply = self._error = None
         try:
             while True:
-                # Advancing and performing are separate, or a StopIteration from user code would end the flow.
+                # Separate try blocks, because a StopIteration from user code would end the flow.
                 try:
                     effect = flow.send(reply) if error is None else flow.throw(error)
                 except StopIteration as stop:
                     self.result = stop.value
                     break
                 finally:
-                    error = None  # an exception kept in a frame that it references is a cycle, and keeps sockets alive
+                    error = None  # an exception kept in a frame that it references is a cycle
                 if type(effect) is Emit:
                     return effect.events
                 if type(effect) is Now:
@@ -166,7 +166,7 @@ class AioRun:
         return None
 
     async def aclose(self) -> None:
-        """Close the flow, then its branches and bodies. Again is harmless; a reader elsewhere sees the end."""
+        """Close the flow, then its branches and bodies. Closing again does nothing; a reader sees the end."""
         if self.finished:
             return
         self.finished = True
@@ -179,7 +179,7 @@ class AioRun:
             self.flow.close()
         finally:
             if self._children or self.bodies:
-                # In a task of its own: a second cancellation must not leave a socket open.
+                # In a separate task, so that a second cancellation leaves no socket open.
                 await asyncio.shield(self.loop.create_task(self._release()))
 
     async def _release(self) -> None:
@@ -192,19 +192,19 @@ class AioRun:
         self.bodies.clear()
 
     def abandon(self) -> None:
-        """Close soon, from a finalizer or another thread, where nothing can be awaited."""
+        """Schedule closing, from a finalizer or another thread."""
         if not self.finished:
             self._on_loop(lambda: self.loop.create_task(self.aclose()))
 
-    def _on_loop(self, act: Callable[[], object]) -> None:
-        """Do something on the loop, from any thread; if the loop has ended, nobody waits for it any more."""
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(act)
+    def _on_loop(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop, from any thread."""
+        with suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(function)
 
     # Time
 
     def _watch(self, until: float) -> None:
-        """One timer per run, moved only when it would fire too late: a quick wait never touches the loop's heap."""
+        """Set the timer of the run, which moves only if it would fire too late, to save work in the loop's heap."""
         if until == math.inf:
             return
         if self._timer is None:
@@ -239,12 +239,12 @@ class AioRun:
             raise self._reason(task, cancelled_before) from None
         finally:
             self._waiter = None
-            if self._expired:  # the work swallowed our cancellation; left standing, it would look like the next one
+            if self._expired:  # the work swallowed the timer's cancellation
                 self._expired = False
                 task.uncancel()
 
     def _reason(self, task: asyncio.Task[Any], cancelled_before: int) -> BaseException:
-        """Why was the waiter cancelled: our timer, our closing, or someone else's will?"""
+        """Return the exception for a cancelled wait: the timer, the closing of the run, or an external cancellation."""
         if self._expired:
             self._expired = False
             if task.uncancel() <= cancelled_before:
@@ -271,7 +271,7 @@ class AioRun:
                 until = exchange_deadline(limits, self.loop.time())
                 opening = (via or self.transport).aopen(request, limits, self.bodies)
                 body = await self._exchange(limits, opening, whole=False)
-                body.until = until
+                body.deadline = until
                 return body
             case Sleep(seconds):
                 return await self._sleep(seconds)
@@ -300,15 +300,15 @@ class AioRun:
             raise reply_timeout(limits, self.deadline, self.loop.time(), whole=whole) from None
 
     async def _read(self, effect: Read) -> bytes:
-        """As `_within`, but written out: this is the one effect that happens for every chunk."""
+        """Read a chunk. Inlines `_within`, because this effect happens for every chunk."""
         body, idle = effect.body, effect.idle
         assert isinstance(body, AsyncBody)
         if body.closed:
-            raise errors.ConnectionError("the answer was read after its end")
+            raise errors.ConnectionError("the response was read after its end")
         if effect.fresh:
             body.idle_used = 0.0
         started = self.loop.time()
-        until = min(self.deadline, body.until)
+        until = min(self.deadline, body.deadline)
         if idle is not None:
             until = min(until, started + idle - body.idle_used)
         if started >= until:
@@ -349,7 +349,7 @@ class AioRun:
 
     async def _sleep(self, seconds: float) -> None:
         if self.loop.time() + seconds > self.deadline:
-            seconds = math.inf  # the deadline comes first
+            seconds = math.inf  # the deadline ends the wait
         forever = self.loop.create_future() if seconds == math.inf else None
         try:
             await self._within(self.deadline, asyncio.sleep(seconds) if forever is None else forever)
@@ -360,10 +360,10 @@ class AioRun:
 
     async def _invoke(self, effect: Invoke) -> Any:
         kwargs = (
-            {**effect.kwargs, "report": ReportBatcher(self._tell, self._on_loop)} if effect.reports else effect.kwargs
+            {**effect.kwargs, "report": ReportBatcher(self._report, self._on_loop)} if effect.reports else effect.kwargs
         )
         context = contextvars.copy_context() if effect.context is None else effect.context.copy()
-        # A loop may have a clock of its own (uvloop does); the deadline that user code sees is on time.monotonic().
+        # Loops such as uvloop have their own clock; the ambient deadline is on time.monotonic().
         context.run(ambient_deadline.set, monotonic() + self.deadline - self.loop.time())
         task = asyncio.current_task()
         assert task is not None
@@ -377,7 +377,7 @@ class AioRun:
         except _Expired:
             raise deadline_error("running user code") from None
         except (StopIteration, StopAsyncIteration) as error:
-            # Thrown into a generator, these would end it.
+            # Thrown into a generator, these would end the flow.
             raise RuntimeError(f"user code raised {type(error).__name__}") from error
         except asyncio.CancelledError as error:
             if task.cancelling() > cancelled_before or self.cancelled:
@@ -387,7 +387,7 @@ class AioRun:
     async def _await(self, awaitable: Awaitable[Any], context: contextvars.Context) -> Any:
         inner = self.loop.create_task(_as_coroutine(awaitable), context=context)
         try:
-            # Shielded, or a coroutine that swallows its cancellation would hold us past our deadline.
+            # Shielded: a coroutine that swallows its cancellation must not outlast the deadline.
             return await self._within(self.deadline, asyncio.shield(inner))
         except BaseException:
             if not inner.done():
@@ -395,8 +395,8 @@ class AioRun:
                 await asyncio.wait({inner}, timeout=GRACE)
             raise
 
-    def _tell(self, reports: list[Any]) -> None:
-        """What user code has reported. Once the branch has ended this does nothing."""
+    def _report(self, reports: list[Any]) -> None:
+        """Forward reports of user code until the branch ends."""
         if self._parent is not None and not self._branch.done and not self.cancelled:
             self._parent._post(Emitted(self._branch, reports))
 
@@ -409,12 +409,12 @@ class AioRun:
         return child._branch
 
     def _detach(self, flow: Flow[Any], seconds: float) -> None:
-        task = self.loop.create_task(_unheard(AioRun(self.transport, flow, self.loop.time() + seconds)))
+        task = self.loop.create_task(_drain_silently(AioRun(self.transport, flow, self.loop.time() + seconds)))
         _detached.add(task)  # the loop itself holds tasks only weakly
         task.add_done_callback(_detached.discard)
 
     async def _main(self) -> None:
-        """A branch's task: advance to the end, or to the first events of a branch that pauses there."""
+        """Perform a branch in a task, to its end or its pause."""
         assert self._parent is not None
         try:
             event = await self._last_event(self._parent)
@@ -460,7 +460,7 @@ class AioRun:
                 self._waker = None
 
     async def _stop(self, runs: Sequence[AioRun]) -> None:
-        """Cancel branches and wait for them; one that swallows its cancellation is left behind."""
+        """Cancel branches and wait for them. A branch that swallows its cancellation is abandoned."""
         stopping = list(runs)
         for run in stopping:
             run.cancelled = True
@@ -469,10 +469,10 @@ class AioRun:
                 run._task.cancel()
         tasks = [run._task for run in stopping if run._task is not None and not run._task.done()]
         if tasks:
-            await asyncio.wait(tasks, timeout=GRACE + 0.25)  # they give their own user code the grace
+            await asyncio.wait(tasks, timeout=GRACE + 0.25)  # longer than the grace of their user code
         for run in stopping:
             if run._task is None or run._task.done():
-                await run.aclose()  # a paused branch has no task any more, but may hold a connection
+                await run.aclose()  # a paused branch has no task, but may hold a connection
             if run in self._children:
                 self._children.remove(run)
         self._events = deque(event for event in self._events if event.branch.run not in stopping)
@@ -482,13 +482,13 @@ async def _as_coroutine(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-async def _unheard(run: AioRun) -> None:
-    with suppress(Exception):  # nobody waits for it, so nobody could be told
+async def _drain_silently(run: AioRun) -> None:
+    with suppress(Exception):  # failures of background flows are discarded
         await drain(run)
 
 
 async def drain(run: AioRun) -> Any:
-    """Run to the end; nobody wants the events."""
+    """Run to the end, discard the events and return the result."""
     while await run.advance() is not None:
         pass
     return run.result

@@ -370,7 +370,7 @@ class Simulation:
             outcome = answer.failure
         else:
             outcome = body = SimulatedBody(answer)
-            body.until = exchange_deadline(limits, self.now)
+            body.deadline = exchange_deadline(limits, self.now)
             self.open_bodies += 1
             run.bodies.append(body)
             lost = partial(self._close_body, run, body)
@@ -385,11 +385,11 @@ class Simulation:
         body, idle = effect.body, effect.idle
         assert isinstance(body, SimulatedBody)
         if body.closed:
-            self._resume(run, error=errors.ConnectionError("the answer was read after its end"))
+            self._resume(run, error=errors.ConnectionError("the response was read after its end"))
             return
         if effect.fresh:
             body.idle_used = 0.0
-        until = min(run.deadline, body.until)
+        until = min(run.deadline, body.deadline)
         if idle is not None:
             until = min(until, self.now + idle - body.idle_used)
         piece = body.next_piece()

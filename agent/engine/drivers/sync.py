@@ -1,7 +1,7 @@
-"""Performs flows with blocking calls. One `SyncRun` for each run and each branch of it; nothing outlives the run.
+"""Sync driver: performs flows with blocking calls.
 
-A run owns its deadline, its open bodies, its branches (threads) and a loop thread if its user code is async. It needs
-no event loop of its own, so it works in threads, inside a running loop and after a fork.
+Each run and each branch has a `SyncRun`, which owns its deadline, open bodies, branch threads, and an event-loop thread
+if its user code is async. Nothing outlives the run, so it works in threads, inside a running loop and after a fork.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ from .threads import Job, WorkerThreads
 
 T = TypeVar("T")
 _RUNNING = inspect.GEN_RUNNING
-_making = threading.Lock()
+_creating = threading.Lock()
 
 
 class SyncRun:
-    """One flow being performed. `advance` steps it to its next events; `close` may come at any time."""
+    """Performs one flow. `advance` runs it to its next events; `close` may be called at any time."""
 
     __slots__ = (
         "__weakref__",
@@ -89,11 +89,11 @@ class SyncRun:
         "bodies",
         "cancelled",
         "deadline",
+        "effect_deadline",
         "finished",
         "flow",
         "result",
         "transport",
-        "until",
         "wake",
     )
 
@@ -109,7 +109,7 @@ class SyncRun:
         self.transport = transport
         self.flow = flow
         self.deadline = deadline
-        self.until = deadline
+        self.effect_deadline = deadline
         self.result: Any = None
         self.cancelled = False
         self.finished = False
@@ -117,17 +117,17 @@ class SyncRun:
         self.wake: Callable[[], object] | None = None
         self._parent = parent
         self._pause = pause
-        # Only a branch is looked up. With a way back, the outermost run would be left to the garbage collector.
+        # Only branches are looked up. A reference back to the root run would be a cycle.
         self._branch = Branch() if parent is None else Branch(self)
         self._children: list[SyncRun] = []
         self._events: deque[BranchEvent] = deque()
         self._changed: threading.Condition | None = None
         self._job: Job | None = None
-        """What a thread of the crew does for this branch."""
+        """The job of the worker thread that performs this branch."""
         self._workers: WorkerThreads | None = None
         self._in_user_code = False
         self._inside: int | None = None
-        """The thread that is advancing this run just now."""
+        """The thread that is advancing this run."""
         self._quit: threading.Event | None = None
         self._loop: Any = None
         self._reply: Any = None
@@ -136,20 +136,20 @@ class SyncRun:
     # Stepping
 
     def advance(self) -> Sequence[Any] | None:
-        """Run to the next Emit and return its events, or to the end and return None. Whatever it raises, it closes."""
+        """Run to the next Emit and return its events; None at the end. Closes the run at the end and on errors."""
         flow, reply, error = self.flow, self._reply, self._error
         self._reply = self._error = None
         self._inside = threading.get_ident()
         try:
             while True:
-                # Advancing and performing are separate, or a StopIteration from user code would end the flow.
+                # Separate try blocks, because a StopIteration from user code would end the flow.
                 try:
                     effect = flow.send(reply) if error is None else flow.throw(error)
                 except StopIteration as stop:
                     self.result = stop.value
                     break
                 finally:
-                    error = None  # an exception kept in a frame that it references is a cycle, and keeps sockets alive
+                    error = None  # an exception kept in a frame that it references is a cycle
                 if type(effect) is Emit:
                     return effect.events
                 if type(effect) is Now:
@@ -168,18 +168,18 @@ class SyncRun:
         return None
 
     def close(self) -> None:
-        """Close the flow, then its branches, its bodies and its loop. Again, or from a finalizer, is harmless."""
+        """Close the flow, then its branches, bodies and threads. Closing again does nothing."""
         if self.finished:
             return
         if self._inside not in (None, threading.get_ident()) or inspect.getgeneratorstate(self.flow) == _RUNNING:
-            # Another thread is in the middle of it, or the flow itself asks: it must stop on its own.
+            # Another thread is advancing it, or the flow itself called this.
             self.cancel()
             return
         try:
             self.flow.close()
         finally:
             self._release()
-            self.finished = True  # at the end: whoever is interrupted before this closes again
+            self.finished = True  # set last, so that an interrupted close is repeated
 
     def _release(self) -> None:
         if self._children:
@@ -192,7 +192,7 @@ class SyncRun:
             self._workers.close()
 
     def cancel(self) -> None:
-        """From any thread: wake whatever blocks this run, so that it ends with Cancelled."""
+        """Cancel the run from any thread: interrupt its blocking call, which ends with Cancelled."""
         self.cancelled = True
         if self._quit is not None:
             self._quit.set()
@@ -208,7 +208,7 @@ class SyncRun:
     def seconds_left(self) -> float:
         if self.cancelled:
             raise Cancelled
-        return self.until - monotonic()
+        return self.effect_deadline - monotonic()
 
     # Effects
 
@@ -229,7 +229,7 @@ class SyncRun:
             case Open(request, limits, via):
                 until = exchange_deadline(limits, monotonic())
                 body = self._exchange((via or self.transport).open, request, limits, whole=False)
-                body.until = until
+                body.deadline = until
                 return body
             case Sleep(seconds):
                 return self._sleep(seconds)
@@ -253,7 +253,7 @@ class SyncRun:
     def _exchange(
         self, send: Callable[[WireRequest, Limits, RunTimeout], T], request: WireRequest, limits: Limits, *, whole: bool
     ) -> T:
-        self.until = reply_deadline(limits, monotonic(), self.deadline, whole=whole)
+        self.effect_deadline = reply_deadline(limits, monotonic(), self.deadline, whole=whole)
         if self.seconds_left() <= 0:
             raise reply_timeout(limits, self.deadline, monotonic(), whole=whole)
         try:
@@ -262,7 +262,7 @@ class SyncRun:
             if self.cancelled:
                 raise Cancelled from None
             now = monotonic()
-            if now >= self.until - SLACK:
+            if now >= self.effect_deadline - SLACK:
                 raise reply_timeout(limits, self.deadline, now, whole=whole) from None
             raise
         if self.cancelled:
@@ -273,15 +273,15 @@ class SyncRun:
         body, idle = effect.body, effect.idle
         assert isinstance(body, SyncBody)
         if body.closed:
-            raise errors.ConnectionError("the answer was read after its end")
+            raise errors.ConnectionError("the response was read after its end")
         if effect.fresh:
             body.idle_used = 0.0
-        body.timeout.run = self  # a stream won in a race is read by the parent of the run that opened it
+        body.timeout.run = self  # the winner of a race is read by the parent run
         started = monotonic()
-        until = min(self.deadline, body.until)
+        until = min(self.deadline, body.deadline)
         if idle is not None:
             until = min(until, started + idle - body.idle_used)
-        self.until = until
+        self.effect_deadline = until
         try:
             if started >= until:
                 raise read_timeout(body, idle, self.deadline, started)
@@ -314,7 +314,7 @@ class SyncRun:
         if self._quit is None:
             self._quit = threading.Event()
         left = self.deadline - monotonic()
-        if not self.cancelled:  # asked now that there is something to wake us with
+        if not self.cancelled:  # checked after `_quit` was set: an earlier cancel could not set it
             self._quit.wait(max(0.0, min(seconds, left)))
         if self.cancelled:
             raise Cancelled
@@ -332,7 +332,7 @@ class SyncRun:
             value = context.run(effect.function, *effect.args, **kwargs)
             return self._await(value, context) if inspect.isawaitable(value) else value
         except (StopIteration, StopAsyncIteration) as error:
-            # Thrown into a generator, these would end it.
+            # Thrown into a generator, these would end the flow.
             raise RuntimeError(f"user code raised {type(error).__name__}") from error
         except BaseException as error:
             if not _is_async_cancellation(error):
@@ -366,7 +366,7 @@ class SyncRun:
         return run
 
     def _loop_thread(self) -> Any:
-        with _making:
+        with _creating:
             if self._loop is None:
                 from .user_code import LoopThread  # lazy: a blocking call needs no event loop
 
@@ -374,13 +374,13 @@ class SyncRun:
             return self._loop
 
     def _threads(self) -> WorkerThreads:
-        with _making:
+        with _creating:
             if self._workers is None:
                 self._workers = WorkerThreads()
             return self._workers
 
     def _report(self, event: Any) -> None:
-        """Given to user code, for any thread. Once the branch has ended it does nothing."""
+        """Forward a report of user code, from any thread, until the branch ends."""
         if self._parent is not None and not self._branch.done and not self.cancelled:
             self._parent._post(Emitted(self._branch, [event]))
 
@@ -403,13 +403,13 @@ class SyncRun:
         run = SyncRun(self.transport, flow, monotonic() + seconds)
 
         def main() -> None:
-            with suppress(Exception):  # nobody waits for it, so nobody could be told
+            with suppress(Exception):  # failures of background flows are discarded
                 drain(run)
 
         threading.Thread(target=main, daemon=True, name="agent-detached").start()
 
     def _main(self) -> None:
-        """A branch's thread: advance to the end, or to the first events of a branch that pauses there."""
+        """Perform a branch in a worker thread, to its end or its pause."""
         assert self._parent is not None
         try:
             event = self._last_event(self._parent)
@@ -457,14 +457,14 @@ class SyncRun:
                 changed.wait(None if until == math.inf else until - now)
 
     def _stop(self, runs: Sequence[SyncRun]) -> None:
-        """Cancel branches and wait for them; a thread inside user code cannot be stopped and is left behind."""
+        """Cancel branches and wait for them. A thread that hangs in user code is abandoned."""
         stopping = list(runs)
         for run in stopping:
             run.cancel()
         end = monotonic() + GRACE
         for run in stopping:
             work = run._job
-            if work is not None and not work.is_ours:
+            if work is not None and not work.is_current_thread:
                 work.wait(0.01 if run._in_user_code else max(0.0, end - monotonic()))
             if work is None or work.is_done:
                 run.close()
@@ -475,13 +475,13 @@ class SyncRun:
 
 
 def _is_async_cancellation(error: BaseException) -> bool:
-    """Importing asyncio costs a blocking program 40 ms; if nobody did, nobody can have raised its error."""
+    """Whether this is asyncio's CancelledError. Importing asyncio would cost a sync program 40 ms."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
 def drain(run: SyncRun) -> Any:
-    """Run to the end; nobody wants the events."""
+    """Run to the end, discard the events and return the result."""
     try:
         while run.advance() is not None:
             pass

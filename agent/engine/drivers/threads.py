@@ -1,6 +1,7 @@
-"""The threads of one blocking run. Starting one costs more than most tools do, so a thread that is done waits for more.
+"""Worker threads of one sync run.
 
-It waits as long as its run goes on. It is a daemon: one that hangs in user code is left behind, and delays no exit.
+Starting a thread costs more than most tools do, so threads are reused until the run ends. They are daemons: one that
+hangs in user code is abandoned and does not delay the interpreter's exit.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 _IDLE_SECONDS = 2.0
-"""A thread whose run was dropped without being closed must not wait for ever."""
+"""Idle timeout, for runs that were dropped without being closed."""
 
 
 class Job:
-    """Something that a thread does, and then another thing."""
-
     __slots__ = ("_done", "_main", "_thread")
 
     def __init__(self, main: Callable[[], object]) -> None:
@@ -35,8 +34,8 @@ class Job:
         return self._done.is_set()
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it is this thread that does it."""
+    def is_current_thread(self) -> bool:
+        """Whether the current thread performs this job."""
         return self._thread == threading.get_ident()
 
     def wait(self, seconds: float) -> None:
@@ -44,7 +43,7 @@ class Job:
 
 
 class WorkerThreads:
-    """Threads that take up work. There is no lock: lists and queues of Python's own are enough."""
+    """Reusable worker threads, without a lock: list and queue operations are atomic."""
 
     __slots__ = ("_closed", "_idle")
 
@@ -53,17 +52,17 @@ class WorkerThreads:
         self._closed = False
 
     def start(self, main: Callable[[], object]) -> Job:
-        work = Job(main)
+        job = Job(main)
         try:
-            self._idle.pop().put(work)
+            self._idle.pop().put(job)
         except IndexError:
-            orders: SimpleQueue[Job | None] = SimpleQueue()
-            orders.put(work)
-            threading.Thread(target=self._serve, args=(orders,), daemon=True, name="agent-branch").start()
-        return work
+            queue: SimpleQueue[Job | None] = SimpleQueue()
+            queue.put(job)
+            threading.Thread(target=self._serve, args=(queue,), daemon=True, name="agent-branch").start()
+        return job
 
     def close(self) -> None:
-        """Those who wait go; those who are at work go when they are done."""
+        """End idle threads now and busy ones after their job."""
         self._closed = True
         while self._idle:
             try:
@@ -71,25 +70,25 @@ class WorkerThreads:
             except IndexError:
                 break
 
-    def _serve(self, orders: SimpleQueue[Job | None]) -> None:
-        work = orders.get()
-        while work is not None:
-            work.perform()
-            work = None  # or it would be kept for as long as this thread waits
+    def _serve(self, queue: SimpleQueue[Job | None]) -> None:
+        job = queue.get()
+        while job is not None:
+            job.perform()
+            job = None  # an idle thread must not keep it alive
             if self._closed:
                 return
-            self._idle.append(orders)
-            if self._closed:  # it may have been closed just before we said that we wait
+            self._idle.append(queue)
+            if self._closed:  # closed just before this thread became idle
                 self.close()
-            work = self._next(orders)
+            job = self._next(queue)
 
-    def _next(self, orders: SimpleQueue[Job | None]) -> Job | None:
+    def _next(self, queue: SimpleQueue[Job | None]) -> Job | None:
         try:
-            return orders.get(timeout=_IDLE_SECONDS)
+            return queue.get(timeout=_IDLE_SECONDS)
         except Empty:
             pass
         try:
-            self._idle.remove(orders)
+            self._idle.remove(queue)
         except ValueError:
-            return orders.get()  # somebody has just taken us, and is about to say what for
+            return queue.get()  # `start` has just taken this thread and is about to queue a job
         return None

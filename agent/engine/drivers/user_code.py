@@ -1,7 +1,7 @@
-"""Tools and hooks in daemon threads: async ones of a blocking run, and blocking ones of an async run.
+"""Threads for user code: async tools and hooks of sync runs, and blocking ones of async runs.
 
-A blocking run has its own event loop for them: one shared by the process deadlocks when an async tool calls the
-blocking API.
+Each sync run has its own event loop for async code: with one loop per process, an async tool that calls the sync API
+would deadlock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from ..wire import GRACE
 
 _BLOCKED = 0.25
-"""Seconds after which a loop that does nothing is taken to be held by user code."""
+"""Seconds without a response after which an event loop counts as blocked by user code."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -28,7 +28,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 async def call_in_thread(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], context: contextvars.Context
 ) -> Any:
-    """Call blocking code in a new daemon thread. A thread that hangs does not delay the program's exit."""
+    """Call blocking code in a new daemon thread, which does not delay the interpreter's exit."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
@@ -55,35 +55,36 @@ async def call_in_thread(
 
 
 class ReportBatcher:
-    """Takes reports in any thread, and tells all of them at once as soon as the event loop comes to it.
+    """Collects reports from any thread and delivers them to the event loop in batches.
 
-    A thread that never rests leaves a loop milliseconds for each system call, and being woken takes three of them: a
-    thousand reports told one by one would hold everybody up for many seconds.
+    While a thread is busy, each wake-up of the loop costs milliseconds; a thousand single reports would take seconds.
     """
 
-    __slots__ = ("_on_loop", "_scheduled", "_tell", "_waiting")
+    __slots__ = ("_deliver", "_is_scheduled", "_on_loop", "_reports")
 
-    def __init__(self, tell: Callable[[list[Any]], object], on_loop: Callable[[Callable[[], object]], object]) -> None:
-        self._tell = tell
+    def __init__(
+        self, deliver: Callable[[list[Any]], object], on_loop: Callable[[Callable[[], object]], object]
+    ) -> None:
+        self._deliver = deliver
         self._on_loop = on_loop
-        self._waiting: deque[Any] = deque()
-        self._scheduled = False
+        self._reports: deque[Any] = deque()
+        self._is_scheduled = False
 
     def __call__(self, report: Any) -> None:
-        self._waiting.append(report)
-        if not self._scheduled:
-            self._scheduled = True
-            self._on_loop(self._tell_all)
+        self._reports.append(report)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._on_loop(self._flush)
 
-    def _tell_all(self) -> None:
-        self._scheduled = False  # first: what comes from now on is told in any case, now or by another call
-        waiting = self._waiting
-        if reports := [waiting.popleft() for _ in range(len(waiting))]:
-            self._tell(reports)
+    def _flush(self) -> None:
+        self._is_scheduled = False  # cleared first, so that later reports schedule another flush
+        queue = self._reports
+        if reports := [queue.popleft() for _ in range(len(queue))]:
+            self._deliver(reports)
 
 
 class Pending:
-    """A value being computed on the loop's thread."""
+    """Result of an awaitable on the loop's thread."""
 
     __slots__ = ("_error", "_task", "_value", "done", "loop")
 
@@ -95,7 +96,7 @@ class Pending:
         self._error: BaseException | None = None
 
     def start(self, awaitable: Awaitable[Any], context: contextvars.Context) -> None:
-        """Called on the loop's thread."""
+        """Start the task. Called on the loop's thread."""
         self._task = self.loop.create_task(self._settle(awaitable), context=context)
 
     async def _settle(self, awaitable: Awaitable[Any]) -> None:
@@ -107,7 +108,7 @@ class Pending:
             self.done.set()
 
     def cancel(self) -> None:
-        """From any thread."""
+        """Cancel the task, from any thread."""
         with suppress(RuntimeError):  # the loop has ended, and the task with it
             self.loop.call_soon_threadsafe(lambda: self._task.cancel() if self._task is not None else None)
 
@@ -121,7 +122,7 @@ class Pending:
 
 
 class LoopThread:
-    """Starts with its construction and ends with `stop`."""
+    """Event loop in a daemon thread, from construction to `stop`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -150,16 +151,16 @@ class LoopThread:
         return pending
 
     def stop(self) -> None:
-        heard = threading.Event()
+        stopping = threading.Event()
 
         def end() -> None:
-            heard.set()
+            stopping.set()
             self._loop.stop()
 
         with suppress(RuntimeError):  # stopped before
             self._loop.call_soon_threadsafe(end)
         if threading.current_thread() is self._thread:
             return
-        # A loop that does not even hear it is blocked by user code; its thread is left, as a hanging tool's is.
-        if heard.wait(_BLOCKED):
+        # A loop that does not respond is blocked by user code; its thread is abandoned.
+        if stopping.wait(_BLOCKED):
             self._thread.join(GRACE + 0.25)
