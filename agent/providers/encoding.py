@@ -82,7 +82,9 @@ def encode_fields(context: C, rows: Mapping[str, FieldEncoder[C]]) -> JsonDict:
         if value is None or value == _DEFAULTS[name]:
             continue
         if context.refuses(name):
-            context.warn(f"{name} was left out: {context.model or 'the model'} at {context.provider} does not take it")
+            context.warn(
+                f"{name} was left out: {context.model or 'the model'} at {context.provider} does not support it"
+            )
         else:
             body.update(encode(context, value))
     return body

@@ -406,7 +406,7 @@ def test_every_row_but_one_is_told_its_settings_here() -> None:
 
 
 def test_a_vendor_without_tools_says_so_before_anything_is_sent() -> None:
-    with pytest.raises(errors.UnsupportedFeatureError, match="does not call tools") as caught:
+    with pytest.raises(errors.UnsupportedFeatureError, match="does not support tools") as caught:
         encoded(ALL_SETTINGS, DIALECTS["perplexity"])
     assert caught.value.field == "tools"
     plain = ALL_SETTINGS.model_copy(update={"tools": (), "tool_choice": None, "parallel_tool_calls": None})
@@ -557,7 +557,7 @@ def test_of_too_many_marks_the_last_are_kept() -> None:
         body, warnings = encoded(request, DIALECTS["openrouter"])
         marked = [message["content"] for message in body["messages"] if "cache_control" in json.dumps(message)]
         assert [content[0]["text"] for content in marked] == ["2", "3", "4", "5"]
-        assert "marked for the prompt cache" in warnings[0]
+        assert "cache breakpoints" in warnings[0]
 
 
 def test_the_same_turn_is_marked_while_it_is_the_last_and_no_longer() -> None:

@@ -28,7 +28,7 @@ def test_an_answer_in_sound_is_named_at_home_and_told_elsewhere() -> None:
     assert encoded(again)[0]["messages"][1] == {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
     abroad, warnings = encoded(again, Dialect(name="other"))
     assert abroad["messages"][1] == {"role": "assistant", "content": "Hello."}
-    assert "sound" in warnings[0]
+    assert "audio" in warnings[0]
 
 
 def test_sources_are_citations_wherever_they_stand() -> None:

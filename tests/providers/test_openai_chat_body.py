@@ -441,7 +441,7 @@ def test_what_a_model_refuses_while_it_thinks_is_left_out_then() -> None:
 def test_no_more_stop_sequences_are_sent_than_are_taken() -> None:
     body, warnings = encoded(AgentRequest(input="x", stop=list("abcdef")))
     assert body["stop"] == ["a", "b", "c", "d"]
-    assert warnings == ("openai-chat takes 4 stop sequences; the others were left out",)
+    assert warnings == ("openai-chat supports 4 stop sequences; the others were left out",)
 
 
 def test_metadata_goes_along_with_what_is_stored() -> None:
@@ -507,7 +507,7 @@ def test_a_choice_names_a_tool_in_the_form_it_was_offered() -> None:
 def test_a_choice_among_no_tools_is_left_out() -> None:
     body, warnings = encoded(AgentRequest(input="x", tool_choice="required"))
     assert "tool_choice" not in body, "the API refuses it"
-    assert warnings == ("tool_choice='required' was left out: no tool is offered",)
+    assert warnings == ("tool_choice='required' was left out: the request has no tools",)
     assert encoded(AgentRequest(input="x", tool_choice="auto"))[1] == ()
 
 

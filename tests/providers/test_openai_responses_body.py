@@ -233,7 +233,7 @@ def test_what_the_api_has_no_place_for_raises_before_anything_is_sent(message: M
 
 def test_sound_in_a_result_raises_too() -> None:
     result = ToolResult(tool_call_id="call_1", content=[AudioContent(data=b"x")])
-    with pytest.raises(errors.UnsupportedFeatureError, match="in a tool's result"):
+    with pytest.raises(errors.UnsupportedFeatureError, match="in a tool result"):
         sent(AgentRequest(messages=[Message.assistant([call()]), Message(Role.TOOL, [result])], model="gpt-5"))
 
 
@@ -629,8 +629,8 @@ def test_a_model_that_reasons_takes_no_sampling_unless_it_rests() -> None:
 def test_settings_that_the_api_does_not_have_are_left_out_with_a_warning() -> None:
     assert sent(AgentRequest(input="?", model="gpt-4o", stop=["END"], seed=7)).warnings == snapshot(
         (
-            "stop was left out: the Responses API has no such setting",
-            "seed was left out: the Responses API has no such setting",
+            "stop was left out: the Responses API does not support it",
+            "seed was left out: the Responses API does not support it",
         )
     )
 
@@ -782,7 +782,7 @@ def test_tokens_are_counted_for_what_would_be_sent() -> None:
 
 def test_a_count_that_is_none_is_an_error() -> None:
     request = AgentRequest(input="hi", model="gpt-5")
-    with pytest.raises(errors.ProtocolError, match="no count"):
+    with pytest.raises(errors.ProtocolError, match="token count is missing"):
         CODEC.decode_count(Reply(200, {}, b"{}"), request)
     with pytest.raises(errors.ModelNotFoundError):
         CODEC.decode_count(Reply(404, {}, b'{"error": {"message": "no such model"}}'), request)

@@ -1,6 +1,6 @@
 """The Chat Completions API of OpenAI and many compatible vendors.
 
-A `Dialect` describes a vendor's differences as data. The codec reads every known spelling and writes the dialect's.
+A `Dialect` describes a vendor's differences as data. The codec decodes all known variants and encodes the dialect's.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ WIRE_FORMAT = WireFormat(
 def provider(name: str) -> ProviderFactory:
     """Factory for OpenAI's API under the given name, or for a compatible server at a base_url."""
 
-    def made(config: AgentConfig) -> ChatCodec:
+    def make(config: AgentConfig) -> ChatCodec:
         config = with_openai_base_url(config)
-        elsewhere = config.base_url is not None and openai_api_path(config.base_url) is None
-        return ChatCodec.from_config(config, replace(UNKNOWN if elsewhere else OPENAI, name=name))
+        is_openai = config.base_url is None or openai_api_path(config.base_url) is not None
+        return ChatCodec.from_config(config, replace(OPENAI if is_openai else UNKNOWN, name=name))
 
-    return made
+    return make

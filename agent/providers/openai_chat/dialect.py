@@ -1,6 +1,6 @@
-"""Dialects of Chat Completions: the differences between vendors, as data.
+"""Dialects of Chat Completions: differences between vendors as data.
 
-A vendor is one `Dialect`. What applies to some of its models names them with a regular expression.
+A vendor is one `Dialect`. Settings for some of its models name them with a regular expression.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ...types import ProviderCapabilities, ThinkingLevel
 API = "openai-chat"
 
 OPAQUE_KEYS = ("reasoning_details", "extra_content", "thought_signature")
-"""Keys of a message with opaque data, which must be sent back to the same vendor unchanged."""
+"""Keys of a message with opaque data, which is sent back to the same vendor unchanged."""
 
 SIGNED_CONTENT = "content"
-"""Key in `provider_data` of thinking for the signed blocks before the text of its message."""
+"""Key in the `provider_data` of thinking for the signed blocks before the text."""
 
 MAX_NAME_LENGTH = 64
-"""Of a tool name."""
+"""Maximum length of a tool name."""
 
 Setting = Literal["temperature", "top_p", "seed", "stop", "logprobs", "parallel_tool_calls", "name"]
 ToolChoice = Literal["auto", "none", "required", "named"]
@@ -35,7 +35,7 @@ _LEVELS = tuple(ThinkingLevel)
 
 @lru_cache(maxsize=1024)
 def matches(models: str, model: str) -> bool:
-    """Whether a regular expression for model names finds this one. Cached: calls repeat the same few."""
+    """Whether a regular expression matches a model name."""
     return re.search(models, model) is not None
 
 
@@ -44,18 +44,18 @@ class Thinking:
     """Thinking levels of some models, with the keys that select each."""
 
     levels: Mapping[ThinkingLevel, Fragment]
-    """Empty for models that do not think. Without OFF, thinking cannot be turned off."""
+    """Empty for models without thinking. Without OFF, thinking cannot be disabled."""
     models: str = ""
     refuses: frozenset[Setting] = frozenset()
     """Settings that these models refuse while they think."""
 
     def nearest(self, level: ThinkingLevel) -> ThinkingLevel | None:
-        """The level itself, or the closest one; of two, the higher. None if thinking cannot be turned off."""
+        """The closest level, the higher one of two. None if thinking cannot be disabled."""
         if level in self.levels or level is ThinkingLevel.OFF:
             return level if level in self.levels else None
-        known = [other for other in self.levels if other is not ThinkingLevel.OFF]
+        levels = [other for other in self.levels if other is not ThinkingLevel.OFF]
         rank = _LEVELS.index
-        return min(known, key=lambda other: (abs(rank(other) - rank(level)), -rank(other)), default=None)
+        return min(levels, key=lambda other: (abs(rank(other) - rank(level)), -rank(other)), default=None)
 
 
 def efforts(
@@ -67,7 +67,7 @@ def efforts(
     models: str = "",
     refuses: frozenset[Setting] = frozenset(),
 ) -> Thinking:
-    """Thinking by effort, such as "low medium high xhigh=max"; the keys in `on` are sent with each of them.
+    """Build thinking levels from efforts such as "low medium high xhigh=max", with the keys in `on` for each.
 
     A key with a dot is nested: "reasoning.effort" is {"reasoning": {"effort": …}}.
     """
@@ -80,7 +80,7 @@ def efforts(
 
 
 def switch(on: Fragment, off: Fragment | None, *, models: str = "") -> Thinking:
-    """Thinking that is on or off, without levels."""
+    """Build thinking that is on or off."""
     return Thinking(
         {ThinkingLevel.MEDIUM: on} if off is None else {ThinkingLevel.OFF: off, ThinkingLevel.MEDIUM: on}, models
     )
@@ -94,7 +94,7 @@ class CacheMarks:
     long: Fragment
     models: str = ""
     whole_requests: bool = True
-    """Whether `cache` of a request sets a breakpoint, too. Vendors that cache automatically need none."""
+    """Whether the request's `cache` sets a breakpoint. Vendors that cache automatically need none."""
     most: int = 4
 
     def fragment(self, hint: Literal["short", "long"]) -> Fragment:
@@ -110,7 +110,7 @@ class CallIds:
 
 
 STRICT_IDS = CallIds(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
-"""Call ids that Claude accepts, and so every host that forwards calls to it."""
+"""Call ids that Claude and its hosts accept."""
 
 
 def _capabilities() -> ProviderCapabilities:
@@ -136,7 +136,7 @@ class Dialect:
 
     # Address and authentication.
     base_url: str | None = None
-    """May contain environment variables in braces, where every customer has another address."""
+    """May contain environment variables in braces, for addresses that differ by customer."""
     resource_path: str = ""
     """Path of the API for a base_url that is only a host."""
     dated_path: str = ""
@@ -159,10 +159,10 @@ class Dialect:
     strict: bool = True
     """Whether the vendor accepts strict schemas."""
     refused: tuple[tuple[str, frozenset[Setting]], ...] = ()
-    """Settings that are left out with a warning, by models that refuse them ("" for all)."""
+    """Settings dropped with a warning, by models that refuse them ("" for all)."""
     most_stops: int = 4
     thinking: tuple[Thinking, ...] = (efforts("minimal low medium high xhigh", off={"reasoning_effort": "none"}),)
-    """The first whose models match is used."""
+    """Thinking levels; the first with matching models is used."""
     developer_models: str | None = None
     """Models whose system messages have the role "developer"."""
     metadata: bool = False
@@ -174,9 +174,9 @@ class Dialect:
     # Messages.
     call_ids: CallIds = CallIds()
     replayed: frozenset[str] = frozenset(OPAQUE_KEYS)
-    """Keys with opaque data in assistant messages that are sent back to this vendor."""
+    """Opaque keys of assistant messages that are sent back to this vendor."""
     reasoning_key: str | None = None
-    """Key for sending back the model's own reasoning as text; "content" for a content block. None: not sent."""
+    """Key for the model's own reasoning as text, "content" for a content block; None if it is not sent."""
     reasoning_filler: str | None = None
     """Reasoning sent with tool calls that have none, where the vendor requires it."""
     refusals: bool = False
@@ -184,13 +184,13 @@ class Dialect:
     result_images: bool = False
     """Accepts images in tool messages. Elsewhere they follow in a user message."""
     user_after_tool: bool = True
-    """Accepts a user message directly after a tool message. Elsewhere an assistant's "OK" is sent in between."""
+    """Accepts a user message directly after a tool message. Elsewhere an assistant message "OK" is inserted."""
     document_urls: bool = False
     """Accepts documents by URL."""
 
     # Responses.
     done_sentinel: bool = True
-    """Streams end with [DONE]. Otherwise they end after a finish reason, usage and the last byte."""
+    """Streams end with [DONE]. Elsewhere they end with the bytes, after a finish reason and usage."""
     stream_usage: bool = True
     """Accepts `stream_options` to report usage at the end of a stream."""
 
@@ -200,12 +200,12 @@ class Dialect:
         return any(setting in settings and matches(models, model) for models, settings in self.refused)
 
     def limit_key(self, model: str) -> str:
-        newer = self.completion_models is not None and matches(self.completion_models, model)
-        return "max_completion_tokens" if newer else self.max_tokens_key
+        if self.completion_models is not None and matches(self.completion_models, model):
+            return "max_completion_tokens"
+        return self.max_tokens_key
 
-    def thinking_of(self, model: str) -> Thinking:
-        fitting = (thinking for thinking in self.thinking if matches(thinking.models, model))
-        return next(fitting, _NO_THINKING)
+    def find_thinking(self, model: str) -> Thinking:
+        return next((thinking for thinking in self.thinking if matches(thinking.models, model)), _NO_THINKING)
 
 
 _NO_THINKING = Thinking({})
@@ -221,7 +221,7 @@ OPENAI_THINKING = (
     efforts("low medium high xhigh", off=_NONE, models=r"gpt-\d", refuses=_SAMPLING),
     efforts("low medium high xhigh", off=_NONE),
 )
-"""Efforts of OpenAI's models at any host."""
+"""Thinking levels of OpenAI's models at any host."""
 
 OPENAI_REASONING = r"(^|/)o[134](-|$)|gpt-[5-9]"
 """OpenAI's reasoning models at any host."""
@@ -261,9 +261,9 @@ UNKNOWN = Dialect(
     thinking=(Thinking({}, models=r"gpt-3|gpt-4"), efforts("minimal low medium high xhigh", off=_NONE)),
     call_ids=STRICT_IDS,
 )
-"""Unknown compatible servers. They get only what most servers support.
+"""Unknown compatible servers, with the features of most servers.
 
-Servers for open models silently ignore `max_completion_tokens`, and then generate without a limit.
+Servers for open models ignore `max_completion_tokens` silently and generate without a limit.
 """
 
 

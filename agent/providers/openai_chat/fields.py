@@ -1,4 +1,4 @@
-"""Request fields of Chat Completions: how each is sent, and what is left out where a vendor or model refuses it."""
+"""Request fields of Chat Completions: types, and an encoder for each field."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class FileBlock(TypedDict):
 
 
 class ThinkingBlock(TypedDict):
-    """Mistral's."""
+    """Mistral's form of reasoning."""
 
     type: Literal["thinking"]
     thinking: list[TextBlock]
@@ -105,7 +105,7 @@ Call: TypeAlias = FunctionCall | CustomCall
 
 
 class PromptMessage(TypedDict, total=False):
-    """A message of the system, the developer or the user."""
+    """A system, developer or user message."""
 
     role: Required[Literal["system", "developer", "user"]]
     content: Required[Content]
@@ -163,7 +163,7 @@ class ResponseFormat(TypedDict, total=False):
 
 @dataclass(slots=True, kw_only=True)
 class ChatContext(EncodingContext):
-    """A request for one vendor of Chat Completions."""
+    """Encoding context with a dialect."""
 
     dialect: Dialect
 
@@ -178,9 +178,9 @@ Tools = Sequence[ToolSpec | Mapping[str, Any]]
 def encode_tools(context: ChatContext, tools: Tools) -> JsonDict:
     if not context.dialect.capabilities.tools:
         raise context.feature_error(
-            f"{context.provider} does not call tools.",
+            f"{context.provider} does not support tools.",
             field="tools",
-            fix="Leave them out, or use a provider that takes them.",
+            fix="Remove them, or use a provider that supports them.",
         )
     if not _offers_tools(context):
         return {}
@@ -188,7 +188,7 @@ def encode_tools(context: ChatContext, tools: Tools) -> JsonDict:
 
 
 def _offers_tools(context: ChatContext) -> bool:
-    """Without "none" in a vendor's tool choices, tools that shall not be called are not offered."""
+    """Whether tools are sent. Vendors without the tool choice "none" get no tools then."""
     request = context.request
     return bool(request.tools) and (request.tool_choice != "none" or "none" in context.dialect.tool_choices)
 
@@ -207,7 +207,7 @@ def encode_tool(context: ChatContext, tool: ToolSpec) -> FunctionTool | JsonDict
             function["strict"] = True
             function["parameters"] = compiled.plain
     elif tool.strict:
-        context.warn(f"tool {tool.name}: {context.provider} cannot be made to keep to a tool's schema")
+        context.warn(f"tool {tool.name}: {context.provider} does not support strict schemas")
     elif tool.strict is not None and strict:
         function["strict"] = False
     return {"type": "function", "function": function, **tool.extra}
@@ -216,13 +216,13 @@ def encode_tool(context: ChatContext, tool: ToolSpec) -> FunctionTool | JsonDict
 def encode_tool_choice(context: ChatContext, choice: str) -> JsonDict:
     if not context.request.tools:
         if choice not in ("auto", "none"):
-            context.warn(f"tool_choice={choice!r} was left out: no tool is offered")
+            context.warn(f"tool_choice={choice!r} was left out: the request has no tools")
         return {}
     if not _offers_tools(context):
         return {}
     kind: ToolChoice = choice if choice in ("auto", "none", "required") else "named"  # type: ignore[assignment]
     if kind not in context.dialect.tool_choices:
-        context.warn(f"tool_choice={choice!r} was left out: {context.provider} does not take it")
+        context.warn(f"tool_choice={choice!r} was left out: {context.provider} does not support it")
         return {}
     match kind:
         case "auto" | "none":
@@ -230,14 +230,12 @@ def encode_tool_choice(context: ChatContext, choice: str) -> JsonDict:
         case "required":
             return {"tool_choice": context.dialect.required_word}
         case "named":
-            return {"tool_choice": _named_choice(choice, context.request.tools)}
-
-
-def _named_choice(name: str, tools: Tools) -> JsonDict:
-    for tool in tools:
-        if not isinstance(tool, ToolSpec) and isinstance(own := tool.get("custom"), dict) and own.get("name") == name:
-            return {"type": "custom", "custom": {"name": name}}
-    return {"type": "function", "function": {"name": normalize_name(name, MAX_NAME_LENGTH)}}
+            for tool in context.request.tools:
+                custom = None if isinstance(tool, ToolSpec) else tool.get("custom")
+                if isinstance(custom, dict) and custom.get("name") == choice:
+                    return {"tool_choice": {"type": "custom", "custom": {"name": choice}}}
+            function = {"name": normalize_name(choice, MAX_NAME_LENGTH)}
+            return {"tool_choice": {"type": "function", "function": function}}
 
 
 def encode_parallel_tool_calls(context: ChatContext, parallel: bool) -> JsonDict:
@@ -257,10 +255,10 @@ def encode_top_p(context: ChatContext, top_p: float) -> JsonDict:
 
 
 def _takes_sampling(context: ChatContext, name: str) -> bool:
-    known = facts(context.provider, context.model)
+    model = facts(context.provider, context.model)
     thinks = context.request.thinking not in (None, ThinkingLevel.OFF)
-    if known.sampling is False or (thinks and known.sampling_with_thinking is False):
-        context.warn(f"{name} was left out: {context.model} chooses for itself")
+    if model.sampling is False or (thinks and model.sampling_with_thinking is False):
+        context.warn(f"{name} was left out: {context.model} does not support sampling settings")
         return False
     return True
 
@@ -272,7 +270,7 @@ def encode_seed(context: ChatContext, seed: int) -> JsonDict:
 def encode_stop(context: ChatContext, stop: Sequence[str]) -> JsonDict:
     limit = context.dialect.most_stops
     if len(stop) > limit:
-        context.warn(f"{context.provider} takes {limit} stop sequences; the others were left out")
+        context.warn(f"{context.provider} supports {limit} stop sequences; the others were left out")
     return {"stop": stop[:limit]}
 
 
@@ -281,33 +279,31 @@ def encode_logprobs(context: ChatContext, alternatives: int) -> JsonDict:
 
 
 def encode_thinking(context: ChatContext, level: ThinkingLevel) -> JsonDict:
-    """Send the nearest level that the model has, without the settings that it refuses while it thinks."""
+    """Send the nearest level of the model, without settings that it refuses while it thinks."""
     body, model = context.body, context.model
-    thinking = context.dialect.thinking_of(model)
+    thinking = context.dialect.find_thinking(model)
     left_out = f"thinking={level.value!r} was left out: {model or 'the model'} at {context.provider}"
     if facts(context.provider, model).thinking is False or not thinking.levels:
         if level is not ThinkingLevel.OFF:
-            context.warn(f"{left_out} has no such setting")
+            context.warn(f"{left_out} does not support it")
         return {}
     nearest = thinking.nearest(level)
     if nearest is None:
-        context.warn(f"{left_out} cannot be stopped from it")
+        context.warn(f"{left_out} always thinks")
         return {}
     if nearest is not level:
-        context.warn(
-            f"thinking={level.value!r} was sent as {nearest.value!r}, which comes closest at {context.provider}"
-        )
+        context.warn(f"thinking={level.value!r} was sent as {nearest.value!r}, the nearest level at {context.provider}")
     if nearest is not ThinkingLevel.OFF:
         for name in sorted(thinking.refuses & body.keys()):
             del body[name]
-            context.warn(f"{name} was left out: {model} does not take it while it thinks")
+            context.warn(f"{name} was left out: {model} does not support it while it thinks")
         if "logprobs" not in body:
             body.pop("top_logprobs", None)
     return {**thinking.levels[nearest]}
 
 
 def encode_output_schema(context: ChatContext, schema: Any) -> JsonDict:
-    """Send a schema that the vendor shall enforce. The other output modes use a tool or the prompt instead."""
+    """Send the schema for native output. Other output modes use a tool or the prompt."""
     request, dialect = context.request, context.dialect
     if request.output_mode not in (None, "native"):
         return {}
@@ -315,26 +311,24 @@ def encode_output_schema(context: ChatContext, schema: Any) -> JsonDict:
         json_schema = request.output_json_schema or {}
         compiled = compile_schema(json_schema, SCHEMA_DIALECT)
         context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
-        named: JsonSchema = {"name": schema_name(json_schema), "schema": compiled.plain}
+        encoded: JsonSchema = {"name": schema_name(json_schema), "schema": compiled.plain}
         if compiled.strict and dialect.strict:
-            named["strict"] = True
-        return {"response_format": {"type": "json_schema", "json_schema": named}}
+            encoded["strict"] = True
+        return {"response_format": {"type": "json_schema", "json_schema": encoded}}
     if dialect.capabilities.json_mode:
-        context.warn(
-            f"output_schema: {dialect.name} promises JSON, but not the schema; say in the prompt what it must hold"
-        )
+        context.warn(f"output_schema: {dialect.name} enforces JSON but no schema; describe the fields in the prompt")
         return {"response_format": {"type": "json_object"}}
-    context.warn(f"output_schema was left out: {dialect.name} does not take one; say in the prompt what is wanted")
+    context.warn(f"output_schema was left out: {dialect.name} does not support it; describe the fields in the prompt")
     return {}
 
 
 def encode_metadata(context: ChatContext, metadata: Mapping[str, Any]) -> JsonDict:
-    """Metadata goes along with completions that the vendor stores."""
+    """Send metadata of completions that the vendor stores."""
     if not context.dialect.metadata or context.request.extra.get("store") is not True:
         return {}
     if len(metadata) <= _MAX_METADATA_PAIRS and all(isinstance(value, str) for value in metadata.values()):
         return {"metadata": metadata}
-    context.warn(f"metadata was left out: the vendor takes {_MAX_METADATA_PAIRS} pairs of texts at most")
+    context.warn(f"metadata was left out: the vendor supports {_MAX_METADATA_PAIRS} pairs of strings at most")
     return {}
 
 
@@ -362,4 +356,4 @@ FIELDS: dict[str, FieldEncoder[ChatContext]] = {
     "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "extra"))
-"""Fields that `encode_body` and the message encoder read."""
+"""Fields that `encode_body` and the message encoder encode."""

@@ -1,4 +1,4 @@
-"""Encoding of messages for Chat Completions: one method per role, one per kind of content part."""
+"""Message encoder of Chat Completions: one method per role and kind of content part."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ from .fields import (
 )
 
 ATTACHED = "The result is attached to the next message."
-SOUND_LEFT_OUT = "the sound of an assistant's answer was left out of the conversation; its words were told"
-MARKS_LEFT_OUT = "more parts are marked for the prompt cache than the vendor takes; the first marks were left out"
+AUDIO_LEFT_OUT = "the audio of an assistant message was left out; its transcript was sent"
+MARKS_LEFT_OUT = "the first cache breakpoints were left out: the vendor has a limit"
 
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 _ASSISTANT_OK: AssistantMessage = {"role": "assistant", "content": "OK"}
-"""Assistant message between a tool message and a user message, where a vendor insists on one."""
+"""Assistant message between a tool message and a user message, for vendors that require one."""
 
 CacheHint = Literal["short", "long"]
 M = TypeVar("M", bound=MessageParam)
@@ -80,12 +80,12 @@ class MessageEncoder:
         marks = dialect.cache_marks
         self._marks = marks if marks is not None and matches(marks.models, context.model) else None
         self._ignored_marks: frozenset[int] = frozenset()
-        """Ids of the parts whose marks exceed the vendor's limit."""
+        """Ids of parts whose breakpoints exceed the vendor's limit."""
         self._attachments: list[Block] = []
-        """Content of results besides text, for a user message after the turn's last result."""
+        """Media of results, for a user message after the turn's last result."""
 
     def encode(self, messages: Sequence[Message]) -> list[MessageParam]:
-        marked = {} if self._marks is None else self._marked_messages(messages)
+        marked = {} if self._marks is None else self._find_breakpoints(messages)
         encoded: list[MessageParam] = []
         after_tool = False
         tool, assistant = Role.TOOL, Role.ASSISTANT  # looking up enum members is slow in Python 3.11
@@ -97,19 +97,19 @@ class MessageEncoder:
                 self._end_results(encoded, before_user=role is Role.USER)
                 after_tool = False
             if role is assistant:
-                written: Sequence[MessageParam] = self._encode_assistant(message)
+                params: Sequence[MessageParam] = self._encode_assistant(message)
             elif role is tool:
-                written = self._encode_results(message)
+                params = self._encode_results(message)
             else:
-                written = (self._encode_prompt(message),)
-            encoded.extend(written)
-            if position in marked and written:
-                encoded[-1] = _mark_last_block(written[-1], marked[position])
+                params = (self._encode_prompt(message),)
+            encoded.extend(params)
+            if position in marked and params:
+                encoded[-1] = _mark_last_block(params[-1], marked[position])
         self._end_results(encoded)
         return encoded
 
     def _end_results(self, encoded: list[MessageParam], *, before_user: bool = False) -> None:
-        """After a turn's last result: add its attachments."""
+        """Add the attachments after a turn's last result."""
         if not self._dialect.user_after_tool and (self._attachments or before_user):
             encoded.append(_ASSISTANT_OK)
         if self._attachments:
@@ -118,11 +118,11 @@ class MessageEncoder:
 
     # Cache breakpoints.
 
-    def _marked_messages(self, messages: Sequence[Message]) -> dict[int, Fragment]:
-        """Breakpoints of the request as a whole, by position. Vendors limit them, and those of parts come first."""
+    def _find_breakpoints(self, messages: Sequence[Message]) -> dict[int, Fragment]:
+        """Find the request's own breakpoints by position. Those of parts take precedence under the vendor's limit."""
         assert self._marks is not None
         limit, hint = self._marks.most, self._context.request.cache
-        marked = [id(part) for message in messages for part in _nested_parts(message) if part.cache is not None]
+        marked = [id(part) for message in messages for part in _flatten_parts(message) if part.cache is not None]
         if len(marked) > limit:
             self._ignored_marks = frozenset(marked[:-limit])
             self._context.warn(MARKS_LEFT_OUT)
@@ -152,12 +152,12 @@ class MessageEncoder:
         if message.name is None:
             return encoded
         if self._dialect.refuses("name", self._context.model):
-            self._context.warn(f"the name of a message was left out: {self._dialect.name} does not take it")
+            self._context.warn(f"the name of a message was left out: {self._dialect.name} does not support it")
             return encoded
         return cast(M, {**encoded, "name": message.name})
 
     def _encode_content(self, parts: Sequence[Part], *, system: bool) -> Content:
-        where = "in a system message" if system else "in a user's message"
+        where = "in a system message" if system else "in a user message"
         blocks: list[Block] = []
         for part in parts:
             block = self._encode_block(part, where)
@@ -188,7 +188,7 @@ class MessageEncoder:
     def _encode_audio(self, part: AudioContent) -> AudioBlock:
         format = _AUDIO_FORMATS.get(part.media_type or "audio/wav")
         if format is None:
-            raise self._context.part_error(part, f"as {part.media_type}; it takes wav and mp3")
+            raise self._context.part_error(part, f"as {part.media_type}; use wav or mp3")
         return {"type": "input_audio", "input_audio": {"data": encode_base64(part.data), "format": format}}
 
     def _encode_document(self, part: DocumentContent) -> TextBlock | FileBlock:
@@ -205,7 +205,7 @@ class MessageEncoder:
     # Assistant messages.
 
     def _encode_assistant(self, message: Message) -> list[AssistantMessage]:
-        """Encode an assistant message; none if nothing in it can be sent."""
+        """Encode an assistant message, if anything in it can be sent."""
         content = message.content
         encoded: AssistantMessage = {"role": "assistant"}
         if isinstance(content, str):
@@ -235,19 +235,19 @@ class MessageEncoder:
                     if not self._replay(part, opaque):
                         self._context.warn(FOREIGN_BLOCK_DROPPED)
                 case AudioContent():
-                    self._encode_spoken(part, encoded)
+                    self._encode_audio_reference(part, encoded)
                 case ImageContent() if is_own(part, self._origin) and "images" in self._dialect.replayed:
                     encoded.setdefault("images", []).append(encode_image(part))
                 case ToolResult() | ImageContent() | DocumentContent():
-                    raise self._context.part_error(part, "in an assistant's message")
+                    raise self._context.part_error(part, "in an assistant message")
                 case _:
                     assert_never(part)
             if part.cache is not None:
                 mark = self._mark_of(part) or mark
-        words = "" if "audio" in encoded else "".join(text)
-        if not words and not calls and len(encoded) == 1:
+        content_text = "" if "audio" in encoded else "".join(text)
+        if not content_text and not calls and len(encoded) == 1:
             return []
-        self._add_content(encoded, words, thinking, opaque, has_calls=bool(calls))
+        self._add_content(encoded, content_text, thinking, opaque, has_calls=bool(calls))
         if calls:
             encoded["tool_calls"] = calls
         encoded = self._add_name(cast(AssistantMessage, {**encoded, **opaque}), message)
@@ -256,13 +256,13 @@ class MessageEncoder:
     def _add_content(
         self,
         encoded: AssistantMessage,
-        words: str,
+        text: str,
         thinking: Sequence[ThinkingContent],
         opaque: JsonDict,
         *,
         has_calls: bool,
     ) -> None:
-        """Add the text, and the reasoning where the dialect has it."""
+        """Add the text, and the reasoning for dialects with a key for it."""
         key = self._dialect.reasoning_key
         reasoning = "".join(part.thinking for part in thinking)
         blocks: list[Block] = [
@@ -274,12 +274,12 @@ class MessageEncoder:
             opaque[key] = reasoning
         elif key is not None and key != "content" and has_calls and self._dialect.reasoning_filler is not None:
             opaque[key] = self._dialect.reasoning_filler
-        if blocks and words:
-            blocks.append(encode_text(words))
-        encoded["content"] = blocks or words or None
+        if blocks and text:
+            blocks.append(encode_text(text))
+        encoded["content"] = blocks or text or None
 
     def _replay(self, part: ThinkingContent | VendorContent, opaque: JsonDict) -> bool:
-        """Send a part's opaque data back to its vendor; repair has dropped that of others. False if there is none."""
+        """Add a part's opaque data, which is the target's own after repair. Returns whether there is any."""
         replayed = False
         for key, value in (part.provider_data or {}).items():
             if key in self._dialect.replayed:
@@ -288,13 +288,13 @@ class MessageEncoder:
                 replayed = True
         return replayed
 
-    def _encode_spoken(self, part: AudioContent, encoded: AssistantMessage) -> None:
-        """Refer to a spoken answer by its id, which its vendor knows. Other vendors get its text alone."""
+    def _encode_audio_reference(self, part: AudioContent, encoded: AssistantMessage) -> None:
+        """Refer to audio by its id at the vendor that made it. Other vendors get the transcript."""
         data = part.provider_data or {}
         if is_own(part, self._origin) and data.get("id"):
             encoded["audio"] = {"id": data["id"]}
         else:
-            self._context.warn(SOUND_LEFT_OUT)
+            self._context.warn(AUDIO_LEFT_OUT)
 
     def _encode_call(self, call: ToolCall) -> Call:
         opaque: Mapping[str, Any] = (call.provider_data or {}) if is_own(call, self._origin) else {}
@@ -329,7 +329,7 @@ class MessageEncoder:
             blocks += map(encode_image, images)
         elif media:
             self._attachments.append(encode_text(f"Attached to the result of {result.name or 'the call'} ({id}):"))
-            self._attachments += [self._encode_block(part, "in a tool's result") for part in media]
+            self._attachments += [self._encode_block(part, "in a tool result") for part in media]
             text = text or ATTACHED
         if result.is_error:
             text = f"Error: {text}"
@@ -356,8 +356,8 @@ def encode_image(part: ImageContent) -> ImageBlock:
     return {"type": "image_url", "image_url": image}
 
 
-def _nested_parts(message: Message) -> Iterator[Part]:
-    """The parts of a message; those inside a result come before it."""
+def _flatten_parts(message: Message) -> Iterator[Part]:
+    """Yield the parts of a message, and those inside a result before it."""
     for part in () if isinstance(message.content, str) else message.content:
         if isinstance(part, ToolResult) and not isinstance(part.content, str):
             yield from part.content
@@ -365,7 +365,7 @@ def _nested_parts(message: Message) -> Iterator[Part]:
 
 
 def _mark_last_block(message: M, mark: Fragment) -> M:
-    """Put a cache breakpoint on the last content block. A message without content gets none."""
+    """Set a cache breakpoint on the last content block, if there is one."""
     content = message.get("content")
     if not content:
         return message
@@ -382,7 +382,8 @@ def encode_body(
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the body, and warnings about everything left out of it.
 
-    Content that the API cannot take raises an error before anything is sent.
+    Raises:
+        UnsupportedFeatureError: The API does not support a content part or a field.
     """
     check_extra(request, _RESERVED_KEYS)
     origin = request_origin(dialect.name, API, request.model or "")

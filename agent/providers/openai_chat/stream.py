@@ -1,6 +1,6 @@
-"""Decoding of streamed chat completion chunks into events.
+"""Stream decoder of Chat Completions.
 
-Calls end, and the message with them, only at the stream's terminal event, so nothing of a broken stream is acted upon.
+Calls end only at the terminal event, so no call of an incomplete stream is executed.
 """
 
 from __future__ import annotations
@@ -12,34 +12,33 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from ...engine.wire import parse_json
-from ...types import AgentRequest, AgentResponse, StreamEvent, ToolCall
+from ...types import AgentRequest, AgentResponse, StreamEvent, TextContent, ToolCall
 from ..codec import DecoderBase
 from ..failures import read_error_details, request_id
 from .dialect import OPAQUE_KEYS, Dialect
 from .response import (
     VENDOR_KEYS,
     MessageReader,
-    call_id,
-    finish_reason,
     function_in,
+    generate_call_id,
     is_custom,
+    normalize_finish_reason,
     read_citations,
+    read_finish_reason,
     read_logprobs,
     read_usage,
     reasoning_text,
-    signed,
     split_content,
-    stop_reason,
-    text_part,
+    summary_data,
 )
 
 _GROQ = "x_groq"
-"""Key under which Groq reports errors and usage in chunks."""
+"""Groq's key for errors and usage in chunks."""
 
 _TEXT_KEYS = frozenset(("content", "role"))
 """Keys of a delta that need no further decoding."""
 
-# Positions of blocks, so that a streamed response has the order of a whole one. Other parts follow the last call.
+# Indexes of blocks, in the order of a complete response. Other parts follow the last call.
 _THINKING, _TEXT, _REFUSAL, _FIRST_CALL = 0, 1, 2, 3
 
 
@@ -50,7 +49,7 @@ class _PartialCall:
 
     def __init__(self, number: Any, position: int) -> None:
         self.number = number
-        """The vendor's index. Some vendors repeat it, some send none."""
+        """The vendor's index, which some vendors repeat or leave out."""
         self.position = position
         self.id = ""
         self.name = ""
@@ -63,7 +62,16 @@ class _Collected:
     """Everything besides text and calls, collected until the end of the stream."""
 
     __slots__ = (
-        "annotations", "audio", "blocks", "details", "images", "logprobs", "opaque", "runs", "sound", "sources",
+        "annotations",
+        "audio",
+        "audio_pieces",
+        "blocks",
+        "details",
+        "images",
+        "logprobs",
+        "opaque",
+        "runs",
+        "sources",
         "summary",
     )  # fmt: skip
 
@@ -79,7 +87,7 @@ class _Collected:
         self.blocks: list[dict[str, Any]] = []
         self.runs: dict[str, list[Any]] = {}
         self.audio: dict[str, Any] = {}
-        self.sound: dict[str, list[str]] = {}
+        self.audio_pieces: dict[str, list[str]] = {}
         """Pieces of the audio's data and transcript."""
         self.logprobs: list[dict[str, Any]] = []
 
@@ -102,7 +110,7 @@ class ChatDecoder(DecoderBase):
         self._id = ""
         self._raw_finish_reason: str | None = None
         self._finish_reason: str | None = None
-        """The finish reason, also where the vendor has another key for it."""
+        """The finish reason, under any key."""
         self._usage: dict[str, Any] = {}
         """The latest usage; some vendors report it with every chunk."""
         self._calls: list[_PartialCall] = []
@@ -122,15 +130,15 @@ class ChatDecoder(DecoderBase):
     @override
     def _decode_event(self, payload: bytes, events: list[StreamEvent]) -> None:
         if self.done:
-            return  # nothing after the end is part of the response
+            return
         if payload == b"[DONE]":
             if self.failure is None:
                 self._finish(events)
             return
         chunk = parse_json(payload)
         if self.failure is not None:
-            self._update_usage(chunk)  # some vendors report the cost of a failed response after the failure
-        elif error := _error_in(chunk):
+            self._update_usage(chunk)  # some vendors report the usage of a failed response after the error
+        elif error := _find_error(chunk):
             self._report_error(error)
             self._update_usage(error)
         else:
@@ -159,18 +167,18 @@ class ChatDecoder(DecoderBase):
         self._id = chunk.get("id") or ""
         if not self._request.model:
             self._reader = MessageReader(self._dialect, self._request, self._model)
-        facts = AgentResponse(
+        response = AgentResponse(
             provider=self._dialect.name,
             model=self._model,
             id=self._id or None,
             request_id=request_id(self._headers),
         )
-        self._start(facts, chunk)
+        self._start(response, chunk)
 
     @override
     def partial(self) -> AgentResponse:
         if not self.done and (usage := read_usage(self._usage)) is not None:
-            self._fold.add(StreamEvent.usage_event(usage))  # the cost that was reported before the stream broke off
+            self._fold.add(StreamEvent.usage_event(usage))
         return super().partial()
 
     def _update_usage(self, chunk: dict[str, Any]) -> None:
@@ -190,9 +198,9 @@ class ChatDecoder(DecoderBase):
             self._collected.logprobs += read_logprobs(choice["logprobs"])
         if reason := choice.get("finish_reason"):
             self._raw_finish_reason = reason
-            self._finish_reason = finish_reason(choice)
-            if not chunk.get("usage") and isinstance(beside := chunk.get(_GROQ), dict):
-                self._update_usage(beside)
+            self._finish_reason = read_finish_reason(choice)
+            if not chunk.get("usage") and isinstance(groq := chunk.get(_GROQ), dict):
+                self._update_usage(groq)
 
     def _decode_delta(self, delta: dict[str, Any], chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         content = delta.get("content")
@@ -218,7 +226,7 @@ class ChatDecoder(DecoderBase):
         self._collected.blocks += others
 
     def _decode_extras(self, delta: dict[str, Any], chunk: dict[str, Any], events: list[StreamEvent]) -> None:
-        """Decode everything in a delta besides its content."""
+        """Decode the keys of a delta besides its content."""
         collected = self._collected
         if thinking := reasoning_text(delta):
             self._add_thinking(thinking, chunk, events)
@@ -249,41 +257,38 @@ class ChatDecoder(DecoderBase):
         events.append(StreamEvent.thinking_delta(text, index=_THINKING, raw=chunk))
 
     def _merge_detail(self, detail: dict[str, Any]) -> None:
-        """Merge a piece into the detail with the same type, index and id. The whole must be sent back."""
-        for known in self._collected.details:
+        """Merge a delta into the detail with the same type, index and id, which is sent back."""
+        for merged in self._collected.details:
             if (
-                known.get("type") == detail.get("type")
-                and known.get("index") == detail.get("index")
-                and (known.get("id") is None or detail.get("id") in (None, known["id"]))
+                merged.get("type") == detail.get("type")
+                and merged.get("index") == detail.get("index")
+                and (merged.get("id") is None or detail.get("id") in (None, merged["id"]))
             ):
                 for key, value in detail.items():
-                    if (
-                        key in ("text", "summary", "data")
-                        and isinstance(known.get(key), str)
-                        and isinstance(value, str)
-                    ):
-                        known[key] += value
+                    is_text = isinstance(merged.get(key), str) and isinstance(value, str)
+                    if is_text and key in ("text", "summary", "data"):
+                        merged[key] += value
                     elif value is not None:
-                        known[key] = value
+                        merged[key] = value
                 return
         self._collected.details.append(dict(detail))
 
     def _add_summary(self, summary: list[dict[str, Any]]) -> None:
-        """Add pieces of a reasoning summary. A signature ends the part that it signs."""
-        known = self._collected.summary
+        """Add deltas of a reasoning summary. A signature ends its part."""
+        parts = self._collected.summary
         for piece in summary:
-            if known and not known[-1][-1].get("signature"):
-                known[-1].append(piece)
+            if parts and not parts[-1][-1].get("signature"):
+                parts[-1].append(piece)
             else:
-                known.append([piece])
+                parts.append([piece])
 
     def _add_audio(self, piece: dict[str, Any], chunk: dict[str, Any], events: list[StreamEvent]) -> None:
-        """Add a piece of base64 audio, and of its transcript."""
+        """Add a delta of base64 audio and its transcript."""
         for key, value in piece.items():
             if key not in ("data", "transcript"):
                 self._collected.audio[key] = value
             elif value:
-                self._collected.sound.setdefault(key, []).append(value)
+                self._collected.audio_pieces.setdefault(key, []).append(value)
         if piece.get("transcript"):
             self._add_text(piece["transcript"], chunk, events)
 
@@ -298,8 +303,8 @@ class ChatDecoder(DecoderBase):
         index = _FIRST_CALL + call.position
         if not call.started and call.name:
             call.started = True
-            call.id = call_id(call.id, self._id, call.position)
-            started = ToolCall(id=call.id, name=self._reader.name(call.name))
+            call.id = str(call.id or generate_call_id(self._id, call.position))
+            started = ToolCall(id=call.id, name=self._reader.original_name(call.name))
             events.append(StreamEvent.tool_call_start(started, index=index, raw=chunk))
             if call.arguments:  # they came before the name
                 self._add_arguments(call, "".join(call.arguments), chunk, events)
@@ -311,79 +316,80 @@ class ChatDecoder(DecoderBase):
                 self._add_arguments(call, text, chunk, events)
 
     def _add_arguments(self, call: _PartialCall, text: str, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
-        name, index = self._reader.name(call.name), _FIRST_CALL + call.position
+        name, index = self._reader.original_name(call.name), _FIRST_CALL + call.position
         events.append(StreamEvent.tool_call_delta_event(text, id=call.id, name=name, index=index, raw=chunk))
 
     def _call_for(self, piece: dict[str, Any], function: Mapping[str, Any]) -> _PartialCall:
-        """The call that a piece belongs to, by index. A new id with a name starts a new call, whatever its index is."""
+        """Find the call of a delta by index. A new id with a name starts a new call, whatever its index is."""
         number, id = piece.get("index"), piece.get("id")
         if number is None:
-            found = next((call for call in self._calls if id and call.id == id), None)
-            if found is None and not id and not function.get("name") and self._calls:
-                found = self._calls[-1]
+            match = next((call for call in self._calls if id and call.id == id), None)
+            if match is None and not id and not function.get("name") and self._calls:
+                match = self._calls[-1]
         else:
-            found = next((call for call in reversed(self._calls) if call.number == number), None)
-            if found is not None and id and found.id and id != found.id and function.get("name"):
-                found = None
-        if found is None:
-            found = _PartialCall(number, len(self._calls))
-            self._calls.append(found)
-        return found
+            match = next((call for call in reversed(self._calls) if call.number == number), None)
+            if match is not None and id and match.id and id != match.id and function.get("name"):
+                match = None
+        if match is None:
+            match = _PartialCall(number, len(self._calls))
+            self._calls.append(match)
+        return match
 
     def _finish(self, events: list[StreamEvent]) -> None:
-        """End all blocks and the message at the terminal event."""
+        """End all blocks and the message."""
         if self._raw_finish_reason is None:
             self._fail("the stream ended without a finish reason")
             return
         collected, reader = self._collected, self._reader
         details = {"reasoning_details": collected.details} if collected.details else {}
-        opaque = {**details, **collected.opaque, **signed([_join_pieces(pieces) for pieces in collected.summary])}
+        opaque = {**details, **collected.opaque, **summary_data([_join_pieces(pieces) for pieces in collected.summary])}
         if opaque or self._thinking:
-            part = reader.thinking("".join(self._thinking), opaque)
+            part = reader.build_thinking("".join(self._thinking), opaque)
             events.append(StreamEvent.content_part_event(part, index=_THINKING))
         if self._text and (citations := read_citations(collected.annotations, collected.sources)):
-            events.append(StreamEvent.content_part_event(text_part("".join(self._text), citations), index=_TEXT))
+            events.append(
+                StreamEvent.content_part_event(TextContent(text="".join(self._text), citations=citations), index=_TEXT)
+            )
         for call in self._calls:
-            id = call_id(call.id, self._id, call.position)
-            finished = reader.call(id, call.name, "".join(call.arguments), call.opaque)
+            id = str(call.id or generate_call_id(self._id, call.position))
+            finished = reader.build_call(id, call.name, "".join(call.arguments), call.opaque)
             events.append(StreamEvent.tool_call_end(finished, index=_FIRST_CALL + call.position))
-        sound = {key: "".join(pieces) for key, pieces in collected.sound.items()}
-        others = reader.others(
-            {**collected.audio, **sound}, collected.images, collected.annotations, collected.runs, collected.blocks
+        audio = {key: "".join(pieces) for key, pieces in collected.audio_pieces.items()}
+        others = reader.build_others(
+            {**collected.audio, **audio}, collected.images, collected.annotations, collected.runs, collected.blocks
         )
         for index, other in enumerate(others, _FIRST_CALL + len(self._calls)):
             events.append(StreamEvent.content_part_event(other, index=index))
         self.done = True
         usage = read_usage(self._usage)
-        facts = AgentResponse(
+        response = AgentResponse(
             model=self._model,
             usage=usage,
-            stop_reason=stop_reason(self._finish_reason, called=bool(self._calls), refused=self._refused),
+            stop_reason=normalize_finish_reason(self._finish_reason, called=bool(self._calls), refused=self._refused),
             raw_stop_reason=self._raw_finish_reason,
             logprobs=collected.logprobs,
         )
-        events.append(StreamEvent.message_end(usage=usage, response=facts))
+        events.append(StreamEvent.message_end(usage=usage, response=response))
 
 
-def _error_in(chunk: dict[str, Any]) -> dict[str, Any] | None:
-    """The part of a chunk that reports an error."""
-    beside = chunk.get(_GROQ)
-    if isinstance(beside, dict) and beside.get("error"):
-        return beside
+def _find_error(chunk: dict[str, Any]) -> dict[str, Any] | None:
+    groq = chunk.get(_GROQ)
+    if isinstance(groq, dict) and groq.get("error"):
+        return groq
     return chunk if chunk.get("error") else None
 
 
 def _join_pieces(pieces: list[dict[str, Any]]) -> dict[str, Any]:
-    whole = {key: value for piece in pieces for key, value in piece.items()}
-    return {**whole, "text": "".join(piece.get("text") or "" for piece in pieces)}
+    merged = {key: value for piece in pieces for key, value in piece.items()}
+    return {**merged, "text": "".join(piece.get("text") or "" for piece in pieces)}
 
 
-def _merge_runs(known: list[Any], told: list[Any]) -> None:
-    """Merge reports of server-side tools: each comes at the start and with the outcome, under the same index."""
-    places = {run["index"]: place for place, run in enumerate(known) if isinstance(run, dict) and "index" in run}
-    for run in told:
-        place = places.get(run.get("index")) if isinstance(run, dict) else None
-        if place is None:
-            known.append(run)
+def _merge_runs(merged: list[Any], runs: list[Any]) -> None:
+    """Merge reports of server-side tools, which are sent at the start and at the end with the same index."""
+    positions = {run["index"]: at for at, run in enumerate(merged) if isinstance(run, dict) and "index" in run}
+    for run in runs:
+        position = positions.get(run.get("index")) if isinstance(run, dict) else None
+        if position is None:
+            merged.append(run)
         else:
-            known[place] = {**known[place], **{key: value for key, value in run.items() if value is not None}}
+            merged[position] = {**merged[position], **{key: value for key, value in run.items() if value is not None}}

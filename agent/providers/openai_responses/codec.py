@@ -1,7 +1,4 @@
-"""Codec for the Responses API.
-
-A failed or unfinished response is an error, never a response.
-"""
+"""Codec for the Responses API. Failed and unfinished responses raise errors."""
 
 from __future__ import annotations
 
@@ -45,18 +42,19 @@ def encode_body(
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the body, and warnings about everything left out of it.
 
-    Content that the API cannot take raises an error before anything is sent.
-
     Args:
         request: The request.
         provider: Name of the provider.
         dialect: The vendor's dialect.
-        foreign_thinking: Whether reasoning of other models is dropped, or sent as text.
-        stream: Ask for a stream of events.
+        foreign_thinking: Whether reasoning of other models is dropped or sent as text.
+        stream: Request a stream of events.
         count_tokens: Encode the body for the endpoint that counts tokens, which accepts only the prompt.
+
+    Raises:
+        UnsupportedFeatureError: The API does not support a content part.
     """
     check_extra(request, _RESERVED_KEYS)
-    continued = _continues(request)
+    continued = any(request.extra.get(key) for key in ("previous_response_id", "conversation"))
     origin = request_origin(provider, API, request.model or "")
     context = ResponsesContext(request, origin, dialect=dialect, stored=_is_stored(request, continued=continued))
     instructions, messages = _split_instructions(request.to_messages())
@@ -75,7 +73,7 @@ def encode_body(
         body["include"] = context.include
     if not context.stored:
         body["store"] = False
-    body = _merged(body, request.extra)
+    body = _merge_extra(body, request.extra)
     if count_tokens:
         body = {key: body[key] for key in _COUNTED_KEYS if key in body}
     if items:  # a stored prompt or conversation needs no input
@@ -83,20 +81,14 @@ def encode_body(
     return dump_json(body), tuple(context.warnings)
 
 
-def _continues(request: AgentRequest) -> bool:
-    """Whether the request continues a conversation that the vendor has stored."""
-    extra = request.extra
-    return bool(extra) and any(extra.get(key) for key in ("previous_response_id", "conversation"))
-
-
 def _is_stored(request: AgentRequest, *, continued: bool) -> bool:
-    """Whether the vendor stores the response, and so knows its reasoning by id."""
+    """Whether the vendor stores the response, so that ids of its reasoning are valid."""
     extra = request.extra
     return bool(extra["store"]) if "store" in extra else continued or bool(extra.get("background"))
 
 
 def _split_instructions(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
-    """Split off a leading system message that is text alone. Instructions have no author's name."""
+    """Split off a leading system message that is text without a name."""
     if len(messages) > 1:
         first = messages[0]
         if first.role is Role.SYSTEM and first.name is None and isinstance(first.content, str) and first.content:
@@ -105,7 +97,7 @@ def _split_instructions(messages: Sequence[Message]) -> tuple[str, Sequence[Mess
 
 
 def _split_leading_results(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    """Split off results at the start, whose calls are in the stored conversation."""
+    """Split off leading results, whose calls are in the stored conversation."""
     count = 0
     for message in messages:
         if not any(isinstance(part, ToolResult) for part in message.parts):
@@ -114,8 +106,8 @@ def _split_leading_results(messages: Sequence[Message]) -> tuple[Sequence[Messag
     return messages[:count], messages[count:]
 
 
-def _merged(body: JsonDict, extra: Mapping[str, Any]) -> JsonDict:
-    """Merge `extra` into the body. It replaces keys, but adds to `include` and to groups of settings."""
+def _merge_extra(body: JsonDict, extra: Mapping[str, Any]) -> JsonDict:
+    """Merge `extra` into the body. It replaces keys, except `include` and groups of settings, which it extends."""
     if not extra:
         return body
     merged = {**body, **extra}
@@ -147,10 +139,11 @@ class ResponsesCodec(CodecBase):
         dialect: Dialect = OPENAI,
     ) -> None:
         key = None if address.key is None else address.key.get_secret_value()
-        sent: dict[str, str] = {}
+        credentials: dict[str, str] = {}
         if key is not None:
-            sent[dialect.key_header] = f"Bearer {key}" if dialect.key_header == "authorization" else key
-        super().__init__(name, dialect.capabilities, {**sent, **(headers or {})}, () if key is None else (key,))
+            credentials[dialect.key_header] = f"Bearer {key}" if dialect.key_header == "authorization" else key
+        all_headers = {**credentials, **(headers or {})}
+        super().__init__(name, dialect.capabilities, all_headers, () if key is None else (key,))
         self.dialect = dialect
         self._foreign_thinking = foreign_thinking
         self._url = f"{address.base_url}/responses"
@@ -196,7 +189,7 @@ class ResponsesCodec(CodecBase):
         status = body.get("status")
         if status not in (None, "completed", "incomplete"):
             raise errors.ProtocolError(
-                f"{self.name}: the response is not finished, its status is {status}",
+                f"{self.name}: the response is not finished: status {status}",
                 provider=self.name,
                 model=request.model,
                 request_id=request_id(headers),
@@ -204,7 +197,7 @@ class ResponsesCodec(CodecBase):
             )
         reader = ItemReader(request, request_origin(self.name, API, request.model or ""))
         reader.response_id = body.get("id") or ""
-        content = tuple(part for position, item in enumerate(items) for _, part in reader.parts(item, position))
+        content = tuple(part for position, item in enumerate(items) for _, part in reader.read_item(item, position))
         reason, raw_reason = stop_reason(
             body,
             called=any(isinstance(part, ToolCall) for part in content),
@@ -227,12 +220,11 @@ class ResponsesCodec(CodecBase):
         return ResponsesDecoder(self.name, headers, request, self._secrets)
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
-        """Encode a request for the number of its input tokens."""
         if not self.dialect.counts_tokens:
             raise errors.UnsupportedFeatureError(
                 f"{self.name} does not count tokens.",
                 field="provider",
-                fix="Estimate them, or ask a provider that counts.",
+                fix="Use estimated counts, or a provider that counts tokens.",
                 provider=self.name,
                 model=request.model,
             )
@@ -246,5 +238,5 @@ class ResponsesCodec(CodecBase):
         try:
             return int(parse_json(reply.body)["input_tokens"])
         except SHAPE_ERRORS as error:
-            reason = f"the answer holds no count ({describe_malformed(error)})"
+            reason = f"the token count is missing ({describe_malformed(error)})"
             raise self._protocol_error(reason, reply, request) from None

@@ -1,4 +1,4 @@
-"""Dialects of the Responses API: the differences between vendors, as data."""
+"""Dialects of the Responses API: differences between vendors and models as data."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ EFFORTS: tuple[Effort, ...] = ("none", "minimal", "low", "medium", "high", "xhig
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelFeatures:
-    """Features that some models have in common."""
+    """Features of some models."""
 
     models: str
-    """A regular expression for the start of the model's name, without the vendor's prefix."""
+    """Regular expression for the start of the model's name, without the vendor's prefix."""
     efforts: tuple[Effort, ...] = EFFORTS
     """Reasoning efforts, in ascending order. Empty for models without reasoning."""
     reasoning_optional: bool = False
-    """Whether the model reasons only if the request sets an effort. It accepts sampling settings while it does not."""
+    """Whether the model reasons only with an effort. Without reasoning, it accepts sampling settings."""
     long_cache: Literal["retention", "ttl"] | None = None
-    """The setting that keeps prompts in the cache for hours."""
+    """The setting for a cache lifetime of hours."""
     cache_breakpoints: bool = False
     """Whether content parts can be marked as the end of a cached prefix."""
 
@@ -61,7 +61,7 @@ UNKNOWN_MODEL = ModelFeatures("")
 
 @lru_cache(512)
 def features_of(model: str, models: tuple[ModelFeatures, ...] = MODELS) -> ModelFeatures:
-    """The features of a model, with or without a gateway's prefix (`openai/gpt-5`, `openai.gpt-oss-20b`)."""
+    """Find the features of a model, with or without a prefix (`openai/gpt-5`, `openai.gpt-oss-20b`)."""
     name = model.lower().rpartition("/")[2].removeprefix("openai.")
     return next((features for features in models if re.match(features.models, name)), UNKNOWN_MODEL)
 
@@ -69,9 +69,9 @@ def features_of(model: str, models: tuple[ModelFeatures, ...] = MODELS) -> Model
 API = "openai-responses"
 SCHEMA_DIALECT = "openai"
 MAX_NAME_LENGTH = 64
-"""Of a tool name."""
+"""Maximum length of a tool name."""
 CUSTOM = "custom"
-"""`provider_data["type"]` of a call whose tool takes text instead of JSON."""
+"""`provider_data["type"]` of a custom tool call, whose input is text."""
 
 
 def _capabilities() -> ProviderCapabilities:
@@ -97,16 +97,16 @@ class Dialect:
     """The provider under which `agent.models` lists these models."""
     models: tuple[ModelFeatures, ...] = MODELS
     key_header: str = "authorization"
-    """Header for the key; `authorization` has `Bearer` before it."""
+    """Header for the key; in `authorization` it follows `Bearer`."""
     api_version: str | None = None
     """Sent as `api-version` in the query."""
     encrypted_reasoning: bool = True
-    """Returns reasoning in encrypted form, so that nothing needs to be stored at the vendor."""
+    """Returns encrypted reasoning, so that the vendor need not store it."""
     cache_settings: bool = True
-    """Accepts a cache key, and settings for how long prompts are cached."""
+    """Accepts a prompt cache key and a cache lifetime."""
     metadata: bool = True
     min_output_tokens: int = 16
-    """The lowest output limit that the vendor accepts."""
+    """Lowest output limit that the vendor accepts."""
     counts_tokens: bool = True
     capabilities: ProviderCapabilities = field(default_factory=_capabilities)
 

@@ -1,4 +1,4 @@
-"""Request fields of the Responses API: how each is sent, and what is left out where a vendor or model refuses it."""
+"""Request fields of the Responses API: types, and an encoder for each field."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ OutputBlock: TypeAlias = OutputText | Refusal
 
 
 class EasyMessage(TypedDict, total=False):
-    """A message without an id: of the system, the user, or another model."""
+    """A message without an id, of any role."""
 
     role: Required[Literal["system", "user", "assistant"]]
     content: Required[str | list[InputBlock]]
@@ -96,7 +96,7 @@ class EasyMessage(TypedDict, total=False):
 
 
 class OutputMessage(TypedDict, total=False):
-    """A message that the vendor made."""
+    """A message of the vendor's response."""
 
     type: Required[Literal["message"]]
     id: Required[str]
@@ -165,7 +165,7 @@ class JsonSchemaFormat(TypedDict):
 
 @dataclass(slots=True, kw_only=True)
 class ResponsesContext(EncodingContext):
-    """A request for one vendor of the Responses API."""
+    """Encoding context with a dialect and the model's features."""
 
     dialect: Dialect
     stored: bool
@@ -173,7 +173,7 @@ class ResponsesContext(EncodingContext):
     features: ModelFeatures = field(init=False)
     facts: ModelFacts = field(init=False)
     include: list[str] = field(init=False)
-    """Additional data to ask for."""
+    """Additional output data to request."""
 
     def __post_init__(self) -> None:
         self.features = features_of(self.model, self.dialect.models)
@@ -214,10 +214,10 @@ def encode_tool(context: ResponsesContext, tool: ToolSpec) -> JsonDict:
 def encode_tool_choice(context: ResponsesContext, choice: str) -> JsonDict:
     if choice in ("auto", "none", "required"):
         return {"tool_choice": choice}
-    return {"tool_choice": _named_choice(choice, context.request.tools)}
+    return {"tool_choice": _find_tool(choice, context.request.tools)}
 
 
-def _named_choice(name: str, tools: Tools) -> JsonDict:
+def _find_tool(name: str, tools: Tools) -> JsonDict:
     for tool in tools:
         if isinstance(tool, ToolSpec):
             continue
@@ -233,7 +233,7 @@ def _named_choice(name: str, tools: Tools) -> JsonDict:
 def encode_max_tokens(context: ResponsesContext, limit: int) -> JsonDict:
     lowest = context.dialect.min_output_tokens
     if limit < lowest:
-        context.warn(f"max_tokens {limit} is less than the API accepts: {lowest} was sent")
+        context.warn(f"max_tokens={limit} is below the API's minimum: {lowest} was sent")
     return {"max_output_tokens": max(limit, lowest)}
 
 
@@ -248,7 +248,7 @@ def encode_thinking(context: ResponsesContext, level: ThinkingLevel) -> JsonDict
 
 
 def _choose_effort(context: ResponsesContext, level: ThinkingLevel) -> Effort | None:
-    """The effort for a level; else the next higher one that the model has, or its highest."""
+    """The model's effort for a level, else its next higher one or its highest."""
     effort = _EFFORTS[level]
     if not context.can_reason:
         if effort != "none":
@@ -258,22 +258,22 @@ def _choose_effort(context: ResponsesContext, level: ThinkingLevel) -> Effort | 
     if effort in efforts:
         return effort
     higher = [other for other in efforts if EFFORTS.index(other) > EFFORTS.index(effort)]
-    chosen = higher[0] if higher else efforts[-1]
-    context.warn(f"thinking {level.value!r} is not offered by {context.model}: {chosen!r} was asked for")
-    return chosen
+    nearest = higher[0] if higher else efforts[-1]
+    context.warn(f"thinking={level.value!r} is not supported by {context.model}: {nearest!r} was sent")
+    return nearest
 
 
 def encode_output_schema(context: ResponsesContext, schema: Any) -> JsonDict:
     json_schema = context.request.output_json_schema or {}
     compiled = compile_schema(json_schema, SCHEMA_DIALECT)
     context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
-    named: JsonSchemaFormat = {
+    encoded: JsonSchemaFormat = {
         "type": "json_schema",
         "name": schema_name(json_schema),
         "schema": compiled.plain,
         "strict": compiled.strict,
     }
-    return {"text": {"format": named}}
+    return {"text": {"format": encoded}}
 
 
 def encode_temperature(context: ResponsesContext, temperature: float) -> JsonDict:
@@ -292,11 +292,11 @@ def encode_logprobs(context: ResponsesContext, alternatives: int) -> JsonDict:
 
 
 def _takes_sampling(context: ResponsesContext, name: str) -> bool:
-    """Models refuse sampling settings while they reason."""
+    """Whether the model accepts sampling settings, which it refuses while it reasons."""
     features, effort = context.features, context.body.get("reasoning", {}).get("effort")
     reasons = effort != "none" and (effort is not None or not features.reasoning_optional)
     if reasons and (context.facts.sampling is False or features.reasoning_optional):
-        context.warn(f"{name} was left out: {context.model} does not take it")
+        context.warn(f"{name} was left out: {context.model} does not support it")
         return False
     return True
 
@@ -308,7 +308,7 @@ def encode_session_id(context: ResponsesContext, session_id: str) -> JsonDict:
 
 
 def encode_cache(context: ResponsesContext, hint: str) -> JsonDict:
-    """Ask for a long cache lifetime. Prompts are cached in any case."""
+    """Request a long cache lifetime. The vendor caches prompts automatically."""
     if not context.dialect.cache_settings or hint != "long":
         return {}
     match context.features.long_cache:
@@ -317,7 +317,7 @@ def encode_cache(context: ResponsesContext, hint: str) -> JsonDict:
         case "ttl":
             return {"prompt_cache_options": {"ttl": "12h"}}
         case None:
-            context.warn(f"cache 'long' was left out: {context.model} keeps prompts for its usual time")
+            context.warn(f"cache='long' was left out: {context.model} has a fixed cache lifetime")
             return {}
 
 
@@ -327,7 +327,7 @@ def encode_metadata(context: ResponsesContext, metadata: Mapping[str, Any]) -> J
     accepted = [(key, value) for key, value in metadata.items() if _is_metadata(key, value)]
     sent = dict(accepted[:_MAX_METADATA_PAIRS])
     if len(sent) < len(metadata):
-        context.warn("part of metadata was left out: the API takes 16 texts of 512 letters")
+        context.warn("part of metadata was left out: the API supports 16 strings of 512 characters")
     return {"metadata": sent} if sent else {}
 
 
@@ -350,9 +350,9 @@ FIELDS: dict[str, FieldEncoder[ResponsesContext]] = {
     "session_id": encode_session_id,
     "cache": encode_cache,
     "metadata": encode_metadata,
-    "stop": drop_with_warning("stop was left out: the Responses API has no such setting"),
-    "seed": drop_with_warning("seed was left out: the Responses API has no such setting"),
+    "stop": drop_with_warning("stop was left out: the Responses API does not support it"),
+    "seed": drop_with_warning("seed was left out: the Responses API does not support it"),
     "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "extra"))
-"""Fields that `encode_body` and the item encoder read."""
+"""Fields that `encode_body` and the item encoder encode."""

@@ -1,7 +1,7 @@
-"""Encoding of messages as input items of the Responses API.
+"""Message encoder of the Responses API: messages become input items.
 
-An assistant message is several items: reasoning, messages, calls. Reasoning is sent back only to the model that made
-it, and only with the item that followed it: the API rejects either without the other.
+An assistant message becomes several items: reasoning, messages, calls. Reasoning is sent back only to its own model and
+only with the item that followed it: the API rejects either without the other.
 """
 
 from __future__ import annotations
@@ -46,14 +46,12 @@ from .fields import (
 )
 
 FAILED = "The tool failed."
-"""Text before the output of a tool that failed: the API has no field for it."""
-LOST_REASONING = "reasoning was left out of the conversation: what it led to is no longer there"
-UNENCRYPTED_REASONING = (
-    "reasoning was left out of the conversation: the vendor keeps no copy, and its sealed form is missing"
-)
-REPEATED_TURN = "a turn of the model occurs twice; the second time only its words and calls were told"
-TITLE_LEFT_OUT = "the title of a document was left out: the API has no place for it beside an address"
-NAME_LEFT_OUT = "the name of a message's author was left out: the API has no place for it"
+"""Text before the output of a failed tool; the API has no field for it."""
+LOST_REASONING = "reasoning was left out: the item that followed it is missing"
+UNENCRYPTED_REASONING = "reasoning was left out: it is neither encrypted nor stored at the vendor"
+REPEATED_TURN = "an assistant message occurs twice; the second one was sent without reasoning and vendor items"
+TITLE_LEFT_OUT = "the title of a document was left out: the API does not support it with a URL"
+NAME_LEFT_OUT = "the name of a message was left out: the API does not support it"
 
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FILE_EXTENSIONS = {
@@ -80,9 +78,9 @@ class ItemEncoder:
         self._origin = context.origin
         self._breakpoints = context.features.cache_breakpoints
         self._seen_ids: set[object] = set()
-        """Ids of items so far. The API accepts each once."""
+        """Ids of items so far; the API rejects duplicates."""
         self._call_data: dict[str, Mapping[str, Any]] = {}
-        """Provider data of the latest turn's calls, by call id. Their results must repeat some of it."""
+        """Provider data of the latest turn's calls, by call id. Results repeat some of it."""
 
     def encode(self, messages: Iterable[Message]) -> list[InputItem]:
         items: list[InputItem] = []
@@ -103,7 +101,7 @@ class ItemEncoder:
         return items
 
     def _has_repeated_id(self, items: Iterable[InputItem]) -> bool:
-        """Whether the id of an item occurred before, in an earlier message."""
+        """Whether the id of an item occurred in an earlier message."""
         ids = {id for item in items if (id := item.get("id"))}
         if not ids.isdisjoint(self._seen_ids):
             return True
@@ -117,7 +115,7 @@ class ItemEncoder:
     # Assistant messages.
 
     def _encode_assistant(self, message: Message, *, repeated: bool = False) -> list[InputItem]:
-        """Encode an assistant message. A repeated one is encoded without reasoning, vendor items and ids."""
+        """Encode an assistant message. A repeated one loses reasoning, vendor items and ids."""
         self._check_name(message)
         self._call_data = {}
         content = message.content
@@ -125,7 +123,7 @@ class ItemEncoder:
             return [{"role": "assistant", "content": content}]
         items: list[InputItem] = []
         pending: list[Reasoning] = []
-        """Reasoning whose next item is still to come."""
+        """Reasoning before the next item."""
         intact, after_reasoning = True, False
         for part in content:
             if repeated and isinstance(part, ThinkingContent | VendorContent):
@@ -150,14 +148,14 @@ class ItemEncoder:
                 pending.clear()
             items += pending
             pending.clear()
-            # With its id, the vendor would miss the reasoning before the item.
+            # An item with its id must follow its reasoning.
             self._encode_output(part, items, with_id=intact and own and not repeated)
         if pending:
             self._context.warn(LOST_REASONING)
         return items
 
     def _encode_reasoning(self, part: ThinkingContent) -> Reasoning | None:
-        """Encode reasoning of the same model. None if the vendor can no longer read it."""
+        """Encode reasoning of the same model. None if it is neither encrypted nor stored."""
         data = part.provider_data or {}
         if not (part.encrypted_content or data.get("content") or (self._context.stored and part.id)):
             return None
@@ -169,7 +167,7 @@ class ItemEncoder:
         return cast(Reasoning, {**data, **item})
 
     def _encode_output(self, part: Part, items: list[InputItem], *, with_id: bool) -> None:
-        """Encode a part of an assistant message as a new item, or as part of the last one."""
+        """Encode a part of an assistant message as a new item, or add it to the last one."""
         match part:
             case TextContent():
                 annotations = [citation.provider_data for citation in part.citations if citation.provider_data]
@@ -185,14 +183,14 @@ class ItemEncoder:
             case VendorContent():
                 _add_vendor_item(part, items)
             case ToolResult() | ImageContent() | DocumentContent() | AudioContent() | ThinkingContent():
-                raise self._context.part_error(part, "in an assistant's message")
+                raise self._context.part_error(part, "in an assistant message")
             case _:
                 assert_never(part)
 
     def _add_text(
         self, part: Part, text: str, block: OutputBlock | None, items: list[InputItem], *, with_id: bool
     ) -> None:
-        """Add text to its message: the one with the same id, or else the text before it."""
+        """Add text to the message with the same id, else to the preceding text."""
         data = self._own_data(part)
         id, phase = data.get("id") if with_id else None, data.get("phase")
         last = cast(JsonDict, items[-1]) if items else {}
@@ -227,13 +225,13 @@ class ItemEncoder:
         return cast(FunctionCall | CustomCall, {**data, **item}) if data else item
 
     def _own_data(self, part: Part) -> Mapping[str, Any]:
-        """Provider data, if the target made the part."""
+        """The part's provider data, if the target made it."""
         return (part.provider_data or {}) if is_own(part, self._origin) else {}
 
     # System and user messages.
 
     def _encode_prompt(self, message: Message, *, repeated: bool = False) -> list[InputItem]:
-        """Encode a system or user message. A repeated one is encoded without vendor items."""
+        """Encode a system or user message. A repeated one loses its vendor items."""
         self._check_name(message)
         content = message.content
         role: PromptRole = "system" if message.role is Role.SYSTEM else "user"
@@ -243,24 +241,24 @@ class ItemEncoder:
 
     def _encode_parts(self, parts: Iterable[Part], role: PromptRole, *, repeated: bool) -> list[InputItem]:
         items: list[InputItem] = []
-        unsent: list[Part] = []
+        pending_parts: list[Part] = []
         for part in parts:
             if isinstance(part, ToolResult):
                 items.append(self._encode_call_output(part.tool_call_id, self._encode_result(part)))
             elif isinstance(part, VendorContent):
-                self._add_prompt(unsent, role, items)
-                unsent = []
+                self._add_prompt(pending_parts, role, items)
+                pending_parts = []
                 if not is_own(part, self._origin):
                     self._context.warn(FOREIGN_BLOCK_DROPPED)
-                elif not repeated:  # an answer to one of the vendor's items, such as an approval request
+                elif not repeated:  # such as a response to an MCP approval request
                     items.append(_vendor_item(part))
             else:
-                unsent.append(part)
-        self._add_prompt(unsent, role, items)
+                pending_parts.append(part)
+        self._add_prompt(pending_parts, role, items)
         return items
 
     def _add_prompt(self, parts: Sequence[Part], role: PromptRole, items: list[InputItem]) -> None:
-        blocks = self._encode_blocks(parts, f"in a {role}'s message")
+        blocks = self._encode_blocks(parts, f"in a {role} message")
         if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
             items.append({"role": role, "content": cast(InputText, blocks[0])["text"]})
         elif blocks:
@@ -276,7 +274,7 @@ class ItemEncoder:
         return blocks
 
     def _mark(self, block: InputBlock, part: Part) -> None:
-        """Put a cache breakpoint on a block."""
+        """Set a cache breakpoint on a block."""
         if part.cache is not None and self._breakpoints:
             block["prompt_cache_breakpoint"] = (
                 {"mode": "explicit", "ttl": "12h"} if part.cache == "long" else {"mode": "explicit"}
@@ -314,7 +312,7 @@ class ItemEncoder:
     # Tool messages.
 
     def _encode_results(self, message: Message, *, repeated: bool = False) -> list[InputItem]:
-        """Encode results. Other parts, which may come with results of stored calls, become a user message."""
+        """Encode results. Other parts, as with results of stored calls, become a user message."""
         content, id = message.content, message.tool_call_id
         if isinstance(content, str) and id is not None:
             return [self._encode_call_output(id, content)]
@@ -337,7 +335,7 @@ class ItemEncoder:
         is_marked = self._breakpoints and any(part.cache is not None for part in (result, *parts))
         if not is_marked and all(isinstance(part, TextContent) for part in parts):
             return f"{FAILED}\n{result.text}" if result.is_error else result.text
-        blocks = self._encode_blocks(parts, "in a tool's result")
+        blocks = self._encode_blocks(parts, "in a tool result")
         if isinstance(content, str) and content:
             blocks.append(encode_text(content))
         if blocks:
@@ -363,7 +361,7 @@ def encode_image(part: ImageContent) -> InputImage:
 
 
 def _file_name(title: str, media_type: str) -> str:
-    """The vendor recognizes file types by their extensions."""
+    """Add an extension, by which the vendor recognizes file types."""
     return title if "." in title else title + _FILE_EXTENSIONS.get(media_type, "")
 
 
@@ -376,7 +374,7 @@ def _vendor_item(part: VendorContent) -> InputItem:
 
 
 def _add_vendor_item(part: VendorContent, items: list[InputItem]) -> None:
-    """Add an item as the vendor made it. A block of a message is added to that message."""
+    """Add a vendor item. A block of a message is added to that message."""
     item = cast(JsonDict, _vendor_item(part))
     last = cast(JsonDict, items[-1]) if items else {}
     if item.get("type") == last.get("type") == "message" and last.get("id") == item.get("id"):

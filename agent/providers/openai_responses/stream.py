@@ -1,9 +1,8 @@
-"""Decoding of the Responses API's streaming events.
+"""Stream decoder of the Responses API.
 
-Several items may arrive at once. The index of each block follows from the item's position in the output, so the order
-is right whichever comes first. An item is complete with its own last event, and is read from there as in a response
-that was not streamed. Data that vendors leave out of that event is taken from the deltas; items that only the closing
-event contains are taken from it.
+Items may be interleaved; block indexes follow from the item's position in the output. An item's last event holds the
+complete item, which is decoded as in a complete response. Data missing there is taken from the deltas, and missing
+items from the terminal event.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _DECODED_TYPES = (*_CALLS, "message", "reasoning")
 
 
 class _PartialItem:
-    """An output item that is still arriving."""
+    """An incomplete output item."""
 
     __slots__ = (
         "annotations", "data", "done", "logprobs", "numbers", "pieces", "refusals", "started", "summarized", "texts",
@@ -38,13 +37,12 @@ class _PartialItem:
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
-        """The item as far as it is known."""
         self.done = False
         self.started = False
         self.summarized = False
         """Whether `pieces` are a summary of the reasoning."""
         self.numbers: dict[Any, int] = {}
-        """Numbers of content blocks by the vendor's, which need not begin at zero."""
+        """Numbers of content blocks by the vendor's index, which may not start at zero."""
         self.texts: dict[int, list[str]] = {}
         """Deltas of text or refusals, by number of the block."""
         self.refusals: set[int] = set()
@@ -65,14 +63,14 @@ class ResponsesDecoder(DecoderBase):
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         super().__init__(name, headers, request, secrets)
-        self._sse = SseDecoder(MAX_REPLY_BYTES)  # an image is one event, and part of the closing one
+        self._sse = SseDecoder(MAX_REPLY_BYTES)  # events may contain images
         self._started = False
         self._model = request.model or ""
         self._id = ""
         self._items: dict[int, _PartialItem] = {}
         """Items by position."""
         self._moved: dict[int, int] = {}
-        """Positions of items whose `output_index` belongs to another item."""
+        """Positions of items with the `output_index` of another item."""
         self._reader = ItemReader(request, request_origin(name, API, request.model or ""))
         self._called = False
         self._refused = False
@@ -126,21 +124,21 @@ class ResponsesDecoder(DecoderBase):
         self._started = True
         self._model = response.get("model") or self._model
         self._id = self._reader.response_id = response.get("id") or ""
-        facts = AgentResponse(
+        head = AgentResponse(
             provider=self._name, model=self._model, id=self._id or None, request_id=request_id(self._headers)
         )
-        self._start(facts, response)
+        self._start(head, response)
 
-    # Items that are arriving.
+    # Incomplete items.
 
     def _position_of(self, event: Mapping[str, Any]) -> int:
-        """The position of an event's item: its `output_index`, else that of the item with its id, else the latest."""
+        """Find the position of an event's item by `output_index`, else by id, else use the latest."""
         index = event.get("output_index")
         if isinstance(index, int) and not self._moved:
             return index
-        known = self._position_of_id(event.get("item_id"))
-        if known is not None:
-            return known
+        position = self._position_of_id(event.get("item_id"))
+        if position is not None:
+            return position
         return self._moved.get(index, index) if isinstance(index, int) else max(self._items, default=0)
 
     def _position_of_id(self, id: Any) -> int | None:
@@ -151,7 +149,7 @@ class ResponsesDecoder(DecoderBase):
         return max(self._items, default=-1) + 1
 
     def _find(self, event: Mapping[str, Any]) -> tuple[int, _PartialItem]:
-        """The item of an event and its position. An item without a start event begins here."""
+        """Find the item of an event and its position. An item without a start event starts here."""
         position = self._position_of(event)
         item = self._items.get(position)
         if item is None:
@@ -161,13 +159,13 @@ class ResponsesDecoder(DecoderBase):
         return position, item
 
     def _start_item(self, event: dict[str, Any], events: list[StreamEvent]) -> None:
-        """Start an item, which may be announced twice. If its position is taken by another one, it gets a new one."""
+        """Start an item, which may be sent twice. If another item has its position, it gets a new one."""
         if not self._started:
             self._start_response({})
         data: dict[str, Any] = event["item"]
         index: Any = event.get("output_index")
-        known = self._moved.get(index, index) if isinstance(index, int) else self._position_of_id(data.get("id"))
-        position = self._next_position if known is None else known
+        same = self._moved.get(index, index) if isinstance(index, int) else self._position_of_id(data.get("id"))
+        position = self._next_position if same is None else same
         item = self._items.get(position)
         if item is not None and (item.done if item.data.get("id") is None else item.data["id"] != data.get("id")):
             position = self._moved[index] = self._next_position
@@ -178,7 +176,7 @@ class ResponsesDecoder(DecoderBase):
             item.data = {**item.data, **data}
         if item.data.get("type") in _CALLS and item.data.get("name") and not (item.started or item.done):
             item.started = True
-            call = self._reader.started_call(item.data, position)
+            call = self._reader.start_call(item.data, position)
             block = position * _BLOCKS_PER_ITEM
             events.append(StreamEvent.tool_call_start(call, index=block, raw=event))
             if item.pieces:
@@ -202,7 +200,7 @@ class ResponsesDecoder(DecoderBase):
             events.append(StreamEvent.text_delta(text, index=block, raw=event))
 
     def _add_thinking(self, event: dict[str, Any], events: list[StreamEvent], *, summary: bool) -> None:
-        """Add reasoning, or a summary of it. If a vendor sends both, the first one is used."""
+        """Add reasoning or its summary, whichever is sent first."""
         position, item = self._find(event)
         item.data.setdefault("type", "reasoning")
         if not item.pieces:
@@ -235,7 +233,7 @@ class ResponsesDecoder(DecoderBase):
         self._complete(item, final, position, event, events)
 
     def _find_latest(self, final: Mapping[str, Any]) -> tuple[int, _PartialItem]:
-        """The item that ends if neither index nor id tells: the latest one if the type fits, else a new one."""
+        """Find the item that ends without index and id: the latest if the type matches, else a new one."""
         if not self._started:
             self._start_response({})
         position = max(self._items, default=-1)
@@ -252,7 +250,7 @@ class ResponsesDecoder(DecoderBase):
             return
         item.done = True
         item.data = _with_deltas(item, {**item.data, **final} if _is_decoded(final) else dict(final))
-        for number, part in self._reader.parts(item.data, position):
+        for number, part in self._reader.read_item(item.data, position):
             block = position * _BLOCKS_PER_ITEM + number
             if isinstance(part, ToolCall):
                 self._called = True
@@ -262,24 +260,24 @@ class ResponsesDecoder(DecoderBase):
                 events.append(StreamEvent.content_part_event(part, index=block, raw=raw))
 
     def _finish(self, response: Mapping[str, Any], events: list[StreamEvent]) -> None:
-        """Decode the closing event: end open items, add missing ones, and end the message."""
+        """Decode the terminal event: end open items, add missing ones, and end the message."""
         if not self._started:
             self._start_response(response)
         if response["status"] in ("failed", "cancelled") or response.get("error"):
             self._read_failure({"response": response})
             return
         ended: list[StreamEvent] = []
-        found: set[int] = set()
+        matched: set[int] = set()
         for index, final in enumerate(response.get("output") or ()):
-            position = self._match_final(index, final, found)
-            found.add(position)
+            position = self._match_final(index, final, matched)
+            matched.add(position)
             if position not in self._items:
                 self._items[position] = _PartialItem(dict(final))
             elif final.get("encrypted_content") and not self._items[position].data.get("encrypted_content"):
-                self._items[position].done = False  # read it again, with the encrypted content
+                self._items[position].done = False  # decode it again, with the encrypted content
             self._complete(self._items[position], final, position, response, ended)
         if any(item.pieces and not item.data.get("type") for item in self._items.values()):
-            self._fail("the stream holds arguments of a call that it never named")
+            self._fail("the stream contains arguments of a call without a name")
             return
         unfinished = {"status": "incomplete"} if response["status"] == "incomplete" else {}
         for position, item in self._items.items():
@@ -290,7 +288,7 @@ class ResponsesDecoder(DecoderBase):
         reason, raw_reason = stop_reason(response, called=self._called, refused=self._refused)
         items = [self._items[position].data for position in sorted(self._items)]
         usage = read_usage(response, items)
-        facts = AgentResponse(
+        complete = AgentResponse(
             model=response.get("model") or self._model,
             id=response.get("id") or self._id or None,
             usage=usage,
@@ -299,17 +297,17 @@ class ResponsesDecoder(DecoderBase):
             logprobs=read_logprobs(items),
             raw=response,
         )
-        events.append(StreamEvent.message_end(usage=usage, response=facts, raw=response))
+        events.append(StreamEvent.message_end(usage=usage, response=complete, raw=response))
 
-    def _match_final(self, index: int, final: Mapping[str, Any], found: set[int]) -> int:
-        """The position of an item of the closing event, or a new one. Some vendors change the ids there."""
+    def _match_final(self, index: int, final: Mapping[str, Any], matched: set[int]) -> int:
+        """Find the position of an item of the terminal event, where some vendors change ids."""
         by_id = self._position_of_id(final.get("id"))
-        if by_id in found:
+        if by_id in matched:
             by_id = None
         item = self._items.get(index)
         if item is None:
             return index if by_id is None else by_id
-        fits = item.data.get("type") in (None, final.get("type")) and index not in found
+        fits = item.data.get("type") in (None, final.get("type")) and index not in matched
         if fits and (by_id is None or not item.data.get("id")):
             return index
         return self._next_position if by_id is None else by_id
@@ -321,23 +319,23 @@ class ResponsesDecoder(DecoderBase):
         error = event.get("error") or response.get("error")
         if not error and event.get("message"):
             error = {key: event[key] for key in ("message", "code", "param") if event.get(key)}
-        self._report_error({"error": error or f"the response ended as {response.get('status') or 'an error'}"})
+        self._report_error({"error": error or f"the response ended with status {response.get('status') or 'error'}"})
         self._read_cost(event)
 
     def _read_cost(self, event: Mapping[str, Any]) -> None:
-        """Read the usage of a failed response. Some vendors report it after the failure."""
+        """Read the usage of a failed response, which some vendors send after the error."""
         usage = read_usage(event.get("response") or {}, [item.data for item in self._items.values() if item.done])
         if usage is not None:
             self._fold.add(StreamEvent.usage_event(usage))
 
 
 def _is_decoded(final: Mapping[str, Any]) -> bool:
-    """Whether an item is decoded. Others are kept as received."""
+    """Whether an item is decoded; others become vendor parts."""
     return final.get("type") in _DECODED_TYPES or "type" not in final
 
 
 def _with_deltas(item: _PartialItem, final: dict[str, Any]) -> dict[str, Any]:
-    """A complete item, with data from its deltas where the vendor does not repeat it."""
+    """Complete an item with data from its deltas."""
     match final.get("type"):
         case "message":
             return {**final, "content": _blocks(item, content_of(final))}
