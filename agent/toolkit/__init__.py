@@ -1,14 +1,14 @@
-"""Ready-made tools for agents: files, search, edits, todos; and, where they are switched on, programs and the web.
+"""Ready-made tools: files, search, edits, todos and, if enabled, programs and the web.
 
-All of them are confined to a root folder. A `Toolkit` makes them and holds what they remember.
+All tools are confined to a root folder. A `Toolkit` creates them and holds their state.
 """
 
 from __future__ import annotations
 
 from .files import EditConfirmTool, EditTool, ReadTool, StatTool, WriteTool
 from .kit import TodoWriteTool, Toolkit
+from .programs import BashTool, PythonTool
 from .search import GlobTool, GrepTool
-from .shell import BashTool, PythonTool
 from .web import WebFetchTool
 from .workspace import (
     PendingEdit,

@@ -1,4 +1,4 @@
-"""Tools that read, write and describe files of the root. Where a path leads is not decided here."""
+"""Tools that read, write, edit and describe files. `sandbox` resolves the paths."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ from typing_extensions import override
 from ..tools.base import AgentToolResult, ToolContext, ToolError
 from ..types import JsonObject
 from ..types.config import Risk
-from .sandbox import kind_of
-from .workspace import MOST_KEPT, PendingEdit, WorkspaceTool, flag, now, number, schema, text
+from .sandbox import describe_file_type
+from .workspace import (
+    MAX_KEPT,
+    PendingEdit,
+    WorkspaceTool,
+    arguments_schema,
+    boolean_field,
+    integer_field,
+    now,
+    text_field,
+)
 
-_PATH = text("Path, relative to the root folder.")
+_PATH = text_field("Path, relative to the root folder.")
 _BINARY_PROBE = 8192
-_KNOWN = (
+_SIGNATURES = (
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
     (b"GIF8", "a GIF image"),
@@ -33,13 +42,13 @@ _KNOWN = (
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether bytes are no text. UTF-16 with its mark is text, for all its zeros."""
+    """Whether bytes are not text. UTF-16 with a byte order mark is text."""
     return not data.startswith((b"\xff\xfe", b"\xfe\xff")) and b"\0" in data[:_BINARY_PROBE]
 
 
 def decode(data: bytes, shown: str) -> str:
-    """Text, with a sign in place of what is none. Raises ToolError for bytes that are no text at all."""
-    kind = next((kind for start, kind in _KNOWN if data.startswith(start)), None)
+    """Decode text, with replacement characters for invalid bytes; raise ToolError for binary data."""
+    kind = next((kind for start, kind in _SIGNATURES if data.startswith(start)), None)
     if is_binary(data) or (kind is not None and not data.isascii()):
         raise ToolError(f"{shown} is {kind or 'binary'}, {len(data):,} bytes, and not text.")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -49,21 +58,21 @@ def decode(data: bytes, shown: str) -> str:
 
 @dataclass(eq=False)
 class ReadTool(WorkspaceTool):
-    """Reads a text file, a page at a time."""
+    """Reads a text file in pages."""
 
     name: str = "Read"
     description: str = (
-        "Reads a text file. Long files come in pages: the result says with which offset to go on. "
-        "Also reads the files in which long outputs of other tools are kept."
+        "Reads a text file. Long files are read in pages: the result contains the next offset. "
+        "It also reads the stored outputs of other tools."
     )
     parameters: JsonObject = field(
-        default_factory=lambda: schema(
+        default_factory=lambda: arguments_schema(
             ["file_path"],
             file_path=_PATH,
-            offset=number("The first line to read, counted from 1."),
-            limit=number("How many lines to read."),
-            column=number("The first character of the first line to read, for lines that are very long."),
-            line_numbers=flag("Put the number of each line in front of it."),
+            offset=integer_field("The first line to read, counted from 1."),
+            limit=integer_field("The number of lines to read."),
+            column=integer_field("The first character of the first line to read, for lines that are very long."),
+            line_numbers=boolean_field("Prefix each line with its number."),
         )
     )
     risk: Risk = field(default="read", kw_only=True)
@@ -71,15 +80,15 @@ class ReadTool(WorkspaceTool):
 
     @override
     def run(self, arguments: Any, context: ToolContext[Any]) -> Any:
-        return self.act(arguments, context)  # it is read in pages: a copy of a file would help nobody
+        return self.act(arguments, context)  # paged output needs no truncation
 
     @override
     def act(self, arguments: dict[str, Any], context: ToolContext[Any]) -> str:
-        given = arguments["file_path"]
-        folder = self.workspace.folder_of(given)
-        read = decode(folder.read(given, self.workspace.max_file_bytes), folder.show(given))
+        path = arguments["file_path"]
+        folder = self.workspace.folder_of(path)
+        read = decode(folder.read(path, self.workspace.max_file_bytes), folder.show(path))
         if not read:
-            return f"[{folder.show(given)} is empty.]"
+            return f"[{folder.show(path)} is empty.]"
         return self._page(read.removesuffix("\n").split("\n"), arguments)
 
     def _page(self, lines: list[str], arguments: dict[str, Any]) -> str:
@@ -95,10 +104,10 @@ class ReadTool(WorkspaceTool):
             words = line[column - 1 :] if count == first else line
             prefix = f"{count:>6}\t" if arguments.get("line_numbers") else ""
             if room is not None and len(prefix) + len(words) > room:
-                if page:  # it begins the next page, with all the room there is
+                if page:  # continues on the next page
                     break
                 fits = max(room - len(prefix), 1)
-                goes_on = f"line {count:,} goes on for {len(words) - fits:,} characters"
+                goes_on = f"line {count:,} continues for {len(words) - fits:,} characters"
                 return f"{prefix}{words[:fits]}\n[… {goes_on}. Use offset={count}, column={column + fits}.]"
             if room is not None:
                 room -= len(prefix) + len(words) + 1
@@ -106,22 +115,21 @@ class ReadTool(WorkspaceTool):
         after = first + len(page)
         if after <= len(lines) and len(page) < wanted:
             left = len(lines) - after + 1
-            page.append(f"[… {left:,} of {len(lines):,} lines are left. Use offset={after} to go on.]")
+            page.append(f"[… {left:,} of {len(lines):,} lines are left. Use offset={after} to continue.]")
         return "\n".join(page)
 
 
 @dataclass(eq=False)
 class WriteTool(WorkspaceTool):
-    """Writes a whole file, at once or not at all."""
+    """Writes a complete file atomically."""
 
     name: str = "Write"
     description: str = (
-        "Writes a text file, replacing it if it is there. Missing folders are made. "
-        "To change a part of a file, use Edit."
+        "Writes or replaces a text file. Missing folders are created. To change a part of a file, use Edit."
     )
     parameters: JsonObject = field(
-        default_factory=lambda: schema(
-            ["file_path", "content"], file_path=_PATH, content=text("The whole text of the file.")
+        default_factory=lambda: arguments_schema(
+            ["file_path", "content"], file_path=_PATH, content=text_field("The complete text of the file.")
         )
     )
     risk: Risk = field(default="write", kw_only=True)
@@ -129,118 +137,118 @@ class WriteTool(WorkspaceTool):
 
     @override
     def act(self, arguments: dict[str, Any], context: ToolContext[Any]) -> str:
-        given = arguments["file_path"]
-        data = encoded(arguments["content"], self.workspace.max_file_bytes)
+        path = arguments["file_path"]
+        data = encode_text(arguments["content"], self.workspace.max_file_bytes)
         with self.workspace.lock:
-            created = self.workspace.root.write(given, data)
-        return f"{'Created' if created else 'Replaced'} {self.workspace.root.show(given)}: {len(data):,} bytes."
+            created = self.workspace.root.write(path, data)
+        return f"{'Created' if created else 'Replaced'} {self.workspace.root.show(path)}: {len(data):,} bytes."
 
 
-def encoded(content: str, most: int) -> bytes:
-    """The bytes of a text that is to be written."""
+def encode_text(content: str, most: int) -> bytes:
+    """Encode text for writing, up to a size limit."""
     try:
         data = content.encode("utf-8")
     except UnicodeEncodeError:
-        raise ToolError("The text has half a character in it (a lone surrogate), which no file can hold.") from None
+        raise ToolError("The text contains a lone surrogate, which cannot be encoded.") from None
     if len(data) > most:
-        raise ToolError(f"The text has {len(data):,} bytes. No more than {most:,} are written.")
+        raise ToolError(f"The text has {len(data):,} bytes; the limit is {most:,}.")
     return data
 
 
 @dataclass(eq=False)
 class StatTool(WorkspaceTool):
-    """Tells what a path names, without opening it."""
+    """Describes a path without opening it."""
 
     name: str = "Stat"
-    description: str = "Tells whether a path is there, what it is, its size, its mode and when it was changed."
-    parameters: JsonObject = field(default_factory=lambda: schema(["file_path"], file_path=_PATH))
+    description: str = "Describes a path: existence, type, size, mode and time of the last change."
+    parameters: JsonObject = field(default_factory=lambda: arguments_schema(["file_path"], file_path=_PATH))
     risk: Risk = field(default="read", kw_only=True)
     idempotent: bool = field(default=True, kw_only=True)
 
     @override
     def act(self, arguments: dict[str, Any], context: ToolContext[Any]) -> str:
-        given = arguments["file_path"]
-        folder = self.workspace.folder_of(given)
-        found, target = folder.look(given)
+        path = arguments["file_path"]
+        folder = self.workspace.folder_of(path)
+        found, target = folder.stat(path)
         changed = datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="seconds")
-        facts = [f"{folder.show(given)}: {kind_of(found)}"]
+        facts = [f"{folder.show(path)}: {describe_file_type(found)}"]
         if stat.S_ISREG(found.st_mode):
             facts.append(f"{found.st_size:,} bytes")
         if stat.S_ISDIR(found.st_mode):
-            with folder.listing(given) as opened:
+            with folder.listing(path) as opened:
                 facts.append(f"{len(os.listdir(opened)):,} entries")
         if target is not None:
-            facts.append(self._pointing(given, target))
+            facts.append(self._describe_link(path, target))
         return ", ".join([*facts, f"mode {stat.S_IMODE(found.st_mode):04o}", f"changed {changed}"])
 
-    def _pointing(self, given: str, target: str) -> str:
-        folder = self.workspace.folder_of(given)
+    def _describe_link(self, path: str, target: str) -> str:
+        folder = self.workspace.folder_of(path)
         try:
-            with folder.place(given):
+            with folder.open_parent(path):
                 return f"to {folder.show(target)}"
         except ToolError:
-            return "broken, or leading out of the root folder"
+            return "broken, or leads outside the root folder"
 
 
 AROUND = 3
-"""Lines shown before and after a match."""
+"""Context lines before and after a match."""
 
 
-def replaced(content: str, old: str, new: str, replace_all: bool, shown: str) -> tuple[str, list[int]]:
-    """A text with a part of it replaced, and the places. Raises ToolError if it is not clear which part is meant."""
+def replace_text(content: str, old: str, new: str, replace_all: bool, shown: str) -> tuple[str, list[int]]:
+    """Replace a unique part of a text; return the new text and the offsets of the matches."""
     if not old:
-        raise ToolError("old_string is empty. Give the text to replace, with enough around it to be found once.")
+        raise ToolError("old_string is empty. Pass the text to replace, with enough context to be unique.")
     if old == new:
         raise ToolError("old_string and new_string are the same.")
-    places = _places(content, old)
-    if not places:
-        raise ToolError(f"old_string is not in {shown}. It must be there to the letter, with the same spaces.")
-    if len(places) > 1 and not replace_all:
-        lines = ", ".join(str(_line_of(content, place)) for place in places[:20])
+    offsets = _find_offsets(content, old)
+    if not offsets:
+        raise ToolError(f"old_string is not in {shown}. It must match exactly, including whitespace.")
+    if len(offsets) > 1 and not replace_all:
+        lines = ", ".join(str(_line_number(content, place)) for place in offsets[:20])
         raise ToolError(
-            f"old_string is in {shown} {len(places)} times (lines {lines}). "
-            "Give more of the text around it, or replace_all=true."
+            f"old_string is in {shown} {len(offsets)} times (lines {lines}). "
+            "Add more context, or pass replace_all=true."
         )
-    return content.replace(old, new), places
+    return content.replace(old, new), offsets
 
 
-def _places(content: str, old: str) -> list[int]:
-    places, start = [], content.find(old)
+def _find_offsets(content: str, old: str) -> list[int]:
+    offsets, start = [], content.find(old)
     while start >= 0:
-        places.append(start)
+        offsets.append(start)
         start = content.find(old, start + len(old))
-    return places
+    return offsets
 
 
-def _line_of(content: str, place: int) -> int:
+def _line_number(content: str, place: int) -> int:
     return content.count("\n", 0, place) + 1
 
 
-def _read(tool: WorkspaceTool, given: str) -> tuple[str, bytes]:
-    """A file as text that turns into the same bytes again, and its digest."""
+def _read(tool: WorkspaceTool, path: str) -> tuple[str, bytes]:
+    """Read a file as losslessly decoded text, with its digest."""
     root = tool.workspace.root
-    data = root.read(given, tool.workspace.max_file_bytes)
+    data = root.read(path, tool.workspace.max_file_bytes)
     if is_binary(data) or data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ToolError(f"{root.show(given)} is binary or UTF-16, and cannot be edited as text.")
+        raise ToolError(f"{root.show(path)} is binary or UTF-16 and cannot be edited as text.")
     return data.decode("utf-8", "surrogateescape"), sha256(data).digest()
 
 
 @dataclass(eq=False)
 class EditTool(WorkspaceTool):
-    """Proposes to replace a part of a file. Nothing is changed until the edit is confirmed."""
+    """Proposes an edit, which EditConfirm applies."""
 
     name: str = "Edit"
     description: str = (
-        "Proposes to replace old_string with new_string in a file, and shows where. Nothing is changed yet: "
-        "call EditConfirm with the edit's id."
+        "Proposes to replace old_string with new_string in a file, and shows a preview. To apply it, "
+        "call EditConfirm with the id of the edit."
     )
     parameters: JsonObject = field(
-        default_factory=lambda: schema(
+        default_factory=lambda: arguments_schema(
             ["file_path", "old_string", "new_string"],
-            file_path=text("Path, relative to the root folder."),
-            old_string=text("The text to replace, to the letter. It must occur once, unless replace_all is true."),
-            new_string=text("What to put in its place."),
-            replace_all=flag("Replace every occurrence."),
+            file_path=text_field("Path, relative to the root folder."),
+            old_string=text_field("The exact text to replace. It must be unique, unless replace_all is true."),
+            new_string=text_field("The replacement."),
+            replace_all=boolean_field("Replace every occurrence."),
         )
     )
     risk: Risk = field(default="write", kw_only=True)
@@ -248,25 +256,25 @@ class EditTool(WorkspaceTool):
 
     @override
     def act(self, arguments: dict[str, Any], context: ToolContext[Any]) -> AgentToolResult:
-        given, everywhere = arguments["file_path"], bool(arguments.get("replace_all"))
-        shown = self.workspace.root.show(given)
+        path, everywhere = arguments["file_path"], bool(arguments.get("replace_all"))
+        shown = self.workspace.root.show(path)
         with self.workspace.lock:
-            content, digest = _read(self, given)
+            content, digest = _read(self, path)
             old, new = _with_endings_of(content, arguments["old_string"], arguments["new_string"])
-            _, places = replaced(content, old, new, everywhere, shown)
-            lines, first = content.split("\n"), _line_of(content, places[0])
+            _, offsets = replace_text(content, old, new, everywhere, shown)
+            lines, first = content.split("\n"), _line_number(content, offsets[0])
             end = first + old.count("\n")
             before = [_printable(line) for line in lines[max(0, first - 1 - AROUND) : first - 1]]
             after = [_printable(line) for line in lines[end : end + AROUND]]
-            edit = PendingEdit(given, old, new, first, before, after, now(), everywhere, len(places))
+            edit = PendingEdit(path, old, new, first, before, after, now(), everywhere, len(offsets))
             edit_id = f"edit_{token_hex(3)}"
             self.workspace.edits[edit_id] = edit, digest
-            for forgotten in list(self.workspace.edits)[:-MOST_KEPT]:
+            for forgotten in list(self.workspace.edits)[:-MAX_KEPT]:
                 del self.workspace.edits[forgotten]
         removed = [f"- {_printable(line)}" for line in old.split("\n")]
         added = [f"+ {_printable(line)}" for line in new.split("\n")]
         around = ([f"  {line}" for line in before], [f"  {line}" for line in after])
-        times = f", and {len(places) - 1:,} more" if len(places) > 1 else ""
+        times = f", and {len(offsets) - 1:,} more" if len(offsets) > 1 else ""
         heading = f"Proposed {edit_id}: {shown}, line {first:,}{times}. Nothing is changed yet."
         ending = f'Call EditConfirm with edit_id="{edit_id}" to make the change.'
         preview = "\n".join([heading, *around[0], *removed, *added, *around[1], ending])
@@ -274,7 +282,7 @@ class EditTool(WorkspaceTool):
 
 
 def _with_endings_of(content: str, old: str, new: str) -> tuple[str, str]:
-    """Models write lines that end with LF. In a file whose lines end with CR LF, they mean those."""
+    """Adapt line feeds of the model to a file with CR LF line endings."""
     if "\r\n" in content and "\r" not in old and old not in content:
         return old.replace("\n", "\r\n"), new.replace("\r\n", "\n").replace("\n", "\r\n")
     return old, new
@@ -286,17 +294,16 @@ def _printable(line: str) -> str:
 
 @dataclass(eq=False)
 class EditConfirmTool(WorkspaceTool):
-    """Makes a proposed edit, or drops it."""
+    """Applies or discards a proposed edit."""
 
     name: str = "EditConfirm"
     description: str = (
-        "Makes the change that Edit has proposed, or drops it with action=discard. "
-        "Refused if the file was changed in between."
+        "Applies an edit proposed by Edit, or drops it with action=discard. Fails if the file has changed since."
     )
     parameters: JsonObject = field(
-        default_factory=lambda: schema(
+        default_factory=lambda: arguments_schema(
             ["edit_id"],
-            edit_id=text("The id that Edit has returned."),
+            edit_id=text_field("The id returned by Edit."),
             action={"type": "string", "enum": ["apply", "discard"], "default": "apply"},
         )
     )
@@ -310,17 +317,19 @@ class EditConfirmTool(WorkspaceTool):
             found = self.workspace.edits.pop(edit_id, None)
             if found is None:
                 waiting = ", ".join(self.workspace.edits) or "none"
-                raise ToolError(f"No edit {edit_id!r} is waiting. Waiting: {waiting}.")
+                raise ToolError(f"There is no proposed edit {edit_id!r}. Proposed edits: {waiting}.")
             edit, digest = found
             shown = self.workspace.root.show(edit.file_path)
             if arguments.get("action") == "discard":
-                return f"Dropped {edit_id}. {shown} is as it was."
+                return f"Dropped {edit_id}. {shown} is unchanged."
             content, current = _read(self, edit.file_path)
             if current != digest:
-                raise ToolError(f"{shown} was changed since {edit_id} was proposed. Read it and propose the edit anew.")
-            changed, places = replaced(content, edit.old_string, edit.new_string, edit.replace_all, shown)
+                raise ToolError(
+                    f"{shown} has changed since {edit_id} was proposed. Read it and propose the edit again."
+                )
+            changed, offsets = replace_text(content, edit.old_string, edit.new_string, edit.replace_all, shown)
             self.workspace.root.write(edit.file_path, self._bytes(changed))
-        times = f" in {len(places):,} places" if len(places) > 1 else ""
+        times = f" in {len(offsets):,} places" if len(offsets) > 1 else ""
         return f"Changed {shown}, line {edit.match_line:,}{times}."
 
     def _bytes(self, changed: str) -> bytes:
@@ -328,7 +337,7 @@ class EditConfirmTool(WorkspaceTool):
         try:
             data = changed.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
-            raise ToolError("new_string has half a character in it (a lone surrogate).") from None
+            raise ToolError("new_string contains a lone surrogate, which cannot be encoded.") from None
         if len(data) > most:
-            raise ToolError(f"The file would have {len(data):,} bytes. No more than {most:,} are written.")
+            raise ToolError(f"The file would have {len(data):,} bytes; the limit is {most:,}.")
         return data

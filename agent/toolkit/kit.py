@@ -1,4 +1,4 @@
-"""A set of tools that work in one folder, and what they have in mind."""
+"""A set of tools for one folder, with shared state."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from ..tools.base import AgentToolResult, Tool, ToolContext
 from ..types import JsonObject
 from ..types.config import Risk
 from .files import EditConfirmTool, EditTool, ReadTool, StatTool, WriteTool
-from .processes import Programs
+from .programs import BashTool, ProgramRunner, PythonTool
 from .sandbox import Folder
 from .search import GlobTool, GrepTool
-from .shell import BashTool, PythonTool
 from .web import WebFetchTool
 from .workspace import (
     PendingEdit,
     PythonScript,
-    Shortened,
     TaskStatus,
     TodoItem,
     TruncatedOutput,
+    TruncatedTool,
     TruncationConfig,
     Workspace,
     WorkspaceTool,
-    schema,
-    text,
+    arguments_schema,
+    text_field,
 )
 
 _MARKS = {TaskStatus.PENDING: "[ ]", TaskStatus.IN_PROGRESS: "[>]", TaskStatus.COMPLETED: "[x]"}
@@ -42,18 +41,18 @@ class TodoWriteTool(WorkspaceTool):
     """Replaces the list of tasks."""
 
     name: str = "TodoWrite"
-    description: str = "Keeps your list of tasks. Each call gives the whole list, which replaces the one before."
+    description: str = "Stores your task list. Each call replaces the complete list."
     parameters: JsonObject = field(
-        default_factory=lambda: schema(
+        default_factory=lambda: arguments_schema(
             ["todos"],
             todos={
                 "type": "array",
                 "maxItems": 200,
-                "items": schema(
+                "items": arguments_schema(
                     ["content", "status"],
-                    content=text("What is to be done: Run the tests.", minLength=1),
+                    content=text_field("The task, such as: Run the tests.", minLength=1),
                     status={"type": "string", "enum": [status.value for status in TaskStatus]},
-                    active_form=text("The same, as it is being done: Running the tests."),
+                    active_form=text_field("The task in progress, such as: Running the tests."),
                 ),
             },
         )
@@ -101,20 +100,20 @@ class Toolkit(Sequence[Tool]):
     ) -> None:
         """
         Args:
-            root: The folder that no path leaves. It must be there.
-            allow_write: Whether files may be written: Write, Edit, EditConfirm.
-            allow_exec: Whether programs may be run: Bash, Python. The kernel confines them to the root; where it
-                cannot, this raises. `"unconfined"` runs them with all rights of the user. The loop asks before it runs
-                either tool, whatever is said here.
-            allow_network: Whether pages of the public internet may be fetched: WebFetch. Programs that are confined
-                have no network either way.
-            truncation: How long outputs may be, for all tools; each tool's own unless given.
-            max_file_bytes: The largest file that is read or written.
-            program_folders: Folders that confined programs may read and run, beyond those of the system and of Python.
+            root: An existing folder, which no path can leave.
+            allow_write: Include the tools that write files: Write, Edit, EditConfirm.
+            allow_exec: Include the tools that run programs: Bash, Python. The kernel confines programs to the root, or
+                this raises if it cannot. `"unconfined"` runs them with all rights of the user. The loop asks for
+                approval in both cases.
+            allow_network: Include WebFetch, for pages of the public internet. Confined programs have no network either
+                way.
+            truncation: Output limits for all tools; by default each tool's own.
+            max_file_bytes: The largest file to read or write.
+            program_folders: More folders that confined programs may read and execute.
         """
         if allow_exec not in (True, False, "unconfined"):
             raise ConfigurationError(
-                f"allow_exec cannot be {allow_exec!r}.", field="allow_exec", fix="Give True, False or 'unconfined'."
+                f"allow_exec cannot be {allow_exec!r}.", field="allow_exec", fix="Pass True, False or 'unconfined'."
             )
         folder = Folder(root)
         self._workspace = workspace = Workspace(folder, truncation, max_file_bytes)
@@ -124,13 +123,13 @@ class Toolkit(Sequence[Tool]):
         self._tools += [kind(workspace=workspace) for kind in (GlobTool, GrepTool, StatTool, TodoWriteTool)]
         if allow_exec:
             readable = [os.path.realpath(path) for path in program_folders]
-            programs = Programs(folder.path, allow_exec != "unconfined", allow_write, readable)
+            programs = ProgramRunner(folder.path, allow_exec != "unconfined", allow_write, readable)
             programs.check()
             self._tools += [kind(workspace=workspace, programs=programs) for kind in (BashTool, PythonTool)]
         if allow_network:
             self._tools.append(WebFetchTool(workspace=workspace))
 
-    # The tools
+    # Tools
 
     @property
     def root(self) -> Path:
@@ -141,10 +140,10 @@ class Toolkit(Sequence[Tool]):
         return list(self._tools)
 
     def add(self, tool: Tool) -> None:
-        """Take in a tool of your own. Its output is cut as its `_truncation_config` says, or the toolkit's."""
+        """Add a custom tool. Its output is truncated as the toolkit, or its `_truncation_config`, specifies."""
         if any(tool.name == present.name for present in self._tools):
-            raise ConfigurationError(f"There is a tool {tool.name!r} already.", field="tools", fix="Rename one.")
-        self._tools.append(Shortened.of(tool, self._workspace))
+            raise ConfigurationError(f"A tool named {tool.name!r} exists already.", field="tools", fix="Rename one.")
+        self._tools.append(TruncatedTool.of(tool, self._workspace))
 
     @override
     def __iter__(self) -> Iterator[Tool]:
@@ -168,84 +167,84 @@ class Toolkit(Sequence[Tool]):
     def __repr__(self) -> str:
         return f"Toolkit({str(self.root)!r}: {', '.join(tool.name for tool in self._tools)})"
 
-    def _the(self, kind: type[_Kind], switch: str) -> _Kind:
+    def _find_tool(self, kind: type[_Kind], switch: str) -> _Kind:
         for tool in self._tools:
             if isinstance(tool, kind):
                 return tool
         raise ConfigurationError(
-            f"This toolkit has no {kind.name} tool.", field=switch, fix=f"Make it with {switch}=True."
+            f"This toolkit has no {kind.name} tool.", field=switch, fix=f"Create it with {switch}=True."
         )
 
     @property
     def read(self) -> ReadTool:
-        return self._the(ReadTool, "root")
+        return self._find_tool(ReadTool, "root")
 
     @property
     def write(self) -> WriteTool:
-        return self._the(WriteTool, "allow_write")
+        return self._find_tool(WriteTool, "allow_write")
 
     @property
     def edit(self) -> EditTool:
-        return self._the(EditTool, "allow_write")
+        return self._find_tool(EditTool, "allow_write")
 
     @property
     def edit_confirm(self) -> EditConfirmTool:
-        return self._the(EditConfirmTool, "allow_write")
+        return self._find_tool(EditConfirmTool, "allow_write")
 
     @property
     def glob(self) -> GlobTool:
-        return self._the(GlobTool, "root")
+        return self._find_tool(GlobTool, "root")
 
     @property
     def grep(self) -> GrepTool:
-        return self._the(GrepTool, "root")
+        return self._find_tool(GrepTool, "root")
 
     @property
     def stat(self) -> StatTool:
-        return self._the(StatTool, "root")
+        return self._find_tool(StatTool, "root")
 
     @property
     def todo_write(self) -> TodoWriteTool:
-        return self._the(TodoWriteTool, "root")
+        return self._find_tool(TodoWriteTool, "root")
 
     @property
     def bash(self) -> BashTool:
-        return self._the(BashTool, "allow_exec")
+        return self._find_tool(BashTool, "allow_exec")
 
     @property
     def python(self) -> PythonTool:
-        return self._the(PythonTool, "allow_exec")
+        return self._find_tool(PythonTool, "allow_exec")
 
     @property
     def web_fetch(self) -> WebFetchTool:
-        return self._the(WebFetchTool, "allow_network")
+        return self._find_tool(WebFetchTool, "allow_network")
 
-    # What they remember
+    # State
 
     @property
     def todos(self) -> list[TodoItem]:
-        """The model's list of tasks."""
+        """The model's task list."""
         return list(self._workspace.todos)
 
     @property
     def pending_edits(self) -> Mapping[str, PendingEdit]:
-        """Edits that wait to be confirmed, by id."""
+        """Unconfirmed edits by id."""
         return {edit_id: edit for edit_id, (edit, _) in list(self._workspace.edits.items())}
 
     @property
     def scripts(self) -> Mapping[str, PythonScript]:
-        """Scripts of the Python tool, by id."""
+        """Scripts of the Python tool by id."""
         return dict(self._workspace.scripts)
 
     @property
     def truncated_outputs(self) -> list[TruncatedOutput]:
-        """Outputs that were cut, the oldest first."""
+        """Truncated outputs, oldest first."""
         return list(self._workspace.outputs)
 
-    # Its end
+    # Closing
 
     def close(self) -> None:
-        """Remove long outputs, scripts and temporary files. What is in the root stays."""
+        """Remove stored outputs, scripts and temporary files. The root is unchanged."""
         self._workspace.scratch.close()
         with self._workspace.lock:
             self._workspace.outputs.clear()

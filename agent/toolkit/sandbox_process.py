@@ -1,17 +1,14 @@
-"""Runs a program that can reach one folder, a few that it needs to start, and no network: the Linux kernel sees to it.
+"""Confine a program to a few folders, without network, by means of the Linux kernel.
 
-Three means of the kernel, none of which needs rights or packages:
+- Landlock denies access to files outside the given folders.
+- A system call filter (seccomp) denies what Landlock does not cover: sockets, keyrings, shared memory, io_uring, and
+  changes to modes, owners, times and attributes of files by path.
+- Namespaces, where available, make the rest of the disk read-only and hide other processes. Modes and times can then be
+  changed, since changes outside the root fail.
 
-- Landlock refuses to open, list, make or remove anything outside the folders named in the order.
-- A system call filter (seccomp) refuses what Landlock does not look at: sockets, keyrings, shared memory, io_uring,
-  and changes to modes, owners, times and attributes of files named by path.
-- Namespaces, where the user may make them: the rest of the disk becomes read-only, and other processes are out of
-  sight. Then modes and times may be changed as well, since that fails outside all by itself.
-
-The first two are demanded: if either fails, nothing is run. This process stays, waits for the program, and ends
-whatever the program has left behind. It ends everything when its own standard input is closed.
-
-Nothing of this package is imported here: it is run as plain source, by an interpreter that knows no packages.
+The first two are required: if either fails, nothing runs. This process supervises the program and kills its descendants
+when it ends, or when standard input closes. It needs no rights and no packages, and imports nothing of this package:
+its source runs in an isolated interpreter.
 """
 
 import ctypes
@@ -62,7 +59,7 @@ REFUSED: dict[str, dict[str, tuple[int, ...]]] = {
                               428, 429, 430, 431, 432, 433, 442),
     },
 }
-ATTRIBUTES = {  # get, set, list and remove, by path
+ATTRIBUTES = {  # getxattr, setxattr, listxattr and removexattr by path
     "x86_64": (188, 189, 191, 192, 194, 195, 197, 198, 463, 464, 465, 466),
     "aarch64": (5, 6, 8, 9, 11, 12, 14, 15, 463, 464, 465, 466),
 }
@@ -79,17 +76,17 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- a new one is put in its place
 MOUNT_SETATTR, CURRENT_FOLDER, READ_ONLY, ALL_BENEATH = 442, -100, 1, 0x8000
 CAPSET, CAPSET_VERSION = {"x86_64": 126, "aarch64": 91}, 0x20080522
 KEPT_CAPABILITIES = (0, 1, 3, 4)
-"""Of root: to use files whoever owns them. Which files, Landlock decides."""
+"""Capabilities kept for root: access to files of other owners, within Landlock."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CannotConfine(Exception):
-    """Said instead of running anything."""
+    """The program cannot be confined, and is not run."""
 
 
 def call(what: str, function: Callable[..., int], *arguments: Any) -> int:
-    """A function of the C library, whose failure is an error."""
+    """Call a function of the C library; raise CannotConfine if it fails."""
     result = function(*arguments)
     if result < 0:
         raise CannotConfine(f"{what}: {os.strerror(ctypes.get_errno())}")
@@ -105,17 +102,17 @@ def prctl(what: str, option: int, *arguments: int) -> None:
     call(what, libc.prctl, ctypes.c_int(option), *padded)
 
 
-# Whether it can be done
+# Support
 
 
 def landlock_version() -> int:
-    """0: this kernel has none, or it is switched off."""
+    """Return the Landlock version; 0 if the kernel has none or it is disabled."""
     version = libc.syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     return max(int(version), 0)
 
 
-def what_is_missing() -> str | None:
-    """Why programs cannot be confined on this machine; None if they can."""
+def find_missing_feature() -> str | None:
+    """Describe why programs cannot be confined; None if they can."""
     if os.uname().machine not in ARCHITECTURES or struct.calcsize("P") != 8:
         return f"that takes {' or '.join(ARCHITECTURES)}, and this is {os.uname().machine}"
     if landlock_version() < 1:
@@ -123,18 +120,18 @@ def what_is_missing() -> str | None:
     return None
 
 
-# Giving up rights
+# Restrictions
 
 
 def restrict_files(reading: list[str], writing: list[str], devices: list[str], version: int) -> None:
-    """Nothing may be opened but this, for this process and all that come from it."""
+    """Restrict this process and its descendants to these paths."""
     handled = (1 << 13) - 1
     for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
         handled |= right if version >= since else 0
     network, scopes = (3 if version >= 4 else 0), (3 if version >= 6 else 0)
     attributes = struct.pack("=QQQ", handled, network, scopes)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = syscall("Landlock", CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
-    changing = handled & ~(MAKE_CHAR | MAKE_BLOCK | IOCTL_DEV)  # whoever can make a device can read the disk
+    changing = handled & ~(MAKE_CHAR | MAKE_BLOCK | IOCTL_DEV)  # a device node would give access to the disk
     for paths, rights in ((reading, READING), (writing, changing), (devices, READ_FILE | WRITE_FILE)):
         for path in paths:
             allow(ruleset, path, rights & handled)
@@ -159,7 +156,7 @@ def allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def filter_program(machine: str, *, metadata: bool, signals: bool, truncation: bool) -> bytes:
-    """What system calls fail. `metadata`: modes and times may be changed; `signals`: to everybody at once, too."""
+    """Build the seccomp filter. `metadata` allows changes of modes and times; `signals` allows kill(-1)."""
 
     def step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
         return struct.pack("=HBBI", code, yes, no, value)
@@ -168,21 +165,21 @@ def filter_program(machine: str, *, metadata: bool, signals: bool, truncation: b
         return step(RETURN, FAIL | error)
 
     steps = [step(LOAD, 4), step(EQUAL, ARCHITECTURES[machine], 1, 0), fail(errno.ENOSYS), step(LOAD, 0)]
-    if machine == "x86_64":  # the same calls under other numbers
+    if machine == "x86_64":  # the x32 variants of the same calls
         steps += [step(AT_LEAST, 0x40000000, 0, 1), fail(errno.ENOSYS)]
     refused = [number for numbers in REFUSED[machine].values() for number in numbers]
     refused += [] if metadata else METADATA[machine]
     refused += [] if truncation else [TRUNCATE_CALL[machine]]
     for number in refused:
-        # Programs ask for io_uring to find out whether there is one, and fall back if there is not.
+        # Programs probe for io_uring, and fall back on ENOSYS.
         error = errno.ENOSYS if number in (425, 426, 427) else errno.EPERM
         steps += [step(EQUAL, number, 0, 1), fail(error)]
     for number in ATTRIBUTES[machine]:
         steps += [step(EQUAL, number, 0, 1), fail(errno.ENOTSUP)]
-    if not metadata:  # times may be changed of what is open, which is to say: without a path
+    if not metadata:  # utimensat only on an open file, without a path
         steps += [step(EQUAL, UTIMENSAT[machine], 0, 6), step(LOAD, 24), step(EQUAL, 0, 0, 3), step(LOAD, 28)]
         steps += [step(EQUAL, 0, 0, 1), step(RETURN, ALLOW), fail(errno.EPERM)]
-    if not signals:  # kill(-1): to every process of this user
+    if not signals:  # kill(-1), a signal to every process of this user
         steps += [step(EQUAL, KILL[machine], 0, 3), step(LOAD, 16), step(EQUAL, 0xFFFFFFFF, 0, 1), fail(errno.EPERM)]
     return b"".join([*steps, step(RETURN, ALLOW)])
 
@@ -197,14 +194,14 @@ def restrict_calls(program: bytes) -> None:
 def drop_capabilities(kept: tuple[int, ...]) -> None:
     for capability in range(64):
         if capability not in kept:
-            with suppress(CannotConfine):  # not one of this kernel's, or nothing that this process may drop
+            with suppress(CannotConfine):  # unknown to this kernel, or not permitted
                 prctl("capabilities", DROP_CAPABILITY, capability)
     permitted = sum(1 << capability for capability in kept) if os.geteuid() == 0 else 0
     low, high = permitted & 0xFFFFFFFF, permitted >> 32
     header = struct.pack("=Ii", CAPSET_VERSION, 0)
     data = struct.pack("=6I", low, low, 0, high, high, 0)
     if libc.syscall(ctypes.c_long(CAPSET[os.uname().machine]), header, data) < 0:
-        # Root without some of those that we keep: then without any.
+        # Root in a container may lack some of these capabilities: drop all.
         syscall("capabilities", CAPSET[os.uname().machine], header, struct.pack("=6I", 0, 0, 0, 0, 0, 0))
 
 
@@ -212,7 +209,7 @@ def drop_capabilities(kept: tuple[int, ...]) -> None:
 
 
 def separate(order: dict[str, Any]) -> None:
-    """From here on: a disk that is read-only but for the folders to write in, and processes that nobody else sees."""
+    """Enter namespaces with a disk that is read-only except for the writable folders, and with private processes."""
     user, group = os.geteuid(), os.getegid()
     if user == 0:
         call("namespaces", libc.unshare, ctypes.c_int(NEW_MOUNTS | NEW_PROCESSES))
@@ -228,12 +225,12 @@ def separate(order: dict[str, Any]) -> None:
     set_read_only("/", True, ALL_BENEATH)
     for path in writable:
         set_read_only(path, False, 0)
-    if has_own_memory(order):
+    if has_private_memory(order):
         mount("tmpfs", SHARED_MEMORY, 0, "tmpfs", "size=256m,mode=1777")
 
 
-def has_own_memory(order: dict[str, Any]) -> bool:
-    """In a namespace, programs have shared memory of their own, unless the root lies there."""
+def has_private_memory(order: dict[str, Any]) -> bool:
+    """Whether programs get private shared memory, which is impossible if a needed path lies there."""
     needed = [*order["reading"], *order["writing"]]
     return os.path.isdir(SHARED_MEMORY) and not any(f"{path}/".startswith(f"{SHARED_MEMORY}/") for path in needed)
 
@@ -249,8 +246,8 @@ def set_read_only(path: str, read_only: bool, flags: int) -> None:
     syscall("mount_setattr", MOUNT_SETATTR, folder, os.fsencode(path), ctypes.c_uint(flags), attributes, size)
 
 
-def can_be_separate(order: dict[str, Any]) -> bool:
-    """Tried in a process that is thrown away: half of it cannot be taken back."""
+def can_separate(order: dict[str, Any]) -> bool:
+    """Test namespaces in a child process, because a partial failure cannot be undone."""
     child = os.fork()
     if child == 0:
         try:
@@ -265,11 +262,11 @@ def can_be_separate(order: dict[str, Any]) -> bool:
 
 
 def become(order: dict[str, Any], separated: bool) -> NoReturn:
-    """Turn into the program. Does not return."""
+    """Replace this process by the confined program."""
     try:
         version, machine = landlock_version(), os.uname().machine
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.chdir(order["folder"])  # after the mounts: the old way in leads to what is read-only now
+        os.chdir(order["folder"])  # after the mounts: the old directory handle is still writable
         nothing = os.open("/dev/null", os.O_RDONLY)
         os.dup2(nothing, 0)
         drop_capabilities(KEPT_CAPABILITIES if os.geteuid() == 0 else ())
@@ -278,30 +275,30 @@ def become(order: dict[str, Any], separated: bool) -> NoReturn:
         program = filter_program(
             machine, metadata=separated, signals=separated or version >= 6, truncation=version >= 3
         )
-        writing = [*order["writing"], *([SHARED_MEMORY] if separated and has_own_memory(order) else [])]
+        writing = [*order["writing"], *([SHARED_MEMORY] if separated and has_private_memory(order) else [])]
         restrict_files(order["reading"], writing, order["devices"], version)
         restrict_calls(program)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and by what it starts
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and child processes inherit that
             signal.signal(number, signal.SIG_DFL)
         os.execve(order["command"][0], order["command"], dict(os.environ))  # noqa: S606
     except BaseException as error:
-        say(order, {"refused": f"{type(error).__name__}: {error}"})
+        send(order, {"refused": f"{type(error).__name__}: {error}"})
         os._exit(125)
 
 
-def say(order: dict[str, Any], outcome: dict[str, Any]) -> None:
+def send(order: dict[str, Any], outcome: dict[str, Any]) -> None:
     with suppress(OSError):
         os.write(order["report"], json.dumps(outcome).encode() + b"\n")
 
 
-def code_of(status: int) -> int:
-    """As shells count: 128 and more for a signal."""
+def exit_code(status: int) -> int:
+    """Return the exit code as shells do: 128 and above for a signal."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
-def be_first(order: dict[str, Any]) -> NoReturn:
-    """The first process of a namespace: when it ends, so does everything in there."""
+def run_init(order: dict[str, Any]) -> NoReturn:
+    """Run as the first process of a PID namespace, whose exit ends all others."""
     prctl("parent", SET_PARENT_DEATH, signal.SIGKILL)
     child = os.fork()
     if child == 0:
@@ -309,7 +306,7 @@ def be_first(order: dict[str, Any]) -> NoReturn:
     while True:
         ended, status = os.wait()
         if ended == child:
-            os._exit(code_of(status))
+            os._exit(exit_code(status))
 
 
 def children() -> list[int]:
@@ -322,8 +319,8 @@ def children() -> list[int]:
     return mine
 
 
-def end_all() -> None:
-    """End what is left: as a reaper, this process inherits the children of those that it ends."""
+def kill_descendants() -> None:
+    """Kill all descendants; as a subreaper, this process inherits orphans."""
     until = time.monotonic() + 2.0
     while time.monotonic() < until:
         for child in children():
@@ -339,23 +336,23 @@ def end_all() -> None:
 
 def supervise(order: dict[str, Any]) -> None:
     os.set_inheritable(order["report"], False)
-    separated = bool(order["namespaces"]) and can_be_separate(order)
+    separated = bool(order["namespaces"]) and can_separate(order)
     if separated:
         separate(order)
     prctl("reaper", SUBREAPER, 1)
     child = os.fork()
     if child == 0:
-        be_first(order) if separated else become(order, False)
+        run_init(order) if separated else become(order, False)
     watching = select.poll()
     ended = os.pidfd_open(child)
     watching.register(ended, select.POLLIN)
     watching.register(0, select.POLLHUP)
     ready = [descriptor for descriptor, _ in watching.poll()]
-    if ended not in ready:  # nobody waits for it any more
+    if ended not in ready:  # the parent has closed standard input
         os.kill(child, signal.SIGKILL)
-    code = code_of(os.waitpid(child, 0)[1])
-    end_all()
-    say(order, {"code": code, "separated": separated})
+    code = exit_code(os.waitpid(child, 0)[1])
+    kill_descendants()
+    send(order, {"code": code, "separated": separated})
 
 
 def main() -> None:
@@ -363,7 +360,7 @@ def main() -> None:
     try:
         supervise(order)
     except Exception as error:
-        say(order, {"refused": f"{type(error).__name__}: {error}"})
+        send(order, {"refused": f"{type(error).__name__}: {error}"})
         sys.exit(125)
 
 

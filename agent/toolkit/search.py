@@ -1,11 +1,8 @@
-"""Tools that find files by their names and lines by a pattern.
+"""Tools that find files by name patterns, and lines by regular expressions.
 
-Folders are listed through descriptors, one name at a time, so a folder swapped for a link is not entered. Links are
-named and not followed.
-
-A pattern can take a regular expression longer than anybody waits, and while it is matched no other thread of the
-program runs. So a process of its own does the matching (`matching`): it is handed text and no files, and it is killed
-when its time is up.
+Folders are listed through descriptors, so that a folder replaced by a link is not entered. Links are listed, not
+followed. A regular expression can run for very long and blocks all threads of a process, so a separate process without
+access to files matches the lines, and is killed when its time is up.
 """
 
 from __future__ import annotations
@@ -30,21 +27,21 @@ from ..tools.base import Signal, ToolContext, ToolError
 from ..types import JsonObject
 from ..types.config import Risk
 from .files import is_binary
-from .processes import bare_command
-from .sandbox import Folder, Place, open_folder
-from .workspace import WorkspaceTool, flag, number, schema, text
+from .programs import isolated_command
+from .sandbox import Folder, PathEntry, open_directory
+from .workspace import WorkspaceTool, arguments_schema, boolean_field, integer_field, text_field
 
-LONGEST_PATTERN = 10_000
+MAX_PATTERN = 10_000
 MEMORY = 512 << 20
-"""Bytes that matching may take."""
+"""Memory limit of the matching process."""
 
 
 class Matcher:
-    """One pattern, for many texts, within a time."""
+    """Matches one pattern against many texts in a child process, with a time limit."""
 
     def __init__(self, pattern: str, ignore_case: bool, seconds: float, signal: Signal) -> None:
-        if len(pattern) > LONGEST_PATTERN:
-            raise ToolError(f"The pattern is too long: no more than {LONGEST_PATTERN:,} characters.")
+        if len(pattern) > MAX_PATTERN:
+            raise ToolError(f"The pattern is too long; the limit is {MAX_PATTERN:,} characters.")
         self._pattern, self._ignore_case, self._seconds, self._signal = pattern, ignore_case, seconds, signal
         self._expired = False
         self._done = threading.Event()
@@ -53,16 +50,16 @@ class Matcher:
         limits = {"seconds": self._seconds, "memory": MEMORY}
         order = json.dumps({"pattern": self._pattern, "ignore_case": self._ignore_case, **limits})
         self._process = subprocess.Popen(  # noqa: S603 -- this interpreter, this package's source
-            bare_command("search_process.py", order),
+            isolated_command("search_process.py", order),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={},
             cwd="/",
         )
-        threading.Thread(target=self._end_in_time, name="agent-grep", daemon=True).start()
+        threading.Thread(target=self._enforce_timeout, name="agent-grep", daemon=True).start()
         try:
-            self._answer()  # the pattern is one
+            self._read_answer()  # the pattern is valid
         except BaseException:
             self.__exit__()
             raise
@@ -78,7 +75,7 @@ class Matcher:
         self._process.stdout.close()
         self._process.wait()
 
-    def _end_in_time(self) -> None:
+    def _enforce_timeout(self) -> None:
         waited = 0.0
         while waited < self._seconds and not self._signal.is_set():
             step = min(0.1, self._seconds - waited)
@@ -89,65 +86,65 @@ class Matcher:
         self._process.kill()
 
     def search(self, data: bytes, most: int) -> list[tuple[int, str]]:
-        """Numbers and excerpts of the lines that match, no more than `most`."""
+        """Return the line numbers and excerpts of at most `most` matching lines."""
         assert self._process.stdin is not None
-        with suppress(OSError):  # the answer says why
+        with suppress(OSError):  # the response explains the failure
             self._process.stdin.write(struct.pack(">QQ", len(data), most) + data)
             self._process.stdin.flush()
-        return [(line, words) for line, words in self._answer()]
+        return [(line, words) for line, words in self._read_answer()]
 
-    def _answer(self) -> Any:
+    def _read_answer(self) -> Any:
         assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         if not answer:
             if self._expired:
                 raise ToolError(
                     f"The search took longer than {self._seconds:g} s and was stopped. "
-                    "Use a simpler pattern, without nested repetitions, or search less."
+                    "Use a simpler pattern, without nested repetitions, or search fewer files."
                 )
-            raise ToolError("The pattern needs more memory or time than a search may take. Use a simpler one.")
+            raise ToolError("The pattern exceeds the memory or time limit. Use a simpler one.")
         read = json.loads(answer)
         if "error" in read:
             raise ToolError(f"The pattern is not a regular expression: {read['error']}")
         return read["lines"]
 
 
-MOST_VISITED = 200_000
-DEEPEST = 100
-"""Each level holds a descriptor."""
-_NAME_AND_KIND = tuple[str, int]
+MAX_VISITED = 200_000
+MAX_DEPTH = 100
+"""Each level holds a file descriptor."""
+_NameAndMode = tuple[str, int]
 
 
-class Names:
-    """A pattern of names: `*`, `?` and `[…]` within a name, `**` for any number of folders."""
+class PathPattern:
+    """A glob pattern of a path: `*`, `?` and `[…]` within a name, `**` for any number of folders."""
 
     def __init__(self, pattern: str) -> None:
         if "\0" in pattern or len(pattern) > 1000:
-            raise ToolError("The pattern is too long, or has a zero in it.")
+            raise ToolError("The pattern is too long, or contains a NUL character.")
         segments = [segment for segment in pattern.split("/") if segment not in ("", ".")]
         if not segments or pattern.startswith(("/", "~")) or ".." in segments:
-            raise ToolError(f"{pattern!r} is not a pattern of names in the root folder. Use path= for a folder in it.")
-        self._tests = [None if segment == "**" else _matcher(segment) for segment in segments]
+            raise ToolError(f"{pattern!r} is not a relative pattern. Use path= to choose a folder.")
+        self._tests = [None if segment == "**" else _compile_segment(segment) for segment in segments]
 
     def start(self) -> frozenset[int]:
-        return self._closed({0})
+        return self._add_empty_matches({0})
 
     def step(self, states: frozenset[int], name: str) -> frozenset[int]:
-        """The states after one more name."""
+        """Return the states after one more name."""
         after: set[int] = set()
         for state in states:
             if state == len(self._tests):
                 continue
             test = self._tests[state]
             if test is None:
-                if name != ".git":  # what is in there is only ever in the way; its own name leads there
+                if name != ".git":  # `.git` only matches its own name
                     after.add(state)
             elif test(name):
                 after.add(state + 1)
-        return self._closed(after)
+        return self._add_empty_matches(after)
 
-    def _closed(self, states: set[int]) -> frozenset[int]:
-        """`**` may stand for no folder at all."""
+    def _add_empty_matches(self, states: set[int]) -> frozenset[int]:
+        """Add the states in which `**` matches no folder."""
         reached = set(states)
         for state in range(len(self._tests)):
             if state in reached and self._tests[state] is None:
@@ -157,19 +154,19 @@ class Names:
     def accepts(self, states: frozenset[int]) -> bool:
         return len(self._tests) in states
 
-    def goes_on(self, states: frozenset[int]) -> bool:
+    def can_continue(self, states: frozenset[int]) -> bool:
         return any(state < len(self._tests) for state in states)
 
 
-def _matcher(segment: str) -> Callable[[str], object]:
+def _compile_segment(segment: str) -> Callable[[str], object]:
     try:
         return re.compile(fnmatch.translate(segment)).match
     except re.error:
-        raise ToolError(f"{segment!r} is not a pattern of a name.") from None
+        raise ToolError(f"{segment!r} is not a valid pattern.") from None
 
 
-class Walk:
-    """A walk through a folder, in the order of names, that ends when its time is up or it has seen enough."""
+class FolderWalk:
+    """A sorted walk through a folder, limited in time and number of entries."""
 
     def __init__(self, context: ToolContext[Any], seconds: float) -> None:
         self._until = min(monotonic() + seconds, context.deadline)
@@ -177,42 +174,42 @@ class Walk:
         self.visited = 0
         self.cut_short = False
 
-    def over(self) -> bool:
-        if self.visited >= MOST_VISITED or monotonic() > self._until or self._stopped():
+    def is_over(self) -> bool:
+        if self.visited >= MAX_VISITED or monotonic() > self._until or self._stopped():
             self.cut_short = True
         return self.cut_short
 
-    def matching(self, opened: int, names: Names) -> Iterator[tuple[str, Place, int]]:
-        """Path from the folder, place and mode of everything whose path fits."""
-        yield from self._inside(opened, "", names, names.start(), 0)
+    def iter_matches(self, opened: int, names: PathPattern) -> Iterator[tuple[str, PathEntry, int]]:
+        """Yield the relative path, entry and mode of each match."""
+        yield from self._iter_folder(opened, "", names, names.start(), 0)
 
-    def _inside(
-        self, opened: int, prefix: str, names: Names, states: frozenset[int], depth: int
-    ) -> Iterator[tuple[str, Place, int]]:
-        for name, mode in _entries(opened):
+    def _iter_folder(
+        self, opened: int, prefix: str, names: PathPattern, states: frozenset[int], depth: int
+    ) -> Iterator[tuple[str, PathEntry, int]]:
+        for name, mode in _list_entries(opened):
             self.visited += 1
-            if self.over():
+            if self.is_over():
                 return
             after = names.step(states, name)
             if names.accepts(after):
-                yield prefix + name, Place(opened, name), mode
-            if not stat.S_ISDIR(mode) or not names.goes_on(after):
+                yield prefix + name, PathEntry(opened, name), mode
+            if not stat.S_ISDIR(mode) or not names.can_continue(after):
                 continue
-            if depth >= DEEPEST:
+            if depth >= MAX_DEPTH:
                 self.cut_short = True
                 continue
             try:
-                inner = open_folder(opened, name)
-            except OSError:  # gone, swapped for a link, or not ours to list
+                inner = open_directory(opened, name)
+            except OSError:  # removed, replaced by a link, or not readable
                 continue
             try:
-                yield from self._inside(inner, f"{prefix}{name}/", names, after, depth + 1)
+                yield from self._iter_folder(inner, f"{prefix}{name}/", names, after, depth + 1)
             finally:
                 os.close(inner)
 
 
-def _entries(opened: int) -> list[_NAME_AND_KIND]:
-    found: list[_NAME_AND_KIND] = []
+def _list_entries(opened: int) -> list[_NameAndMode]:
+    found: list[_NameAndMode] = []
     with os.scandir(opened) as entries:
         for entry in entries:
             try:
@@ -222,32 +219,32 @@ def _entries(opened: int) -> list[_NAME_AND_KIND]:
     return sorted(found)
 
 
-def _shown(path: str) -> str:
-    """A path as text: names are bytes, and need not be characters."""
+def _display_path(path: str) -> str:
+    """Convert a path, which can contain arbitrary bytes, to text."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _in_front(folder: Folder, given: str) -> str:
-    """What stands in front of the paths found in a folder."""
+def _path_prefix(folder: Folder, given: str) -> str:
+    """Return the prefix of all paths found in a folder."""
     shown = "/".join(folder.names(given))
     return f"{shown}/" if shown else ""
 
 
 @dataclass(eq=False)
 class GlobTool(WorkspaceTool):
-    """Finds files and folders by their names."""
+    """Finds files and folders by name."""
 
     name: str = "Glob"
     description: str = (
-        "Finds files and folders by a pattern of their paths, such as src/**/*.py. Folders end with '/'. "
-        "Links are named, not followed. ** does not enter .git."
+        "Finds files and folders by a glob pattern, such as src/**/*.py. Folders end with '/'. "
+        "Links are listed, not followed. ** does not enter .git."
     )
     parameters: JsonObject = field(
-        default_factory=lambda: schema(
+        default_factory=lambda: arguments_schema(
             ["pattern"],
-            pattern=text("*, ? and […] within a name, ** for any number of folders."),
-            path=text("The folder to look in, relative to the root folder; all of it unless given."),
-            limit=number("The most paths to return; 500 unless given."),
+            pattern=text_field("*, ? and […] within a name, ** for any number of folders."),
+            path=text_field("The folder to search, relative to the root folder. Default: the root folder."),
+            limit=integer_field("The maximum number of paths. Default: 500."),
         )
     )
     risk: Risk = field(default="read", kw_only=True)
@@ -260,19 +257,19 @@ class GlobTool(WorkspaceTool):
         absolute = root.relative(pattern)
         if absolute is not None:
             given, pattern = ".", absolute
-        names = Names(pattern)
-        limit, walk = arguments.get("limit") or 500, Walk(context, self.seconds)
-        prefix = _in_front(root, given)
+        names = PathPattern(pattern)
+        limit, walk = arguments.get("limit") or 500, FolderWalk(context, self.seconds)
+        prefix = _path_prefix(root, given)
         found: list[str] = []
         with root.listing(given) as opened:
-            for path, _, mode in walk.matching(opened, names):
+            for path, _, mode in walk.iter_matches(opened, names):
                 if len(found) == limit:
                     found.append(f"[There are more than {limit:,}. Narrow the pattern, or raise the limit.]")
                     break
-                found.append(_shown(prefix + path) + ("/" if stat.S_ISDIR(mode) else ""))
+                found.append(_display_path(prefix + path) + ("/" if stat.S_ISDIR(mode) else ""))
         if walk.cut_short:
-            found.append(f"[The search was cut short after {walk.visited:,} entries. Narrow the pattern.]")
-        return "\n".join(found) or "Nothing matches."
+            found.append(f"[The search stopped after {walk.visited:,} entries. Narrow the pattern.]")
+        return "\n".join(found) or "No matches."
 
 
 @dataclass(eq=False)
@@ -282,17 +279,17 @@ class GrepTool(WorkspaceTool):
     name: str = "Grep"
     description: str = (
         "Finds lines that match a regular expression (Python's), as path:line: text. "
-        "Binary and very large files are left out, and so is .git."
+        "Binary files, very large files and .git are skipped."
     )
     parameters: JsonObject = field(
-        default_factory=lambda: schema(
+        default_factory=lambda: arguments_schema(
             ["pattern"],
-            pattern=text("A regular expression, matched against each line."),
-            path=text("The file or folder to search, relative to the root folder; all of it unless given."),
-            glob=text("Search only files whose path, from there, fits this pattern, such as **/*.py."),
-            ignore_case=flag("Take capital and small letters for the same."),
-            files_only=flag("Name only the files that have a match."),
-            limit=number("The most lines to return; 200 unless given."),
+            pattern=text_field("A regular expression, matched against each line."),
+            path=text_field("The file or folder to search, relative to the root folder. Default: the root folder."),
+            glob=text_field("A glob pattern of the files to search, relative to path, such as **/*.py."),
+            ignore_case=boolean_field("Ignore case."),
+            files_only=boolean_field("Return only the names of matching files."),
+            limit=integer_field("The maximum number of lines. Default: 200."),
         )
     )
     risk: Risk = field(default="read", kw_only=True)
@@ -302,7 +299,7 @@ class GrepTool(WorkspaceTool):
     @override
     def act(self, arguments: dict[str, Any], context: ToolContext[Any]) -> str:
         limit, only = arguments.get("limit") or 200, bool(arguments.get("files_only"))
-        walk = Walk(context, self.seconds)
+        walk = FolderWalk(context, self.seconds)
         left = min(self.seconds, context.seconds_left())
         found: list[str] = []
         skipped = 0
@@ -318,43 +315,43 @@ class GrepTool(WorkspaceTool):
                     found[limit:] = [f"[There are more than {limit:,}. Narrow the pattern, or raise the limit.]"]
                     break
         if skipped:
-            found.append(f"[{skipped:,} binary or very large files were left out.]")
+            found.append(f"[{skipped:,} binary or very large files were skipped.]")
         if walk.cut_short:
-            found.append(f"[The search was cut short after {walk.visited:,} entries. Narrow the path or the glob.]")
-        return "\n".join(found) or "Nothing matches."
+            found.append(f"[The search stopped after {walk.visited:,} entries. Narrow the path or the glob.]")
+        return "\n".join(found) or "No matches."
 
-    def _texts(self, arguments: dict[str, Any], walk: Walk) -> Iterator[tuple[str, bytes | None]]:
-        """Path and bytes of each file to search; None for bytes that are not searched."""
+    def _texts(self, arguments: dict[str, Any], walk: FolderWalk) -> Iterator[tuple[str, bytes | None]]:
+        """Yield the path and bytes of each file; None for files that are not searched."""
         given = arguments.get("path") or "."
         folder, most = self.workspace.folder_of(given), self.workspace.max_file_bytes
-        names = Names(arguments.get("glob") or "**")
-        with folder.place(given) as place:
-            single = _mode(place)
+        names = PathPattern(arguments.get("glob") or "**")
+        with folder.open_parent(given) as entry:
+            single = _read_mode(entry)
         if single is not None and not stat.S_ISDIR(single):
-            yield _shown(given), _text(folder.read(given, most))
+            yield _display_path(given), _text(folder.read(given, most))
             return
-        prefix = _in_front(folder, given)
+        prefix = _path_prefix(folder, given)
         with folder.listing(given) as opened:
-            for path, place, mode in walk.matching(opened, names):
+            for path, entry, mode in walk.iter_matches(opened, names):
                 if not stat.S_ISREG(mode):
                     continue
                 try:
-                    data, _ = folder.read_at(place, path, most)
-                except (OSError, ToolError):  # gone, unreadable, too large, or no longer a file
+                    data, _ = folder.read_at(entry, path, most)
+                except (OSError, ToolError):  # removed, unreadable, too large, or not a file
                     yield path, None
                 else:
-                    yield _shown(prefix + path), _text(data)
+                    yield _display_path(prefix + path), _text(data)
 
 
-def _mode(place: Place) -> int | None:
+def _read_mode(entry: PathEntry) -> int | None:
     try:
-        return place.look().st_mode
+        return entry.stat().st_mode
     except FileNotFoundError:
         return None
 
 
 def _text(data: bytes) -> bytes | None:
-    """As UTF-8, which is what is matched."""
+    """Convert text to UTF-8, the encoding of the matcher; None for binary data."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace").encode("utf-8", "replace")
     return None if is_binary(data) else data

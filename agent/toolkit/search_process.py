@@ -1,8 +1,7 @@
-"""Matches a regular expression against the lines of texts, in a process of its own. See `matcher`.
+"""Match a regular expression against lines, in a process that opens no files. See `search.Matcher`.
 
-Nothing of this package is imported here: it is run as plain source, by an interpreter that knows no packages. It opens
-no file. An order comes as an argument; texts come through standard input, each with its size and the most matches
-wanted in front; each is answered with one line of JSON.
+The source runs in an isolated interpreter and imports nothing of this package. The pattern is an argument; texts arrive
+on standard input, each after its size and the match limit; each response is one line of JSON.
 """
 
 import io
@@ -14,15 +13,15 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-LONGEST_EXCERPT = 500
+MAX_EXCERPT = 500
 
 
 def excerpt(line: str, start: int) -> str:
-    """A line, or the part of a very long line around its match."""
-    if len(line) <= LONGEST_EXCERPT:
+    """Return the line, or the part of a very long line around the match."""
+    if len(line) <= MAX_EXCERPT:
         return line
-    begin = max(0, start - LONGEST_EXCERPT // 4)
-    end = begin + LONGEST_EXCERPT
+    begin = max(0, start - MAX_EXCERPT // 4)
+    end = begin + MAX_EXCERPT
     return ("…" if begin else "") + line[begin:end] + ("…" if end < len(line) else "")
 
 
@@ -38,13 +37,13 @@ def matches(pattern: "re.Pattern[str]", text: str, most: int) -> list[tuple[int,
     return found
 
 
-def say(answer: dict[str, Any]) -> None:
+def send(answer: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
 def limit(seconds: float, memory: int) -> None:
-    """For the case that nobody is left to kill this process."""
+    """Limit CPU time and memory, in case the parent dies."""
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 2, int(seconds) + 2))
     with suppress(ValueError, OSError):
@@ -57,13 +56,13 @@ def main() -> None:
     try:
         pattern = re.compile(order["pattern"], re.IGNORECASE if order["ignore_case"] else 0)
     except (re.error, OverflowError, RecursionError, ValueError) as error:
-        say({"error": str(error)[:500]})
+        send({"error": str(error)[:500]})
         return
-    say({"lines": []})
+    send({"lines": []})
     while header := sys.stdin.buffer.read(16):
         size, most = struct.unpack(">QQ", header)
         text = sys.stdin.buffer.read(size).decode("utf-8", "replace")
-        say({"lines": matches(pattern, text, most)})
+        send({"lines": matches(pattern, text, most)})
 
 
 if __name__ == "__main__":

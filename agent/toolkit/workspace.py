@@ -1,7 +1,7 @@
-"""What the tools of one toolkit share: the root, a folder of their own, limits, and what they remember.
+"""State shared by the tools of a toolkit: root, temporary folder, limits, todos, edits and outputs.
 
-The folder of their own holds outputs that were too long, scripts, and the temporary files of programs. It is made when
-it is first needed, only this user may open it, and it goes when the toolkit is closed or forgotten.
+The temporary folder holds truncated outputs, scripts and temporary files of programs. It is created on first use,
+private to the user, and removed when the toolkit is closed or collected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .sandbox import Folder
 
 
 class TaskStatus(StrEnum):
-    """How far a task is."""
+    """The state of a task."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -40,11 +40,11 @@ TodoStatus = TaskStatus
 
 
 class _Record:
-    """To dicts of JSON, and back."""
+    """Conversion to JSON dicts, and back."""
 
     __slots__ = ()
     _other_names: ClassVar[Mapping[str, str]] = {}
-    """Spellings that are read, but never written."""
+    """Alternative names accepted by `from_dict`."""
 
     def to_dict(self) -> dict[str, Any]:
         given: dict[str, Any] = asdict(self)  # type: ignore[call-overload]  # every subclass is a dataclass
@@ -52,7 +52,7 @@ class _Record:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Unknown keys are left alone. Raises TypeError for a missing one, ValueError for an unknown status."""
+        """Create from a dict; unknown keys are ignored."""
         known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
         given = {cls._other_names.get(name, name): value for name, value in data.items()}
         if "status" in given:
@@ -62,19 +62,19 @@ class _Record:
 
 @dataclass(frozen=True)
 class TodoItem(_Record):
-    """A task of the list that the model keeps."""
+    """A task of the model's list."""
 
     _other_names: ClassVar[Mapping[str, str]] = {"activeForm": "active_form"}
 
     content: str
     status: TaskStatus
     active_form: str
-    """What to show while it is being done: "Running tests"."""
+    """The text to show during the task: "Running tests"."""
 
 
 @dataclass
 class Todo(_Record):
-    """A task that may be changed in place."""
+    """A mutable task."""
 
     _other_names: ClassVar[Mapping[str, str]] = {"activeForm": "active_form"}
 
@@ -85,7 +85,7 @@ class Todo(_Record):
 
 @dataclass
 class PendingEdit(_Record):
-    """An edit that was proposed, and waits to be confirmed."""
+    """A proposed edit."""
 
     file_path: str
     old_string: str
@@ -95,14 +95,14 @@ class PendingEdit(_Record):
     context_before: list[str]
     context_after: list[str]
     created_at: float
-    """Seconds since 1970."""
+    """Unix time."""
     replace_all: bool = False
     match_count: int = 1
 
 
 @dataclass
 class TruncationConfig(_Record):
-    """How long the output of a tool may be. A tool has its own as `_truncation_config`."""
+    """Output limits of a tool. A tool class defines its own as `_truncation_config`."""
 
     max_chars: int = 30000
     max_lines: int = 1000
@@ -111,24 +111,24 @@ class TruncationConfig(_Record):
 
 @dataclass
 class TruncatedOutput(_Record):
-    """An output that was cut, and where the whole of it is."""
+    """A truncated output, and the file with the complete text."""
 
     tool_name: str
     temp_file_path: str
     original_chars: int
     original_lines: int
     created_at: float
-    """Seconds since 1970."""
+    """Unix time."""
 
 
 @dataclass
 class PythonScript(_Record):
-    """A script that the Python tool has written."""
+    """A script of the Python tool."""
 
     file_id: str
-    """As the model names it: `py_1f9a2c`."""
+    """The model's id of the script, such as `py_1f9a2c`."""
     file_path: str
-    """Absolute, in the toolkit's own folder."""
+    """An absolute path in the temporary folder."""
     content: str
     created_at: float
     last_run_at: float | None = None
@@ -136,17 +136,17 @@ class PythonScript(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The two ends of a text, and the size of what lay between."""
+class TruncatedText:
+    """The start and end of a text, and the size of the omitted part."""
 
     head: str
     tail: str
     missing_chars: int
     missing_lines: int
 
-    def text(self, original_chars: int, whereabouts: str) -> str:
+    def format(self, original_chars: int, location: str) -> str:
         lost = f"{self.missing_chars:,} of {original_chars:,} characters ({self.missing_lines:,} lines)"
-        marker = f"[… {lost} are left out here. {whereabouts}]"
+        marker = f"[… {lost} are omitted. {location}]"
         return "\n".join(part for part in (self.head.rstrip("\n"), marker, self.tail) if part)
 
 
@@ -154,8 +154,8 @@ def count_lines(text: str) -> int:
     return text.count("\n") + (not text.endswith("\n") and bool(text))
 
 
-def cut(text: str, config: TruncationConfig) -> Cut | None:
-    """None for a text that may stay as it is."""
+def truncate_text(text: str, config: TruncationConfig) -> TruncatedText | None:
+    """Truncate a text in the middle; return None if it is within the limits."""
     if not config.enabled or (len(text) <= config.max_chars and count_lines(text) <= config.max_lines):
         return None
     most_chars, most_lines = max(config.max_chars, 0), max(config.max_lines, 0)
@@ -169,20 +169,20 @@ def cut(text: str, config: TruncationConfig) -> Cut | None:
     room = most_chars // 2
     tail = tail[-room:] if room else ""
     missing = max(len(text) - len(head) - len(tail), 0)
-    return Cut(head, tail, missing, max(count_lines(text) - count_lines(head) - count_lines(tail), 0))
+    return TruncatedText(head, tail, missing, max(count_lines(text) - count_lines(head) - count_lines(tail), 0))
 
 
-MOST_KEPT = 100
-"""Outputs, edits and scripts beyond these are forgotten, the oldest first."""
+MAX_KEPT = 100
+"""Maximum number of stored outputs, edits and scripts; the oldest are dropped."""
 
 
 def now() -> float:
-    """Seconds since 1970, for people to read. Durations are measured otherwise."""
+    """Return the Unix time, for display. Durations use a monotonic clock."""
     return datetime.now(UTC).timestamp()
 
 
 class Scratch:
-    """The toolkit's own folder."""
+    """The temporary folder of a toolkit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -191,7 +191,7 @@ class Scratch:
         self._closed = False
 
     def folder(self, name: str) -> Path:
-        """`outputs`, `scripts` or `tmp`."""
+        """Create `outputs`, `scripts` or `tmp`."""
         with self._lock:
             if self._path is None:
                 if self._closed:
@@ -204,7 +204,7 @@ class Scratch:
 
     @property
     def outputs(self) -> Path | None:
-        """Where long outputs are, if there are any."""
+        """The folder of truncated outputs, if it exists."""
         return None if self._path is None else Path(self._path, "outputs")
 
     def close(self) -> None:
@@ -216,50 +216,52 @@ class Scratch:
 
 
 def _remove_tree(path: str, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child must not take its parent's folder away
+    if os.getpid() == owner:  # a forked child must not remove its parent's folder
         shutil.rmtree(path, ignore_errors=True)
 
 
 @dataclass(eq=False)
 class Workspace:
-    """Shared by the tools of a toolkit."""
+    """The state shared by the tools of a toolkit."""
 
     root: Folder
     truncation: TruncationConfig | None = None
-    """For all tools; None: each tool's own."""
+    """Limits for all tools; None for each tool's own."""
     max_file_bytes: int = 10_000_000
     scratch: Scratch = field(default_factory=Scratch)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    """Held while files and the things below are changed: calls of one turn run beside each other."""
+    """Held during changes of files and shared state, because tool calls run concurrently."""
     todos: list[TodoItem] = field(default_factory=list)
     edits: dict[str, tuple[PendingEdit, bytes]] = field(default_factory=dict)
-    """By id, with a digest of the file as it was when the edit was proposed."""
+    """Proposed edits by id, with the digest of the original file."""
     scripts: dict[str, PythonScript] = field(default_factory=dict)
     outputs: list[TruncatedOutput] = field(default_factory=list)
 
     def folder_of(self, given: str) -> Folder:
-        """The root, or the folder of long outputs if a path leads there: what was cut can be read."""
+        """Return the root, or the output folder for paths in it, so that truncated outputs can be read."""
         outputs = self.scratch.outputs
         if outputs is not None and given.startswith(f"{outputs}/") and outputs.is_dir():
             return Folder(outputs)
         return self.root
 
     def config_of(self, tool: Tool) -> TruncationConfig:
-        """The toolkit's, else the tool's own."""
+        """Return the toolkit's limits, or the tool's own."""
         own = getattr(type(tool), "_truncation_config", None)
         return self.truncation or (own if isinstance(own, TruncationConfig) else TruncationConfig())
 
-    def shortened(self, tool: Tool, result: Any) -> Any:
-        """A result that is not too long for the model. What is not text stays as it is."""
+    def truncate(self, tool: Tool, result: Any) -> Any:
+        """Truncate the text of a result; other content is unchanged."""
         if isinstance(result, AgentToolResult):
-            return replace(result, content=self.shortened(tool, result.content))
+            return replace(result, content=self.truncate(tool, result.content))
         if not isinstance(result, str):
             return result
-        parts = cut(result, self.config_of(tool))
+        parts = truncate_text(result, self.config_of(tool))
         if parts is None:
             return result
         stored = self._store(tool.name, result)
-        return parts.text(len(result), f"All of it is in {stored.temp_file_path}: Read it with offset and limit.")
+        return parts.format(
+            len(result), f"The complete output is in {stored.temp_file_path}: Read it with offset and limit."
+        )
 
     def _store(self, tool_name: str, text: str) -> TruncatedOutput:
         name = "".join(character for character in tool_name if character.isalnum()).lower()[:40] or "tool"
@@ -270,8 +272,8 @@ class Workspace:
         stored.tool_name = tool_name
         with self.lock:
             self.outputs.append(stored)
-            forgotten = self.outputs[:-MOST_KEPT]
-            del self.outputs[:-MOST_KEPT]
+            forgotten = self.outputs[:-MAX_KEPT]
+            del self.outputs[:-MAX_KEPT]
         for old in forgotten:
             with suppress(OSError):
                 os.unlink(old.temp_file_path)
@@ -280,7 +282,7 @@ class Workspace:
 
 @dataclass(eq=False)
 class WorkspaceTool(Tool):
-    """A tool of a toolkit: writes `act`, and its result is shortened for the model."""
+    """A tool of a toolkit. Subclasses implement `act`, whose result is truncated."""
 
     _truncation_config: ClassVar[TruncationConfig] = TruncationConfig()
 
@@ -288,26 +290,26 @@ class WorkspaceTool(Tool):
 
     @override
     def run(self, arguments: Any, context: ToolContext[Any]) -> Any:
-        return self.workspace.shortened(self, self.act(arguments, context))
+        return self.workspace.truncate(self, self.act(arguments, context))
 
     def act(self, arguments: dict[str, Any], context: ToolContext[Any]) -> str | AgentToolResult:
         raise NotImplementedError
 
 
 @dataclass(eq=False)
-class Shortened(Tool):
-    """Somebody's own tool in a toolkit: as it is, but its text is not too long for the model."""
+class TruncatedTool(Tool):
+    """A custom tool whose output is truncated."""
 
     tool: Tool = field(kw_only=True)
     workspace: Workspace = field(kw_only=True, repr=False)
 
     @classmethod
-    def of(cls, tool: Tool, workspace: Workspace) -> Shortened:
+    def of(cls, tool: Tool, workspace: Workspace) -> TruncatedTool:
         if tool.isolation == "process":
             raise ConfigurationError(
-                f"{tool.name!r} runs in a process of its own, where this toolkit is not.",
+                f"{tool.name!r} runs in a separate process, and cannot use this toolkit.",
                 field="isolation",
-                fix="Pass it beside the toolkit: tools=[*toolkit, tool].",
+                fix="Pass it next to the toolkit: tools=[*toolkit, tool].",
             )
         same = ("name", "description", "parameters", "timeout", "retries", "risk", "idempotent", "sequential")
         settings = {name: getattr(tool, name) for name in (*same, "strict")}
@@ -330,24 +332,24 @@ class Shortened(Tool):
     @override
     def run(self, arguments: Any, context: ToolContext[Any]) -> Any:
         result = self.tool.run(arguments, context)
-        return self._later(result) if self.is_async else self.workspace.shortened(self.tool, result)
+        return self._truncate_async(result) if self.is_async else self.workspace.truncate(self.tool, result)
 
-    async def _later(self, coming: Any) -> Any:
-        return self.workspace.shortened(self.tool, await coming)
+    async def _truncate_async(self, awaitable: Any) -> Any:
+        return self.workspace.truncate(self.tool, await awaitable)
 
 
-def schema(required: Sequence[str] = (), **properties: JsonObject) -> JsonObject:
-    """A JSON schema of arguments: these, and no others."""
+def arguments_schema(required: Sequence[str] = (), **properties: JsonObject) -> JsonObject:
+    """Build the JSON schema of the arguments, without additional properties."""
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
-def text(description: str, **more: Any) -> JsonObject:
+def text_field(description: str, **more: Any) -> JsonObject:
     return {"type": "string", "description": description, **more}
 
 
-def number(description: str, **more: Any) -> JsonObject:
+def integer_field(description: str, **more: Any) -> JsonObject:
     return {"type": "integer", "description": description, "minimum": 1, **more}
 
 
-def flag(description: str) -> JsonObject:
+def boolean_field(description: str) -> JsonObject:
     return {"type": "boolean", "description": description, "default": False}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import ConfigurationError
-from agent.toolkit.processes import Programs
+from agent.toolkit.programs import ProgramRunner
 from agent.tools import Tool, ToolContext, ToolError
 
 CANARY = "the-canary-sings-7c1f"
@@ -75,7 +75,7 @@ def refused(tool: Tool, **arguments: Any) -> str:
 def why_not_confined() -> str:
     """Empty where programs can be confined."""
     try:
-        Programs("/nowhere").check()
+        ProgramRunner("/nowhere").check()
     except ConfigurationError as error:
         return str(error)
     return ""

@@ -65,7 +65,7 @@ def test_a_root_that_is_itself_reached_by_a_link_is_fine(places: Places) -> None
     assert read(folder, f"{places.root}/sub/file.txt") == "in sub\n"
     with pytest.raises(ToolError) as raised:
         folder.read(f"{alias}/missing", 10)
-    assert str(raised.value) == "'missing' is not there."
+    assert str(raised.value) == "'missing' does not exist."
 
 
 def test_a_root_must_be_a_folder_that_is_there(places: Places) -> None:
@@ -222,7 +222,7 @@ OPERATIONS: dict[str, Callable[[Folder], object]] = {
     "read": lambda folder: folder.read("swap/canary.txt", 1000),
     "write": lambda folder: folder.write("swap/canary.txt", b"written"),
     "create": lambda folder: folder.write("swap/new/file.txt", b"written"),
-    "look": lambda folder: folder.look("swap/canary.txt"),
+    "look": lambda folder: folder.stat("swap/canary.txt"),
 }
 
 

@@ -46,19 +46,19 @@ def test_an_edit_is_shown_first_and_made_when_it_is_confirmed(kit: Toolkit, plac
     assert use(kit.edit_confirm, edit_id=edit_id) == "Changed 'code.py', line 5."
     assert content(places) == CODE.replace("return 1", "return 11")
     assert kit.pending_edits == {}
-    assert f"No edit '{edit_id}' is waiting" in refused(kit.edit_confirm, edit_id=edit_id)
+    assert f"There is no proposed edit '{edit_id}'" in refused(kit.edit_confirm, edit_id=edit_id)
 
 
 def test_an_edit_can_be_dropped(kit: Toolkit, places: Places) -> None:
     edit_id = propose(kit, "return 1", "return 11")
-    assert use(kit.edit_confirm, edit_id=edit_id, action="discard") == f"Dropped {edit_id}. 'code.py' is as it was."
+    assert use(kit.edit_confirm, edit_id=edit_id, action="discard") == f"Dropped {edit_id}. 'code.py' is unchanged."
     assert (content(places), kit.pending_edits) == (CODE, {})
 
 
 def test_an_edit_of_a_file_that_has_changed_is_refused(kit: Toolkit, places: Places) -> None:
     edit_id = propose(kit, "return 1", "return 11")
     (places.root / "code.py").write_text(f"# a line more\n{CODE}")
-    assert "was changed since" in refused(kit.edit_confirm, edit_id=edit_id)
+    assert "has changed since" in refused(kit.edit_confirm, edit_id=edit_id)
     assert content(places) == f"# a line more\n{CODE}"
     assert kit.pending_edits == {}
 
@@ -66,14 +66,14 @@ def test_an_edit_of_a_file_that_has_changed_is_refused(kit: Toolkit, places: Pla
 def test_of_two_edits_proposed_for_one_file_the_second_is_refused(kit: Toolkit, places: Places) -> None:
     first, second = propose(kit, "return 1", "return 11"), propose(kit, "return 2", "return 22")
     assert use(kit.edit_confirm, edit_id=first).startswith("Changed")
-    assert "was changed since" in refused(kit.edit_confirm, edit_id=second)
+    assert "has changed since" in refused(kit.edit_confirm, edit_id=second)
     assert "return 2\n" in content(places)
 
 
 def test_a_file_that_is_gone_or_a_link_by_now_is_not_edited(kit: Toolkit, places: Places) -> None:
     first, second = propose(kit, "return 1", "x"), propose(kit, "return 2", "x")
     (places.root / "code.py").unlink()
-    assert refused(kit.edit_confirm, edit_id=first) == "'code.py' is not there."
+    assert refused(kit.edit_confirm, edit_id=first) == "'code.py' does not exist."
     (places.outside / "code.py").write_text(CODE)
     (places.root / "code.py").symlink_to(places.outside / "code.py")
     assert "leads out" in refused(kit.edit_confirm, edit_id=second)

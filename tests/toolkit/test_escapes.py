@@ -371,7 +371,7 @@ def test_a_walk_enters_no_link(kit: Toolkit, places: Places) -> None:
     assert not [path for path in listed if path.startswith("folder/")]
 
 
-# Programs
+# ProgramRunner
 
 
 def one_after_another(commands: Iterable[str], places: Places) -> str:

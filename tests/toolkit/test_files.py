@@ -53,7 +53,7 @@ def pages(kit: Toolkit) -> str:
         read.append(("\n" if read and arguments.get("column", 1) == 1 else "") + (page if marker else answer))
         if not marker:
             return "".join(read)
-        told = note.partition("Use ")[2].partition("]")[0].removesuffix(" to go on.").rstrip(".")
+        told = note.partition("Use ")[2].partition("]")[0].removesuffix(" to continue.").rstrip(".")
         arguments = {name: int(value) for name, value in (part.split("=") for part in told.split(", "))}
 
 
@@ -68,7 +68,7 @@ def test_pages_end_where_the_model_wanted_them_to(places: Places) -> None:
     put(places, "1\n2\n3\n4")
     with Toolkit(places.root, truncation=TruncationConfig(max_lines=2)) as kit:
         assert use(kit.read, file_path="it.txt", limit=2) == "1\n2"
-        assert use(kit.read, file_path="it.txt") == "1\n2\n[… 2 of 4 lines are left. Use offset=3 to go on.]"
+        assert use(kit.read, file_path="it.txt") == "1\n2\n[… 2 of 4 lines are left. Use offset=3 to continue.]"
     with Toolkit(places.root, truncation=TruncationConfig(max_lines=2, enabled=False)) as kit:
         assert use(kit.read, file_path="it.txt") == "1\n2\n3\n4"
 
@@ -108,7 +108,7 @@ def test_what_is_no_text_is_described(kit: Toolkit, places: Places, content: byt
 def test_a_file_that_is_too_large_is_not_read(places: Places) -> None:
     put(places, "x" * 101)
     with Toolkit(places.root, max_file_bytes=100) as kit:
-        assert refused(kit.read, file_path="it.txt") == "'it.txt' has 101 bytes. No more than 100 are read."
+        assert refused(kit.read, file_path="it.txt") == "'it.txt' has 101 bytes; the limit is 100."
         put(places, "x" * 100)
         assert use(kit.read, file_path="it.txt") == "x" * 100
 
@@ -147,9 +147,9 @@ def test_paths_are_described(kit: Toolkit, places: Places) -> None:
     assert use(kit.stat, file_path=".").startswith("'.': a folder, 6 entries")
     assert use(kit.stat, file_path="link").startswith("'link': a link, to 'inside.txt', mode")
     assert use(kit.stat, file_path="absolute").startswith("'absolute': a link, to 'inside.txt', mode")
-    assert use(kit.stat, file_path="out").startswith("'out': a link, broken, or leading out of the root folder, mode")
+    assert use(kit.stat, file_path="out").startswith("'out': a link, broken, or leads outside the root folder, mode")
     assert use(kit.stat, file_path="broken").startswith("'broken': a link, broken, or")
-    assert refused(kit.stat, file_path="missing") == "'missing' is not there."
+    assert refused(kit.stat, file_path="missing") == "'missing' does not exist."
 
 
 def test_a_root_of_another_name_is_never_shown(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_each_tool_is_at_hand_by_its_name(places: Places) -> None:
         ):
             with pytest.raises(ConfigurationError, match="This toolkit has no") as raised:
                 getattr(kit, name)
-            assert raised.value.fix == f"Make it with {switch}=True."
+            assert raised.value.fix == f"Create it with {switch}=True."
 
 
 def test_every_tool_can_be_offered_and_checks_its_arguments(places: Places) -> None:

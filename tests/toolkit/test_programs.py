@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 from agent.errors import ConfigurationError
-from agent.toolkit import Toolkit, TruncationConfig, processes, sandbox_process, search_process
-from agent.toolkit.processes import base_interpreter
+from agent.toolkit import Toolkit, TruncationConfig, sandbox_process, search_process
+from agent.toolkit import programs as processes
+from agent.toolkit.programs import base_interpreter
 from agent.tools import AgentToolResult, ToolContext
 from tests.toolkit.places import Places, refused, use, why_not_confined
 
@@ -85,7 +86,7 @@ def test_ordinary_commands_work(kit: Toolkit) -> None:
 @pytest.mark.parametrize(
     ("command", "answer"),
     [
-        ("true", "[It wrote nothing, and ended well.]"),
+        ("true", "[The program succeeded without output.]"),
         ("false", "[exit code 1]"),
         ("echo some; exit 7", "some\n[exit code 7]"),
         ("kill -TERM $$", "[exit code 143]"),
@@ -112,7 +113,7 @@ def test_a_command_that_fails_is_no_error_and_says_its_code(kit: Toolkit) -> Non
     result = kit.bash.run({"command": "exit 3"}, ToolContext())
     assert isinstance(result, AgentToolResult)
     assert (result.is_error, result.details["exit_code"]) == (False, 3)
-    assert "zero byte" in refused(kit.bash, command="echo \0")
+    assert "NUL byte" in refused(kit.bash, command="echo \0")
 
 
 def test_a_command_that_is_too_long_for_the_system_is_told(kit: Toolkit) -> None:
@@ -171,7 +172,7 @@ def ends_at_once(kit: Toolkit, places: Places, command: str) -> None:
     result = kit.bash.run({"command": f"echo begun; echo > begun; {command.format(mark=mark)}"}, context)
     waiting.join()
     assert result.is_error
-    assert result.content == "begun\n[Stopped: it was given up. What it had written is above.]"
+    assert result.content == "begun\n[Stopped: it was cancelled. The output so far is above.]"
     waited(lambda: not alive(mark))  # who was killed takes a moment to be gone
 
 
@@ -191,7 +192,7 @@ def test_a_command_has_the_time_it_asks_for(kit: Toolkit) -> None:
     mark, started = fresh_mark(), monotonic()
     result = kit.bash.run({"command": f"sleep {mark}", "timeout": 0.2}, ToolContext())
     assert 0.2 <= monotonic() - started < 5
-    assert result.content == "[Stopped: it took longer than 0.2 s. What it had written is above.]"
+    assert result.content == "[Stopped: it took longer than 0.2 s. The output so far is above.]"
     waited(lambda: not alive(mark))  # who was killed takes a moment to be gone
 
 
@@ -208,7 +209,7 @@ def test_what_is_left_running_ends_with_the_command(confined: Toolkit) -> None:
 
 @pytest.mark.timing
 def test_a_program_ends_before_the_deadline_of_its_call(kit: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MARGIN", 0.4)
+    monkeypatch.setattr(processes, "DEADLINE_MARGIN", 0.4)
     deadline = monotonic() + 0.6
     result = kit.bash.run({"command": "sleep 60"}, ToolContext(deadline=deadline))
     assert monotonic() < deadline
@@ -238,9 +239,9 @@ bash.run({{"command": "echo > begun; setsid sleep {mark}"}}, ToolContext())
 
 
 def test_endless_output_is_counted_and_not_kept(kit: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MOST_OUTPUT", 1_000_000)
+    monkeypatch.setattr(processes, "MAX_OUTPUT", 1_000_000)
     answer = use(kit.bash, command="head -c 5000000 /dev/zero | tr '\\0' x")
-    assert answer.endswith("\n[4,000,000 more bytes were written, and not kept.]")
+    assert answer.endswith("\n[4,000,000 more bytes of output were discarded.]")
     [stored] = kit.truncated_outputs
     assert stored.original_chars < 1_000_100
     assert use(kit.bash, command=f"head -c 3 {stored.temp_file_path}") == "xxx"  # programs may read it, too
@@ -296,7 +297,7 @@ def test_what_cannot_be_done_with_scripts_is_told(unconfined: Toolkit) -> None:
     assert "There is no script None" in refused(kit.python, action="run")
     assert "needs content, or" in refused(kit.python, action="edit", file_id=file_id, old_string="x")
     assert "2 times" in refused(kit.python, action="edit", file_id=file_id, old_string="one", new_string="two")
-    assert "zero byte" in refused(kit.python, action="run", file_id=file_id, args=["\0"])
+    assert "NUL byte" in refused(kit.python, action="run", file_id=file_id, args=["\0"])
     use(kit.python, action="edit", file_id=file_id, old_string="one", new_string="two", replace_all=True)
     assert kit.scripts[file_id].content == "two = 1\ntwo = 1"
 
@@ -355,7 +356,7 @@ def test_where_the_kernel_cannot_confine_programs_are_refused_unless_that_is_sai
     with pytest.raises(ConfigurationError, match="this is abacus"):
         Toolkit(places.root, allow_exec=True)
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(ConfigurationError, match="takes Linux"):
+    with pytest.raises(ConfigurationError, match="requires Linux"):
         Toolkit(places.root, allow_exec=True)
 
 
@@ -364,12 +365,12 @@ def test_a_root_that_holds_the_interpreter_is_refused(monkeypatch: pytest.Monkey
         pytest.skip(reason)
     folder = Path(base_interpreter()).parent.parent
     for root in (folder, Path("/")):
-        with pytest.raises(ConfigurationError, match="holds the Python which confines them"):
+        with pytest.raises(ConfigurationError, match="contains the Python that confines programs"):
             Toolkit(root, allow_exec=True)
 
 
 def test_what_cannot_be_confined_is_not_run(confined: Toolkit, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.toolkit import processes as interpreter
+    from agent.toolkit import programs as interpreter
 
     broken = {
         "no Landlock": (
@@ -458,7 +459,7 @@ def test_orders_hold_no_secret_and_no_folder_that_was_not_named(
         raise OSError(2, "No such file")
 
     monkeypatch.setenv("SOME_API_KEY", "sk-secret")
-    monkeypatch.setattr(processes.Programs, "check", lambda self: None)
+    monkeypatch.setattr(processes.ProgramRunner, "check", lambda self: None)
     monkeypatch.setattr(subprocess, "Popen", record)
     with Toolkit(places.root, allow_exec=True) as kit:
         assert "could not be started: No such file" in refused(kit.bash, command="true")

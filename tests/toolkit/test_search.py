@@ -57,10 +57,10 @@ def kit(tree: Path) -> Toolkit:
         ("./src/./a.py", "src/a.py"),
         (".git/**/*.py", ".git/config.py"),
         ("*", ".git/, .hidden/, a.py, b.txt, odd [x].py, src/"),
-        ("*.rs", "Nothing matches."),
-        ("[", "Nothing matches."),
-        ("a.py/*", "Nothing matches."),
-        ("*" * 900 + "x", "Nothing matches."),
+        ("*.rs", "No matches."),
+        ("[", "No matches."),
+        ("a.py/*", "No matches."),
+        ("*" * 900 + "x", "No matches."),
     ],
 )
 def test_names_are_found_in_order(kit: Toolkit, pattern: str, found: str) -> None:
@@ -73,25 +73,25 @@ def test_a_folder_and_an_absolute_pattern_are_taken_from_the_root(kit: Toolkit, 
     assert use(kit.glob, pattern=f"{tree}/src/*.py") == "src/a.py"
     for wrong in ("../*", "/etc/*", "~/*", "", "/", "src/../../*", "x" * 2000):
         assert "pattern" in refused(kit.glob, pattern=wrong)
-    assert refused(kit.glob, pattern="*", path="missing") == "'missing' is not there."
+    assert refused(kit.glob, pattern="*", path="missing") == "'missing' does not exist."
     assert "not a folder" in refused(kit.glob, pattern="*", path="a.py")
 
 
 def test_a_list_that_is_too_long_says_so(kit: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
     assert use(kit.glob, pattern="**/*.py", limit=2).splitlines()[2].startswith("[There are more than 2.")
     assert len(use(kit.glob, pattern="**/*.py", limit=6).splitlines()) == 6
-    monkeypatch.setattr("agent.toolkit.search.MOST_VISITED", 4)
-    assert "cut short after 4 entries" in use(kit.glob, pattern="**")
-    monkeypatch.setattr("agent.toolkit.search.DEEPEST", 0)
-    assert "cut short" in use(kit.grep, pattern="x")
+    monkeypatch.setattr("agent.toolkit.search.MAX_VISITED", 4)
+    assert "stopped after 4 entries" in use(kit.glob, pattern="**")
+    monkeypatch.setattr("agent.toolkit.search.MAX_DEPTH", 0)
+    assert "stopped" in use(kit.grep, pattern="x")
 
 
 def test_a_walk_ends_when_the_call_is_given_up(kit: Toolkit) -> None:
     context = ToolContext[None]()
     context.signal.set()
-    assert "cut short" in kit.glob.run({"pattern": "**"}, context)
+    assert "stopped" in kit.glob.run({"pattern": "**"}, context)
     late = ToolContext[None](deadline=monotonic() - 1)
-    assert "cut short" in kit.glob.run({"pattern": "**"}, late)
+    assert "stopped" in kit.glob.run({"pattern": "**"}, late)
 
 
 def test_names_that_are_no_characters_are_shown_somehow(kit: Toolkit, tree: Path) -> None:
@@ -108,11 +108,11 @@ def test_names_that_are_no_characters_are_shown_somehow(kit: Toolkit, tree: Path
         ({"pattern": "needle", "path": "src/a.py"}, "src/a.py:2: needle in line 2"),
         ({"pattern": r"I am .*c\.py$"}, "src/deep/c.py:1: I am src/deep/c.py"),
         ({"pattern": "NEEDLE", "path": "b.txt", "ignore_case": True}, "b.txt:2: needle in line 2"),
-        ({"pattern": "NEEDLE"}, "Nothing matches."),
+        ({"pattern": "NEEDLE"}, "No matches."),
         ({"pattern": "needle", "glob": "**/d.py"}, "src/deep/er/d.py:2: needle in line 2"),
         ({"pattern": "needle", "path": "src", "glob": "*.py"}, "src/a.py:2: needle in line 2"),
         ({"pattern": "needle", "files_only": True, "path": "src/deep"}, "src/deep/c.py\nsrc/deep/er/d.py"),
-        ({"pattern": "^$"}, "Nothing matches."),
+        ({"pattern": "^$"}, "No matches."),
         ({"pattern": "I am", "path": ".git"}, ".git/config.py:1: I am .git/config.py"),
     ],
 )
@@ -126,9 +126,9 @@ def test_a_search_says_what_it_left_out(tree: Path) -> None:
     with Toolkit(tree, max_file_bytes=200) as kit:
         answer = use(kit.grep, pattern="needle", limit=3)
         assert answer.splitlines()[-2].startswith("[There are more than 3.")
-        assert answer.splitlines()[-1] == "[2 binary or very large files were left out.]"
+        assert answer.splitlines()[-1] == "[2 binary or very large files were skipped.]"
         assert "600 bytes" in refused(kit.grep, pattern="needle", path="large")
-        assert "is not there" in refused(kit.grep, pattern="x", path="missing")
+        assert "does not exist" in refused(kit.grep, pattern="x", path="missing")
 
 
 def test_very_long_lines_are_shown_around_the_match(kit: Toolkit, tree: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_pattern_that_eats_memory_or_is_huge_is_refused(
 ) -> None:
     monkeypatch.setattr("agent.toolkit.search.MEMORY", 80 << 20)
     (tree / "b.txt").write_text("a" * 2_000_000)
-    assert "needs more memory" in refused(kit.grep, pattern="^(?:(a)|b)*c", path="b.txt")
+    assert "exceeds the memory" in refused(kit.grep, pattern="^(?:(a)|b)*c", path="b.txt")
     assert "too long" in refused(kit.grep, pattern="a" * 20_000)
 
 

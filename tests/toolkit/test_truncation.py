@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from agent.errors import ConfigurationError
 from agent.toolkit import Toolkit, TruncationConfig
-from agent.toolkit.workspace import count_lines, cut
+from agent.toolkit.workspace import count_lines, truncate_text
 from agent.tools import AgentToolResult, Tool, ToolContext
 from tests.toolkit.places import Places, use
 
@@ -53,7 +53,7 @@ def talk(kit: Toolkit, talker: Tool) -> Any:
 
 def test_what_is_short_stays_as_it_is(kit: Toolkit) -> None:
     for text in ("", "x", "x" * 30_000, "x\n" * 1000):
-        assert cut(text, TruncationConfig()) is None
+        assert truncate_text(text, TruncationConfig()) is None
     assert talk(kit, Talker(says="short")) == "short"
     assert kit.truncated_outputs == []
 
@@ -67,7 +67,7 @@ def test_lines_are_counted_as_people_count_them(text: str, lines: int) -> None:
 def test_what_is_left_is_the_beginning_and_the_end_and_no_longer_than_it_may_be(
     text: str, chars: int, lines: int, enabled: bool
 ) -> None:
-    parts = cut(text, TruncationConfig(chars, lines, enabled))
+    parts = truncate_text(text, TruncationConfig(chars, lines, enabled))
     if parts is None:
         assert not enabled or (len(text) <= chars and count_lines(text) <= lines)
         return
@@ -87,8 +87,8 @@ def test_the_rest_is_in_a_file_that_read_reads(kit: Toolkit) -> None:
     assert answer.endswith("\nline 2999\nline 3000")
     marker = re.search(r"\[… (.*)\]", answer)
     assert marker is not None
-    assert "characters (2,000 lines) are left out here." in marker[1]
-    assert f"All of it is in {stored.temp_file_path}: Read it with offset and limit." in marker[1]
+    assert "characters (2,000 lines) are omitted." in marker[1]
+    assert f"The complete output is in {stored.temp_file_path}: Read it with offset and limit." in marker[1]
     assert Path(stored.temp_file_path).read_text() == LONG
     page = use(kit.read, file_path=stored.temp_file_path, offset=1500, limit=2)
     assert page == "line 1500\nline 1501"
@@ -146,7 +146,7 @@ def test_a_tool_of_your_own_is_cut_as_its_class_says_or_as_the_toolkit_says(plac
 def kit_marker(kit: Toolkit) -> str:
     stored = kit.truncated_outputs[0]
     lost = f"{stored.original_chars - 32:,} of {stored.original_chars:,} characters (2,996 lines)"
-    return f"[… {lost} are left out here. All of it is in {stored.temp_file_path}: Read it with offset and limit.]"
+    return f"[… {lost} are omitted. The complete output is in {stored.temp_file_path}: Read it with offset and limit.]"
 
 
 def test_details_and_what_is_not_text_stay(kit: Toolkit) -> None:
@@ -172,7 +172,7 @@ def test_a_tool_in_a_toolkit_is_otherwise_what_it_was(kit: Toolkit) -> None:
         assert getattr(taken, name) == getattr(given, name)
     assert taken.spec.name == "talker"
     assert taken.check({"a": 1}) == {"a": 1}
-    with pytest.raises(ConfigurationError, match="a tool 'talker' already"):
+    with pytest.raises(ConfigurationError, match="'talker' exists already"):
         kit.add(Talker())
     with pytest.raises(ConfigurationError, match="process of its own"):
         kit.add(Talker(name="far", isolation="process"))
