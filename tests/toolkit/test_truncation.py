@@ -174,5 +174,5 @@ def test_a_tool_in_a_toolkit_is_otherwise_what_it_was(kit: Toolkit) -> None:
     assert taken.check({"a": 1}) == {"a": 1}
     with pytest.raises(ConfigurationError, match="'talker' exists already"):
         kit.add(Talker())
-    with pytest.raises(ConfigurationError, match="process of its own"):
+    with pytest.raises(ConfigurationError, match="separate process"):
         kit.add(Talker(name="far", isolation="process"))
