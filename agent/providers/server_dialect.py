@@ -1,12 +1,11 @@
-"""The server side of a wire format: read requests, write responses, streams and errors.
+"""The server side of a wire format: decode requests, encode responses, streams and errors.
 
-A codec speaks to a vendor; a `ServerDialect` speaks as one. Each package of a wire format has one in its `server.py`.
-The scripted servers of `agent.testing` answer with them, and a gateway can serve real clients with them.
+A codec is the client side. Each wire format has a `ServerDialect` in its module `server`, for the scripted servers of
+`agent.testing` and for gateways.
 
-Fields of a request fall into three classes. Those with a counterpart in `AgentRequest` are understood. Those in
-`BANNED` are refused, because they would change where a request goes or which credentials it carries. All others are
-carried in `AgentRequest.extra`, so that a vendor's new field works on the day it appears; `extra` means something only
-to a target that speaks the same wire format, and a gateway must drop it for any other.
+Request fields with a counterpart in `AgentRequest` are decoded. Those in `BANNED` are rejected, because they would
+change the address or the credentials of a request. All others are in `AgentRequest.extra`, so that new vendor fields
+work at once; `extra` is valid only for the same wire format, and a gateway must drop it for others.
 """
 
 from __future__ import annotations
@@ -31,6 +30,8 @@ from ..types import (
     ImageContent,
     Part,
     StreamEvent,
+    TextContent,
+    ThinkingLevel,
     ToolCall,
     ToolSpec,
     Usage,
@@ -42,47 +43,47 @@ Endpoint: TypeAlias = Literal["generate", "count"]
 
 @dataclass(frozen=True, slots=True)
 class InboundRequest:
-    """One request as a server received it."""
+    """A request that a server received."""
 
     request: AgentRequest
     model: str
     stream: bool = False
     warnings: tuple[str, ...] = ()
-    """What was left out of `request`."""
+    """Warnings about everything left out of `request`."""
     unsupported: tuple[str, ...] = ()
-    """Fields that ask for what no server of ours can do, such as several answers or what a vendor has stored.
+    """Fields for unsupported features, such as several choices or stored responses.
 
-    They are carried in `request.extra`. A server for real clients refuses such a request.
+    They are kept in `request.extra`. A server for real clients rejects such a request.
     """
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the answer repeats or depends on, such as whether a stream ends with a usage chunk."""
+    """Settings for the response, such as whether a stream ends with a usage chunk."""
     id: str = field(default_factory=lambda: uuid4().hex[:24])
-    """Names the response, unless the response has an id of its own."""
+    """Id of a response that has none."""
     created: int = 0
-    """When it arrived, in seconds since the epoch; the server sets it."""
+    """Time of arrival in seconds since the epoch, set by the server."""
 
 
 class EventEncoder(Protocol):
-    """Writes one stream. Nothing is written before the first event, so an early failure can still have a status."""
+    """Encoder of one stream. It writes nothing before the first event, so early errors can set the status."""
 
     def encode_event(self, event: StreamEvent) -> bytes:
-        """The bytes for one event; none for an event that has no counterpart in the wire format.
+        """Encode one event, as no bytes if the wire format has no counterpart.
 
         Raises:
-            ProtocolError: The event is a `restart`. A stream that has begun cannot begin again.
+            ProtocolError: The event is a `restart`, which no wire format can express.
         """
         ...
 
     def end(self, response: AgentResponse) -> bytes:
-        """The end of a stream whose events add up to `response`."""
+        """Encode the end of a stream, with the response that its events add up to."""
         ...
 
     def fail(self, error: errors.AgentError) -> bytes:
-        """The end of a stream that broke. The terminal event is not written."""
+        """Encode the error of an incomplete stream, without a terminal event."""
         ...
 
     def ping(self) -> bytes:
-        """Bytes that keep a silent connection open and mean nothing."""
+        """Keep-alive bytes without meaning."""
         ...
 
 
@@ -96,28 +97,28 @@ class ServerDialect(Protocol):
 
     @property
     def signature_field(self) -> str | None:
-        """The field of `ThinkingContent` that holds the seal of this vendor's reasoning; None without seals."""
+        """The field of `ThinkingContent` for signatures of this wire format, if it has any."""
         ...
 
     @property
     def signs_whole_parts(self) -> bool:
-        """Whether a signature stands on one whole part, so that the text of a signed part is streamed in one piece."""
+        """Whether signatures are on complete parts, so that a signed part is streamed in one event."""
         ...
 
     def match_endpoint(self, path: str) -> Endpoint | None:
-        """What a path asks for; None if it belongs to another wire format."""
+        """The endpoint of a path; None for paths of other wire formats."""
         ...
 
     def decode_request(self, path: str, body: bytes) -> InboundRequest:
-        """Read a request for a response, or for a count of tokens.
+        """Decode a request for a response or a token count.
 
         Raises:
-            ConfigurationError: The request is wrong. `encode_error` answers it with status 400.
+            ConfigurationError: The request is invalid; `encode_error` maps it to status 400.
         """
         ...
 
     def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
-        """What of a response has no place in this wire format, and is not written."""
+        """Name the parts of a response that this wire format cannot express, and that are not written."""
         ...
 
     def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes: ...
@@ -125,7 +126,7 @@ class ServerDialect(Protocol):
     def encoder(self, inbound: InboundRequest) -> EventEncoder: ...
 
     def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
-        """Status and body. Headers such as `retry-after` are left to the server."""
+        """Return status and body. The server adds headers such as `retry-after`."""
         ...
 
     def encode_count(self, tokens: int) -> bytes: ...
@@ -145,18 +146,18 @@ BANNED = frozenset(
         "user_config", "vertex_credentials",
     )
 )  # fmt: skip
-"""Fields that would set an address, a key or headers, in whichever case they are written."""
+"""Fields that would set an address, a key or headers, in any case and with any separators."""
 
 
-def _plain_name(name: str) -> str:
+def _normalize_field(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-_BANNED_NAMES = frozenset(map(_plain_name, BANNED))
+_BANNED_NAMES = frozenset(map(_normalize_field, BANNED))
 
 
 class Fields:
-    """The fields of one JSON object of a request. Fields that are not taken are carried, unless they are banned."""
+    """Fields of one JSON object of a request. Those that are not taken become `extra`, unless they are banned."""
 
     def __init__(self, body: bytes | Mapping[str, Any]) -> None:
         if isinstance(body, bytes):
@@ -169,47 +170,47 @@ class Fields:
         self._left: dict[str, Any] = {key: value for key, value in body.items() if value is not None}
 
     def take(self, name: str) -> Any:
-        """A field's value, whatever it is; None if it is missing or null."""
+        """Remove and return a field of any type; None if it is missing or null."""
         return self._left.pop(name, None)
 
     def peek(self, name: str) -> Any:
-        """A field's value, which stays to be taken."""
+        """Return a field without removing it."""
         return self._left.get(name)
 
     def text(self, name: str) -> str | None:
-        value: str | None = self._of(name, str, "a string")
+        value: str | None = self._take_typed(name, str, "a string")
         return value
 
     def flag(self, name: str) -> bool | None:
-        value: bool | None = self._of(name, bool, "a boolean")
+        value: bool | None = self._take_typed(name, bool, "a boolean")
         return value
 
     def object(self, name: str) -> dict[str, Any]:
-        return self._of(name, dict, "an object") or {}
+        return self._take_typed(name, dict, "an object") or {}
 
     def list(self, name: str) -> list[Any]:
-        return self._of(name, list, "an array") or []
+        return self._take_typed(name, list, "an array") or []
 
-    def _of(self, name: str, kind: type, called: str) -> Any:
+    def _take_typed(self, name: str, kind: type, description: str) -> Any:
         value = self.take(name)
         if value is not None and not isinstance(value, kind):
-            raise invalid_request(f"'{name}' must be {called}.", name)
+            raise invalid_request(f"'{name}' must be {description}.", name)
         return value
 
     @property
     def left(self) -> Mapping[str, Any]:
-        """The fields that were not taken, unchecked."""
+        """The fields that were not taken, without the check for banned ones."""
         return self._left
 
     def put(self, name: str, value: Any) -> None:
-        """Have a field carried after all."""
+        """Put a field back."""
         self._left[name] = value
 
     def rest(self) -> dict[str, Any]:
-        """The fields that were not taken.
+        """Return the fields that were not taken.
 
         Raises:
-            ConfigurationError: One of them is banned, at whatever depth.
+            ConfigurationError: One of them is banned, at any depth.
         """
         _check_banned(self._left, "")
         return self._left
@@ -219,7 +220,7 @@ def _check_banned(value: Any, where: str) -> None:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             at = f"{where}.{key}" if where else str(key)
-            if _plain_name(str(key)) in _BANNED_NAMES:
+            if _normalize_field(str(key)) in _BANNED_NAMES:
                 raise invalid_request(f"'{at}' is not allowed: a request cannot set addresses, keys or headers.", at)
             _check_banned(inner, at)
     elif isinstance(value, list):
@@ -228,33 +229,33 @@ def _check_banned(value: Any, where: str) -> None:
 
 
 def invalid_request(message: str, field: str | None = None) -> errors.ConfigurationError:
-    """The error for a request that is wrong."""
+    """Build the error for an invalid request."""
     return errors.ConfigurationError(message, field=field, status_code=400)
 
 
 @contextmanager
 def check_shape() -> Iterator[None]:
-    """A request of the wrong shape raises a ConfigurationError, whatever stumbles over it."""
+    """Convert exceptions from decoding a malformed request to ConfigurationError."""
     try:
         yield
     except errors.ConfigurationError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise invalid_request(f"The request does not have the shape of this API ({type(error).__name__}).") from None
+        raise invalid_request(f"The request is malformed ({type(error).__name__}).") from None
 
 
 def require_objects(value: Any, field: str) -> list[dict[str, Any]]:
-    """The items of an array of objects."""
+    """Return the items of an array of objects; other values are an error."""
     if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
         raise invalid_request(f"'{field}' must be an array of objects.", field)
     return list(value)
 
 
 def build_request(**fields: Any) -> AgentRequest:
-    """An `AgentRequest` from the fields that were given.
+    """Build a request from the fields that are not None.
 
     Raises:
-        ConfigurationError: A value is out of range.
+        ConfigurationError: A value is invalid.
     """
     given = {name: value for name, value in fields.items() if value is not None}
     try:
@@ -264,7 +265,7 @@ def build_request(**fields: Any) -> AgentRequest:
 
 
 def function_tool(name: Any, fields: Mapping[str, Any], schema: Any, known: Sequence[str]) -> ToolSpec:
-    """A function that the client offers. Keys that are not `known` become the tool's `extra`."""
+    """Build the tool spec of a function. Keys that are not `known` become its `extra`."""
     given = {
         "name": name,
         "description": fields.get("description") or "",
@@ -282,7 +283,7 @@ _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*?;base64,(.*)", re.S)
 
 
 def make_portable(request: AgentRequest) -> tuple[AgentRequest, tuple[str, ...]]:
-    """A request without what only its own wire format understands, and warnings about it."""
+    """Remove everything that is valid only in the request's wire format; return the request and warnings."""
     left_out = [*request.extra]
     tools: list[ToolSpec] = []
     for tool in request.tools:
@@ -292,14 +293,14 @@ def make_portable(request: AgentRequest) -> tuple[AgentRequest, tuple[str, ...]]
         else:
             left_out.append(f"the tool {tool.get('type') or tool.get('name') or next(iter(tool))}")
     changed = request.model_copy(update={"extra": {}, "tools": tuple(tools)})
-    return changed, tuple(f"{name} was left out: another wire format has no place for it" for name in left_out)
+    return changed, tuple(f"{name} was left out: it is valid only in its own wire format" for name in left_out)
 
 
 _USUAL_ALPHABET = {ord("-"): "+", ord("_"): "/", ord("\n"): None, ord("\r"): None}
 
 
 def split_data_url(url: str, field: str) -> tuple[str | None, bytes] | None:
-    """Media type and bytes of a data URL; None for any other URL."""
+    """Return media type and bytes of a data URL; None for other URLs."""
     if not url.startswith("data:"):
         return None
     if (found := _DATA_URL.fullmatch(url)) is None:
@@ -308,7 +309,7 @@ def split_data_url(url: str, field: str) -> tuple[str | None, bytes] | None:
 
 
 def decode_base64(text: Any, field: str) -> bytes:
-    """Bytes from base64, in the alphabet for URLs or the usual one, with padding or without."""
+    """Decode base64 in the standard or URL-safe alphabet, with or without padding."""
     try:
         plain = text.translate(_USUAL_ALPHABET).rstrip("=")
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
@@ -357,14 +358,14 @@ _KINDS: tuple[tuple[type[errors.AgentError], ErrorKind], ...] = (
 
 
 def error_kind(error: errors.AgentError) -> ErrorKind:
-    """What went wrong, in the terms that all wire formats have words for."""
+    """Classify an error by the kinds that all wire formats have."""
     if isinstance(error, errors.RoutingError) and error.errors:
         return error_kind(error.errors[-1])
     return next((kind for cause, kind in _KINDS if isinstance(error, cause)), "server")
 
 
 def error_status(error: errors.AgentError, usual: int) -> int:
-    """The status to answer with: the vendor's own, if the failure came with one."""
+    """The upstream vendor's status if there is one, else the usual one."""
     status = error.status_code
     return status if status is not None and 400 <= status < 600 else usual
 
@@ -373,7 +374,7 @@ def error_status(error: errors.AgentError, usual: int) -> int:
 
 
 def encode_stop_reason(response: AgentResponse, words: Mapping[str, str]) -> str:
-    """The vendor's word for why a response ended; where it has none, the response's own."""
+    """Return the wire format's stop reason, or else the raw one."""
     reason = response.stop_reason or "stop"
     if reason == "stop" and response.tool_calls:
         reason = "tool_calls"
@@ -383,20 +384,56 @@ def encode_stop_reason(response: AgentResponse, words: Mapping[str, str]) -> str
 
 
 def dump_call_arguments(call: ToolCall) -> str:
-    """A call's arguments as the model wrote them, JSON or not."""
+    """Serialize a call's arguments; invalid ones are returned as the model wrote them."""
     return to_json({**call.arguments}).decode() if call.invalid_arguments is None else call.invalid_arguments
 
 
 def sse(data: Mapping[str, Any], name: str | None = None) -> bytes:
-    """One server-sent event."""
+    """Encode one server-sent event."""
     head = b"" if name is None else b"event: %b\n" % name.encode()
     return b"%bdata: %b\n\n" % (head, to_json(data))
 
 
 def is_foreign(part: Part, api: str) -> bool:
-    """Whether another wire format made a part, so that its opaque data means nothing in this one."""
+    """Whether a part is from another wire format, so that its opaque data is invalid in this one."""
     return part.origin is not None and part.origin.api not in ("", api)
 
 
 def usage_or_zero(response: AgentResponse) -> Usage:
     return response.usage or Usage()
+
+
+# Helpers of the request decoders.
+
+EFFORT_LEVELS: Mapping[str, ThinkingLevel] = {"none": ThinkingLevel.OFF, "max": ThinkingLevel.XHIGH} | {
+    level.value: level for level in ThinkingLevel if level is not ThinkingLevel.OFF
+}
+"""Thinking levels by OpenAI's reasoning efforts."""
+
+
+def simplify_content(parts: Sequence[Part]) -> Any:
+    """Return the text of a single plain text part, else the parts."""
+    if not parts:
+        return ""
+    first = parts[0]
+    return first.text if len(parts) == 1 and first == TextContent(text=first.text or "") else tuple(parts)
+
+
+def read_call(id: Any, name: Any, arguments: Any, where: str, **fields: Any) -> ToolCall:
+    """Decode a call, whose arguments are text or an object."""
+    if not isinstance(id, str) or not isinstance(name, str):
+        raise invalid_request(f"{where}: a call needs an id and a name.", where)
+    if isinstance(arguments, str):
+        try:
+            values = parse_json(arguments)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            return ToolCall(id=id, name=name, invalid_arguments=arguments, **fields)
+        arguments = values
+    return ToolCall(id=id, name=name, arguments=arguments, **fields)
+
+
+def with_title(schema: Mapping[str, Any], name: Any) -> dict[str, Any]:
+    """Return a schema with the name that it was sent under as its title."""
+    return {"title": name, **schema} if name not in (None, "answer") else dict(schema)

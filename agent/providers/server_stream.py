@@ -1,4 +1,4 @@
-"""Write streams as a server: events become blocks, one after the other, in any wire format."""
+"""Base class of the server's stream encoders: interleaved events become consecutive blocks."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ..types import AgentResponse, Part, RefusalContent, StreamEvent, TextConten
 from .server_dialect import InboundRequest, ServerDialect, dump_call_arguments
 
 BlockKind: TypeAlias = Literal["text", "thinking", "refusal", "call"]
-_WORDS: Mapping[str, BlockKind] = {"text_delta": "text", "thinking_delta": "thinking", "refusal_delta": "refusal"}
+_DELTA_KINDS: Mapping[str, BlockKind] = {"text_delta": "text", "thinking_delta": "thinking", "refusal_delta": "refusal"}
 
 
 @dataclass(slots=True)
 class Block:
-    """A block of the answer while it is written."""
+    """An open block of the response."""
 
     kind: BlockKind
     index: int | None
-    """Which block it is in the events."""
+    """Index of the block in the events."""
     part: Part | None = None
-    """A call's id and name; once a block has ended, the whole part if the events told it."""
+    """A call's id and name; the complete part of an ended block, if the events contain it."""
     raw: Any = None
-    """The upstream event that opened it."""
+    """The upstream event that opened the block."""
     number: int = -1
-    """Which block it is in the stream that is written; the encoder numbers them."""
+    """Number of the block in the output, set by the encoder."""
     pieces: list[str] = field(default_factory=list)
     reopened: bool = False
 
@@ -41,7 +41,7 @@ class Block:
         return self.part
 
     def is_complete(self) -> bool:
-        """Whether another block may begin: a call's arguments must be complete."""
+        """Whether another block may start: a call's arguments must be complete JSON."""
         if self.kind != "call":
             return True
         try:
@@ -52,23 +52,23 @@ class Block:
 
 
 class BlockEncoder:
-    """Base of the stream encoders: writes blocks one after the other, however the events interleave them."""
+    """Base class of stream encoders, which write one block after the other."""
 
     def __init__(self, inbound: InboundRequest) -> None:
         self.inbound = inbound
         self.head = AgentResponse(model=inbound.model)
-        """What is known about the answer before its content."""
+        """The response without content, from message_start."""
         self.usage: Usage | None = None
         self._started = False
         self._block: Block | None = None
         self._closed: set[int | str] = set()
-        """Indexes of blocks and ids of calls that have ended."""
+        """Indexes of ended blocks, and ids of ended calls."""
         self.raw: Any = None
-        """The upstream event that is being written, as its vendor sent it."""
+        """The current upstream event, as the vendor sent it."""
         self._waiting: list[StreamEvent] = []
-        """Events of other blocks that came before the arguments of a call were complete."""
+        """Events of other blocks that arrived before a call was complete."""
 
-    # What an encoder of a wire format writes.
+    # Methods of a wire format.
 
     def write_start(self) -> bytes:
         return b""
@@ -83,17 +83,17 @@ class BlockEncoder:
         return b""
 
     def write_part(self, part: Part) -> bytes:
-        """A part that is no text and no call."""
+        """Write a part that is not streamed as deltas."""
         return b""
 
     def write_late_part(self, part: Part) -> bytes:
-        """A finished part whose block has been closed; most wire formats have no place for what it adds."""
+        """Write a complete part after its block has ended. Most wire formats cannot."""
         return b""
 
     def write_end(self, response: AgentResponse) -> bytes:
         raise NotImplementedError
 
-    # The protocol.
+    # The EventEncoder protocol.
 
     def encode_event(self, event: StreamEvent) -> bytes:
         written: list[bytes] = []
@@ -118,24 +118,21 @@ class BlockEncoder:
     def _take(self, event: StreamEvent, written: list[bytes]) -> None:
         match event.type:
             case "message_start":
-                self._learn(event)
+                if event.response is not None:
+                    model = event.response.model or self.inbound.model
+                    self.head = event.response.model_copy(update={"model": model, "content": ()})
+                    self.usage = event.response.usage
             case "usage" | "message_end":
                 self.usage = event.usage or self.usage
             case "restart":
                 raise errors.ProtocolError(
-                    "the answer began anew, which no stream that has begun can say; use on_partial='raise'",
+                    "the response restarted, which a stream cannot express; use on_partial='raise'",
                     retryable=False,
                 )
             case "tool_result" | "error":
                 pass  # of a run, and of `fail`
             case _:
                 self._take_content(event, written)
-
-    def _learn(self, event: StreamEvent) -> None:
-        if event.response is not None:
-            facts = event.response
-            self.head = facts.model_copy(update={"model": facts.model or self.inbound.model, "content": ()})
-            self.usage = facts.usage
 
     def _start(self, written: list[bytes]) -> None:
         if not self._started:
@@ -159,7 +156,7 @@ class BlockEncoder:
             self._take_content(event, written)
             return
         self._start(written)
-        if (kind := _WORDS.get(event.type)) is not None:
+        if (kind := _DELTA_KINDS.get(event.type)) is not None:
             self._write(block or self._open(kind, event, written), event.text or "", written)
         elif event.type == "content_part":
             self._take_part(event, written)
@@ -167,7 +164,7 @@ class BlockEncoder:
             self._take_call(event, written)
 
     def _is_closed(self, event: StreamEvent) -> bool:
-        """Whether an event only repeats, as a whole, what has been written."""
+        """Whether an event repeats an ended block as a complete part."""
         if event.type == "content_part":
             return event.index in self._closed
         call = event.tool_call
@@ -201,7 +198,7 @@ class BlockEncoder:
         if block is None and event.index in self._closed:
             written.append(self.write_late_part(part))
             return
-        kind, text = _words_of_part(part)
+        kind, text = _kind_and_text(part)
         if block is not None and block.kind != kind:
             self._close(written)
             block = None
@@ -212,8 +209,8 @@ class BlockEncoder:
         else:
             if block is None:
                 block = self._open(kind, event, written, part)
-            if text.startswith(said := block.text) and not block.reopened:
-                self._write(block, text[len(said) :], written)
+            if text.startswith(block.text) and not block.reopened:
+                self._write(block, text[len(block.text) :], written)
             self._close(written, part)
 
     def _open(self, kind: BlockKind, event: StreamEvent, written: list[bytes], part: Part | None = None) -> Block:
@@ -246,8 +243,8 @@ class BlockEncoder:
 
 
 def _continues(block: Block, event: StreamEvent) -> bool:
-    """Whether an event belongs to the block that is open."""
-    if (kind := _WORDS.get(event.type)) is not None:
+    """Whether an event belongs to the open block."""
+    if (kind := _DELTA_KINDS.get(event.type)) is not None:
         return block.kind == kind and event.index in (None, block.index)
     if event.type == "content_part":
         return event.index is not None and event.index == block.index
@@ -259,7 +256,7 @@ def _continues(block: Block, event: StreamEvent) -> bool:
     return event.type != "tool_call_start" and id in (None, "", block.call.id)
 
 
-def _words_of_part(part: Part) -> tuple[BlockKind | None, str]:
+def _kind_and_text(part: Part) -> tuple[BlockKind | None, str]:
     match part:
         case TextContent():
             return "text", part.text
@@ -273,16 +270,16 @@ def _words_of_part(part: Part) -> tuple[BlockKind | None, str]:
             return None, ""
 
 
-_ARGUMENTS_AT_A_TIME = 12
+_ARGUMENTS_CHUNK = 12
 
 
 def response_events(response: AgentResponse, dialect: ServerDialect) -> list[StreamEvent]:
-    """A finished response as the events of a stream, word by word."""
-    facts = response.model_copy(update={"content": ()})
-    events: list[StreamEvent] = [StreamEvent.message_start(response=facts)]
+    """Return a response as the events of a stream, one word per delta."""
+    head = response.model_copy(update={"content": ()})
+    events: list[StreamEvent] = [StreamEvent.message_start(response=head)]
     for index, part in enumerate(response.content):
         events += _part_events(part, index, dialect)
-    events.append(StreamEvent.message_end(usage=response.usage, response=facts))
+    events.append(StreamEvent.message_end(usage=response.usage, response=head))
     return events
 
 
@@ -307,7 +304,7 @@ def _part_events(part: Part, index: int, dialect: ServerDialect) -> list[StreamE
             return [StreamEvent.refusal_delta(word, index=index) for word in split_words(part.refusal)]
         case ToolCall():
             text = dump_call_arguments(part)
-            pieces = [text[at : at + _ARGUMENTS_AT_A_TIME] for at in range(0, len(text), _ARGUMENTS_AT_A_TIME)]
+            pieces = [text[at : at + _ARGUMENTS_CHUNK] for at in range(0, len(text), _ARGUMENTS_CHUNK)]
             started = ToolCall(id=part.id, name=part.name)
             return [
                 StreamEvent.tool_call_start(started, index=index),
@@ -319,6 +316,6 @@ def _part_events(part: Part, index: int, dialect: ServerDialect) -> list[StreamE
 
 
 def split_words(text: str) -> list[str]:
-    """Words with the space before them, as models stream them; joined they are the text."""
+    """Split text into words, each with the space before it."""
     words = text.split(" ")
     return [word if position == 0 else f" {word}" for position, word in enumerate(words) if word or position]

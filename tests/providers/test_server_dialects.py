@@ -631,7 +631,7 @@ def test_what_a_vendor_would_have_stored_is_named() -> None:
     body = {"model": "m", "messages": [], "n": 2, "store": True}
     inbound = _format("openai-chat").server.decode_request("/v1/chat/completions", json.dumps(body).encode())
     assert inbound.unsupported == ("n",)
-    assert inbound.warnings == ("store was left out: answers are not stored",)
+    assert inbound.warnings == ("store was left out: responses are not stored",)
 
 
 def test_sealed_reasoning_keeps_the_id_that_its_vendor_gave_it() -> None:

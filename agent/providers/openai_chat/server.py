@@ -1,7 +1,8 @@
-"""The server side of Chat Completions."""
+"""Server dialect and stream encoder of Chat Completions."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -55,51 +56,20 @@ _ERRORS: Mapping[ErrorKind, tuple[int, str, str | None]] = {
     "server": (500, "server_error", None),
 }
 """Status, type and code by kind of error."""
-_BESIDE = ("annotations", "executed_tools")
-"""Keys of a message that hold what the vendor did on its own side."""
+_VENDOR_KEYS = ("annotations", "executed_tools")
+"""Keys of a message that report server-side tools."""
 
 
-class ChatServer:
-    """Chat Completions, as a server speaks it."""
+class OpenAIServer(ABC):
+    """Base class of the server dialects of OpenAI's APIs."""
 
-    api: ClassVar[str] = API
-    signature_field: ClassVar[str | None] = None
     signs_whole_parts: ClassVar[bool] = False
 
-    def match_endpoint(self, path: str) -> Endpoint | None:
-        return "generate" if urlsplit(path).path.endswith("/chat/completions") else None
-
-    def decode_request(self, path: str, body: bytes) -> InboundRequest:
-        with check_shape():
-            return RequestReader(Fields(body), path).inbound()
-
     def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
+        return tuple(dict.fromkeys(loss for part in response.content if (loss := self._find_loss(part)) is not None))
 
-    def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
-        message: dict[str, Any] = {"role": "assistant", "content": response.text, "refusal": response.refusal}
-        if response.thinking:
-            message["reasoning_content"] = response.thinking
-        if response.tool_calls:
-            message["tool_calls"] = [_call(call, dump_call_arguments(call)) for call in response.tool_calls]
-        for part in response.content:
-            _add_beside(message, part)
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": _logprobs(response),
-            "finish_reason": encode_stop_reason(response, _REASONS),
-        }
-        return to_json(
-            {
-                **_head(response, inbound, "chat.completion"),
-                "choices": [choice],
-                "usage": _usage(usage_or_zero(response)),
-            }
-        )
-
-    def encoder(self, inbound: InboundRequest) -> ChatEncoder:
-        return ChatEncoder(inbound)
+    @abstractmethod
+    def _find_loss(self, part: Part) -> str | None: ...
 
     def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]:
         return {"content-type": "text/event-stream"}
@@ -108,58 +78,94 @@ class ChatServer:
         status, body = describe_error(error)
         return status, to_json({"error": body})
 
-    def encode_count(self, tokens: int) -> bytes:
-        raise errors.UnsupportedFeatureError(
-            "Chat Completions has no endpoint that counts tokens.", fix="Count with another wire format."
+    def encode_models(self, models: Sequence[str]) -> bytes:
+        entries = [{"id": model, "object": "model", "created": 0, "owned_by": "agent"} for model in models]
+        return to_json({"object": "list", "data": entries})
+
+
+class ChatServer(OpenAIServer):
+    """Server dialect of Chat Completions."""
+
+    api: ClassVar[str] = API
+    signature_field: ClassVar[str | None] = None
+
+    def match_endpoint(self, path: str) -> Endpoint | None:
+        return "generate" if urlsplit(path).path.endswith("/chat/completions") else None
+
+    def decode_request(self, path: str, body: bytes) -> InboundRequest:
+        with check_shape():
+            return RequestReader(Fields(body), path).read()
+
+    @override
+    def _find_loss(self, part: Part) -> str | None:
+        match part:
+            case TextContent() if not all(_is_annotation(citation) for citation in part.citations):
+                return "citations"
+            case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
+                return None
+            case VendorContent() if part.provider_data and part.provider_data.keys() <= {*_VENDOR_KEYS}:
+                return None
+            case _:
+                return f"a part of type {part.type!r}"
+
+    def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
+        message: dict[str, Any] = {"role": "assistant", "content": response.text, "refusal": response.refusal}
+        if response.thinking:
+            message["reasoning_content"] = response.thinking
+        if response.tool_calls:
+            message["tool_calls"] = [_encode_call(call, dump_call_arguments(call)) for call in response.tool_calls]
+        for part in response.content:
+            _add_opaque(message, part)
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": _encode_choice_logprobs(response),
+            "finish_reason": encode_stop_reason(response, _REASONS),
+        }
+        return to_json(
+            {
+                **_encode_head(response, inbound, "chat.completion"),
+                "choices": [choice],
+                "usage": _encode_usage(usage_or_zero(response)),
+            }
         )
 
-    def encode_models(self, models: Sequence[str]) -> bytes:
-        return to_json({"object": "list", "data": [model_entry(model) for model in models]})
+    def encoder(self, inbound: InboundRequest) -> ChatEncoder:
+        return ChatEncoder(inbound)
+
+    def encode_count(self, tokens: int) -> bytes:
+        raise errors.UnsupportedFeatureError(
+            "Chat Completions has no endpoint for counting tokens.", fix="Use another wire format."
+        )
 
 
 def describe_error(error: errors.AgentError) -> tuple[int, dict[str, Any]]:
-    """Status and description of an error, as both of OpenAI's APIs give them."""
+    """Return status and error object, as in both of OpenAI's APIs."""
     status, kind, code = _ERRORS[error_kind(error)]
     param = error.field if isinstance(error, errors.ConfigurationError) else None
-    described = {"message": error.message, "type": kind, "param": param, "code": error.code or code}
-    return error_status(error, status), described
+    body = {"message": error.message, "type": kind, "param": param, "code": error.code or code}
+    return error_status(error, status), body
 
 
-def model_entry(model: str) -> dict[str, Any]:
-    return {"id": model, "object": "model", "created": 0, "owned_by": "agent"}
-
-
-def _loss(part: Part) -> str | None:
-    match part:
-        case TextContent() if not all(_is_note(citation) for citation in part.citations):
-            return "citations"
-        case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
-            return None
-        case VendorContent() if part.provider_data and part.provider_data.keys() <= {*_BESIDE}:
-            return None
-        case _:
-            return f"a part of type {part.type!r}"
-
-
-def _is_note(citation: Citation) -> bool:
+def _is_annotation(citation: Citation) -> bool:
     return (citation.provider_data or {}).get("type") == "url_citation"
 
 
-def _add_beside(message: dict[str, Any], part: Part) -> None:
-    """Opaque data of this API and notes on the text, which stand beside the content."""
+def _add_opaque(message: dict[str, Any], part: Part) -> None:
+    """Add a part's annotations and opaque data to the message."""
     if isinstance(part, TextContent):
-        notes = [citation.provider_data for citation in part.citations if _is_note(citation)]
+        notes = [citation.provider_data for citation in part.citations if _is_annotation(citation)]
         if notes:
             message["annotations"] = [*message.get("annotations", ()), *notes]
     elif isinstance(part, ThinkingContent) and not is_foreign(part, API):
         message.update({key: value for key, value in (part.provider_data or {}).items() if key in OPAQUE_KEYS})
     elif isinstance(part, VendorContent) and not is_foreign(part, API):
         for key, value in (part.provider_data or {}).items():
-            if key in _BESIDE:
+            if key in _VENDOR_KEYS:
                 message[key] = [*message.get(key, ()), *value]
 
 
-def _call(call: ToolCall, arguments: str) -> dict[str, Any]:
+def _encode_call(call: ToolCall, arguments: str) -> dict[str, Any]:
     opaque = {} if is_foreign(call, API) else dict(call.provider_data or {})
     if opaque.get("type") == "custom":
         return {
@@ -171,7 +177,7 @@ def _call(call: ToolCall, arguments: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **kept}
 
 
-def _head(response: AgentResponse, inbound: InboundRequest, kind: str) -> dict[str, Any]:
+def _encode_head(response: AgentResponse, inbound: InboundRequest, kind: str) -> dict[str, Any]:
     return {
         "id": response.id or f"chatcmpl-{inbound.id}",
         "object": kind,
@@ -180,18 +186,18 @@ def _head(response: AgentResponse, inbound: InboundRequest, kind: str) -> dict[s
     }
 
 
-def _logprobs(response: AgentResponse) -> dict[str, Any] | None:
-    if not response.logprobs:
-        return None
-    return {"content": [_token(entry) for entry in response.logprobs], "refusal": None}
+def _encode_choice_logprobs(response: AgentResponse) -> dict[str, Any] | None:
+    return {"content": encode_logprobs(response), "refusal": None} if response.logprobs else None
 
 
-def _token(entry: Mapping[str, Any]) -> dict[str, Any]:
-    tops = [{"token": top.get("token"), "logprob": top.get("logprob"), "bytes": None} for top in entry.get("top") or ()]
-    return {"token": entry.get("token"), "logprob": entry.get("logprob"), "bytes": None, "top_logprobs": tops}
+def encode_logprobs(response: AgentResponse, bytes: Any = None) -> list[dict[str, Any]]:
+    def encode(token: Mapping[str, Any]) -> dict[str, Any]:
+        return {"token": token.get("token"), "logprob": token.get("logprob"), "bytes": bytes}
+
+    return [{**encode(token), "top_logprobs": [*map(encode, token.get("top") or ())]} for token in response.logprobs]
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _encode_usage(usage: Usage) -> dict[str, Any]:
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -204,15 +210,15 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _details_in(raw: Any) -> list[Any]:
-    """Details of reasoning in a chunk of an upstream of this wire format."""
+def _reasoning_details(raw: Any) -> list[Any]:
+    """Reasoning details in an upstream chunk of this wire format."""
     choices = raw.get("choices") if isinstance(raw, Mapping) else None
     delta = choices[0].get("delta") if choices else None
     return list((delta or {}).get("reasoning_details") or ())
 
 
-def _silence_details(delta: dict[str, Any]) -> None:
-    """Details without their words, which have been told: signatures and sealed data remain."""
+def _clear_detail_text(delta: dict[str, Any]) -> None:
+    """Remove the text of reasoning details, which was streamed before. Signatures and encrypted data remain."""
     if details := delta.get("reasoning_details"):
         delta["reasoning_details"] = [
             {key: "" if key in ("text", "summary") else value for key, value in detail.items()} for detail in details
@@ -223,17 +229,17 @@ _KEYS = {"text": "content", "thinking": "reasoning_content", "refusal": "refusal
 
 
 class ChatEncoder(BlockEncoder):
-    """Writes a stream of chunks."""
+    """Encodes a stream of chunks."""
 
     def __init__(self, inbound: InboundRequest) -> None:
         super().__init__(inbound)
         self._calls = 0
-        self._held = ""
-        """The latest piece of reasoning. Its details must stand beside plain words, or clients read them as more."""
+        self._pending = ""
+        """The latest reasoning delta. Details must be sent with plain text, or clients decode them as more text."""
 
     def _chunk(self, delta: Mapping[str, Any], reason: FinishReason | str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason, **more}
-        return sse({**_head(self.head, self.inbound, "chat.completion.chunk"), "choices": [choice]})
+        return sse({**_encode_head(self.head, self.inbound, "chat.completion.chunk"), "choices": [choice]})
 
     @override
     def write_start(self) -> bytes:
@@ -245,7 +251,7 @@ class ChatEncoder(BlockEncoder):
             return b""
         block.number = self._calls
         self._calls += 1
-        return self._chunk({"tool_calls": [{"index": block.number, **_call(block.call, "")}]})
+        return self._chunk({"tool_calls": [{"index": block.number, **_encode_call(block.call, "")}]})
 
     @override
     def write_delta(self, block: Block, text: str) -> bytes:
@@ -253,27 +259,27 @@ class ChatEncoder(BlockEncoder):
             return self._chunk({"tool_calls": [{"index": block.number, "function": {"arguments": text}}]})
         if block.kind != "thinking":
             return self._chunk({_KEYS[block.kind]: text})
-        if details := _details_in(self.raw):
+        if details := _reasoning_details(self.raw):
             return self._chunk({"reasoning_content": text, "reasoning_details": details})
-        held, self._held = self._held, text
-        return self._chunk({"reasoning_content": held}) if held else b""
+        pending, self._pending = self._pending, text
+        return self._chunk({"reasoning_content": pending}) if pending else b""
 
     @override
     def write_close(self, block: Block) -> bytes:
         delta: dict[str, Any] = {}
-        if self._held:
-            delta["reasoning_content"], self._held = self._held, ""
+        if self._pending:
+            delta["reasoning_content"], self._pending = self._pending, ""
         if block.part is not None and block.kind != "call":
-            _add_beside(delta, block.part)
+            _add_opaque(delta, block.part)
             if "reasoning_content" not in delta:
-                _silence_details(delta)
+                _clear_detail_text(delta)
         return self._chunk(delta) if delta else b""
 
     @override
     def write_part(self, part: Part) -> bytes:
         delta: dict[str, Any] = {}
-        _add_beside(delta, part)
-        _silence_details(delta)
+        _add_opaque(delta, part)
+        _clear_detail_text(delta)
         return self._chunk(delta) if delta else b""
 
     @override
@@ -282,12 +288,12 @@ class ChatEncoder(BlockEncoder):
 
     @override
     def write_end(self, response: AgentResponse) -> bytes:
-        logprobs = _logprobs(response)
-        told = self._chunk({}, logprobs=logprobs) if logprobs else b""
-        ending = told + self._chunk({}, encode_stop_reason(response, _REASONS))
+        logprobs = _encode_choice_logprobs(response)
+        ending = self._chunk({}, logprobs=logprobs) if logprobs else b""
+        ending += self._chunk({}, encode_stop_reason(response, _REASONS))
         if self.inbound.settings.get("include_usage"):
-            head = _head(self.head, self.inbound, "chat.completion.chunk")
-            ending += sse({**head, "choices": [], "usage": _usage(usage_or_zero(response))})
+            head = _encode_head(self.head, self.inbound, "chat.completion.chunk")
+            ending += sse({**head, "choices": [], "usage": _encode_usage(usage_or_zero(response))})
         return ending + b"data: [DONE]\n\n"
 
     def fail(self, error: errors.AgentError) -> bytes:

@@ -1,13 +1,12 @@
-"""Read requests of Chat Completions as a server."""
+"""Request decoder of the Chat Completions server."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ...engine.wire import parse_json
 from ...types import (
     AudioContent,
     Message,
@@ -17,13 +16,13 @@ from ...types import (
     Role,
     TextContent,
     ThinkingContent,
-    ThinkingLevel,
     ToolCall,
     ToolResult,
     ToolSpec,
     VendorContent,
 )
 from ..server_dialect import (
+    EFFORT_LEVELS,
     Fields,
     InboundRequest,
     build_request,
@@ -32,17 +31,16 @@ from ..server_dialect import (
     function_tool,
     image_from_url,
     invalid_request,
+    read_call,
     require_objects,
+    simplify_content,
+    with_title,
 )
 from .dialect import API, OPAQUE_KEYS
 
-_LEVELS: Mapping[str, ThinkingLevel] = {"none": ThinkingLevel.OFF, "max": ThinkingLevel.XHIGH} | {
-    level.value: level for level in ThinkingLevel if level is not ThinkingLevel.OFF
-}
-
 
 class RequestReader:
-    """Reads one request body."""
+    """Decodes one request body."""
 
     def __init__(self, fields: Fields, path: str) -> None:
         self._fields = fields
@@ -50,11 +48,11 @@ class RequestReader:
         self._origin = Origin(provider=API, api=API, model=self._model)
         self._warnings: list[str] = []
 
-    def inbound(self) -> InboundRequest:
+    def read(self) -> InboundRequest:
         fields = self._fields
         several = fields.peek("n") not in (None, 1)
         if fields.flag("store"):
-            self._warnings.append("store was left out: answers are not stored")
+            self._warnings.append("store was left out: responses are not stored")
         messages = [
             self._message(item, at) for at, item in enumerate(require_objects(fields.list("messages"), "messages"))
         ]
@@ -76,8 +74,8 @@ class RequestReader:
         top = fields.take("top_logprobs")
         tools = [_read_tool(tool) for tool in require_objects(fields.list("tools"), "tools")]
         effort = fields.text("reasoning_effort")
-        if effort is not None and effort not in _LEVELS:
-            raise invalid_request(f"'reasoning_effort' must be one of {', '.join(_LEVELS)}.", "reasoning_effort")
+        if effort is not None and effort not in EFFORT_LEVELS:
+            raise invalid_request(f"'reasoning_effort' must be one of {', '.join(EFFORT_LEVELS)}.", "reasoning_effort")
         return {
             "tools": tools,
             "tool_choice": _read_tool_choice(fields.take("tool_choice")),
@@ -88,7 +86,7 @@ class RequestReader:
             "seed": fields.take("seed"),
             "stop": fields.take("stop") or None,
             "logprobs": (top or 0) if fields.flag("logprobs") else None,
-            "thinking": None if effort is None else _LEVELS[effort],
+            "thinking": None if effort is None else EFFORT_LEVELS[effort],
             "metadata": fields.object("metadata"),
             "session_id": fields.text("prompt_cache_key"),
             **self._output(),
@@ -98,8 +96,8 @@ class RequestReader:
         form = self._fields.object("response_format")
         match form.get("type"):
             case "json_schema":
-                named = form.get("json_schema") or {}
-                return {"output_schema": titled(named.get("schema") or {}, named.get("name"))}
+                json_schema = form.get("json_schema") or {}
+                return {"output_schema": with_title(json_schema.get("schema") or {}, json_schema.get("name"))}
             case None | "text":
                 return {}
             case _:
@@ -130,7 +128,7 @@ class RequestReader:
         return [self._block(block, f"{where}[{at}]") for at, block in enumerate(require_objects(content, where))]
 
     def _block(self, block: Mapping[str, Any], where: str) -> Part:
-        cache = _cache(block)
+        cache = _read_cache(block)
         part = self._plain_block(block, where)
         return part if cache is None else part.model_copy(update={"cache": cache})
 
@@ -181,8 +179,8 @@ class RequestReader:
             self._call(call, where) for call in require_objects(item.get("tool_calls") or (), f"{where}.tool_calls")
         ]
         if item.get("audio"):
-            self._warnings.append(f"{where}.audio was left out: answers in sound are not kept")
-        return Message(Role.ASSISTANT, _simplest(parts), name=item.get("name"))
+            self._warnings.append(f"{where}.audio was left out: audio responses are not stored")
+        return Message(Role.ASSISTANT, simplify_content(parts), name=item.get("name"))
 
     def _call(self, call: Mapping[str, Any], where: str) -> ToolCall:
         where = f"{where}.tool_calls"
@@ -194,9 +192,8 @@ class RequestReader:
         else:
             function = call.get("function") or {}
             name, arguments = function.get("name"), function.get("arguments") or "{}"
-        if not isinstance(id, str) or not isinstance(name, str):
-            raise invalid_request(f"{where}: a call needs an id and a name.", where)
-        return read_call(id, name, arguments, provider_data=opaque or None, origin=self._origin if opaque else None)
+        origin = self._origin if opaque else None
+        return read_call(id, name, arguments, where, provider_data=opaque or None, origin=origin)
 
     def _result(self, item: Mapping[str, Any], where: str) -> ToolResult:
         if not isinstance(id := item.get("tool_call_id"), str):
@@ -205,34 +202,8 @@ class RequestReader:
         return ToolResult(tool_call_id=id, name=item.get("name"), content=content)
 
 
-def read_call(id: str, name: str, arguments: Any, **facts: Any) -> ToolCall:
-    """A call as a client sends it back, with arguments as text or as an object."""
-    if isinstance(arguments, str):
-        try:
-            read = parse_json(arguments)
-        except ValueError:
-            read = None
-        if not isinstance(read, dict):
-            return ToolCall(id=id, name=name, invalid_arguments=arguments, **facts)
-        arguments = read
-    return ToolCall(id=id, name=name, arguments=arguments, **facts)
-
-
-def titled(schema: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """A schema that keeps the name it was sent under."""
-    return {"title": name, **schema} if name not in (None, "answer") else dict(schema)
-
-
-def _simplest(parts: Sequence[Part]) -> Any:
-    """Plain text where that is all there is."""
-    if not parts:
-        return ""
-    first = parts[0]
-    return first.text if len(parts) == 1 and first == TextContent(text=first.text or "") else parts
-
-
 def _model_in(path: str) -> str:
-    """The model of an address with deployments, as Azure has them."""
+    """Read the model from a path with deployments, as at Azure."""
     found = re.search(r"/deployments/([^/]+)/", urlsplit(path).path)
     return unquote(found[1]) if found else ""
 
@@ -240,25 +211,25 @@ def _model_in(path: str) -> str:
 def _read_tool(tool: Mapping[str, Any]) -> ToolSpec | dict[str, Any]:
     function = tool.get("function")
     if not isinstance(function, Mapping):
-        return dict(tool)  # one that runs at the vendor, or takes text in place of arguments
+        return dict(tool)  # a server-side or custom tool
     spec = function_tool(function.get("name"), function, function.get("parameters"), ("name", "parameters"))
-    beside = {key: value for key, value in tool.items() if key not in ("type", "function")}
-    if (cache := _cache(beside)) is not None:
-        beside.pop("cache_control", None)
+    extra = {key: value for key, value in tool.items() if key not in ("type", "function")}
+    if (cache := _read_cache(extra)) is not None:
+        extra.pop("cache_control", None)
         spec = spec.model_copy(update={"cache": cache})
-    return spec.model_copy(update={"extra": {**spec.extra, **beside}}) if beside else spec
+    return spec.model_copy(update={"extra": {**spec.extra, **extra}}) if extra else spec
 
 
 def _read_tool_choice(choice: Any) -> str | None:
     if choice is None or isinstance(choice, str):
         return choice
-    named = (choice.get("function") or choice.get("custom")) if isinstance(choice, Mapping) else None
-    if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
-        raise invalid_request("'tool_choice' must be a word, or name a tool.", "tool_choice")
-    return str(named["name"])
+    tool = (choice.get("function") or choice.get("custom")) if isinstance(choice, Mapping) else None
+    if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str):
+        raise invalid_request("'tool_choice' must be a string or name a tool.", "tool_choice")
+    return str(tool["name"])
 
 
-def _cache(block: Mapping[str, Any]) -> str | None:
+def _read_cache(block: Mapping[str, Any]) -> str | None:
     mark = block.get("prompt_cache_breakpoint") or block.get("cache_control")
     if not isinstance(mark, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""The server side of the Responses API. It stores nothing: a conversation comes whole with every request."""
+"""Server dialect and stream encoder of the Responses API, without stored responses."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from ...types import (
     ToolCall,
     VendorContent,
 )
-from ..openai_chat.server import describe_error, model_entry
-from ..openai_chat.server_requests import read_call
+from ..openai_chat.server import OpenAIServer, describe_error, encode_logprobs
 from ..server_dialect import (
     Endpoint,
     Fields,
@@ -30,6 +29,7 @@ from ..server_dialect import (
     dump_call_arguments,
     encode_stop_reason,
     is_foreign,
+    read_call,
     sse,
     usage_or_zero,
 )
@@ -38,7 +38,7 @@ from .dialect import API
 from .server_requests import RequestReader
 
 _REASONS: Mapping[str, str] = {
-    "stop": "",  # completed, as are answers that call tools or refuse
+    "stop": "",  # completed
     "tool_calls": "",
     "refusal": "",
     "length": "max_output_tokens",
@@ -46,12 +46,11 @@ _REASONS: Mapping[str, str] = {
 }
 
 
-class ResponsesServer:
-    """The Responses API, as a server speaks it."""
+class ResponsesServer(OpenAIServer):
+    """Server dialect of the Responses API."""
 
     api: ClassVar[str] = API
     signature_field: ClassVar[str | None] = "encrypted_content"
-    signs_whole_parts: ClassVar[bool] = False
 
     def match_endpoint(self, path: str) -> Endpoint | None:
         path = urlsplit(path).path
@@ -61,46 +60,33 @@ class ResponsesServer:
 
     def decode_request(self, path: str, body: bytes) -> InboundRequest:
         with check_shape():
-            return RequestReader(Fields(body)).inbound()
+            return RequestReader(Fields(body)).read()
 
-    def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
+    @override
+    def _find_loss(self, part: Part) -> str | None:
+        match part:
+            case TextContent() if not all(_is_annotation(citation) for citation in part.citations):
+                return "citations"
+            case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
+                return None
+            case VendorContent() if not is_foreign(part, API):
+                return None
+            case _:
+                return f"a part of type {part.type!r}"
 
     def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
         items: list[dict[str, Any]] = []
         for part in response.content:
-            if (item := _item(part, len(items), inbound)) is not None:
+            if (item := _encode_item(part, len(items), inbound)) is not None:
                 items.append(item)
         _add_logprobs(items, response)
-        return to_json(_final(response, inbound, items))
+        return to_json(_encode_final(response, inbound, items))
 
     def encoder(self, inbound: InboundRequest) -> ResponsesEncoder:
         return ResponsesEncoder(inbound)
 
-    def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]:
-        return {"content-type": "text/event-stream"}
-
-    def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
-        status, body = describe_error(error)
-        return status, to_json({"error": body})
-
     def encode_count(self, tokens: int) -> bytes:
         return to_json({"object": "response.input_tokens", "input_tokens": tokens})
-
-    def encode_models(self, models: Sequence[str]) -> bytes:
-        return to_json({"object": "list", "data": [model_entry(model) for model in models]})
-
-
-def _loss(part: Part) -> str | None:
-    match part:
-        case TextContent() if not all(_is_annotation(citation) for citation in part.citations):
-            return "citations"
-        case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
-            return None
-        case VendorContent() if not is_foreign(part, API):
-            return None
-        case _:
-            return f"a part of type {part.type!r}"
 
 
 def _is_annotation(citation: Citation) -> bool:
@@ -108,61 +94,57 @@ def _is_annotation(citation: Citation) -> bool:
     return kind in ("url_citation", "file_citation", "container_file_citation", "file_path")
 
 
-def _item(part: Part, number: int, inbound: InboundRequest, id: str | None = None) -> dict[str, Any] | None:
-    """A part as an output item of its own; None for what has no place."""
-    facts = {} if is_foreign(part, API) else dict(part.provider_data or {})
+def _encode_item(part: Part, number: int, inbound: InboundRequest, id: str | None = None) -> dict[str, Any] | None:
+    """Encode a part as an output item, or None if the API cannot express it."""
+    data = {} if is_foreign(part, API) else dict(part.provider_data or {})
     match part:
         case ThinkingContent():
-            shown = (
-                [{"type": "summary_text", "text": part.thinking}] if part.thinking and not facts.get("content") else []
+            summary = (
+                [{"type": "summary_text", "text": part.thinking}] if part.thinking and not data.get("content") else []
             )
             return {
-                **facts,
+                **data,
                 "id": id or part.id or f"rs_{inbound.id}_{number}",
                 "type": "reasoning",
-                "summary": part.summary or shown,
+                "summary": part.summary or summary,
                 "encrypted_content": part.encrypted_content or None,
             }
         case ToolCall():
             item = {"id": id or part.item_id or f"fc_{inbound.id}_{number}", "status": "completed", "call_id": part.id}
-            if facts.pop("type", None) == "custom":
-                given = part.arguments.get("input", "")
-                return {**facts, **item, "type": "custom_tool_call", "name": part.name, "input": given}
+            if data.pop("type", None) == "custom":
+                text = part.arguments.get("input", "")
+                return {**data, **item, "type": "custom_tool_call", "name": part.name, "input": text}
             arguments = dump_call_arguments(part)
-            return {**facts, **item, "type": "function_call", "name": part.name, "arguments": arguments}
+            return {**data, **item, "type": "function_call", "name": part.name, "arguments": arguments}
         case VendorContent() if not is_foreign(part, API):
-            return {"id": f"item_{inbound.id}_{number}", **(facts or {"type": part.kind})}
+            return {"id": f"item_{inbound.id}_{number}", **(data or {"type": part.kind})}
         case TextContent():
             notes = [citation.provider_data for citation in part.citations if _is_annotation(citation)]
             block = {"type": "output_text", "text": part.text, "annotations": notes, "logprobs": []}
-            return _message(block, facts, id or f"msg_{inbound.id}_{number}")
+            return _encode_message(block, data, id or f"msg_{inbound.id}_{number}")
         case RefusalContent():
-            return _message({"type": "refusal", "refusal": part.refusal}, facts, id or f"msg_{inbound.id}_{number}")
+            return _encode_message(
+                {"type": "refusal", "refusal": part.refusal}, data, id or f"msg_{inbound.id}_{number}"
+            )
         case _:
             return None
 
 
-def _message(block: dict[str, Any], facts: Mapping[str, Any], id: str) -> dict[str, Any]:
-    known = {key: facts[key] for key in ("phase",) if facts.get(key)}
-    message = {"id": id, "type": "message", "status": facts.get("status", "completed"), "role": "assistant"}
+def _encode_message(block: dict[str, Any], data: Mapping[str, Any], id: str) -> dict[str, Any]:
+    known = {key: data[key] for key in ("phase",) if data.get(key)}
+    message = {"id": id, "type": "message", "status": data.get("status", "completed"), "role": "assistant"}
     return {**message, **known, "content": [block]}
 
 
 def _add_logprobs(items: Sequence[dict[str, Any]], response: AgentResponse) -> None:
-    """Probabilities stand on the first text."""
+    """Add the log probabilities to the first text."""
     blocks = (block for item in items if item["type"] == "message" for block in item["content"])
     first = next((block for block in blocks if block["type"] == "output_text"), None)
     if first is not None and response.logprobs:
-        first["logprobs"] = [_token(entry) for entry in response.logprobs]
+        first["logprobs"] = encode_logprobs(response, bytes=[])
 
 
-def _token(entry: Mapping[str, Any]) -> dict[str, Any]:
-    tops = [{"token": top.get("token"), "logprob": top.get("logprob"), "bytes": []} for top in entry.get("top") or ()]
-    return {"token": entry.get("token"), "logprob": entry.get("logprob"), "bytes": [], "top_logprobs": tops}
-
-
-def _head(response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
-    asked = inbound.settings
+def _encode_head(response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
     return {
         "id": response.id or f"resp_{inbound.id}",
         "object": "response",
@@ -178,15 +160,17 @@ def _head(response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
         "top_p": None,
         "metadata": {},
         "instructions": None,
-        **asked,
+        **inbound.settings,
     }
 
 
-def _final(response: AgentResponse, inbound: InboundRequest, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _encode_final(
+    response: AgentResponse, inbound: InboundRequest, items: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     cut = encode_stop_reason(response, _REASONS)
     usage = usage_or_zero(response)
     return {
-        **_head(response, inbound),
+        **_encode_head(response, inbound),
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": cut} if cut else None,
         "output": items,
@@ -207,7 +191,7 @@ _PREFIXES = {"text": "msg", "refusal": "msg", "thinking": "rs", "call": "fc"}
 
 
 class ResponsesEncoder(BlockEncoder):
-    """Writes a stream of events; each block is an output item."""
+    """Encodes a stream of events; each block is an output item."""
 
     def __init__(self, inbound: InboundRequest) -> None:
         super().__init__(inbound)
@@ -222,37 +206,35 @@ class ResponsesEncoder(BlockEncoder):
         return sse({"type": kind, **data, "sequence_number": number}, kind)
 
     def _choose_id(self, block: Block) -> str:
-        """The upstream item's own id, if it has one: sealed reasoning is bound to it."""
-        told = block.raw.get("item_id") if isinstance(block.raw, Mapping) else None
+        """Choose the upstream item's id, which encrypted reasoning is bound to, or a new one."""
+        id = block.raw.get("item_id") if isinstance(block.raw, Mapping) else None
         if isinstance(block.part, ThinkingContent):
-            told = block.part.id or told
+            id = block.part.id or id
         elif isinstance(block.part, ToolCall):
-            told = block.part.item_id or told
-        if not isinstance(told, str) or not told or told in self._ids:
-            told = f"{_PREFIXES[block.kind]}_{self.inbound.id}_{len(self._items)}"
-        self._ids.add(told)
-        return told
+            id = block.part.item_id or id
+        if not isinstance(id, str) or not id or id in self._ids:
+            id = f"{_PREFIXES[block.kind]}_{self.inbound.id}_{len(self._items)}"
+        self._ids.add(id)
+        return id
 
     @override
     def write_start(self) -> bytes:
-        opening = {**_head(self.head, self.inbound), "status": "in_progress", "output": [], "usage": None}
+        opening = {**_encode_head(self.head, self.inbound), "status": "in_progress", "output": [], "usage": None}
         return self._event("response.created", response=opening) + self._event("response.in_progress", response=opening)
 
     @override
     def write_open(self, block: Block) -> bytes:
         block.number = len(self._items)
         self._id = self._choose_id(block)
-        hollow: dict[str, Any] = {"id": self._id, "status": "in_progress"}
+        item: dict[str, Any] = {"id": self._id, "status": "in_progress"}
         match block.kind:
             case "text" | "refusal":
-                hollow |= {"type": "message", "role": "assistant", "content": []}
+                item |= {"type": "message", "role": "assistant", "content": []}
             case "thinking":
-                hollow |= {"type": "reasoning", "summary": []}
+                item |= {"type": "reasoning", "summary": []}
             case "call":
-                hollow |= {"type": "function_call", "call_id": block.call.id, "name": block.call.name, "arguments": ""}
-        return self._event("response.output_item.added", output_index=block.number, item=hollow) + self._open_part(
-            block
-        )
+                item |= {"type": "function_call", "call_id": block.call.id, "name": block.call.name, "arguments": ""}
+        return self._event("response.output_item.added", output_index=block.number, item=item) + self._open_part(block)
 
     def _place(self, block: Block) -> dict[str, Any]:
         place = {"item_id": self._id, "output_index": block.number}
@@ -286,16 +268,16 @@ class ResponsesEncoder(BlockEncoder):
             case "call":
                 return self._event("response.function_call_arguments.delta", **place, delta=text)
             case "thinking":
-                opened = b""
-                if len(block.pieces) == 1:  # sealed reasoning may have no summary at all
+                opening = b""
+                if len(block.pieces) == 1:  # encrypted reasoning may have no summary
                     part = {"type": "summary_text", "text": ""}
-                    opened = self._event("response.reasoning_summary_part.added", **place, part=part)
-                return opened + self._event("response.reasoning_summary_text.delta", **place, delta=text)
+                    opening = self._event("response.reasoning_summary_part.added", **place, part=part)
+                return opening + self._event("response.reasoning_summary_text.delta", **place, delta=text)
 
     @override
     def write_close(self, block: Block) -> bytes:
-        part, text, place = self._finished(block), block.text, self._place(block)
-        item = _item(part, block.number, self.inbound, self._id)
+        part, text, place = self._complete_part(block), block.text, self._place(block)
+        item = _encode_item(part, block.number, self.inbound, self._id)
         assert item is not None
         self._items.append(item)
         ended = b""
@@ -322,31 +304,31 @@ class ResponsesEncoder(BlockEncoder):
                 pass
         return ended + self._event("response.output_item.done", output_index=block.number, item=item)
 
-    def _finished(self, block: Block) -> Part:
-        """The part that a block has become, with the words that were streamed."""
+    def _complete_part(self, block: Block) -> Part:
+        """Complete the part of a block with the streamed text."""
         part = block.part
         match block.kind:
             case "text":
-                told = part if isinstance(part, TextContent) else TextContent(text="")
-                return told.model_copy(update={"text": block.text})
+                text = part if isinstance(part, TextContent) else TextContent(text="")
+                return text.model_copy(update={"text": block.text})
             case "refusal":
-                told_refusal = part if isinstance(part, RefusalContent) else RefusalContent(refusal="")
-                return told_refusal.model_copy(update={"refusal": block.text})
+                refusal = part if isinstance(part, RefusalContent) else RefusalContent(refusal="")
+                return refusal.model_copy(update={"refusal": block.text})
             case "thinking":
                 if isinstance(part, ThinkingContent) and part.thinking == block.text:
                     return part
-                thought = part if isinstance(part, ThinkingContent) else ThinkingContent(thinking="")
-                return thought.model_copy(update={"thinking": block.text, "summary": ()})
+                thinking = part if isinstance(part, ThinkingContent) else ThinkingContent(thinking="")
+                return thinking.model_copy(update={"thinking": block.text, "summary": ()})
             case "call":
                 call = block.call
                 return read_call(
-                    call.id, call.name, block.text or "{}", provider_data=call.provider_data, origin=call.origin
+                    call.id, call.name, block.text or "{}", "", provider_data=call.provider_data, origin=call.origin
                 )
 
     @override
     def write_part(self, part: Part) -> bytes:
         number = len(self._items)
-        item = _item(part, number, self.inbound)
+        item = _encode_item(part, number, self.inbound)
         if item is None:
             return b""
         self._items.append(item)
@@ -357,14 +339,14 @@ class ResponsesEncoder(BlockEncoder):
     def write_end(self, response: AgentResponse) -> bytes:
         facts = {"id": self.head.id, "model": self.head.model}
         _add_logprobs(self._items, response)
-        final = _final(response.model_copy(update=facts), self.inbound, self._items)
+        final = _encode_final(response.model_copy(update=facts), self.inbound, self._items)
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
         return self._event(kind, response=final)
 
     def fail(self, error: errors.AgentError) -> bytes:
         described = describe_error(error)[1]
         failed = {
-            **_head(self.head, self.inbound),
+            **_encode_head(self.head, self.inbound),
             "status": "failed",
             "error": {"code": described["code"] or "server_error", "message": described["message"]},
             "output": self._items,

@@ -1,4 +1,4 @@
-"""Read requests of the Responses API as a server."""
+"""Request decoder of the Responses API server."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...types import (
-    Citation,
     Message,
     Origin,
     Part,
     RefusalContent,
     Role,
     TextContent,
-    ThinkingContent,
-    ThinkingLevel,
     ToolCall,
     ToolResult,
     ToolSpec,
     VendorContent,
 )
-from ..openai_chat.server_requests import read_call, titled
 from ..server_dialect import (
+    EFFORT_LEVELS,
     Fields,
     InboundRequest,
     build_request,
@@ -29,23 +26,24 @@ from ..server_dialect import (
     function_tool,
     image_from_url,
     invalid_request,
+    read_call,
     require_objects,
+    simplify_content,
+    with_title,
 )
 from .dialect import API
+from .response import block_item, message_data, read_citation, read_reasoning
 
-_LEVELS: Mapping[str, ThinkingLevel] = {"none": ThinkingLevel.OFF, "max": ThinkingLevel.XHIGH} | {
-    level.value: level for level in ThinkingLevel if level is not ThinkingLevel.OFF
-}
-_SEALED = "reasoning.encrypted_content"
+_ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 _STORED = ("previous_response_id", "conversation", "background", "prompt")
-"""Fields that refer to what a vendor stores."""
+"""Fields that refer to stored data."""
 _ECHOED = ("instructions", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p", "metadata", "text",
            "reasoning", "max_output_tokens", "truncation")  # fmt: skip
 
 
 class RequestReader:
-    """Reads one request body."""
+    """Decodes one request body."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields
@@ -54,9 +52,9 @@ class RequestReader:
         self._origin = Origin(provider=API, api=API, model=self._model)
         self._warnings: list[str] = []
         self._references: list[str] = []
-        """Where the input refers to items that a vendor has stored."""
+        """References to stored items in the input."""
 
-    def inbound(self) -> InboundRequest:
+    def read(self) -> InboundRequest:
         fields = self._fields
         unsupported = tuple(name for name in _STORED if fields.peek(name))
         if fields.take("store"):
@@ -73,8 +71,8 @@ class RequestReader:
         fields = self._fields
         reasoning, text = fields.object("reasoning"), fields.object("text")
         effort = reasoning.pop("effort", None)
-        if effort is not None and effort not in _LEVELS:
-            raise invalid_request(f"'reasoning.effort' must be one of {', '.join(_LEVELS)}.", "reasoning.effort")
+        if effort is not None and effort not in EFFORT_LEVELS:
+            raise invalid_request(f"'reasoning.effort' must be one of {', '.join(EFFORT_LEVELS)}.", "reasoning.effort")
         if effort is not None and reasoning.get("summary") == "auto":
             reasoning.pop("summary")
         form = text.pop("format", None) or {}
@@ -91,8 +89,8 @@ class RequestReader:
             "temperature": fields.take("temperature"),
             "top_p": fields.take("top_p"),
             "logprobs": self._logprobs(),
-            "thinking": None if effort is None else _LEVELS[effort],
-            "output_schema": titled(form["schema"], form.get("name")) if "schema" in form else None,
+            "thinking": None if effort is None else EFFORT_LEVELS[effort],
+            "output_schema": with_title(form["schema"], form.get("name")) if "schema" in form else None,
             "metadata": fields.object("metadata"),
             "session_id": fields.text("prompt_cache_key"),
             "cache": self._cache(),
@@ -100,7 +98,7 @@ class RequestReader:
 
     def _logprobs(self) -> int | None:
         include = self._fields.list("include")
-        if rest := [wish for wish in include if wish not in (_SEALED, _LOGPROBS)]:
+        if rest := [name for name in include if name not in (_ENCRYPTED_REASONING, _LOGPROBS)]:
             self._fields.put("include", rest)
         top = self._fields.take("top_logprobs")
         return top or 0 if _LOGPROBS in include or top else None
@@ -113,30 +111,30 @@ class RequestReader:
     # The conversation
 
     def _messages(self) -> list[Message]:
-        instructions, given = self._fields.text("instructions"), self._fields.take("input")
+        instructions, input = self._fields.text("instructions"), self._fields.take("input")
         messages = [Message(Role.SYSTEM, instructions)] if instructions else []
-        if isinstance(given, str):
-            return [*messages, Message(Role.USER, given)]
-        held: list[Part] = []
+        if isinstance(input, str):
+            return [*messages, Message(Role.USER, input)]
+        pending: list[Part] = []
         results: list[ToolResult] = []
-        for at, item in enumerate(require_objects(given or (), "input")):
+        for at, item in enumerate(require_objects(input or (), "input")):
             where = f"input[{at}]"
             if (result := self._result(item, where)) is not None:
-                messages += _turns(held, results, but_results=True)
+                messages += _end_turns(pending, results, keep_results=True)
                 results.append(result)
                 continue
-            message = self._said(item, where)
+            message = self._read_prompt(item, where)
             if message is None:
                 parts = self._assistant_parts(item, where)
-                messages += _turns(held, results, but_assistant=not _begins_turn(parts, held))
-                held += parts
+                messages += _end_turns(pending, results, keep_assistant=not _begins_turn(parts, pending))
+                pending += parts
             else:
-                messages += _turns(held, results)
+                messages += _end_turns(pending, results)
                 messages.append(message)
-        return [*messages, *_turns(held, results)]
+        return [*messages, *_end_turns(pending, results)]
 
-    def _said(self, item: Mapping[str, Any], where: str) -> Message | None:
-        """A message of the user's or the system's; None for an item of the model's."""
+    def _read_prompt(self, item: Mapping[str, Any], where: str) -> Message | None:
+        """Decode a user or system message; None for items of the model."""
         if item.get("type", "message") != "message" or item.get("role") == "assistant":
             return None
         match item.get("role"):
@@ -152,9 +150,9 @@ class RequestReader:
     def _assistant_parts(self, item: Mapping[str, Any], where: str) -> list[Part]:
         match item.get("type", "message"):
             case "message":
-                return self._words(item, where)
+                return self._read_message(item, where)
             case "reasoning":
-                return [self._reasoning(item)]
+                return [read_reasoning(item, self._origin)]
             case "function_call" | "custom_tool_call":
                 return [self._call(item, where)]
             case str(kind):
@@ -164,52 +162,33 @@ class RequestReader:
             case _:
                 raise invalid_request(f"{where}: an item needs a type.", where)
 
-    def _words(self, item: Mapping[str, Any], where: str) -> list[Part]:
-        facts = {key: item[key] for key in ("id", "phase") if item.get(key)}
-        if item.get("status") not in (None, "completed"):
-            facts["status"] = item["status"]
-        told: dict[str, Any] = {"provider_data": facts, "origin": self._origin} if facts else {}
+    def _read_message(self, item: Mapping[str, Any], where: str) -> list[Part]:
+        data = message_data(item)
+        fields: dict[str, Any] = {"provider_data": data, "origin": self._origin} if data else {}
         content = item.get("content") or ()
         if isinstance(content, str):
-            return [TextContent(text=content, **told)]
+            return [TextContent(text=content, **fields)]
         parts: list[Part] = []
         for block in require_objects(content, f"{where}.content"):
             if block.get("type") == "refusal":
-                parts.append(RefusalContent(refusal=block.get("refusal") or "", **told))
+                parts.append(RefusalContent(refusal=block.get("refusal") or "", **fields))
             elif isinstance(block.get("text"), str):
-                citations = [_citation(note) for note in block.get("annotations") or ()]
-                parts.append(TextContent(text=block["text"], citations=citations, **told))
+                citations = [read_citation(note) for note in block.get("annotations") or ()]
+                parts.append(TextContent(text=block["text"], citations=citations, **fields))
             else:
-                whole = {**item, "content": [block]}
-                kind = str(block.get("type"))
-                parts.append(VendorContent(kind=kind, provider_data=whole, origin=self._origin))
+                parts.append(block_item(item, block, self._origin))
         return parts
 
-    def _reasoning(self, item: Mapping[str, Any]) -> ThinkingContent:
-        known = ("type", "id", "summary", "encrypted_content", "status")
-        summary = item.get("summary") or ()
-        return ThinkingContent(
-            thinking="".join(part.get("text") or "" for part in summary or item.get("content") or ()),
-            id=item.get("id") or "",
-            encrypted_content=item.get("encrypted_content") or "",
-            summary=summary,
-            provider_data={key: value for key, value in item.items() if key not in known and value} or None,
-            origin=self._origin,
-        )
-
     def _call(self, item: Mapping[str, Any], where: str) -> ToolCall:
-        id, name = item.get("call_id"), item.get("name")
-        if not isinstance(id, str) or not isinstance(name, str):
-            raise invalid_request(f"{where}: a call needs a call_id and a name.", where)
         known = ("type", "id", "call_id", "name", "arguments", "input", "status")
         rest = {key: value for key, value in item.items() if key not in known and value is not None}
-        facts: dict[str, Any] = {"item_id": item.get("id"), "origin": self._origin}
         if item.get("type") == "custom_tool_call":
             rest["type"] = "custom"
             arguments: Any = {"input": item.get("input") or ""}
         else:
             arguments = item.get("arguments") or "{}"
-        return read_call(id, name, arguments, provider_data=rest or None, **facts)
+        fields = {"item_id": item.get("id"), "origin": self._origin, "provider_data": rest or None}
+        return read_call(item.get("call_id"), item.get("name"), arguments, where, **fields)
 
     def _result(self, item: Mapping[str, Any], where: str) -> ToolResult | None:
         if item.get("type") not in ("function_call_output", "custom_tool_call_output"):
@@ -247,41 +226,25 @@ class RequestReader:
                 raise invalid_request(f"{where}: a block needs a type.", where)
 
 
-def _begins_turn(parts: Sequence[Part], held: Sequence[Part]) -> bool:
-    """Whether plain words follow plain words: within one turn, they would be one item."""
-    return bool(held and parts) and all(part == TextContent(text=part.text or "") for part in (held[-1], parts[0]))
+def _begins_turn(parts: Sequence[Part], pending: Sequence[Part]) -> bool:
+    """Whether plain text follows plain text, which would be one item within a turn."""
+    return bool(pending and parts) and all(
+        part == TextContent(text=part.text or "") for part in (pending[-1], parts[0])
+    )
 
 
-def _turns(
-    held: list[Part], results: list[ToolResult], *, but_results: bool = False, but_assistant: bool = False
+def _end_turns(
+    pending: list[Part], results: list[ToolResult], *, keep_results: bool = False, keep_assistant: bool = False
 ) -> list[Message]:
-    """The turns that have ended; what goes on is kept."""
+    """Return the messages of turns that have ended."""
     turns: list[Message] = []
-    if held and not but_assistant:
-        turns.append(Message(Role.ASSISTANT, _simplest(held)))
-        held.clear()
-    if results and not but_results:
+    if pending and not keep_assistant:
+        turns.append(Message(Role.ASSISTANT, simplify_content(pending)))
+        pending.clear()
+    if results and not keep_results:
         turns.append(Message(Role.TOOL, tuple(results)))
         results.clear()
     return turns
-
-
-def _simplest(parts: list[Part]) -> Any:
-    first = parts[0]
-    if len(parts) == 1 and isinstance(first, TextContent) and first == TextContent(text=first.text):
-        return first.text
-    return tuple(parts)
-
-
-def _citation(note: Any) -> Citation:
-    at = note.get("index")
-    return Citation(
-        url=note.get("url"),
-        title=note.get("title") or note.get("filename"),
-        start=note.get("start_index", at),
-        end=note.get("end_index", at),
-        provider_data=note,
-    )
 
 
 def _read_tool(tool: Mapping[str, Any]) -> ToolSpec | dict[str, Any]:
@@ -289,13 +252,13 @@ def _read_tool(tool: Mapping[str, Any]) -> ToolSpec | dict[str, Any]:
         return dict(tool)
     known = ("type", "name", "parameters")
     spec = function_tool(tool.get("name"), tool, tool.get("parameters"), known)
-    return spec if spec.strict else spec.model_copy(update={"strict": None})  # the API takes its absence for yes
+    return spec if spec.strict else spec.model_copy(update={"strict": None})  # the API's default is true
 
 
 def _read_tool_choice(choice: Any) -> str | None:
     if choice is None or isinstance(choice, str):
         return choice
-    named = (choice.get("name") or choice.get("server_label") or choice.get("type")) if isinstance(choice, dict) else 0
-    if not isinstance(named, str):
-        raise invalid_request("'tool_choice' must be a word, or name a tool.", "tool_choice")
-    return named
+    name = (choice.get("name") or choice.get("server_label") or choice.get("type")) if isinstance(choice, dict) else 0
+    if not isinstance(name, str):
+        raise invalid_request("'tool_choice' must be a string or name a tool.", "tool_choice")
+    return name
