@@ -95,7 +95,7 @@ def test_a_model_is_one_segment_whatever_its_name(model: str, path: str) -> None
 
 
 def test_a_request_without_a_model_is_refused() -> None:
-    with pytest.raises(errors.ConfigurationError, match="No model is named"):
+    with pytest.raises(errors.ConfigurationError, match="No model is set"):
         GeminiCodec(ApiAddress("", None)).encode(AgentRequest(input="hi"), stream=False)
 
 
@@ -203,7 +203,7 @@ def test_an_authorization_of_the_callers_own_is_enough(monkeypatch: pytest.Monke
 
 
 def test_a_token_without_a_project_is_refused_with_the_fix() -> None:
-    with pytest.raises(errors.ConfigurationError, match="needs to know the project") as caught:
+    with pytest.raises(errors.ConfigurationError, match="requires a project") as caught:
         sent("vertex", api_key=TOKEN)
     assert caught.value.fix is not None
     assert "GOOGLE_CLOUD_PROJECT" in caught.value.fix

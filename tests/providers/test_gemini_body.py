@@ -11,8 +11,8 @@ from agent import errors
 from agent.engine.wire import Reply
 from agent.providers.base import ApiAddress
 from agent.providers.gemini import VERTEX, GeminiCodec
+from agent.providers.gemini.fields import generate_id
 from agent.providers.gemini.models import SKIP_SIGNATURE
-from agent.providers.gemini.names import generate_id
 from agent.types import (
     AgentRequest,
     AudioContent,
@@ -93,7 +93,7 @@ def test_system_and_leading_system_messages_are_the_instruction() -> None:
 def test_a_later_system_message_is_told_as_the_users_with_a_warning() -> None:
     body, warnings = sent(messages=[Message.user("hi"), Message.assistant("yes?"), Message.system("Be brief.")])
     assert body["contents"][-1] == {"role": "user", "parts": [{"text": "Be brief."}]}
-    assert warnings == ("a system message in the middle of the conversation was told as a user's",)
+    assert warnings == ("a system message within the conversation was sent as a user message",)
 
 
 def test_neighbours_of_one_role_are_one_turn() -> None:
@@ -107,11 +107,11 @@ def test_neighbours_of_one_role_are_one_turn() -> None:
 def test_a_conversation_that_begins_with_the_assistant_gets_a_users_turn_before() -> None:
     body, warnings = sent(messages=[Message.assistant("Hello!"), Message.user("hi")])
     assert [content["role"] for content in body["contents"]] == ["user", "model", "user"]
-    assert warnings == ("the conversation began with the assistant; a user's turn was put before it",)
+    assert warnings == ("the conversation starts with an assistant message; a user message was inserted before it",)
 
 
 def test_instructions_alone_are_nothing_to_answer() -> None:
-    with pytest.raises(errors.ConfigurationError, match="nothing to answer") as caught:
+    with pytest.raises(errors.ConfigurationError, match="conversation is empty") as caught:
         sent(messages=[Message.system("Be brief.")])
     assert caught.value.field == "messages"
 
@@ -174,7 +174,7 @@ def test_each_kind_of_content_has_its_form(part: Part, written: dict[str, Any]) 
 def test_how_closely_to_look_is_left_to_the_model_with_a_warning() -> None:
     picture = ImageContent(image_data=b"png", detail="low")
     _, warnings = sent(messages=[Message.user([picture])])
-    assert warnings == ("how closely to look at an image was left to the model",)
+    assert warnings == ("the detail of an image was dropped: the API does not support it",)
     assert sent(messages=[Message.user([picture])])[1] == warnings, "a warning comes each time"
 
 
@@ -433,7 +433,7 @@ def test_strict_functions_are_validated() -> None:
     assert body_of(tools=[strict])["toolConfig"]["functionCallingConfig"] == {"mode": "VALIDATED"}
     body, warnings = sent(model="gemini-2.0-flash", tools=[strict])
     assert "toolConfig" not in body
-    assert warnings == ("strict was left out: the model cannot be made to keep to a tool's schema",)
+    assert warnings == ("strict was dropped: the model cannot enforce the schemas of tools",)
 
 
 def test_what_a_strict_schema_loses_is_a_warning() -> None:
@@ -444,7 +444,7 @@ def test_what_a_strict_schema_loses_is_a_warning() -> None:
 
 def test_one_call_at_a_time_cannot_be_asked_for() -> None:
     _, warnings = sent(tools=[SEARCH], parallel_tool_calls=False)
-    assert "parallel_tool_calls=False was left out" in warnings[0]
+    assert "parallel_tool_calls=False was dropped" in warnings[0]
     assert sent(tools=[SEARCH], parallel_tool_calls=True)[1] == ()
 
 
@@ -457,7 +457,7 @@ def test_tools_of_the_vendor_pass_through_untouched() -> None:
 
 def test_a_choice_does_not_reach_the_tools_of_the_vendor() -> None:
     _, warnings = sent(tools=[{"google_search": {}}], tool_choice="none")
-    assert warnings == ("tool_choice does not reach the vendor's own tools: the model uses them as it likes",)
+    assert warnings == ("tool_choice has no effect on server-side tools",)
 
 
 def test_tools_of_both_kinds_are_shown_where_that_is_demanded() -> None:
@@ -487,13 +487,13 @@ def test_settings_have_their_names() -> None:
 def test_what_the_vendor_would_refuse_is_left_out_with_a_warning() -> None:
     body, warnings = sent(seed=2**40, stop=list("abcdefg"))
     assert body["generationConfig"] == {"stopSequences": list("abcde")}
-    assert warnings == ("seed was left out: it must fit into 32 bits", "only the first 5 of 7 stop sequences were sent")
+    assert warnings == ("seed was dropped: it must fit into 32 bits", "only the first 5 of 7 stop sequences were sent")
 
 
 def test_sampling_is_left_out_for_models_that_do_not_take_it() -> None:
     body, warnings = sent(model="gemini-3.8-flash", temperature=0.5, top_p=0.9)
     assert "generationConfig" not in body
-    assert warnings == ("temperature and topP were left out: the model does not take them",)
+    assert warnings == ("temperature and topP were dropped: the model does not support them",)
 
 
 @pytest.mark.parametrize(
@@ -543,7 +543,7 @@ def test_a_schema_that_is_enforced_otherwise_is_not_sent(mode: str) -> None:
 
 
 def test_a_schema_beside_tools_is_refused_before_gemini_3() -> None:
-    with pytest.raises(errors.UnsupportedFeatureError, match="takes none beside tools") as caught:
+    with pytest.raises(errors.UnsupportedFeatureError, match="supports none together with tools") as caught:
         sent(output_schema=SCHEMA, tools=[SEARCH])
     assert caught.value.field == "output_schema"
     assert "responseJsonSchema" in body_of(NEW, output_schema=SCHEMA, tools=[SEARCH])["generationConfig"]

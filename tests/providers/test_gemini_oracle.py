@@ -135,7 +135,7 @@ def values_of(contents: list[dict[str, Any]], key: str) -> list[Any]:
 @given(agent_requests("gemini-2.5-pro"))
 def test_whatever_is_asked_becomes_a_body_that_the_sdks_types_allow(request: AgentRequest) -> None:
     if request.tools and request.output_schema is not None:
-        with pytest.raises(errors.UnsupportedFeatureError, match="takes none beside tools"):
+        with pytest.raises(errors.UnsupportedFeatureError, match="supports none together with tools"):
             checked(request)
         request = request.model_copy(update={"output_schema": None})
     checked(request)

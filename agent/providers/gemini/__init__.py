@@ -9,8 +9,7 @@ from __future__ import annotations
 from ...wire_formats import WireFormat
 from ..base import ProviderFactory
 from .codec import GeminiCodec
-from .models import API, SCHEMA_DIALECT
-from .platform import GEMINI_API, VERTEX, Platform
+from .models import API, GEMINI_API, SCHEMA_DIALECT, VERTEX, Platform
 
 __all__ = ["API", "GEMINI_API", "VERTEX", "WIRE_FORMAT", "GeminiCodec", "Platform", "provider"]
 

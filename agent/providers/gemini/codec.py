@@ -1,29 +1,48 @@
-"""Codec for generateContent, including token counts by the vendor.
+"""Codec for generateContent and for its endpoint that counts tokens.
 
-The model is part of the URL. A reply without candidates is a response only if it says why the prompt was rejected.
+There are two platforms:
+
+* **Gemini API** (`gemini`): a key in `api_key`, GEMINI_API_KEY or GOOGLE_API_KEY. `base_url` may end in a version.
+* **Vertex AI** (`vertex`) with an access token: in `api_key` if it begins with `ya29.`, in GOOGLE_CLOUD_ACCESS_TOKEN,
+  or in an `authorization` header. Project and location are part of `base_url` (…/projects/P/locations/L), or come from
+  GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION; the default location is "global".
+* **Vertex AI in express mode**: any other key, in `api_key` or GOOGLE_API_KEY, without project and location.
+
+Keys are sent in a header, never in the URL. Tokens are not renewed; for that, pass the official SDK's client.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from typing_extensions import override
 
 from ... import errors
 from ...engine.wire import Reply, WireRequest, parse_json
 from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, ProviderCapabilities, Role
-from ..base import NO_ADDRESS, ApiAddress, StreamDecoder
+from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
 from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import error_from_details, read_error_details, request_id
 from ..repair import ForeignThinking, repair
 from .contents import ContentsEncoder
-from .fields import FIELDS, GeminiContext
-from .models import API, SCHEMA_DIALECT_NAME, features_of
-from .names import tools_by_name
-from .platform import COUNTED_KEYS, GEMINI_API, VERTEX, Platform, gemini_endpoint, is_token, vertex_endpoint
+from .fields import FIELDS, GeminiContext, tools_by_name
+from .models import (
+    API,
+    COUNTED_KEYS,
+    GEMINI_API,
+    LOCATION_IN_URL,
+    SCHEMA_DIALECT_NAME,
+    VERTEX,
+    Platform,
+    features_of,
+)
 from .response import ResponseReader
 from .stream import GeminiDecoder
 
@@ -35,10 +54,7 @@ _MERGED_KEYS = ("generationConfig", "toolConfig")
 def encode_body(
     request: AgentRequest, provider: str, platform: Platform, foreign_thinking: ForeignThinking = "drop"
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the body, and warnings about everything left out of it.
-
-    Content that the API cannot take raises an error before anything is sent.
-    """
+    """Return the body, and warnings about content that was dropped. Unsupported content raises an error."""
     context = _encode(request, provider, platform, foreign_thinking)
     return dump_json(context.body), tuple(context.warnings)
 
@@ -72,7 +88,7 @@ def _encode(
     contents = encoder.encode(messages[len(leading) :])
     if not contents:
         raise errors.ConfigurationError(
-            "There is nothing to answer: the conversation holds only instructions, or nothing at all.",
+            "The conversation is empty, or has only system messages.",
             field="messages",
             fix="Pass input= or a user's message.",
         )
@@ -102,8 +118,96 @@ CAPABILITIES = ProviderCapabilities(
     token_counting=True,
 )
 
-_ENDPOINTS = {"vertex": vertex_endpoint}
-"""By provider name. The Gemini API serves all others."""
+
+# Addresses and credentials.
+
+TOKEN_VARIABLE = "GOOGLE_CLOUD_ACCESS_TOKEN"  # noqa: S105  # the name of a variable
+_TOKEN_PREFIX = "ya29."  # noqa: S105  # of access tokens
+_PLAIN_NAME = re.compile(r"[a-zA-Z0-9:._-]+")
+_MULTI_REGIONS = ("us", "eu")
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """A platform, its address, and whether the key is an access token."""
+
+    platform: Platform
+    address: ApiAddress
+    token: bool
+
+
+def _gemini_endpoint(config: AgentConfig) -> _Endpoint:
+    credentials = _find_credentials(config.headers)
+    address = resolve_address(
+        config,
+        default_base_url="https://generativelanguage.googleapis.com",
+        key_variables=() if credentials else ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        base_url_variables=("GOOGLE_GEMINI_BASE_URL",),
+        key_required=not credentials,
+    )
+    return _Endpoint(GEMINI_API, address, _is_token(address))
+
+
+def _vertex_endpoint(config: AgentConfig) -> _Endpoint:
+    location = _read_environment("GOOGLE_CLOUD_LOCATION")
+    credentials = _find_credentials(config.headers)
+    if config.api_key is None:
+        token = "authorization" in credentials or (not credentials and bool(os.environ.get(TOKEN_VARIABLE, "").strip()))
+    else:
+        token = config.api_key.get_secret_value().startswith(_TOKEN_PREFIX)
+    address = resolve_address(
+        config,
+        default_base_url=_vertex_host(location) if token else _vertex_host("global"),
+        key_variables=() if credentials else (TOKEN_VARIABLE, "GOOGLE_API_KEY"),
+        base_url_variables=("GOOGLE_VERTEX_BASE_URL",),
+        key_required=not credentials,
+    )
+    root = VERTEX.root(address.base_url)
+    if token and not LOCATION_IN_URL.search(root):
+        project = _read_environment("GOOGLE_CLOUD_PROJECT")
+        if project is None:
+            raise errors.ConfigurationError(
+                "Vertex AI requires a project when the key is an access token.",
+                field="base_url",
+                fix="Set GOOGLE_CLOUD_PROJECT (and GOOGLE_CLOUD_LOCATION), or pass "
+                "base_url='https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION'.",
+            )
+        root = f"{root}/projects/{project}/locations/{_find_location(root) or location or 'global'}"
+    return _Endpoint(VERTEX, ApiAddress(root, address.key), token)
+
+
+def _is_token(address: ApiAddress) -> bool:
+    return address.key is not None and address.key.get_secret_value().startswith(_TOKEN_PREFIX)
+
+
+def _find_credentials(headers: Mapping[str, str]) -> set[str]:
+    return {name.lower() for name in headers} & {"authorization", "x-goog-api-key"}
+
+
+def _vertex_host(location: str | None) -> str:
+    if location is None or location == "global":
+        return "https://aiplatform.googleapis.com"
+    if location in _MULTI_REGIONS:
+        return f"https://aiplatform.{location}.rep.googleapis.com"
+    return f"https://{location}-aiplatform.googleapis.com"
+
+
+def _find_location(root: str) -> str | None:
+    """Return the location in the host name."""
+    match = re.match(r"([a-z0-9-]+)-aiplatform\.|aiplatform\.(us|eu)\.rep\.", urlsplit(root).hostname or "")
+    return (match[1] or match[2]) if match else None
+
+
+def _read_environment(variable: str) -> str | None:
+    """Return the value of a variable that becomes part of the URL."""
+    value = os.environ.get(variable, "").strip()
+    if value and not _PLAIN_NAME.fullmatch(value):
+        raise errors.ConfigurationError(
+            f"{variable} has characters that are not valid in a URL.",
+            field="base_url",
+            fix=f"Set {variable} to a plain name, such as my-project or us-central1.",
+        )
+    return value or None
 
 
 class GeminiCodec(CodecBase):
@@ -111,11 +215,11 @@ class GeminiCodec(CodecBase):
 
     Args:
         address: Base URL and key. An empty `base_url` makes relative URLs, for an SDK client.
-        headers: Sent with every request.
-        name: The provider's name. Signatures are sent back only to the name and model that made them.
-        foreign_thinking: Whether reasoning of other models is dropped, or sent as text.
+        headers: Additional headers of every request.
+        name: The provider's name. Signatures are only returned to the provider and model that issued them.
+        foreign_thinking: Drop reasoning of other models, or send it as text.
         platform: The Gemini API or Vertex AI.
-        token: Whether the key is an access token. By default, keys that begin with `ya29.` are.
+        token: Whether the key is an access token; by default, if it begins with `ya29.`.
     """
 
     api = API
@@ -135,7 +239,7 @@ class GeminiCodec(CodecBase):
         key = None if address.key is None else address.key.get_secret_value()
         sent: dict[str, str] = {}
         if key is not None:
-            bearer = is_token(address) if token is None else token
+            bearer = _is_token(address) if token is None else token
             sent = {"authorization": f"Bearer {key}"} if bearer else {"x-goog-api-key": key}
         super().__init__(name, CAPABILITIES, {**sent, **(headers or {})}, () if key is None else (key,))
         self.platform = platform
@@ -144,7 +248,7 @@ class GeminiCodec(CodecBase):
 
     @classmethod
     def from_config(cls, config: AgentConfig, name: str) -> GeminiCodec:
-        endpoint = _ENDPOINTS.get(name, gemini_endpoint)(config)
+        endpoint = _vertex_endpoint(config) if name == "vertex" else _gemini_endpoint(config)
         return cls(
             endpoint.address,
             config.headers.reveal(),
@@ -155,7 +259,7 @@ class GeminiCodec(CodecBase):
         )
 
     def schema_with_tools(self, model: str) -> bool:
-        """Whether a model takes an output schema together with tools."""
+        """Whether a model supports an output schema together with tools."""
         return features_of(model).schema_with_tools
 
     @override
@@ -173,7 +277,7 @@ class GeminiCodec(CodecBase):
     def _url(self, request: AgentRequest, method: str) -> str:
         if not request.model:
             raise errors.ConfigurationError(
-                "No model is named.", field="model", fix='Name one: Agent("gemini:gemini-2.5-flash").'
+                "No model is set.", field="model", fix='Pass one: Agent("gemini:gemini-2.5-flash").'
             )
         return self.platform.url(self._root, request.model, method)
 
@@ -197,7 +301,7 @@ class GeminiCodec(CodecBase):
                 )
             reader.read_chunk(chunk)
         if not reader.complete:
-            raise ValueError("it does not say how it ended")
+            raise ValueError("it has no finish reason")
         reader.finish()
         return reader.response(
             provider=self.name,
@@ -211,7 +315,6 @@ class GeminiCodec(CodecBase):
         return GeminiDecoder(self.name, self._origin(request), headers, request, self._secrets)
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
-        """Encode a request for the number of its tokens."""
         body, warnings = encode_count_body(request, self.name, self.platform, self._foreign_thinking)
         return WireRequest(self._url(request, "countTokens"), self._headers, body, self.name, warnings)
 
@@ -219,4 +322,4 @@ class GeminiCodec(CodecBase):
         try:
             return int(parse_json(reply.body)["totalTokens"])
         except (ValueError, KeyError, TypeError, OverflowError):
-            raise self._protocol_error("the answer is not a count of tokens", reply, request) from None
+            raise self._protocol_error("the token count is missing or not a number", reply, request) from None

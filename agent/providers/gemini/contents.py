@@ -1,4 +1,4 @@
-"""Encoding of messages as contents: turns of `user` and `model`, each a list of parts."""
+"""Encoding of messages as contents, one method per kind of content part."""
 
 from __future__ import annotations
 
@@ -24,36 +24,38 @@ from ...types import (
 )
 from ..encoding import document_text, encode_base64, to_markdown
 from ..repair import is_own
-from .fields import GeminiContext
-from .models import SKIP_SIGNATURE
-from .names import function_name, is_generated
-from .params import (
+from .fields import (
     Content,
     FileData,
     FunctionCall,
     FunctionCallPart,
     FunctionResponse,
     FunctionResponsePart,
+    GeminiContext,
     MediaPart,
     PartParam,
     TextPart,
+    is_generated_id,
+    normalize_function_name,
 )
+from .models import SKIP_SIGNATURE
 
 Media = ImageContent | AudioContent | DocumentContent
 P = TypeVar("P", bound=PartParam)
 
 METADATA_KIND = "metadata"
-"""Kind of the part that holds a candidate's metadata. It is not sent back."""
+"""Kind of the part with a candidate's metadata, which is not sent back."""
 
-LATE_SYSTEM = "a system message in the middle of the conversation was told as a user's"
-NO_USER_FIRST = "the conversation began with the assistant; a user's turn was put before it"
-NO_AUTHOR = "the name of a message's author was left out: the API has no place for it"
-NO_TITLE = "the title of a file was left out: the API has no place for it"
-NO_DETAIL = "how closely to look at an image was left to the model"
+LATE_SYSTEM = "a system message within the conversation was sent as a user message"
+NO_USER_FIRST = "the conversation starts with an assistant message; a user message was inserted before it"
+NO_AUTHOR = "the name of a message was dropped: the API does not support it"
+NO_TITLE = "the title of a document was dropped: the API does not support it"
+NO_DETAIL = "the detail of an image was dropped: the API does not support it"
 
 _EMPTY = {"text": ""}
-"""Not sent: the API takes empty text only with a signature."""
+"""Not sent: the API accepts empty text only with a signature."""
 _OPENING = "(The conversation begins with your answer.)"
+"""Content of the inserted user message. Constant, so that cached prefixes stay valid."""
 _RESULT_TYPES = frozenset(("image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"))
 """Media types that function responses may contain."""
 _VENDOR_FILES = ("https://generativelanguage.googleapis.com/", "gs://")
@@ -101,7 +103,7 @@ class ContentsEncoder:
         contents: list[Content] = []
         results: list[ToolResult] = []
         calls: list[ToolCall] = []
-        """Calls of the latest assistant message. The results follow it."""
+        """Calls of the latest assistant message."""
         tool, assistant, system = Role.TOOL, Role.ASSISTANT, Role.SYSTEM  # looking up enum members is slow in 3.11
         for message in messages:
             role, content = message.role, message.content
@@ -131,7 +133,7 @@ class ContentsEncoder:
         return contents
 
     def _add_turn(self, contents: list[Content], role: Literal["user", "model"], parts: list[PartParam]) -> None:
-        """Add a turn. Consecutive turns of one role are merged, and the first one must be the user's."""
+        """Add a turn. The API requires alternating roles and a user turn first."""
         if not parts:
             return
         if not contents and role == "model":
@@ -156,7 +158,7 @@ class ContentsEncoder:
                 ImageContent() | AudioContent() | DocumentContent() | ThinkingContent() | ToolCall() | ToolResult()
                 | RefusalContent() | VendorContent()
             ):  # fmt: skip
-                raise self._context.part_error(part, "in a system message; it takes text there")
+                raise self._context.part_error(part, "in a system message; only text is supported")
             case _:
                 assert_never(part)
 
@@ -186,13 +188,13 @@ class ContentsEncoder:
         unsigned = self._features.signed_calls
         """Whether the first call still needs a signature."""
         for part in parts:
-            written = self._encode_model_part(part)
-            if written is None or written == _EMPTY:
+            param = self._encode_model_part(part)
+            if param is None or param == _EMPTY:
                 continue
             if unsigned and isinstance(part, ToolCall):
-                written.setdefault("thoughtSignature", SKIP_SIGNATURE)
+                param.setdefault("thoughtSignature", SKIP_SIGNATURE)
                 unsigned = False
-            encoded.append(written)
+            encoded.append(param)
         return encoded
 
     def _encode_model_part(self, part: Part) -> PartParam | None:
@@ -224,22 +226,22 @@ class ContentsEncoder:
         return self._sign(thought, part, part.signature)
 
     def _encode_call(self, call: ToolCall) -> FunctionCallPart:
-        function: FunctionCall = {"name": function_name(call.name), "args": {**call.arguments}}
-        if (id := self._sent_id(call)) is not None:
+        function: FunctionCall = {"name": normalize_function_name(call.name), "args": {**call.arguments}}
+        if (id := self._encode_id(call)) is not None:
             function["id"] = id
         if call.invalid_arguments is not None:
             function["args"] = {"invalid_arguments": call.invalid_arguments}  # only objects are accepted
         encoded: FunctionCallPart = {"functionCall": function}
         return self._sign(encoded, call, call.signature)
 
-    def _sent_id(self, call: ToolCall) -> str | None:
-        """The call's id, if the vendor accepts it: an id that was generated here is none of its own."""
-        if not call.id or not (self._any_ids or is_own(call, self._origin)) or is_generated(call.id):
+    def _encode_id(self, call: ToolCall) -> str | None:
+        """Return the call's id if the vendor accepts it. Generated ids are not sent."""
+        if not call.id or not (self._any_ids or is_own(call, self._origin)) or is_generated_id(call.id):
             return None
         return call.id
 
     def _sign(self, encoded: P, part: Part, signature: str | None) -> P:
-        """Add a part's signature. Signatures are valid only for the model that made them, on the same part."""
+        """Add a part's signature, which is valid only on that part and for the model that issued it."""
         if signature and is_own(part, self._origin):
             encoded["thoughtSignature"] = signature
         return encoded
@@ -247,21 +249,21 @@ class ContentsEncoder:
     # Results.
 
     def _encode_results(self, results: list[ToolResult], calls: Sequence[ToolCall]) -> list[PartParam]:
-        """Encode a turn's results in the order of their calls, which may have no ids, then other media."""
+        """Encode results in the order of their calls, because ids are optional, then the media that follow them."""
         call_by_id = {call.id: call for call in calls}
-        attached = [part for result in results for part in self._attached_media(result, call_by_id)]
+        attached = [part for result in results for part in self._encode_separate_media(result, call_by_id)]
         order = {id: position for position, id in enumerate(call_by_id)}
         in_order = sorted(results, key=lambda result: order[result.tool_call_id])
         return [*(self._encode_result(result, call_by_id[result.tool_call_id]) for result in in_order), *attached]
 
-    def _attached_media(self, result: ToolResult, call_by_id: Mapping[str, ToolCall]) -> list[PartParam]:
-        """Media that a function response cannot contain; they follow the turn's responses."""
+    def _encode_separate_media(self, result: ToolResult, call_by_id: Mapping[str, ToolCall]) -> list[PartParam]:
+        """Encode media that function responses cannot contain."""
         if isinstance(result.content, str):
             return []
         media = [part for part in result.content if _is_media(part) and not self._fits_in_response(part)]
         if not media:
             return []
-        name = function_name(call_by_id[result.tool_call_id].name)
+        name = normalize_function_name(call_by_id[result.tool_call_id].name)
         return [{"text": f"Returned by {name}:"}, *map(self._encode_media, media)]
 
     def _fits_in_response(self, part: Media) -> bool:
@@ -271,10 +273,10 @@ class ContentsEncoder:
         content = result.content
         text, media = (content, []) if isinstance(content, str) else self._encode_result_content(content)
         response: FunctionResponse = {
-            "name": function_name(call.name),
+            "name": normalize_function_name(call.name),
             "response": {"error" if result.is_error else "result": text},
         }
-        if (id := self._sent_id(call)) is not None:
+        if (id := self._encode_id(call)) is not None:
             response["id"] = id
         if media:
             response["parts"] = media
@@ -319,7 +321,7 @@ class ContentsEncoder:
 
 
 def _replay(part: VendorContent) -> PartParam:
-    """A part in the vendor's own form; repair has dropped those of other vendors."""
+    """Return a part in the vendor's format. `repair` has dropped those of other vendors."""
     return cast(PartParam, dict(part.provider_data or {}))
 
 
@@ -339,7 +341,7 @@ def _is_media(part: Part) -> TypeGuard[Media]:
 
 
 def _media_type(part: Media) -> str | None:
-    """The media type as given, else by the URL's extension, else a default. None for the vendor's own files."""
+    """Return the media type: as given, by extension, or a default. None for files that the vendor stores."""
     if part.media_type is not None:
         return part.media_type
     url = None if isinstance(part, AudioContent) else part.url
@@ -361,5 +363,5 @@ def _media_type(part: Media) -> str | None:
 def _extension(url: str) -> str:
     try:
         return urlsplit(url).path.rpartition(".")[2].lower()
-    except ValueError:  # not a URL; the vendor will say so
+    except ValueError:  # not a URL; the vendor reports it
         return ""

@@ -1,21 +1,141 @@
-"""Request fields of generateContent: how each is sent, and what is left out where a model refuses it."""
+"""Request fields and request types of generateContent."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Required, TypeAlias, TypedDict
+
+from pydantic_core import to_json
 
 from ... import errors
 from ...models import facts
 from ...schemas import compile_schema
-from ...types import ThinkingLevel, ToolSpec
-from ..encoding import EncodingContext, FieldEncoder, JsonDict, drop_silently, send_as, send_nested, tool_parameters
-from .models import SCHEMA_DIALECT_NAME, ModelFeatures
-from .names import function_name
-from .params import FunctionCallingConfig, FunctionDeclaration, ToolConfig
-from .platform import Platform
+from ...types import AgentRequest, ThinkingLevel, ToolSpec
+from ..encoding import (
+    EncodingContext,
+    FieldEncoder,
+    JsonDict,
+    drop_silently,
+    normalize_name,
+    send_as,
+    send_nested,
+    tool_parameters,
+)
+from .models import SCHEMA_DIALECT_NAME, ModelFeatures, Platform
+
+# Request types, as in the API reference.
+
+
+class Blob(TypedDict):
+    mimeType: str
+    data: str
+
+
+class FileData(TypedDict, total=False):
+    fileUri: Required[str]
+    mimeType: str
+
+
+class FunctionCall(TypedDict, total=False):
+    id: str
+    name: Required[str]
+    args: dict[str, Any]
+
+
+class FunctionResponse(TypedDict, total=False):
+    id: str
+    name: Required[str]
+    response: Required[dict[str, Any]]
+    parts: list[PartParam]
+
+
+class _AnyPart(TypedDict, total=False):
+    thought: bool
+    thoughtSignature: str
+
+
+class TextPart(_AnyPart):
+    text: str
+
+
+class InlineDataPart(_AnyPart):
+    inlineData: Blob
+
+
+class FileDataPart(_AnyPart):
+    fileData: FileData
+
+
+class FunctionCallPart(_AnyPart):
+    functionCall: FunctionCall
+
+
+class FunctionResponsePart(_AnyPart):
+    functionResponse: FunctionResponse
+
+
+MediaPart: TypeAlias = InlineDataPart | FileDataPart
+PartParam: TypeAlias = TextPart | InlineDataPart | FileDataPart | FunctionCallPart | FunctionResponsePart
+
+
+class Content(TypedDict):
+    role: Literal["user", "model"]
+    parts: list[PartParam]
+
+
+class SystemInstruction(TypedDict):
+    parts: list[TextPart]
+
+
+class FunctionDeclaration(TypedDict, total=False):
+    name: Required[str]
+    description: str
+    parametersJsonSchema: dict[str, Any]
+
+
+class FunctionCallingConfig(TypedDict, total=False):
+    mode: Required[Literal["AUTO", "ANY", "NONE", "VALIDATED"]]
+    allowedFunctionNames: list[str]
+
+
+class ToolConfig(TypedDict, total=False):
+    functionCallingConfig: FunctionCallingConfig
+    includeServerSideToolInvocations: bool
+
+
+# Function names and call ids.
+
+MAX_NAME_LENGTH = 64
+_ALLOWED = "a-zA-Z0-9_.:-"
+_GENERATED_ID = re.compile(r"gemini_[0-9a-f]{20}(?:#\d+)?")
+
+
+def normalize_function_name(name: str) -> str:
+    """Return a valid function name, which begins with a letter or an underscore."""
+    if not name[:1].isascii() or not (name[:1].isalpha() or name[:1] == "_"):
+        name = f"_{name}"
+    return normalize_name(name, MAX_NAME_LENGTH, _ALLOWED)
+
+
+def tools_by_name(request: AgentRequest) -> dict[str, ToolSpec]:
+    """Return the request's tools by normalized name, to decode the response."""
+    return {normalize_function_name(tool.name): tool for tool in request.tools if isinstance(tool, ToolSpec)}
+
+
+def generate_id(response_id: str, position: int, name: str, arguments: Any) -> str:
+    """Return an id for a call without one. It is the same for a stream and a whole response, and is not sent back."""
+    seed = f"{response_id}/{position}/{name}/".encode("utf-8", "surrogatepass") + to_json(arguments)
+    return "gemini_" + hashlib.sha256(seed).hexdigest()[:20]
+
+
+def is_generated_id(id: str) -> bool:
+    return _GENERATED_ID.fullmatch(id) is not None
+
+
+# Limits.
 
 MAX_STOPS = 5
 _SEEDS = range(-(2**31), 2**31)
@@ -28,19 +148,19 @@ Tools = Sequence[ToolSpec | Mapping[str, Any]]
 
 @dataclass(slots=True, kw_only=True)
 class GeminiContext(EncodingContext):
-    """A request for one model on one platform."""
+    """Encoding context of one model on one platform."""
 
     platform: Platform
     features: ModelFeatures
 
     @property
     def functions(self) -> list[ToolSpec]:
-        """The caller's tools."""
+        """Tools of the caller."""
         return [tool for tool in self.request.tools if isinstance(tool, ToolSpec)]
 
     @property
     def server_tools(self) -> list[Mapping[str, Any]]:
-        """The vendor's tools, as the caller wrote them."""
+        """Server-side tools, in the vendor's format."""
         return [tool for tool in self.request.tools if not isinstance(tool, ToolSpec)]
 
 
@@ -57,19 +177,19 @@ def encode_tools(context: GeminiContext, tools: Tools) -> JsonDict:
         if context.features.validated_calls:
             config["functionCallingConfig"] = {"mode": "VALIDATED"}
         else:
-            context.warn("strict was left out: the model cannot be made to keep to a tool's schema")
+            context.warn("strict was dropped: the model cannot enforce the schemas of tools")
     if functions and server_tools and context.features.mixes_tools and context.platform.shows_server_tools:
         config["includeServerSideToolInvocations"] = True
     return {"tools": encoded, "toolConfig": config} if config else {"tools": encoded}
 
 
 def encode_function(context: GeminiContext, tool: ToolSpec) -> FunctionDeclaration | JsonDict:
-    function: FunctionDeclaration = {"name": function_name(tool.name)}
+    function: FunctionDeclaration = {"name": normalize_function_name(tool.name)}
     if tool.description:
         function["description"] = tool.description
     if tool.parameters:
         compiled = compile_schema(tool_parameters(tool), SCHEMA_DIALECT_NAME)
-        if tool.strict:  # other schemas are not enforced anyway
+        if tool.strict:  # other schemas are not enforced
             context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
         function["parametersJsonSchema"] = compiled.plain
     return {**function, **tool.extra}
@@ -77,7 +197,7 @@ def encode_function(context: GeminiContext, tool: ToolSpec) -> FunctionDeclarati
 
 def encode_tool_choice(context: GeminiContext, choice: str) -> ToolConfig:
     if context.server_tools and choice != "auto":
-        context.warn("tool_choice does not reach the vendor's own tools: the model uses them as it likes")
+        context.warn("tool_choice has no effect on server-side tools")
     if not context.functions:
         return {}
     calling: FunctionCallingConfig
@@ -90,13 +210,13 @@ def encode_tool_choice(context: GeminiContext, choice: str) -> ToolConfig:
         case "required":
             calling = {"mode": "ANY"}
         case name:
-            calling = {"mode": "ANY", "allowedFunctionNames": [function_name(name)]}
+            calling = {"mode": "ANY", "allowedFunctionNames": [normalize_function_name(name)]}
     return {"functionCallingConfig": calling}
 
 
 def encode_parallel_tool_calls(context: GeminiContext, parallel: bool) -> JsonDict:
     if not parallel and context.functions:
-        context.warn("parallel_tool_calls=False was left out: the model may call several tools at once")
+        context.warn("parallel_tool_calls=False was dropped: the API does not support it")
     return {}
 
 
@@ -116,14 +236,14 @@ def _takes_sampling(context: GeminiContext) -> bool:
         return True
     settings = {"temperature": context.request.temperature, "topP": context.request.top_p}
     names = " and ".join(name for name, value in settings.items() if value is not None)
-    context.warn(f"{names} were left out: the model does not take them")
+    context.warn(f"{names} were dropped: the model does not support them")
     return False
 
 
 def encode_seed(context: GeminiContext, seed: int) -> JsonDict:
     if seed in _SEEDS:
         return {"seed": seed}
-    context.warn("seed was left out: it must fit into 32 bits")
+    context.warn("seed was dropped: it must fit into 32 bits")
     return {}
 
 
@@ -138,30 +258,34 @@ def encode_logprobs(context: GeminiContext, alternatives: int) -> JsonDict:
 
 
 def encode_thinking(context: GeminiContext, level: ThinkingLevel) -> JsonDict:
-    config, warning = context.features.thinking_config(level)
+    config, warning = context.features.encode_thinking(level)
     if warning is not None:
         context.warn(warning)
     return {} if config is None else {"thinkingConfig": config}
 
 
 def encode_output_schema(context: GeminiContext, schema: Any) -> JsonDict:
-    """Send a schema that the vendor enforces. The other output modes use a tool or the prompt instead."""
+    """Send a schema that the vendor enforces. Other output modes use a tool or the prompt instead."""
     request = context.request
     json_schema = request.output_json_schema
     if json_schema is None or request.output_mode not in (None, "native"):
         return {}
     if request.tools and not context.features.schema_with_tools:
-        raise _schema_error(context, "It takes none beside tools.", "leave out the tools, or use Gemini 3 or later")
+        raise _schema_error(
+            context, "It supports none together with tools.", "remove the tools, or use Gemini 3 or later"
+        )
     compiled = compile_schema(json_schema, SCHEMA_DIALECT_NAME)
     if not compiled.sendable:
-        raise _schema_error(context, f"It cannot enforce this schema ({'; '.join(compiled.lost)}).", "leave it out")
+        raise _schema_error(
+            context, f"It cannot enforce this schema ({'; '.join(compiled.lost)}).", "remove the schema"
+        )
     context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
     return {"responseMimeType": "application/json", "responseJsonSchema": compiled.plain}
 
 
 def _schema_error(context: GeminiContext, reason: str, alternative: str) -> errors.UnsupportedFeatureError:
     return context.feature_error(
-        f"{context.request.model} does not take that output schema. {reason}",
+        f"{context.request.model} does not support this output schema. {reason}",
         field="output_schema",
         fix=f'Use output_mode="tool" or "prompted", or {alternative}.',
     )
@@ -171,7 +295,7 @@ def _schema_error(context: GeminiContext, reason: str, alternative: str) -> erro
 
 
 def encode_labels(context: GeminiContext, metadata: Mapping[str, Any]) -> JsonDict:
-    """Send metadata that is valid as labels. Vertex AI bills and filters by them, and is strict about their form."""
+    """Send metadata that is valid as labels, which Vertex AI uses for billing."""
     if not context.platform.labels:
         return {}
     labels = [
@@ -196,9 +320,9 @@ FIELDS: dict[str, FieldEncoder[GeminiContext]] = {
     "output_schema": send_nested("generationConfig", encode_output_schema),
     "output_mode": drop_silently,
     "metadata": encode_labels,
-    "cache": drop_silently,  # prompts are cached without being marked
+    "cache": drop_silently,  # the API caches prompts without markers
     "session_id": drop_silently,
     "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("model", "input", "messages", "system", "extra"))
-"""Fields that the URL, `encode_body` and the contents encoder use."""
+"""Fields that the URL, `encode_body` and `ContentsEncoder` encode."""

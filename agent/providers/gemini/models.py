@@ -1,7 +1,7 @@
-"""Differences between Gemini models in what requests may contain, as data.
+"""Differences between Gemini models and between platforms, as data.
 
-General facts about models, such as token limits and whether they take a temperature, are in `agent.models`. The first
-row whose pattern matches the start of a model's name applies; unknown models are treated as the newest ones.
+General facts, such as token limits and sampling, are in `agent.models`. The first row whose pattern matches the start
+of a model's name applies. Unknown models are treated as the newest ones.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict
+from urllib.parse import quote, urlsplit
 
 from ...schemas.dialect import SchemaDialect
 from ...types import ThinkingLevel
-from .params import ThinkingConfig
 
 API = "gemini"
 SCHEMA_DIALECT_NAME = "gemini"
 
 SKIP_SIGNATURE = "skip_thought_signature_validator"
-"""Documented by Google: stands for the signature of a call that the model did not make itself."""
+"""Google's documented replacement for the signature of a call that the model did not make."""
 
 _LEVELS = ("MINIMAL", "LOW", "MEDIUM", "HIGH")
 _RANKS = {
@@ -40,6 +40,12 @@ _BUDGETS = {
 }
 
 
+class ThinkingConfig(TypedDict, total=False):
+    thinkingLevel: str
+    thinkingBudget: int
+    includeThoughts: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFeatures:
     """Features of a family of models."""
@@ -47,35 +53,35 @@ class ModelFeatures:
     pattern: str
     """A regular expression for the start of the models' names."""
     levels: tuple[str, ...] = ()
-    """Thinking levels that the models take."""
+    """Supported thinking levels."""
     budget: tuple[int, int] | None = None
-    """Minimum and maximum thinking budget, for models that take a number of tokens instead of a level."""
+    """Minimum and maximum thinking budget in tokens, for models without levels."""
     can_stop_thinking: bool = False
     signed_calls: bool = True
-    """Rejects a turn whose first function call has no signature."""
+    """The first function call of a turn must have a signature."""
     schema_with_tools: bool = True
-    """Takes an output schema together with tools."""
+    """Supports an output schema together with tools."""
     mixes_tools: bool = True
-    """Takes server-side tools together with functions."""
+    """Supports server-side tools together with functions."""
     media_in_results: bool = True
-    """Takes images and documents inside a function response. For other models they follow it."""
+    """Function responses may contain images and documents. For other models, they follow the response."""
     validated_calls: bool = True
     """Can enforce the schemas of functions."""
 
-    def thinking_config(self, level: ThinkingLevel) -> tuple[ThinkingConfig | None, str | None]:
-        """Return the setting nearest to a level, and a warning if it differs from the level."""
+    def encode_thinking(self, level: ThinkingLevel) -> tuple[ThinkingConfig | None, str | None]:
+        """Return the supported setting nearest to a level, and a warning if it differs."""
         off = level is ThinkingLevel.OFF
         if self.budget is not None:
             return self._budget_config(level, *self.budget)
         if not self.levels:
-            return None, None if off else f"thinking={level.value!r} was left out: this model does not think"
+            return None, None if off else f"thinking={level.value!r} was dropped: the model does not support thinking"
         rank = _RANKS[level]
         nearest = min(self.levels, key=lambda word: (abs(_LEVELS.index(word) - rank), -_LEVELS.index(word)))
         if off:
-            return {"thinkingLevel": nearest}, f"thinking cannot be turned off: it was set to {nearest.lower()!r}"
+            return {"thinkingLevel": nearest}, f"thinking cannot be disabled: it was set to {nearest.lower()!r}"
         warning = None
         if nearest.lower() != level.value:
-            warning = f"thinking={level.value!r} was sent as {nearest.lower()!r}, the nearest that this model knows"
+            warning = f"thinking={level.value!r} was sent as {nearest.lower()!r}, the nearest supported level"
         return {"thinkingLevel": nearest, "includeThoughts": True}, warning
 
     def _budget_config(self, level: ThinkingLevel, least: int, most: int) -> tuple[ThinkingConfig, str | None]:
@@ -83,7 +89,7 @@ class ModelFeatures:
             return {"thinkingBudget": min(max(_BUDGETS[level], least), most), "includeThoughts": True}, None
         if self.can_stop_thinking:
             return {"thinkingBudget": 0}, None
-        return {"thinkingBudget": least}, f"thinking cannot be turned off: it was limited to {least} tokens"
+        return {"thinkingBudget": least}, f"thinking cannot be disabled: it was limited to {least} tokens"
 
 
 def _before_gemini_3(pattern: str, **features: Any) -> ModelFeatures:
@@ -113,8 +119,7 @@ def features_of(model: str) -> ModelFeatures:
     return next((features for features in MODELS if re.match(features.pattern, name)), NEWEST)
 
 
-# Of `responseJsonSchema` and `parametersJsonSchema`: without what their older siblings refuse, such as references and
-# constants.
+# For `responseJsonSchema` and `parametersJsonSchema`, without keywords that older models reject, such as references.
 SCHEMA_DIALECT = SchemaDialect(
     name=SCHEMA_DIALECT_NAME,
     enforced={
@@ -135,3 +140,61 @@ SCHEMA_DIALECT = SchemaDialect(
     ordering=True,
     most_nodes=1_500,
 )
+
+
+# Platforms.
+
+_VERSION = re.compile(r"/v\d+(?:alpha|beta)?\d*(?:/|$)")
+LOCATION_IN_URL = re.compile(r"/projects/[^/]+/locations/[^/]+")
+_RESOURCE = re.compile(r"(projects/[^/]+/locations/[^/]+)/(.+)")
+_MODEL = re.compile(r"(?:publishers/google/)?models/([^/]+)")
+_OTHER_MODEL = re.compile(r"(tunedModels|endpoints)/([^/]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """Differences of one platform."""
+
+    version: str
+    """Version of the API if the base URL has none."""
+    models: str
+    """Path of the models below the base URL."""
+    labels: bool
+    """Requests can carry labels."""
+    shows_server_tools: bool
+    """Reports the calls of server-side tools. Requests with server-side tools and functions must ask for it."""
+    wraps_counted: bool
+    """Counts the tokens of a request inside another object; otherwise only those of `COUNTED_KEYS`."""
+    any_ids: bool
+    """Accepts ids of calls from other vendors."""
+
+    def root(self, base_url: str) -> str:
+        """Return the base URL with a version. An empty URL stays empty, because an SDK client completes paths."""
+        root = re.sub(r"/publishers/google(?:/models)?$", "", base_url.rstrip("/"))
+        return root if not root or _VERSION.search(urlsplit(root).path) else f"{root}/{self.version}"
+
+    def path(self, model: str, method: str) -> str:
+        """Return a method's path below the root, with the model quoted as one segment."""
+        kind, name = self.models, model
+        if match := _MODEL.fullmatch(model):
+            name = match[1]
+        elif match := _OTHER_MODEL.fullmatch(model):
+            kind, name = match[1], match[2]
+        return f"{kind}/{quote(name, safe='@')}:{method}"
+
+    def url(self, root: str, model: str, method: str) -> str:
+        """Return a method's URL. A project and location in the model's name replace those of the root."""
+        if match := _RESOURCE.fullmatch(model):
+            where, model = "/".join(quote(step, safe=":") for step in match[1].split("/")), match[2]
+            root = LOCATION_IN_URL.sub("", root)
+            root = f"{root}/{where}" if root else where
+        path = self.path(model, method)
+        return f"{root}/{path}" if root else path
+
+
+GEMINI_API = Platform("v1beta", "models", labels=False, shows_server_tools=True, wraps_counted=True, any_ids=True)
+VERTEX = Platform(
+    "v1", "publishers/google/models", labels=True, shows_server_tools=False, wraps_counted=False, any_ids=False
+)
+COUNTED_KEYS = frozenset(("contents", "systemInstruction", "tools", "generationConfig"))
+"""Keys of a body that Vertex AI accepts for counting tokens."""

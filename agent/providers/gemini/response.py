@@ -34,8 +34,8 @@ from ...types import (
 from ..encoding import tool_parameters
 from .citations import read_citations
 from .contents import METADATA_KIND
+from .fields import generate_id
 from .models import SCHEMA_DIALECT_NAME
-from .names import generate_id
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:

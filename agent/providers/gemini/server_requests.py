@@ -34,8 +34,8 @@ from ..server_dialect import (
     invalid_request,
     require_objects,
 )
+from .fields import generate_id
 from .models import SKIP_SIGNATURE, features_of
-from .names import generate_id
 
 API = "gemini"
 METHOD_IN_PATH = re.compile(r"/(?:models|tunedModels|endpoints)/([^/]+):(\w+)$")
@@ -119,7 +119,7 @@ class RequestReader:
             return None
         features = features_of(self._model)
         for level in ThinkingLevel:
-            if features.thinking_config(level)[0] == thinking:
+            if features.encode_thinking(level)[0] == thinking:
                 return level
         generation.put("thinkingConfig", thinking)
         word, budget = thinking.get("thinkingLevel"), thinking.get("thinkingBudget")

@@ -16,7 +16,7 @@ from ...http.sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, Origin, StreamEvent
 from ..codec import DecoderBase
 from ..failures import request_id
-from .names import tools_by_name
+from .fields import tools_by_name
 from .response import ResponseReader
 
 MAX_CHUNK_BYTES = 16 * 1024 * 1024
