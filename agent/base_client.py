@@ -379,7 +379,7 @@ class BaseClient:
         run = prepare_run(client, request, changes, streaming=streaming)
 
         def flow(context: Context) -> Any:
-            loop = run_loop(run.plan, run.record, context)
+            loop = run_loop(run.plan, run.state, context)
             return client._observe_run(loop, run, streaming=streaming) if client.middleware else loop
 
         return client, run, flow
@@ -390,7 +390,7 @@ class BaseClient:
         from .middleware.flow import observe_events  # lazy: only clients with middleware need it
 
         target = ":".join(filter(None, self.provider_and_model()))
-        turn = RunTurn(run.record.run_id, 0)
+        turn = RunTurn(run.state.run_id, 0)
         info = CallInfo(streaming=streaming, target=target, request=run.plan.request, run=turn)
         return observe_events(flow, self.middleware, info)
 

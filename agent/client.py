@@ -383,9 +383,9 @@ class Client(BaseClient):
         def start() -> StartedRun:
             context = sync_context(run.deadline)
             driven = SyncRun(client._transport, flow(context), context.deadline)
-            return StartedRun(driven, run.record, run.plan.signal, partial(attach_run_dag, request))
+            return StartedRun(driven, run.state, run.plan.signal, partial(attach_run_dag, request))
 
-        return RunStream(start, run.record, run.plan.signal)
+        return RunStream(start, run.state, run.plan.signal)
 
     @overload
     def arun_stream(
@@ -440,9 +440,9 @@ class Client(BaseClient):
 
             context = async_context(run.deadline)
             driven = AioRun(client._transport, flow(context), context.deadline)
-            return StartedRun(driven, run.record, run.plan.signal, partial(attach_run_dag, request))
+            return StartedRun(driven, run.state, run.plan.signal, partial(attach_run_dag, request))
 
-        return AsyncRunStream(start, run.record, run.plan.signal)
+        return AsyncRunStream(start, run.state, run.plan.signal)
 
     @documented(SubAgentOptions)
     def as_tool(self, name: str, description: str, **options: Unpack[SubAgentOptions]) -> Tool:

@@ -1,4 +1,4 @@
-"""Many requests at a time: what `batch` and its twins give back, and the runner for files that survives a crash.
+"""Batches: many concurrent requests, their results, and a file runner that resumes after crashes.
 
 ```python
 from agent.testing import scripted_agent

@@ -1,7 +1,7 @@
-"""A file of requests in, a file of answers out: as often as it is interrupted, every line gets one outcome.
+"""`run_file`: a file of requests in, a file of responses out, resumable after any interruption.
 
-Before anything is asked, the input is read once: two lines of one custom_id, and lines that were changed since they
-were answered, are found then. Bad lines are no such error: they are reported among the failures.
+The input is first read completely, to detect repeated ids and lines that changed since an earlier run. Invalid lines
+are reported as failures.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..errors import (
 )
 from ..types import AgentResponse
 from .ledger import Ledger
-from .records import Line, answered, failed, lines_of
+from .records import Line, encode_failure, encode_response, read_lines
 from .streams import BatchStream
 from .values import (
     CONCURRENCY,
@@ -48,36 +48,36 @@ if TYPE_CHECKING:
     from ..client import Client
 
 Readable: TypeAlias = "str | os.PathLike[str] | BinaryIO"
-_SHOWN = 5
+_MAX_LISTED = 5
 _FORBIDDEN = 403
 
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What a file of requests has come to, in this run and in those before it."""
+    """Totals of a file batch, including earlier runs."""
 
     total: int
-    """Lines of the input, without the empty ones."""
+    """Lines of the input, without empty ones."""
     answered: int
-    """How many of them have an answer."""
+    """Lines with a response."""
     failed: int
-    """How many are among the failures."""
+    """Lines with a failure."""
     progress: BatchProgress
-    """Of this run alone."""
+    """Progress of this run only."""
     stopped: str | None = None
-    """Why it ended before the end of the input; None if it did not."""
+    """Why the run ended before the end of the input, or None."""
     repaired: bool = False
-    """Whether a crash had left half a line behind, which was cut off."""
+    """Whether a partial line from a crash was truncated."""
 
     @property
     def left(self) -> int:
-        """How many lines have no outcome yet. Run the same again, and they are asked."""
+        """Lines without an outcome. The next run sends them."""
         return self.total - self.answered - self.failed
 
     @override
     def __str__(self) -> str:
-        said = f"{self.answered} of {self.total} answered, {self.failed} failed"
-        return f"{said}, {self.left} left" if self.left else said
+        text = f"{self.answered} of {self.total} answered, {self.failed} failed"
+        return f"{text}, {self.left} left" if self.left else text
 
 
 def run_file(
@@ -91,7 +91,7 @@ def run_file(
     on_progress: Callable[[BatchProgress], object] | None = None,
     **options: Any,
 ) -> FileReport:
-    """Ask every line of a file, and write each answer as soon as it is there. Run again, it goes on where it stopped.
+    """Send every line of a file, and write each response when it arrives. A second run resumes.
 
     ```python
     from pathlib import Path
@@ -106,146 +106,150 @@ def run_file(
     ```
 
     Args:
-        caller: An agent or a router.
-        source: A file of JSON lines, or an open one. Each is text, an object with the fields of an `AgentRequest`
-            (`prompt` is another name for `input`), or a line of the vendors' batch APIs; `custom_id` is yours.
-        target: Where answers go, in the order in which they come. A stream is possible, too; then failures go there as
-            well, and nothing can be resumed.
-        failures: Where failures go; by default beside the target, as in `out.failed.jsonl`.
-        retry_failed: Ask again what failed in earlier runs.
-        concurrency: How many requests are under way at a time.
+        caller: The agent or router.
+        source: A file of JSON lines, as a path or opened in binary mode. Each line is text, an object with the fields of
+            an `AgentRequest` (`prompt` is an alias of `input`), or a line in the format of batch APIs. `custom_id` is
+            optional.
+        target: The output file, in order of completion. A stream also receives the failures, and cannot be resumed.
+        failures: The file for failures. Defaults to one beside the target, such as `out.failed.jsonl`.
+        retry_failed: Send lines again that failed in earlier runs.
+        concurrency: Maximum number of concurrent requests.
         on_progress: Called after each request.
         options: As for `batch`: fields of every request, `progress`, `max_failures`, `max_cost`, `max_seconds`.
 
-    A key that is refused, an account without credit and a model that does not exist end the run: they say nothing about
-    the line, which stays to be asked. The report has the reason in `stopped`.
+    An invalid API key, an exhausted quota or an unknown model stops the run, since every line would fail. The affected
+    lines are sent by the next run; the report has the reason in `stopped`.
 
     Raises:
-        ConfigurationError: Nothing was asked: an id is there twice, the input is not the one that was answered before,
-            another process writes to the output.
-        BatchFileError: The output cannot be written any more. What is there is whole; run it again later.
+        ConfigurationError: Nothing was sent: an id is repeated, the input changed since the earlier run, or another
+            process writes to the output.
+        BatchFileError: The output cannot be written. Its lines are intact, and the next run resumes.
         BatchInterrupted: Ctrl-C. `result` is the report so far.
     """
-    ask, ours = read_options(caller, {**options, "concurrency": concurrency, "on_progress": on_progress})
+    send, batch_options = read_options(caller, {**options, "concurrency": concurrency, "on_progress": on_progress})
     with ExitStack() as stack:
-        given = stack.enter_context(_opened(source))
+        file = stack.enter_context(_open_input(source))
         ledger = _ledger(source, target, failures)
         stack.callback(ledger.close)
-        run = _Run(ask, given, ledger)
+        run = _Run(send, file, ledger)
         run.check(retry_failed=retry_failed)
-        return run.go(ours)
+        return run.process(batch_options)
 
 
 class _Run:
-    """One run over a file."""
-
-    def __init__(self, ask: SendRequest, source: BinaryIO, ledger: Ledger) -> None:
-        self._ask_model = ask
+    def __init__(self, send: SendRequest, source: BinaryIO, ledger: Ledger) -> None:
+        self._send_request = send
         self._source = source
         self._ledger = ledger
         self._total = 0
         self._last = 0
-        """The number of the last line that was checked; what somebody adds behind it is for the next run."""
+        """Number of the last checked line. Lines appended later belong to the next run."""
 
     def check(self, *, retry_failed: bool) -> None:
-        """Read the whole input once, and refuse what cannot be right."""
+        """Read the whole input once and reject inconsistencies."""
         ledger = self._ledger
         numbers: dict[str, int] = {}
-        twice: list[str] = []
+        repeated: list[str] = []
         changed: list[str] = []
-        found = 0
-        for line in lines_of(self._source):
+        finished = 0
+        for line in read_lines(self._source):
             self._total += 1
             self._last = line.number
             if line.custom_id is not None:
                 first = numbers.setdefault(line.custom_id, line.number)
                 if first != line.number:
-                    twice.append(f"{line.custom_id!r} on lines {first} and {line.number}")
+                    repeated.append(f"{line.custom_id!r} on lines {first} and {line.number}")
             digest = ledger.answered.get(line.key)
             if digest is None and not retry_failed:
                 digest = ledger.failed.get(line.key)
             if digest is not None:
-                found += 1
+                finished += 1
                 if digest != line.digest:
                     changed.append(f"line {line.number}")
-        if twice:
+        if repeated:
             raise ConfigurationError(
-                f"A custom_id is there more than once: {_some(twice)}.",
+                f"A custom_id occurs several times: {_format_list(repeated)}.",
                 field="custom_id",
-                fix="Give each line an id of its own, or none.",
+                fix="Use unique ids, or none.",
             )
         expected = len(ledger.answered) + (0 if retry_failed else len(ledger.failed))
-        if changed or found != expected:
-            gone = expected - found
-            what = f"changed: {_some(changed)}" if changed else f"{gone} that have an outcome are not there any more"
+        if changed or finished != expected:
+            missing = expected - finished
+            problem = f"changed: {_format_list(changed)}" if changed else f"missing lines: {missing}"
             raise ConfigurationError(
-                f"The input is not the one that was asked before; of its lines, {what}.",
+                f"The input differs from the one of the earlier run; {problem}.",
                 field="source",
-                fix="Restore it, or choose another output. Lines that failed may be changed with retry_failed.",
+                fix="Restore it, or choose another output. With retry_failed, failed lines may be changed.",
             )
         if retry_failed:
-            ledger.forget_failures()
+            ledger.clear_failures()
 
-    def go(self, options: Options) -> FileReport:
-        """Ask what has no outcome yet."""
+    def process(self, options: Options) -> FileReport:
+        """Send the lines without an outcome."""
         ledger = self._ledger
         earlier = ledger.answers + ledger.failures
         plan = BatchPlan(
-            self._ask, self._pending(), replace(options, total=self._total, earlier=earlier), awaiting=False
+            self._send,
+            self._list_unanswered_lines(),
+            replace(options, total=self._total, earlier=earlier),
+            awaiting=False,
         )
         stream = BatchStream(plan)
-        settling: BatchItem | None = None
+        current: BatchItem | None = None
         written = 0
         try:
             with stream:
                 for item in stream:
                     written = ledger.answers + ledger.failures
-                    settling = item
-                    self._settle(item, stream)
-                    settling = None
+                    current = item
+                    self._record(item, stream)
+                    current = None
         except KeyboardInterrupt:
-            cut_short = [settling] if settling is not None and ledger.answers + ledger.failures == written else []
-            for item in (*cut_short, *stream.rest()):  # paid for, so kept
-                self._settle(item, stream)
+            unsaved = [current] if current is not None and ledger.answers + ledger.failures == written else []
+            for item in (*unsaved, *stream.rest()):  # keep paid responses
+                self._record(item, stream)
             ledger.sync()
             raise BatchInterrupted(self._report(stream)) from None
         ledger.sync()
         return self._report(stream)
 
-    def _pending(self) -> Iterator[Line]:
-        for line in lines_of(self._source):
+    def _list_unanswered_lines(self) -> Iterator[Line]:
+        for line in read_lines(self._source):
             if line.number > self._last:
                 return
             if line.key not in self._ledger.answered and line.key not in self._ledger.failed:
                 yield line
 
-    async def _ask(self, line: Line) -> AgentResponse:
-        return await self._ask_model(line.request())
+    async def _send(self, line: Line) -> AgentResponse:
+        return await self._send_request(line.request())
 
-    def _settle(self, item: BatchItem, stream: BatchStream) -> None:
-        """Write down what became of a line, unless it was not the line's doing: then it stays to be asked."""
+    def _record(self, item: BatchItem, stream: BatchStream) -> None:
+        """Write the outcome of a line.
+
+        A problem that affects every line stops the run instead, and leaves the line unsent.
+        """
         if item.error is not None:
-            if stream.out_of_time and _ran_out_of_time(item.error):
+            if stream.out_of_time and _is_deadline_error(item.error):
                 return
             progress = stream.progress
-            trouble = _trouble_of_all(
+            problem = _find_fatal_problem(
                 item.error,
                 names_model=item.request.names_model,
                 others_answered=progress.done > progress.failed,
             )
-            if trouble is not None:
-                stream.stop(f"{trouble} (line {item.request.number})")
+            if problem is not None:
+                stream.stop(f"{problem} (line {item.request.number})")
                 return
-            if stream.stopped is not None and _nobody_was_asked(item.error):
+            if stream.stopped is not None and _has_no_attempt(item.error):
                 return
         self._write(item)
 
     def _write(self, item: BatchItem) -> None:
         line: Line = item.request
         try:
-            written = answered(line, item.unwrap())
+            written = encode_response(line, item.unwrap())
         except Exception as error:
-            self._ledger.add_failure(failed(line, error))
+            self._ledger.add_failure(encode_failure(line, error))
         else:
             self._ledger.add_answer(written)
 
@@ -265,21 +269,21 @@ def _causes(error: Exception) -> Sequence[Exception]:
     return error.errors if isinstance(error, RoutingError) else (error,)
 
 
-def _ran_out_of_time(error: Exception) -> bool:
+def _is_deadline_error(error: Exception) -> bool:
     return any(isinstance(cause, TimeoutError) and cause.deadline for cause in _causes(error))
 
 
-def _nobody_was_asked(error: Exception) -> bool:
-    """As by a router all of whose targets have just proved useless."""
+def _has_no_attempt(error: Exception) -> bool:
+    """Whether a router had no usable target."""
     return isinstance(error, RoutingError) and not error.errors
 
 
-def _trouble_of_all(error: Exception, *, names_model: bool, others_answered: bool) -> str | None:
-    """What failed here and would fail for every other line: a key, an account, a limit, the name of the model.
+def _find_fatal_problem(error: Exception, *, names_model: bool, others_answered: bool) -> str | None:
+    """Return the problem if every other line would fail too.
 
-    It is not the fault of the line, which keeps its right to be asked.
+    Such problems are API keys, quotas, spend limits and the model name.
     """
-    if _nobody_was_asked(error) and getattr(error, "retryable", False):
+    if _has_no_attempt(error) and getattr(error, "retryable", False):
         return str(error).partition("\n")[0]
     kinds: tuple[type[Exception], ...] = (AuthenticationError, QuotaExceededError, BudgetExceededError)
     if not names_model:
@@ -289,36 +293,38 @@ def _trouble_of_all(error: Exception, *, names_model: bool, others_answered: boo
         return None
     forbidden = all(getattr(cause, "status_code", None) == _FORBIDDEN for cause in causes)
     if forbidden and (names_model or others_answered):
-        return None  # the key is good for others: it is this line, or its model, that is refused
+        return None  # the key works for other lines: this line or its model is forbidden
     return f"{type(causes[0]).__name__}: {causes[0]}"
 
 
-def _some(found: list[str]) -> str:
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"{', '.join(found[:_SHOWN])}{more}"
+def _format_list(items: list[str]) -> str:
+    more = f" and {len(items) - _MAX_LISTED} more" if len(items) > _MAX_LISTED else ""
+    return f"{', '.join(items[:_MAX_LISTED])}{more}"
 
 
-def _opened(source: Readable) -> BinaryIO:
-    """The input, such that it can be read twice: what comes from a pipe is copied first."""
+def _open_input(source: Readable) -> BinaryIO:
+    """Open the input so that it can be read twice. Pipes are copied to a temporary file."""
     if isinstance(source, str | os.PathLike):
         try:
             file: BinaryIO = open(source, "rb")  # noqa: SIM115  # closed by the caller
         except OSError as error:
             raise ConfigurationError(
-                f"{os.fspath(source)} cannot be read: {error.strerror or error}.", field="source", fix="Name a file."
+                f"{os.fspath(source)} cannot be read: {error.strerror or error}.",
+                field="source",
+                fix="Pass a readable file.",
             ) from None
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return file
         with file:
-            return _copied(file)
+            return _copy_to_temporary(file)
     if isinstance(source, io.TextIOBase):
         raise ConfigurationError(
-            "The input is open as text.", field="source", fix="Pass its path, or open it in binary mode."
+            "The input is opened in text mode.", field="source", fix="Pass its path, or open it in binary mode."
         )
-    return _copied(source)
+    return _copy_to_temporary(source)
 
 
-def _copied(source: BinaryIO) -> BinaryIO:
+def _copy_to_temporary(source: BinaryIO) -> BinaryIO:
     copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  # closed by the caller
     shutil.copyfileobj(source, copy)
     return copy
@@ -328,29 +334,29 @@ def _ledger(source: Readable, target: Any, failures: str | os.PathLike[str] | No
     if not isinstance(target, str | os.PathLike):
         if failures is not None:
             raise ConfigurationError(
-                "Answers go to a stream, and failures with them.", field="failures", fix="Leave it out."
+                "With a stream as target, failures go to the stream too.", field="failures", fix="Remove it."
             )
-        return Ledger.on_stream(target)
+        return Ledger.to_stream(target)
     answers = Path(target)
     if answers.is_dir():
-        raise ConfigurationError(f"{answers} is a folder.", field="target", fix="Name a file.")
-    failing = Path(failures) if failures is not None else failures_beside(answers)
+        raise ConfigurationError(f"{answers} is a directory.", field="target", fix="Pass a file.")
+    failing = Path(failures) if failures is not None else default_failures_path(answers)
     names = {"target": answers, "failures": failing}
     if isinstance(source, str | os.PathLike):
         names = {"source": Path(source), **names}
     for (name, path), (other, there) in combinations(names.items(), 2):
-        if _same(path, there):
-            raise ConfigurationError(f"{name} and {other} are one file.", field=other, fix="Name another one.")
-    return Ledger.in_files(answers, failing)
+        if _is_same_file(path, there):
+            raise ConfigurationError(f"{name} and {other} are the same file.", field=other, fix="Choose another file.")
+    return Ledger.open_files(answers, failing)
 
 
-def failures_beside(target: Path) -> Path:
-    """Where failures go if nobody says: `out.failed.jsonl` for `out.jsonl`."""
+def default_failures_path(target: Path) -> Path:
+    """Return the default file for failures: `out.failed.jsonl` for `out.jsonl`."""
     return target.with_name(f"{target.stem}.failed{target.suffix or '.jsonl'}")
 
 
-def _same(one: Path, other: Path) -> bool:
+def _is_same_file(one: Path, other: Path) -> bool:
     try:
         return os.path.samefile(one, other)
-    except OSError:  # one of them is not there yet
+    except OSError:  # one does not exist yet
         return os.path.abspath(one) == os.path.abspath(other)

@@ -1,9 +1,8 @@
-"""The two files that a batch writes, answers and failures, such that a crash at any moment loses and doubles nothing.
+"""The output files of a batch: crash-safe, append-only files of responses and failures.
 
-Lines are only ever added, each with one call of the system where that takes it whole. Whatever a crash leaves behind
-the last whole line is cut off when the file is opened again: its request was not answered, as far as anybody can know.
-Nothing else is ever cut off: a file with a line that cannot be ours is somebody else's, and is refused.
-A lock on the file, which ends with the process, keeps a second one out.
+Each line is written with one system call where possible. A partial last line, left by a crash, is truncated when the
+file is opened again. A file with any other unexpected line is rejected, never changed. A file lock, which ends with the
+process, excludes concurrent writers.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from typing import Any, BinaryIO, Self
 
 from ..errors import AgentError, ConfigurationError
 from ..stores.files import close_folder, open_folder, sync, sync_folder
-from .records import Mark, read_json, read_mark
+from .records import LineReference, parse_line, read_reference
 
 SYNC_SECONDS = 1.0
-"""Between two times that lines are forced to the disk. Only a loss of power can take what was written since."""
+"""Interval of fsync. Only a power failure can lose lines written since."""
 
 
 class BatchFileError(AgentError):
-    """A file of a batch cannot be written, as when the disk is full. What was written before is whole, and stays."""
+    """An output file cannot be written, for example because the disk is full. Earlier lines are intact."""
 
     def __init__(self, message: str = "", *, fix: str | None = None, **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -35,7 +34,7 @@ class BatchFileError(AgentError):
 
 
 class FileOutput:
-    """One file, open for adding lines and closed to other processes."""
+    """An append-only output file, locked against other processes."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
@@ -52,63 +51,63 @@ class FileOutput:
         try:
             if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
                 raise ConfigurationError(
-                    f"{path} is not a plain file.", field=name, fix="Choose a file, or - for standard output."
+                    f"{path} is not a regular file.", field=name, fix="Choose a file, or - for standard output."
                 )
             _lock(self._descriptor, path, name)
         except BaseException:
             os.close(self._descriptor)
             raise
         self.repaired = False
-        """Whether something half-written had to be cut off."""
+        """Whether a partial line was truncated."""
 
-    def marks(self) -> Iterator[Mark]:
-        """What its lines say about the input. What a crash has left of a last line is cut off."""
-        whole = 0
+    def read_references(self) -> Iterator[LineReference]:
+        """Yield the input line of each output line. Truncate a partial last line."""
+        complete = 0
         with open(self._descriptor, "rb", closefd=False) as file:
             file.seek(0)
             for number, raw in enumerate(file, start=1):
                 try:
-                    mark = read_mark(raw)
+                    reference = read_reference(raw)
                 except ValueError:
-                    mark = None
-                if mark is None or not raw.endswith(b"\n"):
-                    if file.read(1) or not _left_by_a_crash(raw, mark, behind_others=whole > 0):
+                    reference = None
+                if reference is None or not raw.endswith(b"\n"):
+                    if file.read(1) or not _is_partial_line(raw, reference, follows_others=complete > 0):
                         raise ConfigurationError(
                             f"Line {number} of {self.path} was not written by a batch.",
                             field=self._name,
                             fix="Choose another file, or remove that line.",
                         )
-                    os.ftruncate(self._descriptor, whole)
+                    os.ftruncate(self._descriptor, complete)
                     self.repaired = True
                     return
-                whole += len(raw)
-                yield mark
+                complete += len(raw)
+                yield reference
 
     def append(self, line: bytes) -> None:
-        """Add a line, whole or not at all."""
+        """Append a line completely or not at all."""
         before = os.fstat(self._descriptor).st_size
         try:
             with memoryview(line) as view:
                 written = 0
                 while written < len(view):
-                    written += os.write(self._descriptor, view[written:])  # it may take less than it is given
+                    written += os.write(self._descriptor, view[written:])  # os.write may write less
         except BaseException as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, before)
             if isinstance(error, OSError):
-                raise _cannot_write(self.path, error) from error
+                raise _write_error(self.path, error) from error
             raise
         self._unsynced = True
         if monotonic() - self._synced_at >= SYNC_SECONDS:
             self.sync()
 
     def sync(self) -> None:
-        """Have it on the disk."""
+        """Flush to the disk."""
         if self._unsynced:
             try:
                 sync(self._descriptor)
             except OSError as error:
-                raise _cannot_write(self.path, error) from error
+                raise _write_error(self.path, error) from error
             self._unsynced = False
         self._synced_at = monotonic()
 
@@ -121,83 +120,83 @@ class FileOutput:
 
 
 class StreamOutput:
-    """Standard output, say: lines go out, and nobody can tell later which."""
+    """Output to a stream, such as standard output, without resumption."""
 
     repaired = False
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
 
-    def marks(self) -> Iterator[Mark]:
+    def read_references(self) -> Iterator[LineReference]:
         return iter(())
 
     def append(self, line: bytes) -> None:
         try:
             self._stream.write(line)
             self._stream.flush()
-        except BrokenPipeError:  # whoever reads has had enough, which is no trouble of ours
+        except BrokenPipeError:  # the reader closed the pipe; the command line handles it
             raise
         except OSError as error:
             raise BatchFileError(
-                f"The answers cannot be written: {error.strerror or error}.", code=_code(error)
+                f"The responses cannot be written: {error.strerror or error}.", code=_code(error)
             ) from error
 
     def sync(self) -> None:
-        """Each line was on its way at once."""
+        """Lines are flushed immediately."""
 
     def clear(self) -> None:
-        """There is nothing to take back."""
+        """Written lines cannot be removed."""
 
     def close(self) -> None:
-        """It is its owner's."""
+        """The caller owns the stream."""
 
 
 class Ledger:
-    """Answers and failures.
+    """Responses and failures of a batch.
 
-    `answered` and `failed` have the digests of the lines that earlier runs have settled, by their keys. Of what is
-    added later only the numbers are kept, so that an input of any length needs no memory for it.
+    `answered` and `failed` map the keys of lines finished by earlier runs to their digests. Lines added later are only
+    counted, so that memory does not grow with the input.
     """
 
     def __init__(self, answers: FileOutput | StreamOutput, failures: FileOutput | StreamOutput) -> None:
         self._answers, self._failures = answers, failures
         self.answered: dict[str | int, str] = {}
         self.failed: dict[str | int, str] = {}
-        for output, found in ((answers, self.answered), (failures, self.failed)):
-            for mark in output.marks():
-                if mark.key in self.answered or mark.key in self.failed:
+        for output, digests in ((answers, self.answered), (failures, self.failed)):
+            for reference in output.read_references():
+                if reference.key in self.answered or reference.key in self.failed:
                     raise ConfigurationError(
-                        f"The output has line {mark.line} of the input twice.",
+                        f"The output contains line {reference.line} of the input twice.",
                         field="target",
                         fix="Remove one of the two, or choose another output.",
                     )
-                found[mark.key] = mark.digest
+                digests[reference.key] = reference.digest
         self.answers, self.failures = len(self.answered), len(self.failed)
-        """How many there are, those added since included."""
+        """Number of lines, including those added since."""
         self.repaired = answers.repaired or failures.repaired
 
     @classmethod
-    def in_files(cls, target: Path, failures: Path) -> Self:
-        """Opens both, for this process alone."""
+    def open_files(cls, target: Path, failures: Path) -> Self:
+        """Open and lock both files."""
         with contextlib.ExitStack() as undo:
             answers = FileOutput(target, "target")
             undo.callback(answers.close)
             failing = FileOutput(failures, "failures")
             undo.callback(failing.close)
-            made = cls(answers, failing)
+            ledger = cls(answers, failing)
             for folder in {target.parent, failures.parent}:
                 _sync_folder(folder)
             undo.pop_all()
-            return made
+            return ledger
 
     @classmethod
-    def on_stream(cls, stream: BinaryIO) -> Self:
-        """Both go to one stream, and nothing is known of earlier runs."""
-        both = StreamOutput(stream)
-        return cls(both, both)
+    def to_stream(cls, stream: BinaryIO) -> Self:
+        """Write both to one stream, without knowledge of earlier runs."""
+        output = StreamOutput(stream)
+        return cls(output, output)
 
-    def forget_failures(self) -> None:
-        """What failed is to be asked again: from here on it is as if it had never been."""
+    def clear_failures(self) -> None:
+        """Remove all failures, so that their lines are sent again."""
         self._failures.clear()
         self.failed.clear()
         self.failures = 0
@@ -227,51 +226,51 @@ def _sync_folder(folder: Path) -> None:
         close_folder(opened)
 
 
-_BEGINNINGS = (b'{"custom_id":', b'{"line":')
+_LINE_STARTS = (b'{"custom_id":', b'{"line":')
 
 
-def _left_by_a_crash(raw: bytes, mark: Mark | None, *, behind_others: bool) -> bool:
-    """Whether this, at the end of a file, can be what is left of a line of ours."""
-    if mark is not None:
-        return True  # all but its end
-    if b"\0" in raw:  # where a disk has lost what it was to keep, there are zeros
-        return behind_others or not raw.strip(b"\0\n")
-    if raw.endswith(b"\n") or not any(raw.startswith(begin) or begin.startswith(raw) for begin in _BEGINNINGS):
+def _is_partial_line(raw: bytes, reference: LineReference | None, *, follows_others: bool) -> bool:
+    """Whether this last line of a file can be a partially written output line."""
+    if reference is not None:
+        return True  # only the newline is missing
+    if b"\0" in raw:  # file systems may leave zeros after a power failure
+        return follows_others or not raw.strip(b"\0\n")
+    if raw.endswith(b"\n") or not any(raw.startswith(begin) or begin.startswith(raw) for begin in _LINE_STARTS):
         return False
     try:
-        read_json(raw)
+        parse_line(raw)
     except ValueError:
         return True
-    return False  # a piece of a line is no JSON; this is, and not ours
+    return False  # complete JSON, but not an output line
 
 
 def _code(error: OSError) -> str | None:
     return None if error.errno is None else errno.errorcode.get(error.errno)
 
 
-def _cannot_write(path: Path, error: OSError) -> BatchFileError:
+def _write_error(path: Path, error: OSError) -> BatchFileError:
     return BatchFileError(
-        f"{path} cannot be written: {error.strerror or error}. What was written before is whole.",
+        f"{path} cannot be written: {error.strerror or error}. Earlier lines are intact.",
         code=_code(error),
-        fix="Make room, or mend what is wrong, and run the same again: it goes on where it stopped.",
+        fix="Fix the cause, such as a full disk, and run the batch again: it resumes.",
     )
 
 
 def _lock(descriptor: int, path: Path, name: str) -> None:
-    """For as long as the file is open: the system takes the lock back when the process ends, however it ends."""
+    """Lock the file until it is closed or the process ends."""
     try:
         if sys.platform == "win32":
-            import msvcrt
+            import msvcrt  # lazy: Windows only
 
-            os.lseek(descriptor, 1 << 40, os.SEEK_SET)  # beyond what anybody reads: locks there keep readers out
+            os.lseek(descriptor, 1 << 40, os.SEEK_SET)  # beyond the end, since Windows locks block readers
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         else:
-            import fcntl
+            import fcntl  # lazy: not on Windows
 
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
-            raise _cannot_write(path, error) from error
+            raise _write_error(path, error) from error
         raise ConfigurationError(
-            f"Another process is writing to {path}.", field=name, fix="Wait for it to end, or choose another output."
+            f"Another process is writing to {path}.", field=name, fix="Wait until it ends, or choose another output."
         ) from None

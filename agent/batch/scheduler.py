@@ -1,7 +1,7 @@
-"""What both kinds of batch streams have in common: how the input is read, what is under way, what is ready.
+"""Scheduling of batches: concurrency, back-pressure on the input, and the progress bar.
 
-The input is never read far ahead. At most `concurrency` requests are under way, and at most as many more have an
-outcome that nobody has taken yet.
+At most `concurrency` requests run at a time, and at most as many outcomes wait to be consumed; the input is not read
+further ahead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .values import (
     OnProgress,
     ProgressTracker,
     SendRequest,
-    clock,
+    format_duration,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """Shows a batch on standard error; call it with each progress."""
+    """Progress bar on standard error."""
 
     def __init__(self) -> None:
         try:
@@ -46,18 +46,18 @@ class Bar:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         except ImportError:
             raise ConfigurationError(
-                "A progress bar needs rich, which this Python does not have.",
+                "A progress bar needs the package rich.",
                 field="progress",
-                fix='Install it with pip install "agent-llm-router[cli]", or pass on_progress=.',
+                fix='Run pip install "agent-llm-router[cli]", or pass on_progress=.',
             ) from None
 
         class Quiet(Console):
             @override
             def on_broken_pipe(self) -> None:
-                """Rich would end the program, and with it answers that are paid for."""
+                """Do not exit, as rich does: paid responses would be lost."""
                 self.quiet = True
 
-        self._shown: Progress = Progress(
+        self._bar: Progress = Progress(
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[about]}"),
@@ -68,125 +68,130 @@ class Bar:
         self._task: TaskID | None = None
 
     def open(self, progress: BatchProgress) -> None:
-        self._task = self._shown.add_task("", total=progress.total, completed=progress.earlier, about="")
-        self._shown.start()
+        self._task = self._bar.add_task("", total=progress.total, completed=progress.earlier, about="")
+        self._bar.start()
 
     def __call__(self, progress: BatchProgress) -> None:
         if self._task is not None:
-            self._shown.update(
-                self._task, completed=progress.earlier + progress.done, total=progress.total, about=about(progress)
+            self._bar.update(
+                self._task,
+                completed=progress.earlier + progress.done,
+                total=progress.total,
+                about=describe_progress(progress),
             )
 
     def close(self) -> None:
-        self._shown.stop()
+        self._bar.stop()
 
 
-def about(progress: BatchProgress) -> str:
-    """What there is to say beside a bar."""
-    said = [f"${progress.cost:.4f}" + ("+?" if progress.unpriced else "")]
+def describe_progress(progress: BatchProgress) -> str:
+    """Return the text beside the bar."""
+    parts = [f"${progress.cost:.4f}" + ("+?" if progress.unpriced else "")]
     if progress.failed:
-        said.insert(0, f"{progress.failed} failed")
+        parts.insert(0, f"{progress.failed} failed")
     if progress.eta is not None:
-        said.append(f"{clock(progress.eta)} left" if progress.left else f"{clock(progress.elapsed)}")
-    return " · ".join(said)
+        parts.append(
+            f"{format_duration(progress.eta)} left" if progress.left else f"{format_duration(progress.elapsed)}"
+        )
+    return " · ".join(parts)
 
 
 class RequestRunner:
-    """Asks, on a loop; use it on that loop's thread.
+    """Runs requests on an event loop, one task each. Use it on that loop's thread.
 
     Args:
-        ask: Asks one request.
-        context: The context variables of every request; each gets a copy of its own.
-        tell: Called with each item, on the loop's thread. After `cancel`, it is not.
+        send: Sends one request.
+        context: The context variables of every request; each gets a copy.
+        on_item: Called with each item on the loop's thread, until `cancel`.
     """
 
-    __slots__ = ("_arrived", "_ask", "_cancelled", "_context", "_loop", "_tasks", "_tell")
+    __slots__ = ("_cancelled", "_context", "_loop", "_on_item", "_queue", "_send", "_tasks")
 
-    def __init__(self, ask: SendRequest, context: contextvars.Context, tell: Callable[[BatchItem], object]) -> None:
-        self._ask = ask
+    def __init__(self, send: SendRequest, context: contextvars.Context, on_item: Callable[[BatchItem], object]) -> None:
+        self._send = send
         self._context = context
-        self._tell = tell
+        self._on_item = on_item
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._arrived: deque[tuple[int, Any]] = deque()
+        self._queue: deque[tuple[int, Any]] = deque()
         self._cancelled = False
 
     def start(self, index: int, request: Any) -> None:
-        """Begin to ask. A request that cannot be asked is an item with an error, too."""
+        """Start a request. An invalid request becomes an item with an error."""
         if not self._cancelled:
-            # A task for each: what one leaves in its context variables, the next one must not see.
-            task = self._loop.create_task(self._one(index, request), context=self._context.copy())
+            # One task each: requests must not share changes of context variables.
+            task = self._loop.create_task(self._run_request(index, request), context=self._context.copy())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     def start_soon(self, index: int, request: Any) -> None:
-        """As `start`, from another thread."""
-        self._arrived.append((index, request))
-        if len(self._arrived) == 1:  # else the loop is on its way; to wake it costs more than to ask
-            with suppress(RuntimeError):  # it has ended: somebody has closed the batch meanwhile
-                self._loop.call_soon_threadsafe(self._start_arrived)
+        """Thread-safe version of `start`."""
+        self._queue.append((index, request))
+        if len(self._queue) == 1:  # else the loop is woken already
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._start_queued)
 
-    def _start_arrived(self) -> None:
-        while self._arrived:
-            self.start(*self._arrived[0])
-            self._arrived.popleft()
+    def _start_queued(self) -> None:
+        while self._queue:
+            self.start(*self._queue[0])
+            self._queue.popleft()
 
     def cancel(self) -> None:
-        """End what is under way; nothing is told of it."""
+        """Cancel all requests. No more items are reported."""
         self._cancelled = True
         for task in self._tasks:
             task.cancel()
 
     def abandon(self) -> None:
-        """As `cancel`, from a finalizer or another thread."""
-        with suppress(RuntimeError):  # the loop has ended, and all of this with it
+        """Cancel from a finalizer or another thread."""
+        with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.cancel)
 
-    async def ended(self) -> None:
-        """Wait until all is over; what swallows its cancellation is left behind."""
+    async def wait_closed(self) -> None:
+        """Wait for the tasks to end. Tasks that ignore their cancellation are left behind."""
         if self._tasks:
             await asyncio.wait(tuple(self._tasks), timeout=GRACE + 0.25)
 
-    async def _one(self, index: int, request: Any) -> None:
-        # There is no variable for the item: error, traceback, this frame and the item would keep each other alive.
+    async def _run_request(self, index: int, request: Any) -> None:
+        # No variable holds the item: error, traceback, frame and item would form a reference cycle.
         try:
-            response = await self._ask(request)
+            response = await self._send(request)
         except BaseException as error:
-            # Whatever it is. Raised out of a task, some would end the loop, and of others nobody would ever hear.
+            # Any exception: raised from a task, some would stop the loop, and others would be lost.
             if not self._cancelled:
-                self._tell(BatchItem(index, request, error=_as_error(error)))
+                self._on_item(BatchItem(index, request, error=_as_error(error)))
         else:
             if not self._cancelled:
-                self._tell(BatchItem(index, request, response))
+                self._on_item(BatchItem(index, request, response))
 
 
 def _as_error(raised: BaseException) -> Exception:
     if isinstance(raised, Exception):
         return raised
     if isinstance(raised, asyncio.CancelledError):
-        return errors.Aborted("The request was cancelled from within.")
-    return errors.Aborted(f"Code of yours raised {type(raised).__name__}.")
+        return errors.Aborted("The request cancelled itself.")
+    return errors.Aborted(f"User code raised {type(raised).__name__}.")
 
 
 LATER: Any = object()
-"""In the place of a request: the input has not come up with it yet."""
+"""Returned by an input that has no request ready."""
 
-_PATIENCE = 0.005
-"""Seconds of reading a slow input after which others have their turn, although there is room for more."""
+_MAX_FEED_SECONDS = 0.005
+"""Seconds of reading a slow input before the outcomes get a turn."""
 
 
 class Scheduler:
-    """One batch stream, without its waiting: a subclass says how requests are begun, and waits for the outcomes."""
+    """State of one batch. Subclasses start requests and wait for outcomes."""
 
     def __init__(self, plan: BatchPlan) -> None:
         self._plan = plan
         self._bar: Bar | None = None
         if plan.options.progress:
-            self._bar = Bar()  # before anything is sent, if it cannot be shown
+            self._bar = Bar()  # raises before anything is sent
         self._tally: ProgressTracker | None = None
         self._source: Iterator[Any] = iter(())
         self._ready: deque[BatchItem] = deque()
-        self._under_way = 0
+        self._running = 0
         self._read = 0
         self._exhausted = False
         self._failed_input: Exception | None = None
@@ -194,14 +199,14 @@ class Scheduler:
 
     @property
     def progress(self) -> BatchProgress:
-        """How far it has come."""
+        """Current progress."""
         if self._tally is None:
             return BatchProgress(total=self._plan.total, earlier=self._plan.options.earlier)
         return self._tally.progress
 
     @property
     def stopped(self) -> str | None:
-        """Why nothing more is asked although the input goes on; None if that is not so."""
+        """Why no more requests are sent before the end of the input, or None."""
         return None if self._tally is None else self._tally.stopped
 
     @property
@@ -210,93 +215,92 @@ class Scheduler:
         return self._tally is not None and self._tally.out_of_time
 
     def stop(self, reason: str) -> None:
-        """SendRequest nothing more. What is under way goes on to its end, and is handed out."""
+        """Send no more requests. Running requests finish and are yielded."""
         if self._tally is not None and self._tally.stopped is None:
             self._tally.stopped = reason
 
     def rest(self) -> list[BatchItem]:
-        """After the loop was left: the outcomes that had come and were not handed out."""
-        found = list(self._ready)
+        """Return the finished items that were not yielded."""
+        items = list(self._ready)
         self._ready.clear()
-        return found
+        return items
 
-    def _begin(self, index: int, request: Any) -> None:
-        """Have it asked, at once: the input may take hours to come up with the next. Once closed, nothing is asked."""
+    def _start_request(self, index: int, request: Any) -> None:
+        """Start a request immediately, unless the batch is closed."""
         raise NotImplementedError
 
     def _open(self, read: Callable[[Any], Iterator[Any]]) -> None:
         self._source = read(self._plan.source)
-        self._tally = ProgressTracker(self._plan, self._told())
+        self._tally = ProgressTracker(self._plan, self._create_callback())
 
-    def _told(self) -> OnProgress | None:
-        bar, told = self._bar, self._plan.options.on_progress
+    def _create_callback(self) -> OnProgress | None:
+        bar, on_progress = self._bar, self._plan.options.on_progress
         if bar is None:
-            return told
+            return on_progress
         bar.open(self.progress)
-        if told is None:
+        if on_progress is None:
             return bar
 
-        def both(progress: BatchProgress) -> None:
+        def update(progress: BatchProgress) -> None:
             bar(progress)
-            told(progress)
+            on_progress(progress)
 
-        return both
+        return update
 
     def _room(self) -> int:
-        """How many more requests may be begun now."""
+        """Return how many more requests may start now."""
         if self._exhausted or self._closed:
             return 0
-        most = self._plan.options.concurrency
-        return min(most - self._under_way, 2 * most - self._under_way - len(self._ready))
+        limit = self._plan.options.concurrency
+        return min(limit - self._running, 2 * limit - self._running - len(self._ready))
 
     def _feed(self) -> bool:
-        """Begin as many requests as there is room for. Whether there may be room left: reading took too long."""
+        """Start requests while there is room. Return whether a slow input interrupted the reading."""
         assert self._tally is not None
-        began = monotonic()
+        started = monotonic()
         try:
-            while self._room() > 0 and self._tally.may_go_on():
+            while self._room() > 0 and self._tally.can_continue():
                 request = next(self._source)
                 if request is LATER:
                     break
-                self._under_way += 1
-                self._begin(self._read, request)
+                self._running += 1
+                self._start_request(self._read, request)
                 self._read += 1
-                if monotonic() - began > _PATIENCE:
+                if monotonic() - started > _MAX_FEED_SECONDS:
                     return True
             if self._tally.stopped is not None and not self._exhausted:
                 self._exhausted = True
-                self._never_asked()
+                self._skip_rest()
         except StopIteration:
             self._exhausted = True
         except Exception as error:
-            self._failed_input = error  # to be told when what is under way has come to its end
+            self._failed_input = error  # raised after the running requests
             self._exhausted = True
         return False
 
-    def _taken(self, item: BatchItem) -> None:
-        """An outcome has come."""
+    def _add_item(self, item: BatchItem) -> None:
         assert self._tally is not None
-        self._under_way -= 1
-        self._ready.append(item)  # first: the display may be where a Ctrl-C is heard
+        self._running -= 1
+        self._ready.append(item)  # first, since a Ctrl-C may interrupt the display
         self._tally.add(item)
 
     def is_over(self) -> bool:
-        """Whether all outcomes have been handed out."""
-        return self._exhausted and not self._under_way and not self._ready
+        """Whether all items have been yielded."""
+        return self._exhausted and not self._running and not self._ready
 
-    def _last_word(self) -> None:
-        failed, self._failed_input = self._failed_input, None
-        if failed is not None:
+    def _raise_input_error(self) -> None:
+        error, self._failed_input = self._failed_input, None
+        if error is not None:
             raise BatchInputError(
-                f"The input of the batch raised {type(failed).__name__} after {self._read} requests: {failed}"
-            ) from failed
+                f"The input of the batch raised {type(error).__name__} after {self._read} requests: {error}"
+            ) from error
 
-    def _never_asked(self) -> None:
-        """The rest of an input that has a length, which was not asked because of a limit."""
+    def _skip_rest(self) -> None:
+        """Add the remaining requests of a sized input as skipped."""
         assert self._tally is not None
         if not self._plan.sized:
             return
-        error = self._tally.never_asked()
+        error = self._tally.create_skip_error()
         for request in self._source:
             item = BatchItem(self._read, request, error=error)
             self._read += 1
@@ -306,29 +310,29 @@ class Scheduler:
     def _end(self) -> None:
         self._closed = True
         if self._bar is not None:
-            with suppress(Exception):  # a terminal that has gone away must not cost the answers
+            with suppress(Exception):  # a closed terminal must not lose responses
                 self._bar.close()
 
 
 class BatchView(StreamBase[BatchItem[OutputT], BatchResult[OutputT]]):
-    """The state of a batch."""
+    """Progress and control of a batch."""
 
     _batch: Scheduler
 
     @property
     @override
     def ended(self) -> bool:
-        """Whether all items have been handed out."""
+        """Whether all items have been yielded."""
         return self._batch.is_over()
 
     @property
     def progress(self) -> BatchProgress:
-        """How far the batch has come."""
+        """Current progress."""
         return self._batch.progress
 
     @property
     def stopped(self) -> str | None:
-        """Why no more requests are sent although the input goes on; None if that is not so."""
+        """Why no more requests are sent before the end of the input, or None."""
         return self._batch.stopped
 
     @property
@@ -337,15 +341,15 @@ class BatchView(StreamBase[BatchItem[OutputT], BatchResult[OutputT]]):
         return self._batch.out_of_time
 
     def stop(self, reason: str) -> None:
-        """Send no more requests. What is under way goes on to its end, and is handed out."""
+        """Send no more requests. Running requests finish and are yielded."""
         self._batch.stop(reason)
 
     def rest(self) -> list[BatchItem[OutputT]]:
-        """After the loop was left: the outcomes that had come and were not handed out."""
+        """Return the finished items that were not yielded."""
         return self._batch.rest()
 
-    def _gathered(self, items: list[BatchItem[OutputT]]) -> BatchResult[OutputT]:
-        """The items in the order of the input."""
+    def _create_result(self, items: list[BatchItem[OutputT]]) -> BatchResult[OutputT]:
+        """Return the items in input order."""
         items.sort(key=_index)
         return BatchResult(items, self.progress, self.stopped)
 

@@ -1,8 +1,7 @@
-"""`batch` and `batch_stream`: many requests at a time for a program that blocks.
+"""Batch streams: sync batches run on a worker thread, async batches on the event loop.
 
-The requests are asked on an event loop in a thread of the batch's own, so a thousand of them need one thread. The input
-is read, and the outcomes are counted and handed out, on the caller's thread: a slow input holds nothing up that is
-under way, and a cursor of a database stays where it was made.
+Sync batches send all requests from one event loop in a worker thread. The input is read and the items are yielded on
+the caller's thread, so that database cursors stay in their thread.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from ..types.response import OutputT
 from .scheduler import LATER, BatchView, RequestRunner, Scheduler
 from .values import BatchInputError, BatchInterrupted, BatchItem, BatchPlan, BatchResult, SendRequest
 
-_HEARING = 1.0
-"""Seconds after which somebody who waits looks whether there was a signal."""
+_POLL_SECONDS = 1.0
+"""Longest blocking wait, so that signals are handled."""
 
 
 class ThreadedBatch(Scheduler):
-    """A batch whose requests are sent from a thread of its own."""
+    """A batch whose requests are sent from a worker thread."""
 
     result: BatchResult | None = None
 
@@ -43,57 +42,55 @@ class ThreadedBatch(Scheduler):
         return self._closed
 
     def open(self) -> None:
-        """Start the thread."""
         self._open(iter)
         self._worker = _Worker(self._plan.ask, self._plan.context())
 
     def advance(self) -> Sequence[BatchItem] | None:
-        """The next item; None at the end. Only one: those that were not handed out are in `rest`."""
+        """Return the next item in a sequence, or None at the end."""
         while (worker := self._worker) is not None:
-            self._take_what_came(worker)
+            self._collect_outcomes(worker)
             more = self._feed()
             if self._closed:
                 break
             if self._ready:
                 return (self._ready.popleft(),)
             if self.is_over():
-                self._last_word()
+                self._raise_input_error()
                 break
             if not more:
                 self._wait(worker)
         return None
 
     def close(self) -> None:
-        """Cancel what is under way, and end the thread."""
+        """Cancel running requests and stop the thread."""
         worker, self._worker = self._worker, None
         self._closed = True
         if worker is not None:
             worker.stop()
-            self._take_what_came(worker)
+            self._collect_outcomes(worker)
         self._end()
 
     def cancel(self) -> None:
-        """The same as `close`."""
         self.close()
 
     def _wait(self, worker: _Worker) -> None:
-        # Not for ever: a Ctrl-C that the system gives to another thread, or that Windows holds back, is heard between.
+        # With a timeout: Windows, and signals sent to other threads, do not interrupt an endless wait.
         with suppress(Empty):
-            self._taken(worker.outcomes.get(timeout=_HEARING))
+            self._add_item(worker.outcomes.get(timeout=_POLL_SECONDS))
 
-    def _take_what_came(self, worker: _Worker) -> None:
+    def _collect_outcomes(self, worker: _Worker) -> None:
         with suppress(Empty):
             while True:
-                self._taken(worker.outcomes.get_nowait())
+                self._add_item(worker.outcomes.get_nowait())
 
     @override
-    def _begin(self, index: int, request: Any) -> None:
+    def _start_request(self, index: int, request: Any) -> None:
         if self._worker is not None:
             self._worker.begin(index, request)
 
 
 class BatchStream(BatchView[OutputT], Stream[BatchItem[OutputT], BatchResult[OutputT]]):
-    """The items of a batch as they are done, in no order. Leaving the loop cancels what is under way.
+    """Items of a batch in order of completion. Leaving the loop cancels running requests.
 
     ```python
     from agent.testing import scripted_agent
@@ -116,51 +113,51 @@ class BatchStream(BatchView[OutputT], Stream[BatchItem[OutputT], BatchResult[Out
 
     @override
     def close(self) -> None:
-        """Cancel what is under way, and end the loop. What had come stays: see `rest`."""
+        """Cancel running requests and end the loop. Finished items stay in `rest`."""
         super().close()
         self._batch.close()
 
     @override
     def collect(self) -> BatchResult[OutputT]:
-        """All items, in the order of the input."""
+        """Return all items in input order."""
         if self._result is not None:
             return self._result
         items: list[BatchItem[OutputT]] = []
         try:
             for item in self:
-                items.append(item)  # one by one: an interrupt must find what has come so far
+                items.append(item)  # an interrupt must find the items so far
         except KeyboardInterrupt:
             self.close()
             items += self.rest()
-            raise BatchInterrupted(self._gathered(items)) from None
+            raise BatchInterrupted(self._create_result(items)) from None
         except BatchInputError as error:
-            error.result = self._gathered(items)
+            error.result = self._create_result(items)
             raise
-        self._result = self._gathered(items)
+        self._result = self._create_result(items)
         return self._result
 
 
 class _Worker:
-    """The loop's thread, and what comes from there. It does not know the stream, which may be left to the collector."""
+    """The worker thread and its outcomes. It has no reference to the stream, which may be collected."""
 
-    def __init__(self, ask: SendRequest, context: contextvars.Context) -> None:
+    def __init__(self, send: SendRequest, context: contextvars.Context) -> None:
         self.outcomes: SimpleQueue[BatchItem] = SimpleQueue()
         self._thread = LoopThread()
-        made: SimpleQueue[RequestRunner] = SimpleQueue()
+        runners: SimpleQueue[RequestRunner] = SimpleQueue()
         outcomes = self.outcomes
 
-        async def make() -> None:
-            made.put(RequestRunner(ask, context, outcomes.put))
+        async def create_runner() -> None:
+            runners.put(RequestRunner(send, context, outcomes.put))
 
-        self._thread.submit(make(), context.copy())
-        self._asking = made.get()
+        self._thread.submit(create_runner(), context.copy())
+        self._runner = runners.get()
 
     def begin(self, index: int, request: Any) -> None:
-        self._asking.start_soon(index, request)
+        self._runner.start_soon(index, request)
 
     def stop(self) -> None:
-        """Cancel what is under way, and end the thread."""
-        self._asking.abandon()
+        """Cancel running requests and stop the thread."""
+        self._runner.abandon()
         self._thread.stop()
 
 
@@ -172,9 +169,9 @@ class LoopBatch(Scheduler):
     def __init__(self, plan: BatchPlan) -> None:
         super().__init__(plan)
         self.loop: asyncio.AbstractEventLoop
-        self._asking: RequestRunner | None = None
-        self._post = _Post()
-        self._pulled: _Pulled | None = None
+        self._runner: RequestRunner | None = None
+        self._mailbox = _Mailbox()
+        self._async_input: _AsyncInput | None = None
 
     @property
     def finished(self) -> bool:
@@ -182,68 +179,67 @@ class LoopBatch(Scheduler):
         return self._closed
 
     def open(self) -> None:
-        """Begin to read the input."""
         self.loop = asyncio.get_running_loop()
-        self._open(self._pulling)
-        self._asking = RequestRunner(self._plan.ask, self._plan.context(), self._post.put)
+        self._open(self._iterate)
+        self._runner = RequestRunner(self._plan.ask, self._plan.context(), self._mailbox.put)
 
     async def advance(self) -> Sequence[BatchItem] | None:
-        """The next item; None at the end. Only one: those that were not handed out are in `rest`."""
+        """Return the next item in a sequence, or None at the end."""
         while True:
-            self._take_what_came()
+            self._collect_outcomes()
             more = self._feed()
             if more:
-                await asyncio.sleep(0)  # for the sake of what is under way
+                await asyncio.sleep(0)  # lets running requests progress
             if self._closed:
                 return None
             if self._ready:
                 return (self._ready.popleft(),)
             if self.is_over():
-                self._last_word()
+                self._raise_input_error()
                 return None
             if not more:
-                await self._post.wait()
+                await self._mailbox.wait()
 
     async def aclose(self) -> None:
-        """Cancel what is under way."""
+        """Cancel running requests."""
         self._end()
-        if self._asking is not None:
-            self._take_what_came()
-            self._post.wake()
-            self._asking.cancel()
-            if self._pulled is not None:
-                self._pulled.cancel()
-                await self._pulled.ended()
-            await self._asking.ended()
+        if self._runner is not None:
+            self._collect_outcomes()
+            self._mailbox.wake()
+            self._runner.cancel()
+            if self._async_input is not None:
+                self._async_input.cancel()
+                await self._async_input.wait_closed()
+            await self._runner.wait_closed()
 
     def abandon(self) -> None:
-        """Cancel what is under way, from a finalizer or another thread."""
-        if self._asking is not None and not self._closed:
-            self._asking.abandon()
-            if self._pulled is not None:
-                self._pulled.abandon()
+        """Cancel running requests from a finalizer or another thread."""
+        if self._runner is not None and not self._closed:
+            self._runner.abandon()
+            if self._async_input is not None:
+                self._async_input.abandon()
             self._end()
             with suppress(RuntimeError):  # the loop has ended
-                self.loop.call_soon_threadsafe(self._post.wake)
+                self.loop.call_soon_threadsafe(self._mailbox.wake)
 
-    def _pulling(self, source: Any) -> Iterator[Any]:
+    def _iterate(self, source: Any) -> Iterator[Any]:
         if not hasattr(source, "__aiter__"):
             return iter(source)
-        self._pulled = _Pulled(aiter(source), self._post)
-        return self._pulled
+        self._async_input = _AsyncInput(aiter(source), self._mailbox)
+        return self._async_input
 
-    def _take_what_came(self) -> None:
-        while self._post.items:
-            self._taken(self._post.items.popleft())
+    def _collect_outcomes(self) -> None:
+        while self._mailbox.items:
+            self._add_item(self._mailbox.items.popleft())
 
     @override
-    def _begin(self, index: int, request: Any) -> None:
-        if self._asking is not None:
-            self._asking.start(index, request)
+    def _start_request(self, index: int, request: Any) -> None:
+        if self._runner is not None:
+            self._runner.start(index, request)
 
 
 class AsyncBatchStream(BatchView[OutputT], AsyncStream[BatchItem[OutputT], BatchResult[OutputT]]):
-    """The items of a batch as they are done, in no order. There is nothing to await first; leaving the loop cancels."""
+    """Items of a batch in order of completion, for `async for`. Do not await it; leaving the loop cancels."""
 
     def __init__(self, plan: BatchPlan) -> None:
         super().__init__()
@@ -256,13 +252,13 @@ class AsyncBatchStream(BatchView[OutputT], AsyncStream[BatchItem[OutputT], Batch
 
     @override
     async def aclose(self) -> None:
-        """Cancel what is under way, and end the loop. What had come stays: see `rest`."""
+        """Cancel running requests and end the loop. Finished items stay in `rest`."""
         await super().aclose()
         await self._batch.aclose()
 
     @override
     async def collect(self) -> BatchResult[OutputT]:
-        """All items, in the order of the input."""
+        """Return all items in input order."""
         if self._result is not None:
             return self._result
         items: list[BatchItem[OutputT]] = []
@@ -270,52 +266,52 @@ class AsyncBatchStream(BatchView[OutputT], AsyncStream[BatchItem[OutputT], Batch
             async for item in self:
                 items.append(item)
         except BatchInputError as error:
-            error.result = self._gathered(items)
+            error.result = self._create_result(items)
             raise
         except asyncio.CancelledError as error:
             items += self.rest()
-            raise error from BatchCancelled(self._gathered(items))
-        self._result = self._gathered(items)
+            raise error from BatchCancelled(self._create_result(items))
+        self._result = self._create_result(items)
         return self._result
 
 
-class _Post:
-    """Where outcomes arrive, and whoever waits for them is woken."""
+class _Mailbox:
+    """Items from request tasks, and a wake-up for the consumer."""
 
-    __slots__ = ("_waiting", "items")
+    __slots__ = ("_waiter", "items")
 
     def __init__(self) -> None:
         self.items: deque[BatchItem] = deque()
-        self._waiting: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, item: BatchItem) -> None:
         self.items.append(item)
         self.wake()
 
     def wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def wait(self) -> None:
-        self._waiting = asyncio.get_running_loop().create_future()
+        self._waiter = asyncio.get_running_loop().create_future()
         try:
-            await self._waiting
+            await self._waiter
         finally:
-            self._waiting = None
+            self._waiter = None
 
 
-class _Pulled:
-    """An async input as a plain iterator: it gives what has come, and has the next one fetched meanwhile.
+class _AsyncInput:
+    """Iterator over an async iterable that returns LATER while the next request is fetched.
 
-    One task reads all of it: what a generator holds open while it yields, such as a timeout, belongs to one task.
+    A single task reads the input: timeouts and cancel scopes of a generator belong to one task.
     """
 
-    __slots__ = ("_error", "_held", "_loop", "_post", "_task", "_wanted")
+    __slots__ = ("_buffer", "_error", "_is_requested", "_loop", "_mailbox", "_task")
 
-    def __init__(self, source: AsyncIterator[Any], post: _Post) -> None:
-        self._post = post
-        self._held: deque[Any] = deque()
-        self._wanted = asyncio.Event()
+    def __init__(self, source: AsyncIterator[Any], post: _Mailbox) -> None:
+        self._mailbox = post
+        self._buffer: deque[Any] = deque()
+        self._is_requested = asyncio.Event()
         self._error: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._read(source))
@@ -325,14 +321,14 @@ class _Pulled:
         return self
 
     def __next__(self) -> Any:
-        if self._held:
-            self._wanted.set()
-            return self._held.popleft()
+        if self._buffer:
+            self._is_requested.set()
+            return self._buffer.popleft()
         if not self._task.done():
             return LATER
-        failed, self._error = self._error, None
-        if failed is not None:
-            raise failed
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         if self._task.cancelled():
             raise RuntimeError("the input was cancelled")
         raise StopIteration
@@ -341,12 +337,12 @@ class _Pulled:
         try:
             try:
                 async for request in source:
-                    self._held.append(request)
-                    self._post.wake()
-                    self._wanted.clear()
-                    await self._wanted.wait()
+                    self._buffer.append(request)
+                    self._mailbox.wake()
+                    self._is_requested.clear()
+                    await self._is_requested.wait()
             finally:
-                # Here, in its own task, and now: left to the collector, it would be closed some time in another one.
+                # Close it in the same task and immediately: the garbage collector would use another task.
                 if (close := getattr(source, "aclose", None)) is not None:
                     await close()
         except asyncio.CancelledError:
@@ -358,19 +354,19 @@ class _Pulled:
         self._task.cancel()
 
     def abandon(self) -> None:
-        """As `cancel`, from a finalizer."""
+        """Cancel from a finalizer."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.cancel)
 
-    async def ended(self) -> None:
+    async def wait_closed(self) -> None:
         if not self._task.done():
             await asyncio.wait((self._task,), timeout=GRACE)
 
 
 class BatchCancelled(Exception):
-    """The cause of the `CancelledError` of an `abatch` that was cancelled. `result` has what was done until then.
+    """The cause of the CancelledError of a cancelled `abatch`. `result` has the finished items.
 
-    It is no `CancelledError` itself: `asyncio.timeout` makes its own error only of exactly that class.
+    It is not a CancelledError itself, since `asyncio.timeout` only converts that exact class.
     """
 
     def __init__(self, result: BatchResult) -> None:

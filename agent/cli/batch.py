@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 import typer
 
 from agent.batch import BatchFileError, BatchInterrupted, run_file
-from agent.batch.files import failures_beside
-from agent.batch.values import clock
+from agent.batch.files import default_failures_path
+from agent.batch.values import format_duration
 
 from . import options, terminal
 from .errors import CommandError, ExitCode
@@ -107,7 +107,7 @@ def batch(
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except BatchFileError as error:
         raise CommandError(error.message, fix=error.fix, code=ExitCode.FAILED) from None
-    failures = failures or (None if target == "-" else str(failures_beside(Path(target))))
+    failures = failures or (None if target == "-" else str(default_failures_path(Path(target))))
     raise typer.Exit(_print_report(report, quiet=quiet, failures=failures))
 
 
@@ -117,7 +117,7 @@ def _print_report(report: FileReport, *, quiet: bool, failures: str | None) -> E
             terminal.write_note("An incomplete line of an earlier run was removed; its request was sent again.")
         progress = report.progress
         unpriced = f" and {progress.unpriced} without a price" if progress.unpriced else ""
-        summary = f"{progress.done} now, in {clock(progress.elapsed)}, for ${progress.cost:.4f}{unpriced}"
+        summary = f"{progress.done} now, in {format_duration(progress.elapsed)}, for ${progress.cost:.4f}{unpriced}"
         terminal.write_note(f"{report}; {summary}")
     if report.stopped is not None:
         terminal.write_error(f"stopped by {report.stopped}", _RESUME if failures is not None else None)

@@ -1,7 +1,7 @@
-"""The agent loop: events, steering, approval, journals, and the loop as a function of anybody's model.
+"""The agent loop: run events, hooks, approval, journals, and `agent_loop` for custom stream functions.
 
-`Agent.run` and `Router.run` are this loop. Here is what their events and options are made of, an `AgentLoop` that keeps
-a conversation, and `agent_loop` for those who bring their own stream function.
+`Agent.run` and `Router.run` execute this loop. This package exports its event and option types, `AgentLoop`, which
+keeps a conversation, and `agent_loop`, which runs the loop on a stream function.
 """
 
 from __future__ import annotations

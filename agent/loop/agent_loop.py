@@ -1,8 +1,7 @@
-"""`AgentLoop`: runs of an agent that continue one conversation, with listeners and queues for messages.
+"""`AgentLoop`: runs of an agent that share one conversation, with listeners and message queues.
 
-Each prompt is one run of the agent. The loop adds what a run does not have: the messages of earlier runs, listeners,
-and queued messages. A session keeps whole turns in a store; a loop keeps all messages in memory, those of failed runs
-and those with custom roles included.
+Each prompt is one run of the agent. A session keeps whole turns in a store; a loop keeps all messages in memory,
+including those of failed runs and those with custom roles.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ..errors import ConfigurationError
 from ..tools.base import Tool
 from ..tools.functions import as_tool
 from ..types import Message, ThinkingLevel, ToolLoopConfig
-from .events import AgentEvent, AgentMessage, MessageLike, read_message
+from .events import AgentEvent, AgentMessage, MessageLike, normalize_message
 from .functions import AgentState, Model, check_continuable
 from .hooks import Hooks
 from .results import RunResult
@@ -71,7 +70,7 @@ class AgentLoop:
         self.caller = caller
         self.system_prompt = system_prompt
         self.tools: list[Tool] = [as_tool(tool) for tool in tools]
-        self.messages: list[AgentMessage] = [read_message(message) for message in messages]
+        self.messages: list[AgentMessage] = [normalize_message(message) for message in messages]
         self.thinking_level = thinking_level
         self.steering_mode = steering_mode
         self.follow_up_mode = follow_up_mode
@@ -103,7 +102,7 @@ class AgentLoop:
         )
 
     def subscribe(self, listener: Callable[[AgentEvent], Any]) -> Callable[[], None]:
-        """Call `listener` with every event, in the thread or task that runs. Returns a function that unsubscribes it.
+        """Call `listener` with every event, in the thread or task of the run. Return an unsubscribe function.
 
         The listener may be async if the loop is awaited.
         """
@@ -118,25 +117,25 @@ class AgentLoop:
     # Runs
 
     def prompt(self, *messages: MessageLike) -> RunResult:
-        """Add messages and run until the model has its answer. Raises the run's failure."""
-        return self._run([read_message(message) for message in messages])
+        """Add messages and run until the model has responded. Raises the run's failure."""
+        return self._run([normalize_message(message) for message in messages])
 
     async def aprompt(self, *messages: MessageLike) -> RunResult:
         """Async version of `prompt`."""
-        return await self._arun([read_message(message) for message in messages])
+        return await self._arun([normalize_message(message) for message in messages])
 
     def continue_(self) -> RunResult:
-        """Run with the queued messages; without any, from the conversation as it stands, such as after a failure."""
+        """Run with the queued messages, or else from the current conversation, such as after a failure."""
         self._check_idle()
-        return self._run(self._queued())
+        return self._run(self._take_queued())
 
     async def acontinue_(self) -> RunResult:
         """Async version of `continue_`."""
         self._check_idle()
-        return await self._arun(self._queued())
+        return await self._arun(self._take_queued())
 
-    def _queued(self) -> list[AgentMessage]:
-        """Messages that were queued while nothing ran; without any, the conversation must end with a question."""
+    def _take_queued(self) -> list[AgentMessage]:
+        """Return the queued messages. Without any, the conversation must end with a message to answer."""
         queued = self._take_steering() or self._take_follow_ups()
         if not queued:
             check_continuable([message for message in self.messages if not _has_failed(message)])
@@ -165,21 +164,21 @@ class AgentLoop:
 
     @contextmanager
     def _turn(self, stream: Any) -> Iterator[None]:
-        """Surrounds a run; its messages are kept, however it ended."""
+        """Mark the loop as running, and keep the run's messages however it ends."""
         with self._lock:
             self._check_idle()
             self._running = stream
         try:
             yield
         finally:
-            self._keep(stream)
+            self._add_messages(stream)
 
     @asynccontextmanager
     async def _aturn(self, stream: Any) -> AsyncIterator[None]:
         with self._turn(stream):
             yield
 
-    def _keep(self, stream: RunView) -> None:
+    def _add_messages(self, stream: RunView) -> None:
         self.messages = [*self.messages, *stream.messages]
         self._error = None if stream.error is None else str(stream.error)
         self._running = None
@@ -206,18 +205,20 @@ class AgentLoop:
     def _check_idle(self) -> None:
         if self._running is not None:
             raise ConfigurationError(
-                "The loop is running.", field="prompt", fix="Use steer() or follow_up(), or wait_for_idle() first."
+                "The loop is already running.",
+                field="prompt",
+                fix="Use steer() or follow_up(), or call wait_for_idle() first.",
             )
 
-    # While it runs
+    # Steering and queues
 
     def steer(self, message: MessageLike) -> None:
-        """Queue a message for the current turn. The model sees it after the tool that runs; later calls are skipped."""
-        self._steering.append(read_message(message))
+        """Queue a message for the current turn. It follows the current tool call; later calls are skipped."""
+        self._steering.append(normalize_message(message))
 
     def follow_up(self, message: MessageLike) -> None:
         """Queue a message for when the run would otherwise end."""
-        self._follow_ups.append(read_message(message))
+        self._follow_ups.append(normalize_message(message))
 
     def clear_queues(self) -> None:
         """Drop all queued messages."""
@@ -231,7 +232,7 @@ class AgentLoop:
             running.abort()
 
     def wait_for_idle(self, timeout: float | None = None) -> bool:
-        """Wait until nothing runs. False on timeout."""
+        """Wait until no run is in progress. Return False on timeout."""
         running = self._running
         return running is None or running.idle.block(timeout)
 

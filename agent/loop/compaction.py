@@ -1,7 +1,7 @@
-"""Long conversations made to fit: old turns are told in a summary, the latest stay as they are.
+"""Compaction: summarize old turns when a conversation outgrows the context window.
 
-A ready `transform_context`. It cuts only between turns, so that no call is parted from its result, and asks for a
-summary only when the conversation has outgrown its room again: what was summed up once stays summed up.
+A `transform_context` hook. It cuts only between turns, so that a tool call keeps its result. Summaries are cached and
+extended when the conversation outgrows the window again.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ..models.token_estimates import estimate_prompt
 from ..types import AgentRequest, Message, Role, ToolCall, ToolResult
 from .events import AgentMessage
 
-_ASK = (
-    "Sum up the conversation above for somebody who has to go on with it and has not seen it. Keep every fact, "
+_PROMPT = (
+    "Summarize the conversation above for a reader who continues it without having seen it. Keep every fact, "
     "decision, name, number and open question that may matter later; leave out pleasantries. Answer with the "
     "summary only."
 )
-_TOLD = "Summary of the conversation so far:\n\n{summary}"
-_MOST_OF_A_RESULT = 2_000
+_SUMMARY = "Summary of the conversation so far:\n\n{summary}"
+_MAX_RESULT_CHARACTERS = 2_000
 _CONVERSATIONS = 16
-"""How many conversations' summaries are kept: one object may serve several."""
+"""Number of conversations whose summaries are kept: one object may serve several."""
 
 
 class Compaction:
-    """Sums up old turns when the conversation takes too much of the window.
+    """Summarize old turns when the conversation takes too much of the context window.
 
     ```python
     from agent import Agent
@@ -39,18 +39,16 @@ class Compaction:
     ```
 
     Args:
-        caller: Writes the summaries; a small model will do.
-        window: Tokens that fit; by default what is known of the caller's model.
-        at: The share of the window from which on old turns are summed up.
-        keep: The share of the window that the latest turns may take, untouched.
+        caller: The agent or router that writes the summaries. A small model suffices.
+        window: Size of the context window in tokens. Defaults to that of the model.
+        at: Share of the window at which old turns are summarized.
+        keep: Share of the window that is kept for the latest turns.
     """
 
     def __init__(self, caller: Client, *, window: int | None = None, at: float = 0.8, keep: float = 0.3) -> None:
         known = window if window is not None else caller.capabilities.max_context_tokens
         if known is None:
-            raise ConfigurationError(
-                "How much fits into the model's window is not known.", field="window", fix="Pass window=."
-            )
+            raise ConfigurationError("The context window of the model is unknown.", field="window", fix="Pass window=.")
         if not 0 < keep < at <= 1:
             raise ConfigurationError("keep must be less than at.", field="keep", fix="Use 0 < keep < at <= 1.")
         self._caller = caller
@@ -59,39 +57,39 @@ class Compaction:
         self._lock = threading.Lock()
         self._summaries: list[tuple[list[AgentMessage], Message]] = []
         self.count = 0
-        """How many summaries were asked for."""
+        """Number of summaries written."""
 
     def __call__(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:
-        """The conversation as it fits. Raises what the summary fails with."""
-        known, stands_for = self._with_summary(messages)
-        if _tokens(known) <= self._limit:
-            return known
-        cut = self._cut(known)
+        """Return the messages that fit. Raises the error of a failed summary."""
+        compacted, replaced = self._apply_summaries(messages)
+        if _tokens(compacted) <= self._limit:
+            return compacted
+        cut = self._cut(compacted)
         if cut == 0:
-            return known  # one turn that is too long by itself: nothing here can help
-        told = self._summed_up([message for message in known[:cut] if isinstance(message, Message)])
+            return compacted  # one turn that is too long by itself: nothing here can help
+        summary = self._summarize([message for message in compacted[:cut] if isinstance(message, Message)])
         with self._lock:
-            self._summaries.insert(0, (list(messages[: cut + stands_for]), told))
+            self._summaries.insert(0, (list(messages[: cut + replaced]), summary))
             del self._summaries[_CONVERSATIONS:]
-        return [told, *known[cut:]]
+        return [summary, *compacted[cut:]]
 
-    def _with_summary(self, messages: Sequence[AgentMessage]) -> tuple[list[AgentMessage], int]:
-        """What was summed up before, in its place; and how many more messages than one that stands for."""
+    def _apply_summaries(self, messages: Sequence[AgentMessage]) -> tuple[list[AgentMessage], int]:
+        """Replace summarized messages; return the result, and by how many messages it is shorter."""
         with self._lock:
             summaries = list(self._summaries)
-        for summed_up, told in summaries:
-            count = len(summed_up)
-            if messages[:count] == summed_up:
-                return [told, *messages[count:]], count - 1
+        for summarized, summary in summaries:
+            count = len(summarized)
+            if messages[:count] == summarized:
+                return [summary, *messages[count:]], count - 1
         return list(messages), 0
 
     def _cut(self, messages: Sequence[AgentMessage]) -> int:
-        """Where the old turns end: before a turn of the user's, or of a model that called nothing before."""
+        """Return where the old turns end: before a user message, or a response to tool results."""
         room = self._kept
         cut = 0
         for place in range(len(messages) - 1, 0, -1):
             room -= _tokens(messages[place : place + 1])
-            if _may_begin(messages, place):
+            if _is_turn_start(messages, place):
                 if room < 0 and cut:
                     break
                 cut = place
@@ -99,18 +97,18 @@ class Compaction:
                     break
         return cut
 
-    def _summed_up(self, old: Sequence[Message]) -> Message:
+    def _summarize(self, old: Sequence[Message]) -> Message:
         self.count += 1
-        told = AgentRequest(messages=(*(_in_short(message) for message in old), Message.user(_ASK)))
-        response = self._caller.complete(told)
+        request = AgentRequest(messages=(*(_to_plain_text(message) for message in old), Message.user(_PROMPT)))
+        response = self._caller.complete(request)
         summary = response.text
         if not summary:
-            raise AgentError("The summary of the conversation came out empty.")
-        return Message.user(_TOLD.format(summary=summary))
+            raise AgentError("The model returned an empty summary of the conversation.")
+        return Message.user(_SUMMARY.format(summary=summary))
 
 
-def _may_begin(messages: Sequence[AgentMessage], place: int) -> bool:
-    """Whether a conversation may begin here: not with a result, whose call would be missing."""
+def _is_turn_start(messages: Sequence[AgentMessage], place: int) -> bool:
+    """Whether a conversation may start here: not with a tool result, whose call would be missing."""
     message = messages[place]
     if not isinstance(message, Message):
         return False
@@ -121,26 +119,26 @@ def _may_begin(messages: Sequence[AgentMessage], place: int) -> bool:
     )
 
 
-def _in_short(message: Message) -> Message:
-    """As the summary's author needs it: calls and results told in words, long results cut."""
+def _to_plain_text(message: Message) -> Message:
+    """Write calls and results as text, with long results cut."""
     if isinstance(message.content, str):
         return message
-    said: list[str] = []
+    lines: list[str] = []
     for part in message.parts:
         if isinstance(part, ToolCall):
-            said.append(f"[called {part.name} with {dict(part.arguments)}]")
+            lines.append(f"[called {part.name} with {dict(part.arguments)}]")
         elif isinstance(part, ToolResult):
-            said.append(f"[{part.name or 'the tool'} returned: {part.text[:_MOST_OF_A_RESULT]}]")
+            lines.append(f"[{part.name or 'the tool'} returned: {part.text[:_MAX_RESULT_CHARACTERS]}]")
         elif part.text:
-            said.append(part.text)
+            lines.append(part.text)
         else:
-            said.append(f"[{part.type}]")
+            lines.append(f"[{part.type}]")
     role = Role.USER if message.role is Role.TOOL else message.role
-    return Message(role, "\n".join(said))
+    return Message(role, "\n".join(lines))
 
 
 def _tokens(messages: Sequence[Any]) -> int:
-    """Estimate the tokens of messages, each as if it were sent alone."""
+    """Estimate the tokens of messages, each as if sent alone."""
     return sum(
         estimate_prompt(AgentRequest(messages=(message,))).tokens
         for message in messages

@@ -1,16 +1,18 @@
-"""What happens in a run, told as it happens: the agent, its turns, their messages, and the tools.
+"""Events and messages of a run.
 
     agent_start
       turn_start
-        message_start message_end                    what was asked
-        message_start message_update* message_end    what the model says
-        tool_execution_start                         one for each call, in the order of the calls
-        tool_execution_update* tool_execution_end    as they come
-        message_start message_end                    each result, in the order of the calls
+        message_start message_end                    each prompt
+        message_start message_update* message_end    the model's response
+        tool_execution_start                         one per call, in the order of the calls
+        tool_execution_update* tool_execution_end    as they arrive
+        message_start message_end                    each tool result, in the order of the calls
       turn_end
     agent_end
 
-Events are values; whoever wants to steer the run uses the stream they come from.
+Events are immutable values. The stream that yields them has the methods that steer the run. A run's messages are
+`agent.types.Message`; the TypedDicts below are also accepted. Messages with custom roles are allowed in a conversation:
+the `convert_to_llm` hook converts them for the model.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ StopReason: TypeAlias = Literal[
 
 
 class UserMessage(TypedDict, total=False):
-    """What a person says."""
+    """User message."""
 
     role: Literal["user"]
     content: list[TextContent | ImageContent]
@@ -42,7 +44,7 @@ class UserMessage(TypedDict, total=False):
 
 
 class AssistantMessage(TypedDict, total=False):
-    """What a model says. With the stop reasons `error` and `aborted` it is not complete."""
+    """Model message. With the stop reasons `error` and `aborted` it is incomplete."""
 
     role: Literal["assistant"]
     content: list[AssistantContent | None]
@@ -56,7 +58,7 @@ class AssistantMessage(TypedDict, total=False):
 
 
 class ToolResultMessage(TypedDict, total=False):
-    """What a tool says: `content` to the model, `details` to a user interface alone."""
+    """Tool result: `content` is for the model, `details` for user interfaces only."""
 
     role: Literal["tool_result"]
     tool_call_id: str
@@ -68,17 +70,20 @@ class ToolResultMessage(TypedDict, total=False):
 
 
 CustomAgentMessage: TypeAlias = Mapping[str, Any]
-"""A message with a role that models do not know."""
+"""Message with a role that models do not support."""
 AgentMessage: TypeAlias = Message | CustomAgentMessage
 MessageLike: TypeAlias = str | Message | UserMessage | AssistantMessage | ToolResultMessage | CustomAgentMessage
 
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "tool_result"))
-_BROKEN_OFF = frozenset(("error", "aborted"))
+_INCOMPLETE = frozenset(("error", "aborted"))
 _stop_reason: Callable[[Any], str | None] = attrgetter("stop_reason")
 
 
-def read_message(given: MessageLike) -> AgentMessage:
-    """Text is a user's; a dictionary with a known role is a message; any other stays what it is."""
+def normalize_message(given: MessageLike) -> AgentMessage:
+    """Convert text to a user message and a dict with a known role to a `Message`.
+
+    A dict with a custom role is returned unchanged.
+    """
     if isinstance(given, Message):
         return given
     if isinstance(given, str):
@@ -87,11 +92,11 @@ def read_message(given: MessageLike) -> AgentMessage:
 
 
 def to_model_messages(messages: Iterable[AgentMessage]) -> list[Message]:
-    """What a model is sent unless `convert_to_llm` says otherwise: its own roles, and no turn that broke off."""
-    said = list(messages)
-    if set(map(type, said)) == {Message} and _BROKEN_OFF.isdisjoint(map(_stop_reason, said)):
-        return cast("list[Message]", said)  # as nearly always: a long conversation is not taken apart for every turn
-    return [message for message in said if isinstance(message, Message) and message.stop_reason not in _BROKEN_OFF]
+    """Return the messages that a model is sent by default: no custom roles, no incomplete responses."""
+    items = list(messages)
+    if set(map(type, items)) == {Message} and _INCOMPLETE.isdisjoint(map(_stop_reason, items)):
+        return cast("list[Message]", items)  # the usual case, without a check of each message in Python
+    return [message for message in items if isinstance(message, Message) and message.stop_reason not in _INCOMPLETE]
 
 
 AssistantMessageEvent: TypeAlias = StreamEvent
@@ -99,14 +104,14 @@ AssistantMessageEvent: TypeAlias = StreamEvent
 
 @dataclass(frozen=True)
 class AgentStartEvent:
-    """A run begins."""
+    """The run starts."""
 
     type: Literal["agent_start"] = "agent_start"
 
 
 @dataclass(frozen=True)
 class AgentEndEvent:
-    """A run is over, however it ended. `messages` are all that it added to the conversation."""
+    """The run has ended, successfully or not. `messages` are the messages it added."""
 
     type: Literal["agent_end"] = "agent_end"
     messages: Sequence[AgentMessage] = field(default_factory=list)
@@ -114,14 +119,14 @@ class AgentEndEvent:
 
 @dataclass(frozen=True)
 class TurnStartEvent:
-    """The model is about to be asked."""
+    """A turn starts: the model is called next."""
 
     type: Literal["turn_start"] = "turn_start"
 
 
 @dataclass(frozen=True)
 class TurnEndEvent:
-    """The model has answered, and the tools it called have been dealt with."""
+    """A turn ends: the model has responded, and its tool calls have results."""
 
     type: Literal["turn_end"] = "turn_end"
     message: AgentMessage | None = None
@@ -130,7 +135,7 @@ class TurnEndEvent:
 
 @dataclass(frozen=True)
 class MessageStartEvent:
-    """A message begins: somebody's, a tool's, or the first piece of the model's."""
+    """A message starts: a prompt, a tool result, or the first chunk of a response."""
 
     type: Literal["message_start"] = "message_start"
     message: AgentMessage | None = None
@@ -138,30 +143,30 @@ class MessageStartEvent:
 
 @dataclass(frozen=True)
 class MessageUpdateEvent:
-    """The model's message grew, or failed. `assistant_message_event` is the piece, `message` all that has come."""
+    """A chunk of the model's message, or its failure. `message` is the message so far."""
 
     type: Literal["message_update"] = "message_update"
     message: AgentMessage | None = None
     assistant_message_event: AssistantMessageEvent | None = None
 
 
-class LiveUpdate(MessageUpdateEvent):
-    """An update whose message is put together only if somebody asks: most want the new piece alone."""
+class LazyMessageUpdate(MessageUpdateEvent):
+    """An update that builds `message` on access, since most listeners read only the chunk."""
 
-    def __init__(self, event: StreamEvent, so_far: Callable[[], Message]) -> None:
+    def __init__(self, event: StreamEvent, build: Callable[[], Message]) -> None:
         super().__init__(assistant_message_event=event)
-        object.__setattr__(self, "_so_far", so_far)
+        object.__setattr__(self, "_build", build)
 
     @override
     def __getattribute__(self, name: str) -> Any:
         if name == "message":
-            return object.__getattribute__(self, "_so_far")()
+            return object.__getattribute__(self, "_build")()
         return object.__getattribute__(self, name)
 
 
 @dataclass(frozen=True)
 class MessageEndEvent:
-    """A message is complete, or as complete as it will get: see its `stop_reason`."""
+    """A message is complete, or ended early; see its `stop_reason`."""
 
     type: Literal["message_end"] = "message_end"
     message: AgentMessage | None = None
@@ -169,7 +174,7 @@ class MessageEndEvent:
 
 @dataclass(frozen=True)
 class ToolExecutionStartEvent:
-    """A call is taken up. It is followed by its end, also if it is refused and nothing runs."""
+    """A tool call is handled. An end event follows, even if the call is rejected."""
 
     type: Literal["tool_execution_start"] = "tool_execution_start"
     tool_call_id: str = ""
@@ -179,7 +184,7 @@ class ToolExecutionStartEvent:
 
 @dataclass(frozen=True)
 class ToolExecutionUpdateEvent:
-    """A tool showed something before its result."""
+    """A tool reported a partial result."""
 
     type: Literal["tool_execution_update"] = "tool_execution_update"
     tool_call_id: str = ""
@@ -190,7 +195,7 @@ class ToolExecutionUpdateEvent:
 
 @dataclass(frozen=True)
 class ToolExecutionEndEvent:
-    """A call has its result."""
+    """A tool call has its result."""
 
     type: Literal["tool_execution_end"] = "tool_execution_end"
     tool_call_id: str = ""
@@ -213,8 +218,8 @@ AgentEvent: TypeAlias = (
 )
 
 
-def told(*messages: AgentMessage) -> list[AgentEvent]:
-    """The events of messages that are complete from the start."""
+def create_message_events(*messages: AgentMessage) -> list[AgentEvent]:
+    """Return the start and end events of complete messages."""
     return [
         event
         for message in messages

@@ -1,7 +1,7 @@
-"""The loop itself: ask the model, make the calls it wants, tell it what came of them, until it has nothing to ask for.
+"""The loop: call the model, execute its tool calls, add the results, repeat until it makes no calls.
 
-One flow for every way to run it. It emits the events of `agent.loop.events` and returns the result; what goes wrong
-is told as the last events of the story, and then raised.
+One flow serves sync, async and simulated drivers. It emits the events of `agent.loop.events` and returns the result. A
+failure is reported in the last events and then raised.
 """
 
 from __future__ import annotations
@@ -21,181 +21,183 @@ from .events import (
     AgentEndEvent,
     AgentEvent,
     AgentMessage,
-    LiveUpdate,
+    LazyMessageUpdate,
     MessageEndEvent,
     MessageStartEvent,
     to_model_messages,
 )
-from .hooks import RunPlan, heard, messages_from, takes_second
-from .recovery import note_answer, note_end, note_message, restored
+from .hooks import RunPlan, accepts_signal, call_hook, poll_messages
+from .recovery import restore_run, write_end, write_message, write_response
 from .results import RunResult
-from .run_state import RunState, Speaking
+from .run_state import PartialMessage, RunState
 from .setup import Runner, pause_run, prepare_run
 from .tool_calls import run_calls
 
 
-class _Waits(Exception):
-    """Calls wait for a person. Internal: it only leaves the loops."""
+class _WaitsForApproval(Exception):
+    """Leaves the turn loop when calls wait for a decision."""
 
 
-def run_loop(plan: RunPlan, record: RunState, context: Context) -> Flow[RunResult]:
-    """Run to the end, or to the point where a person has to decide."""
-    record.began = yield from Now()
+def run_loop(plan: RunPlan, state: RunState, context: Context) -> Flow[RunResult]:
+    """Run to the end, or until a call waits for a decision."""
+    state.started_at = yield from Now()
     try:
-        if not (yield from restored(plan, record)):
-            yield from _said(plan, record, plan.prompts[len(record.added) :])  # those that no journal holds already
-            yield from _turns(plan, record, context)
-            yield from note_end(plan, record)
-    except _Waits:
-        return (yield from _paused(plan, record))
+        if not (yield from restore_run(plan, state)):
+            yield from _start_turn(plan, state, plan.prompts[len(state.added) :])  # the rest was read from the journal
+            yield from _run_turns(plan, state, context)
+            yield from write_end(plan, state)
+    except _WaitsForApproval:
+        return (yield from _pause_run(plan, state))
     except Exception as error:
         if isinstance(error, AgentError):
-            record.account_for(error)
-        yield Emit(record.closing("error", error))
+            state.charge_failed_attempts(error)
+        yield Emit(state.close("error", error))
         if isinstance(error, AgentError):
-            error.result = record.result(now=(yield from Now()), stop_reason="error")
+            error.result = state.result(now=(yield from Now()), stop_reason="error")
             error.attempts = error.result.route
         raise
-    record.over = True
-    yield Emit([*record.run_begins(), AgentEndEvent(messages=record.added)])
-    return record.result(now=(yield from Now()))
+    state.ended = True
+    yield Emit([*state.start_run(), AgentEndEvent(messages=state.added)])
+    return state.result(now=(yield from Now()))
 
 
-def _turns(plan: RunPlan, record: RunState, context: Context) -> Flow[None]:
-    """Turn after turn; when there is nothing left to do, whatever was kept for that moment."""
-    if not _has_answered(record):
-        yield from _spoken(plan, record, context)
+def _run_turns(plan: RunPlan, state: RunState, context: Context) -> Flow[None]:
+    """Run turns until the model makes no calls and no messages are queued."""
+    if not _is_waiting_for_calls(state):
+        yield from _call_model(plan, state, context)
     while True:
-        yield from _acted(plan, record, context)
-        said: list[AgentMessage] = [*record.unsaid, *record.steered, *record.steering.take()]
-        record.unsaid, record.steered = [], []
-        said += yield from messages_from("get_steering_messages", plan.hooks.get_steering_messages)
-        if not said and not _goes_on(record):
-            said = record.follow_ups.take()
-            said += yield from messages_from("get_follow_up_messages", plan.hooks.get_follow_up_messages)
-            if not said:
+        yield from _finish_turn(plan, state, context)
+        messages: list[AgentMessage] = [*state.resumed_steering, *state.steered, *state.steering.take()]
+        state.resumed_steering, state.steered = [], []
+        messages += yield from poll_messages("get_steering_messages", plan.hooks.get_steering_messages)
+        if not messages and not _needs_model_call(state):
+            messages = state.follow_ups.take()
+            messages += yield from poll_messages("get_follow_up_messages", plan.hooks.get_follow_up_messages)
+            if not messages:
                 return
-        _check_budgets(plan, record)
-        yield from _said(plan, record, said)
-        yield from _spoken(plan, record, context)
+        _check_budgets(plan, state)
+        yield from _start_turn(plan, state, messages)
+        yield from _call_model(plan, state, context)
 
 
-def _has_answered(record: RunState) -> bool:
-    """Whether a run that is taken up again stopped behind an answer: its calls, or its end, come next."""
-    last = record.history[-1] if record.turn else None
+def _is_waiting_for_calls(state: RunState) -> bool:
+    """Whether a resumed run stopped after a response: its tool calls, or its end, come next."""
+    last = state.history[-1] if state.turn else None
     return isinstance(last, Message) and last.role in (Role.ASSISTANT, Role.TOOL)
 
 
-def _goes_on(record: RunState) -> bool:
-    """Whether the model expects to be asked again: its calls have results, or its vendor took a break."""
-    assert record.latest is not None
-    return bool(record.slots) or record.latest.stop_reason == "pause"
+def _needs_model_call(state: RunState) -> bool:
+    """Whether tool results are to be sent, or the vendor paused the response."""
+    assert state.latest is not None
+    return bool(state.slots) or state.latest.stop_reason == "pause"
 
 
-def _said(plan: RunPlan, record: RunState, messages: Sequence[AgentMessage]) -> Flow[None]:
-    """Begin a turn, with what somebody says in it."""
+def _start_turn(plan: RunPlan, state: RunState, messages: Sequence[AgentMessage]) -> Flow[None]:
+    """Start a turn with these messages."""
     for message in messages:
-        record.untold += record.say(message)
-        yield from note_message(plan, record, message)
-    yield Emit([*record.turn_begins(), *record.news()])
+        state.pending_events += state.append_messages(message)
+        yield from write_message(plan, state, message)
+    yield Emit([*state.start_turn(), *state.take_events()])
 
 
-def _spoken(plan: RunPlan, record: RunState, context: Context) -> Flow[None]:
-    """Ask the model, and take in what it says."""
-    messages = yield from _prepare_messages(plan, record)
-    record.turn += 1
-    record.slots = []
-    record.speaking = speaking = Speaking()
-    asked = Context(
-        deadline=context.deadline, run=RunTurn(record.run_id, record.turn), user_context=context.user_context
+def _call_model(plan: RunPlan, state: RunState, context: Context) -> Flow[None]:
+    """Call the model and add its response."""
+    messages = yield from _prepare_messages(plan, state)
+    state.turn += 1
+    state.slots = []
+    state.partial_message = partial_message = PartialMessage()
+    model_context = Context(
+        deadline=context.deadline, run=RunTurn(state.run_id, state.turn), user_context=context.user_context
     )
     started = yield from Now()
     response = yield from intercept(
-        plan.call_model(messages, record.turn, asked), lambda emit: _passed_on(speaking, emit)
+        plan.call_model(messages, state.turn, model_context), lambda emit: _forward_stream_events(partial_message, emit)
     )
-    message = record.hear(_placed(response, started - record.began))
-    record.speaking = None
-    assert record.latest is not None
-    begun: list[AgentEvent] = [] if speaking.begun else [MessageStartEvent(message=message)]
-    record.untold = [*begun, MessageEndEvent(message=message)]
-    yield from note_answer(plan, record, record.latest)
-    yield Emit(record.news())
+    message = state.add_response(_shift_route(response, started - state.started_at))
+    state.partial_message = None
+    assert state.latest is not None
+    begun: list[AgentEvent] = [] if partial_message.begun else [MessageStartEvent(message=message)]
+    state.pending_events = [*begun, MessageEndEvent(message=message)]
+    yield from write_response(plan, state, state.latest)
+    yield Emit(state.take_events())
 
 
-def _placed(response: AgentResponse, offset: float) -> AgentResponse:
-    """Its attempts are told from the beginning of the run."""
+def _shift_route(response: AgentResponse, offset: float) -> AgentResponse:
+    """Make the start times of attempts relative to the start of the run."""
     if not response.route or offset <= 0:
         return response
     moved = [attempt.copy_with(started=(attempt.started or 0.0) + offset) for attempt in response.route]
     return response.copy_with(route=Route(moved, response.route.candidates))
 
 
-def _prepare_messages(plan: RunPlan, record: RunState) -> Flow[Sequence[Message]]:
-    """The conversation as the model gets it."""
-    messages: Sequence[AgentMessage] = record.history
+def _prepare_messages(plan: RunPlan, state: RunState) -> Flow[Sequence[Message]]:
+    """Return the messages to send, after the context hooks."""
+    messages: Sequence[AgentMessage] = state.history
     hooks = plan.hooks
     if hooks.transform_context is not None:
-        given = (list(messages), plan.signal) if takes_second(hooks.transform_context) else (list(messages),)
-        messages = yield from heard("transform_context", hooks.transform_context, *given)
+        args = (list(messages), plan.signal) if accepts_signal(hooks.transform_context) else (list(messages),)
+        messages = yield from call_hook("transform_context", hooks.transform_context, *args)
     if hooks.convert_to_llm is not None:
-        converted = yield from heard("convert_to_llm", hooks.convert_to_llm, list(messages))
+        converted = yield from call_hook("convert_to_llm", hooks.convert_to_llm, list(messages))
         return [message if isinstance(message, Message) else Message.from_dict(message) for message in converted]
     return to_model_messages(messages)
 
 
-def _passed_on(speaking: Speaking, emit: Emit) -> Flow[None]:
-    """What the model streams, as events of the run."""
+def _forward_stream_events(partial_message: PartialMessage, emit: Emit) -> Flow[None]:
+    """Emit the stream events of a response as run events."""
     events: list[AgentEvent] = []
     for event in emit.events:
-        speaking.add(event)
-        if not speaking.begun:
-            speaking.begun = True
-            events.append(MessageStartEvent(message=speaking.so_far()))
+        partial_message.add(event)
+        if not partial_message.begun:
+            partial_message.begun = True
+            events.append(MessageStartEvent(message=partial_message.build()))
         if event.type not in ("message_start", "message_end"):
-            events.append(LiveUpdate(event, speaking.so_far))
+            events.append(LazyMessageUpdate(event, partial_message.build))
     if events:
         yield Emit(events)
 
 
-def _acted(plan: RunPlan, record: RunState, context: Context) -> Flow[None]:
-    """Make the calls of the turn, and end it."""
-    if record.slots:
-        _check_budgets(plan, record)
-        yield from run_calls(plan, record, context)
-        record.settle()
-        if any(slot.is_undecided for slot in record.slots):
-            raise _Waits
-    yield Emit(record.turn_ends())
+def _finish_turn(plan: RunPlan, state: RunState, context: Context) -> Flow[None]:
+    """Execute the tool calls of the turn, and end it."""
+    if state.slots:
+        _check_budgets(plan, state)
+        yield from run_calls(plan, state, context)
+        state.charge_nested_responses()
+        if any(slot.is_undecided for slot in state.slots):
+            raise _WaitsForApproval
+    yield Emit(state.end_turn())
 
 
-def _check_budgets(plan: RunPlan, record: RunState) -> None:
-    """Nothing is done whose result nobody would see: a run that may not ask again makes no more calls."""
+def _check_budgets(plan: RunPlan, state: RunState) -> None:
+    """Raise BudgetExceededError if the model may not be called again. No tool is executed then either."""
     config = plan.config
-    if record.turn >= config.max_iterations:
-        raise BudgetExceededError(f"The model was asked {record.turn} times without coming to an end (max_iterations).")
-    tokens = record.usage.total_tokens if record.usage is not None else 0
+    if state.turn >= config.max_iterations:
+        raise BudgetExceededError(f"The run reached max_iterations: {state.turn} model calls.")
+    tokens = state.usage.total_tokens if state.usage is not None else 0
     if config.token_budget is not None and tokens >= config.token_budget:
-        raise BudgetExceededError(f"The run used {tokens} tokens of {config.token_budget} (token_budget).")
+        raise BudgetExceededError(f"The run exceeded token_budget: {tokens} of {config.token_budget} tokens.")
     if config.cost_budget is None:
         return
-    if record.bill.cost >= config.cost_budget:
-        raise BudgetExceededError(f"The run cost ${record.bill.cost:.4f} of ${config.cost_budget:.4f} (cost_budget).")
-    if not record.bill.known:
-        record.warnings["what some answers cost is not known, so cost_budget did not see them"] = None
+    if state.cost.dollars >= config.cost_budget:
+        raise BudgetExceededError(
+            f"The run exceeded cost_budget: ${state.cost.dollars:.4f} of ${config.cost_budget:.4f}."
+        )
+    if not state.cost.known:
+        state.warnings["the price of some responses is unknown; cost_budget does not include them"] = None
 
 
-def _paused(plan: RunPlan, record: RunState) -> Flow[RunResult]:
-    record.settle()
-    record.over = True
-    paused = pause_run(plan, record)
-    yield Emit([*record.turn_ends(), AgentEndEvent(messages=record.added)])
-    return record.result(now=(yield from Now()), stop_reason="pause", paused=paused)
+def _pause_run(plan: RunPlan, state: RunState) -> Flow[RunResult]:
+    state.charge_nested_responses()
+    state.ended = True
+    paused = pause_run(plan, state)
+    yield Emit([*state.end_turn(), AgentEndEvent(messages=state.added)])
+    return state.result(now=(yield from Now()), stop_reason="pause", paused=paused)
 
 
 _SETTINGS = frozenset(field.name for field in fields(Tool))
 _TASK = {
     "type": "object",
-    "properties": {"task": {"type": "string", "description": "What to do, with everything needed to do it."}},
+    "properties": {"task": {"type": "string", "description": "The task, with everything needed to do it."}},
     "required": ["task"],
     "additionalProperties": False,
 }
@@ -203,7 +205,7 @@ _TASK = {
 
 @dataclass
 class SubAgent(NestedTool):
-    """A tool that asks another agent."""
+    """A tool that runs another agent."""
 
     runner: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -213,7 +215,9 @@ class SubAgent(NestedTool):
         own = {key: value for key, value in settings.items() if key in _SETTINGS}
         options = {key: value for key, value in settings.items() if key not in _SETTINGS}
         if "isolation" in own:
-            raise ConfigurationError("A sub-agent is part of its caller's run.", field="isolation", fix="Leave it out.")
+            raise ConfigurationError(
+                "A sub-agent cannot be isolated: it is part of the run.", field="isolation", fix="Remove it."
+            )
         own = {"parameters": _TASK, "risk": "network", "timeout": 600.0, **own}
         return cls(name, description, **own, runner=runner, options=options)
 
@@ -229,9 +233,9 @@ class SubAgent(NestedTool):
 
     @override
     def steps(self, arguments: Any, context: ToolContext[Any]) -> Flow[Any]:
-        """The run of the other agent, as part of this one. What it does is shown as partial results.
+        """Run the other agent as part of this run; report its events as partial results.
 
-        It shares the journal of its caller unless it has one of its own, and pauses with it.
+        A sub-agent without its own journal writes to its parent's journal, and pauses with its parent.
         """
         nesting: Nesting = context.nesting or Nesting(Context())
         options = self._options(context)
@@ -239,17 +243,17 @@ class SubAgent(NestedTool):
             options.setdefault("journal", nesting.journal)
         request = nesting.paused or _task(arguments)
         run = prepare_run(self.runner, request, options, streaming=False, is_retried=nesting.is_retried())
-        run.record.bill_caller = context.account
+        run.state.charge_parent = context.account
         deadline = nesting.context.deadline
         result: RunResult = yield from intercept(
-            run_loop(run.plan, run.record, Context(deadline=deadline)), _report_as_progress
+            run_loop(run.plan, run.state, Context(deadline=deadline)), _report_as_progress
         )
-        return Suspended(result.paused) if result.paused is not None and context.nesting else _answer(result)
+        return Suspended(result.paused) if result.paused is not None and context.nesting else _to_tool_output(result)
 
     @override
     async def run(self, arguments: Any, context: ToolContext[Any]) -> Any:
-        """Outside a run of ours, such as behind an MCP server."""
-        return _answer(await self.runner.arun(_task(arguments), **self._options(context)))
+        """Run the agent outside a run, such as behind an MCP server."""
+        return _to_tool_output(await self.runner.arun(_task(arguments), **self._options(context)))
 
     def _options(self, context: ToolContext[Any]) -> dict[str, Any]:
         return {"deps": context.deps, "run_id": f"{context.run_id}/{context.call_id}", **self.options}
@@ -265,8 +269,8 @@ def _report_as_progress(emit: Emit) -> Flow[None]:
     yield Emit([AgentToolResult(content=[], details={"event": event}) for event in emit.events])
 
 
-def _answer(result: RunResult) -> Any:
+def _to_tool_output(result: RunResult) -> Any:
     if result.paused is not None:
         waiting = ", ".join(call.name for call in result.paused.pending)
-        return AgentToolResult(f"The agent waits for a person to approve: {waiting}.", is_error=True)
+        return AgentToolResult(f"The agent waits for approval of: {waiting}.", is_error=True)
     return result.output if result.output is not None else result.text or ""

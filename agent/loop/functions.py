@@ -1,4 +1,7 @@
-"""The loop as functions: a conversation in, a stream of events out. Nothing is kept between two calls."""
+"""`agent_loop`: the loop as a function over any stream function, without state between calls.
+
+`Agent` and `Router` need none of this. It serves applications that call a model in their own way.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol, Self, TypeAlias, TypedDict
 
+from pydantic import SecretStr
+from typing_extensions import override
+
 from ..agent import Agent
 from ..calls.streams import AsyncResponseStream
 from ..client import Client
@@ -20,17 +26,17 @@ from ..errors import AgentError, ConfigurationError, ProviderError
 from ..tools.base import AgentTool, Signal, Tool
 from ..tools.functions import as_tool
 from ..transports import get_transport
-from ..types import AgentRequest, AgentResponse, Message, Role, StreamEvent, ThinkingLevel, ToolLoopConfig
-from .events import AgentMessage, AssistantMessageEvent, MessageLike, read_message
+from ..types import AgentRequest, AgentResponse, Message, Role, Secret, StreamEvent, ThinkingLevel, ToolLoopConfig
+from .events import AgentMessage, AssistantMessageEvent, MessageLike, normalize_message
 from .flow import run_loop
-from .hooks import AfterToolCall, BeforeToolCall, Hooks, ModelCall, RunPlan, heard
+from .hooks import AfterToolCall, BeforeToolCall, Hooks, ModelCall, RunPlan, call_hook
 from .journal import Journal
 from .run_state import RunState
 
 
 @dataclass
 class Context:
-    """What a stream function is given: a conversation that models understand."""
+    """The conversation that a stream function gets."""
 
     system_prompt: str = ""
     messages: list[Message] = field(default_factory=list)
@@ -39,7 +45,7 @@ class Context:
 
 @dataclass
 class AgentContext:
-    """What a run begins with. Messages with roles of their own may stand among the others."""
+    """The conversation that a run starts with. Messages with custom roles are allowed."""
 
     system_prompt: str = ""
     messages: list[AgentMessage] = field(default_factory=list)
@@ -48,7 +54,7 @@ class AgentContext:
 
 @dataclass
 class Model:
-    """Which model, and how hard it shall think."""
+    """A model and its reasoning effort."""
 
     provider: str = ""
     id: str = ""
@@ -57,7 +63,7 @@ class Model:
 
 
 class SimpleStreamOptions(TypedDict, total=False):
-    """What a stream function is told besides."""
+    """Options of a stream function."""
 
     api_key: str | None
     temperature: float | None
@@ -66,7 +72,7 @@ class SimpleStreamOptions(TypedDict, total=False):
 
 
 class StreamResponse(Protocol):
-    """A model's answer while it arrives. It never raises: a failure is a message with the stop reason `error`."""
+    """A streamed response. It never raises: a failure is a message with the stop reason `error`."""
 
     def result(self) -> Awaitable[Message | AgentResponse]: ...
 
@@ -77,19 +83,21 @@ class StreamResponse(Protocol):
 
 StreamFn: TypeAlias = Callable[[Model, Context, SimpleStreamOptions], Awaitable[StreamResponse]]
 ConvertToLlmFn: TypeAlias = Callable[[Sequence[AgentMessage]], Any]
-"""From the conversation of a run to the messages a model is sent. Plain or async."""
+"""Converts the conversation to the messages that the model is sent. Plain or async."""
 TransformContextFn: TypeAlias = Callable[..., Any]
-"""From the conversation to the part of it that matters now, before `convert_to_llm`. Plain or async. A second
-parameter, if there is one, is the `Signal` that is set when the run is aborted."""
+"""Selects or rewrites messages before `convert_to_llm`. Plain or async. A second parameter gets the abort `Signal`."""
 ApiKeyResolver: TypeAlias = Callable[[str], Any]
-"""The key for a provider, asked for before each model call. Plain or async."""
+"""Returns the API key of a provider, before each model call. Plain or async."""
 AgentMessageProvider: TypeAlias = Callable[[], Any]
-"""Messages that are waiting, if any. Plain or async."""
+"""Returns queued messages. Plain or async."""
 
 
 @dataclass
 class AgentLoopConfig:
-    """How `agent_loop` runs."""
+    """Settings of `agent_loop`.
+
+    `api_key` is stored as a `Secret`: masked in reprs and dumps, absent from pickles.
+    """
 
     model: Model
     convert_to_llm: ConvertToLlmFn
@@ -97,7 +105,7 @@ class AgentLoopConfig:
     get_api_key: ApiKeyResolver | None = None
     get_steering_messages: AgentMessageProvider | None = None
     get_follow_up_messages: AgentMessageProvider | None = None
-    api_key: str | None = field(default=None, repr=False)
+    api_key: str | Secret | None = None
     temperature: float | None = None
     max_tokens: int | None = None
     _: KW_ONLY
@@ -107,9 +115,13 @@ class AgentLoopConfig:
     journal: Journal | None = None
     deps: Any = None
 
+    @override
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, Secret(value) if name == "api_key" and isinstance(value, str) else value)
+
 
 class AgentState(TypedDict, total=False):
-    """Everything about a loop that can be looked at, as it is now."""
+    """Snapshot of a loop's state."""
 
     system_prompt: str
     model: Model | None
@@ -123,7 +135,7 @@ class AgentState(TypedDict, total=False):
 
 
 class AgentStreamResponse:
-    """An agent's answer behind the protocol: iterate over its events, and await its message."""
+    """A StreamResponse over an agent's stream."""
 
     def __init__(self, stream: AsyncResponseStream) -> None:
         self._stream = stream
@@ -165,10 +177,14 @@ class AgentStreamResponse:
 
 
 def stream_function(caller: Client | Callable[[Model], Client]) -> StreamFn:
-    """An agent or router as a stream function; or a function that finds one for a model."""
+    """Return a stream function for an agent or router.
+
+    Args:
+        caller: The agent or router, or a function that returns one for a model.
+    """
 
     async def stream(model: Model, context: Context, options: SimpleStreamOptions) -> AgentStreamResponse:
-        chosen = caller if isinstance(caller, Client) else caller(model)
+        client = caller if isinstance(caller, Client) else caller(model)
         settings: dict[str, Any] = {
             name: value for name in ("temperature", "max_tokens") if (value := options.get(name)) is not None
         }
@@ -179,50 +195,50 @@ def stream_function(caller: Client | Callable[[Model], Client]) -> StreamFn:
         if model.thinking_level is not ThinkingLevel.OFF:
             settings["thinking"] = model.thinking_level
         if options.get("api_key"):
-            chosen = chosen.with_config(api_key=options["api_key"])
-        return AgentStreamResponse(chosen.astream(context.messages, **settings))
+            client = client.with_config(api_key=options["api_key"])
+        return AgentStreamResponse(client.astream(context.messages, **settings))
 
     return stream
 
 
-def asked_through(
+def wrap_stream_fn(
     stream_fn: StreamFn, config: AgentLoopConfig, system_prompt: str, tools: Sequence[Tool] | None, signal: Signal
 ) -> ModelCall:
-    """How a run asks through a stream function."""
+    """Return the model call of a run that uses a stream function."""
 
-    def ask(messages: Sequence[Message], turn: int, context: RunContext) -> Flow[AgentResponse]:
-        key = config.api_key
+    def call_model(messages: Sequence[Message], turn: int, context: RunContext) -> Flow[AgentResponse]:
+        key: Any = config.api_key
         if config.get_api_key is not None:
-            key = (yield from heard("get_api_key", config.get_api_key, config.model.provider)) or key
+            key = (yield from call_hook("get_api_key", config.get_api_key, config.model.provider)) or key
         options: SimpleStreamOptions = {
-            "api_key": key,
+            "api_key": key.get_secret_value() if isinstance(key, SecretStr) else key,
             "temperature": config.temperature,
             "max_tokens": config.max_tokens,
             "signal": signal,
         }
-        given = Context(system_prompt, list(messages), None if tools is None else list(tools))
-        answer = yield from Invoke(stream_fn, (config.model, given, options))
-        while (event := (yield from Invoke(_next, (answer,)))) is not None:
+        model_context = Context(system_prompt, list(messages), None if tools is None else list(tools))
+        response = yield from Invoke(stream_fn, (config.model, model_context, options))
+        while (event := (yield from Invoke(_next, (response,)))) is not None:
             if event.type != "error":
                 yield Emit([event])
-        return _read((yield from Invoke(answer.result)), config.model)
+        return _read_message((yield from Invoke(response.result)), config.model)
 
-    return ask
+    return call_model
 
 
-async def _next(answer: Any) -> StreamEvent | None:
+async def _next(response: Any) -> StreamEvent | None:
     try:
-        event: StreamEvent = await answer.__anext__()
+        event: StreamEvent = await response.__anext__()
         return event
     except StopAsyncIteration:
         return None
 
 
-def _read(said: Any, model: Model) -> AgentResponse:
-    """What a stream function's message comes to; one that says it failed is raised, for the run to end with."""
-    if isinstance(said, AgentResponse):
-        return said
-    message = said if isinstance(said, Message) else Message.from_dict(said)
+def _read_message(value: Any, model: Model) -> AgentResponse:
+    """Convert a stream function's message to a response. Raise the failure it reports."""
+    if isinstance(value, AgentResponse):
+        return value
+    message = value if isinstance(value, Message) else Message.from_dict(value)
     if message.stop_reason in ("error", "aborted"):
         raise ProviderError(
             message.error_message or "the model failed", provider=model.provider or None, model=model.id or None
@@ -237,11 +253,11 @@ def _read(said: Any, model: Model) -> AgentResponse:
 
 
 class EventStream:
-    """Push events in, iterate over them with `async for`, and `await result()`.
+    """An async event queue: `push` adds events, `async for` reads them, `result()` waits for the end.
 
     Args:
         is_end_event: Whether an event is the last one.
-        get_result: The result, from that event.
+        get_result: Returns the result, given the last event.
     """
 
     def __init__(
@@ -255,7 +271,7 @@ class EventStream:
         self._lock = threading.Lock()
 
     def push(self, event: Any) -> None:
-        """Add an event. What comes after the end is dropped."""
+        """Add an event. Events after the end are dropped."""
         with self._lock:
             if self._result is not None:
                 return
@@ -265,14 +281,14 @@ class EventStream:
         self._wake()
 
     def end(self, result: Sequence[AgentMessage]) -> None:
-        """Say that no more will come. A second end changes nothing."""
+        """Close the stream. A second call has no effect."""
         with self._lock:
             if self._result is None:
                 self._result = result
         self._wake()
 
     async def result(self) -> Sequence[AgentMessage]:
-        """What the end brought; waits for it. Events need not be read for that."""
+        """Wait for the end and return its result. Events need not be read."""
         while self._result is None:
             await self._wait(lambda: self._result is not None)
         return self._result
@@ -288,30 +304,30 @@ class EventStream:
                 raise StopAsyncIteration
             await self._wait(lambda: bool(self._events) or self._result is not None)
 
-    async def _wait(self, is_there: Callable[[], bool]) -> None:
+    async def _wait(self, is_ready: Callable[[], bool]) -> None:
         loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[None] = loop.create_future()
         with self._lock:
-            if is_there():
+            if is_ready():
                 return
-            self._waiting.append((loop, woken))
+            self._waiting.append((loop, future))
         try:
-            await woken
+            await future
         finally:
             with self._lock, suppress(ValueError):
-                self._waiting.remove((loop, woken))
+                self._waiting.remove((loop, future))
 
     def _wake(self) -> None:
         with self._lock:
             waiting = list(self._waiting)
-        for loop, woken in waiting:
+        for loop, future in waiting:
             with suppress(RuntimeError):  # that loop has ended
-                loop.call_soon_threadsafe(_settle, woken)
+                loop.call_soon_threadsafe(_resolve, future)
 
 
-def _settle(heard: asyncio.Future[None]) -> None:
-    if not heard.done():
-        heard.set_result(None)
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def agent_loop(
@@ -321,12 +337,12 @@ def agent_loop(
     signal: Signal | None = None,
     stream_fn: StreamFn | None = None,
 ) -> EventStream:
-    """Say something, and run until the model has nothing more to do. Call it inside an event loop.
+    """Run the loop with these prompts until the model makes no more calls. Call it inside an event loop.
 
-    The stream's result is the list of messages that were added; `context` is not changed. A failure is the last of
-    them, with the stop reason `error` or `aborted`.
+    The stream's result is the list of added messages; `context` is not changed. If the run fails, the last message has the
+    stop reason `error` or `aborted`.
     """
-    return _begun([read_message(prompt) for prompt in prompts], context, config, signal, stream_fn)
+    return _start_loop([normalize_message(prompt) for prompt in prompts], context, config, signal, stream_fn)
 
 
 def agent_loop_continue(
@@ -335,23 +351,24 @@ def agent_loop_continue(
     signal: Signal | None = None,
     stream_fn: StreamFn | None = None,
 ) -> EventStream:
-    """As `agent_loop`, from a conversation that already ends with something to answer."""
-    check_continuable([read_message(message) for message in context.messages])
-    return _begun([], context, config, signal, stream_fn)
+    """Like `agent_loop`, but from a conversation that already ends with a message to answer."""
+    check_continuable([normalize_message(message) for message in context.messages])
+    return _start_loop([], context, config, signal, stream_fn)
 
 
 def check_continuable(messages: Sequence[AgentMessage]) -> None:
-    """A conversation can go on by itself if somebody else than the model had the last word."""
+    """Raise ConfigurationError if the conversation does not end with a message that the model can answer."""
     last = messages[-1] if messages else None
     if last is None or (isinstance(last, Message) and last.role is Role.ASSISTANT):
         raise ConfigurationError(
-            "There is nothing to answer: " + ("no messages." if last is None else "the last message is the model's."),
+            "The conversation has no message to answer: "
+            + ("it is empty." if last is None else "the model sent the last one."),
             field="messages",
-            fix="Say something with a prompt.",
+            fix="Pass a prompt.",
         )
 
 
-def _begun(
+def _start_loop(
     prompts: Sequence[AgentMessage],
     context: AgentContext,
     config: AgentLoopConfig,
@@ -359,15 +376,15 @@ def _begun(
     stream_fn: StreamFn | None,
 ) -> EventStream:
     events = EventStream(lambda event: event.type == "agent_end", lambda event: list(event.messages))
-    stopping = signal if signal is not None else Signal()
-    history = [read_message(message) for message in context.messages]
+    abort_signal = signal if signal is not None else Signal()
+    history = [normalize_message(message) for message in context.messages]
     tools = {tool.name: tool for tool in map(as_tool, context.tools or ())}
-    record = RunState("run", list(history), len(history))
-    ask = asked_through(
-        stream_fn or stream_function(_agent_for), config, context.system_prompt, context.tools, stopping
+    state = RunState("run", list(history), len(history))
+    call_model = wrap_stream_fn(
+        stream_fn or stream_function(_agent_for), config, context.system_prompt, context.tools, abort_signal
     )
     plan = RunPlan(
-        call_model=ask,
+        call_model=call_model,
         tools=lambda response: tools,
         request=AgentRequest(system=context.system_prompt or None),
         config=config.loop,
@@ -381,47 +398,47 @@ def _begun(
             journal=config.journal,
         ),
         deps=config.deps,
-        signal=stopping,
+        signal=abort_signal,
         prompts=prompts,
     )
-    _tasks.add(task := asyncio.get_running_loop().create_task(_driven(plan, record, events, stopping)))
+    _tasks.add(task := asyncio.get_running_loop().create_task(_drive(plan, state, events, abort_signal)))
     task.add_done_callback(_tasks.discard)
     return events
 
 
 _tasks: set[asyncio.Task[None]] = set()
-"""Loops hold their tasks only weakly."""
+"""Strong references: event loops hold their tasks weakly."""
 
 
-async def _driven(plan: RunPlan, record: RunState, events: EventStream, signal: Signal) -> None:
-    run = AioRun(get_transport("http"), run_loop(plan, record, RunContext()))
-    watching = asyncio.get_running_loop().create_task(_abandoned_at(signal, run))
+async def _drive(plan: RunPlan, state: RunState, events: EventStream, signal: Signal) -> None:
+    run = AioRun(get_transport("http"), run_loop(plan, state, RunContext()))
+    watcher = asyncio.get_running_loop().create_task(_close_on_signal(signal, run))
     try:
-        while (told := await run.advance()) is not None:
-            for event in told:
+        while (batch := await run.advance()) is not None:
+            for event in batch:
                 events.push(event)
-        if not record.over:
-            _close(record, events, "aborted", None)
+        if not state.ended:
+            _close(state, events, "aborted", None)
     except Exception as error:
-        if not record.over:  # the flow tells of its own failures; this one could not
-            _close(record, events, "error", error)
+        if not state.ended:  # the flow reports its own failures, but not those of its driver
+            _close(state, events, "error", error)
     except BaseException:
-        _close(record, events, "aborted", None)
+        _close(state, events, "aborted", None)
         raise
     finally:
-        watching.cancel()
+        watcher.cancel()
         await run.aclose()
-        events.end(record.added)
+        events.end(state.added)
 
 
-async def _abandoned_at(signal: Signal, run: AioRun) -> None:
+async def _close_on_signal(signal: Signal, run: AioRun) -> None:
     await signal.wait()
     await run.aclose()
 
 
-def _close(record: RunState, events: EventStream, reason: str, error: Exception | None) -> None:
-    if not record.over:
-        for event in record.closing(reason, error):
+def _close(state: RunState, events: EventStream, reason: str, error: Exception | None) -> None:
+    if not state.ended:
+        for event in state.close(reason, error):
             events.push(event)
 
 

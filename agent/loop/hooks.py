@@ -1,4 +1,8 @@
-"""What a run is made of: how the model is asked, which tools there are, and who has a say."""
+"""Hooks, tool approval, the plan of one run, and its cost.
+
+`before_tool_call` gets each call after its arguments are validated, and returns one of the decisions below. None leaves
+the decision to the tool's risk.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +17,32 @@ from ..errors import AgentError, ConfigurationError, ToolExecutionError
 from ..models.prices import to_dollars, to_units
 from ..tools.base import Signal, Tool, ToolContext
 from ..types import AgentRequest, AgentResponse, Message, ToolCall, ToolLoopConfig
-from .events import AgentMessage, read_message
+from .events import AgentMessage, normalize_message
 from .journal import Journal
 
 
 @dataclass(frozen=True)
 class Allow:
-    """Run it, whatever its risk."""
+    """Run the call, whatever its risk."""
 
 
 @dataclass(frozen=True)
 class Deny:
-    """Do not run it. The model is told the reason."""
+    """Reject the call. The model gets the reason as the tool result."""
 
     reason: str = "The call was denied."
 
 
 @dataclass(frozen=True)
 class Change:
-    """Run it with these arguments instead. They are checked like the model's own."""
+    """Run the call with these arguments instead. They are validated like the model's."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A person shall decide: the run pauses, and can be resumed later, in another process."""
+    """Pause the run until a person decides. It can be resumed later, in another process."""
 
     reason: str = "A person has to approve this call."
 
@@ -50,36 +54,36 @@ AfterToolCall: TypeAlias = Callable[..., Any]
 """`(call, result, context) → ToolResult | AgentToolResult | str | None`, plain or async. None keeps the result."""
 
 
-def read_decision(said: Any) -> Decision | None:
-    """What a hook said. Anything unknown is an error: taking it for consent could do harm."""
-    match said:
+def parse_decision(value: Any) -> Decision | None:
+    """Convert a hook's return value to a decision. An unknown value must not pass for consent."""
+    match value:
         case None | Allow() | Deny() | Change() | Ask():
-            return said
+            return value
         case True:
             return Allow()
         case False:
             return Deny()
         case _:
             raise ConfigurationError(
-                f"before_tool_call said {type(said).__name__}.",
+                f"before_tool_call returned {type(value).__name__}.",
                 field="before_tool_call",
                 fix="Return Allow(), Deny(reason), Change(arguments), Ask(reason), True, False or None.",
             )
 
 
-def by_risk(tool: Tool, config: ToolLoopConfig) -> Decision:
-    """What holds when nobody has an opinion."""
+def decide_by_risk(tool: Tool, config: ToolLoopConfig) -> Decision:
+    """Apply the default policy: allow the risks in `config.allowed_risks`, deny the others."""
     if tool.risk in config.allowed_risks:
         return Allow()
-    return Deny(f"The tool {tool.name!r} may {_MEANS[tool.risk]}, and that is not allowed here unless it is approved.")
+    return Deny(f"The tool {tool.name!r} may {_RISK_ACTIONS[tool.risk]}, which needs approval here.")
 
 
-_MEANS = {"read": "read", "write": "change things", "network": "use the network", "exec": "run code"}
+_RISK_ACTIONS = {"read": "read", "write": "change things", "network": "use the network", "exec": "run code"}
 
 
 @dataclass(frozen=True)
 class ApprovalRules:
-    """A ready `before_tool_call`: by name or by risk, what to allow, deny or ask about.
+    """A `before_tool_call` hook that decides by tool name or risk.
 
     ```python
     from agent.loop import ApprovalRules
@@ -87,7 +91,7 @@ class ApprovalRules:
     careful = ApprovalRules(ask={"write", "exec"}, deny={"delete_everything"})
     ```
 
-    Names go before risks; among either, deny before ask before allow.
+    A tool's name takes precedence over its risk, `deny` over `ask`, and `ask` over `allow`.
     """
 
     allow: frozenset[str] | set[str] = frozenset()
@@ -106,21 +110,21 @@ class ApprovalRules:
 
 
 ModelCall: TypeAlias = Callable[[Sequence[Message], int, Context], Flow[AgentResponse]]
-"""Ask the model: with a conversation, in which turn, within which limits. While it streams, it emits StreamEvents."""
+"""Call the model with a conversation, a turn number and a context. A streaming call emits StreamEvents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Who has a say in a run. Each may be plain or async; plain ones are kept off an event loop.
+    """Hooks called during runs. Each may be plain or async; plain hooks run in a thread.
 
     Args:
-        before_tool_call: See `agent.loop.hooks`.
-        after_tool_call: May replace a result before the model sees it.
-        transform_context: What of the conversation matters for the next question, such as a `Compaction`.
-        convert_to_llm: What becomes of messages with roles of their own; by default they are left out.
-        get_steering_messages: Asked after each tool and each turn; what it returns is heard before anything else.
-        get_follow_up_messages: Asked when the run would end.
-        journal: Where the run is written down, so that it can go on after a crash.
+        before_tool_call: Approves, denies or changes a tool call; see `ApprovalRules`.
+        after_tool_call: May replace a tool result before the model sees it.
+        transform_context: Selects or rewrites messages before each model call, such as `Compaction`.
+        convert_to_llm: Converts messages with custom roles. By default they are left out.
+        get_steering_messages: Called after each tool and each turn; its messages are added before the next model call.
+        get_follow_up_messages: Called when the run would end.
+        journal: Records the run, so that it can be resumed after a crash.
     """
 
     before_tool_call: BeforeToolCall | None = None
@@ -134,24 +138,24 @@ class Hooks:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """One run, before it begins."""
+    """The immutable inputs of one run."""
 
     call_model: ModelCall
     tools: Callable[[AgentResponse | None], Mapping[str, Tool]]
-    """The tools by name; after an answer, as whoever gave it knows them."""
+    """Returns the tools by name. After a response, these are the tools of the target that sent it."""
     request: AgentRequest
     config: ToolLoopConfig = field(default_factory=ToolLoopConfig)
     hooks: Hooks = field(default_factory=Hooks)
     deps: Any = None
     signal: Signal = field(default_factory=Signal)
     prompts: Sequence[AgentMessage] = ()
-    """What is said at the beginning."""
+    """Messages added at the start of the run."""
     is_retried: bool = False
-    """Whether it is a sub-agent's run that was tried before: what its journal holds is billed already."""
+    """Whether a sub-agent's run is being retried. The costs in its journal are charged already."""
 
 
-def heard(name: str, function: Callable[..., Any], *args: Any) -> Flow[Any]:
-    """Ask a hook. What it raises ends the run, with an error that says which hook it was."""
+def call_hook(name: str, function: Callable[..., Any], *args: Any) -> Flow[Any]:
+    """Call a hook. An unexpected exception ends the run with an error that names the hook."""
     try:
         return (yield from Invoke(function, args, blocking=True))
     except AgentError:
@@ -160,16 +164,16 @@ def heard(name: str, function: Callable[..., Any], *args: Any) -> Flow[Any]:
         raise ToolExecutionError(f"{name} failed: {type(error).__name__}: {error}") from error
 
 
-def messages_from(name: str, provide: Callable[[], Any] | None) -> Flow[list[AgentMessage]]:
-    """What a hook has waiting."""
+def poll_messages(name: str, provide: Callable[[], Any] | None) -> Flow[list[AgentMessage]]:
+    """Return the messages that a hook has queued."""
     if provide is None:
         return []
-    given = yield from heard(name, provide)
-    return [read_message(message) for message in given or ()]
+    messages = yield from call_hook(name, provide)
+    return [normalize_message(message) for message in messages or ()]
 
 
-def takes_second(function: Callable[..., Any]) -> bool:
-    """Whether a hook wants the signal besides the conversation."""
+def accepts_signal(function: Callable[..., Any]) -> bool:
+    """Whether a `transform_context` hook takes the abort signal as its second parameter."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -177,46 +181,45 @@ def takes_second(function: Callable[..., Any]) -> bool:
     return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) > 1
 
 
-class Bill:
-    """The answers that were paid for, and their sum."""
+class RunCost:
+    """Total cost of the responses of a run. Prices are looked up when the total is read."""
 
-    __slots__ = ("_known", "_source", "_units", "_unpriced", "opened")
+    __slots__ = ("_known", "_source", "_units", "_unpriced", "has_charges")
 
     def __init__(self) -> None:
-        self.opened = False
-        """Whether anything was charged, or could have been."""
+        self.has_charges = False
         self._units = 0
         self._known = True
         self._source: str | None = None
         self._unpriced: list[AgentResponse] = []
 
     @classmethod
-    def brought_forward(cls, cost: float, *, known: bool) -> Bill:
-        """Of a run that goes on from another one."""
-        bill = cls()
-        bill.opened = True
-        bill._units, bill._known = to_units(cost), known
-        return bill
+    def from_earlier_run(cls, dollars: float, *, known: bool) -> RunCost:
+        """Return the cost of an earlier run that this one continues."""
+        cost = cls()
+        cost.has_charges = True
+        cost._units, cost._known = to_units(dollars), known
+        return cost
 
     def add(self, response: AgentResponse) -> None:
-        self.opened = True
+        self.has_charges = True
         self._unpriced.append(response)
 
     @property
-    def cost(self) -> float:
-        """As far as it is known."""
+    def dollars(self) -> float:
+        """US dollars, without responses whose price is unknown."""
         self._add_up()
         return to_dollars(self._units)
 
     @property
     def known(self) -> bool:
-        """Whether every answer has a price."""
+        """Whether every response has a price."""
         self._add_up()
         return self._known
 
     def total(self) -> tuple[float | None, str | None]:
-        """The cost and who says so; of a sum with an unknown part nothing is known but that it is larger."""
-        return (self.cost if self.known and self.opened else None), self._source
+        """Return the cost and its source. The cost is None if a price is unknown."""
+        return (self.dollars if self.known and self.has_charges else None), self._source
 
     def _add_up(self) -> None:
         while self._unpriced:
@@ -228,7 +231,7 @@ class Bill:
                 self._known = False
 
 
-def bill_of(response: AgentResponse) -> AgentResponse:
-    """What an answer cost, without its content."""
+def extract_cost(response: AgentResponse) -> AgentResponse:
+    """Return a copy of a response without its content: usage, cost and route."""
     facts = ("usage", "cost_estimate", "cost_source", "route", "warnings")
     return AgentResponse.model_validate({name: getattr(response, name) for name in facts})

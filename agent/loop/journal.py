@@ -1,8 +1,8 @@
-"""What a run has done, written down before anything else happens: so that no completed call is ever made again.
+"""Journals: durable records of runs, so that a completed tool call is never executed again.
 
-A run writes each message it adds, and each tool call twice: when it begins and when it has ended. A run that is started
-again under the same id reads that, and goes on where it was. A call that began and did not end may or may not have
-acted; it is reported as interrupted, and made again only if its tool says that this does no harm.
+A run writes each message it adds, and each tool call twice: when it starts and when it ends. A run that is started
+again under the same id reads its journal and continues. A call that started and did not end may have taken effect: it
+is reported as interrupted, and executed again only if its tool is idempotent.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 Outcome: TypeAlias = Literal["completed", "failed", "rejected", "skipped", "interrupted", "running"]
-"""What became of a call. A failed one ran and said so; a rejected or skipped one never ran; an interrupted one may have
-acted or not."""
+"""Outcome of a tool call. A rejected or skipped call never ran; an interrupted one may have taken effect."""
 
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One thing that a run wrote down."""
+    """One entry of a run's journal."""
 
     key: str
     data: Mapping[str, Any]
@@ -38,7 +37,7 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class ToolCallRecord:
-    """One tool call of a run, and what became of it."""
+    """A tool call of a run, with its outcome."""
 
     id: str
     name: str
@@ -48,17 +47,17 @@ class ToolCallRecord:
 
 
 class Journal(Protocol):
-    """Where runs are written down. Both methods may be async."""
+    """Storage for runs. Both methods may be async."""
 
     def read(self, run_id: str) -> Any:
-        """All entries of a run, in the order they were written."""
+        """Return all entries of a run in the order they were written."""
 
     def write(self, run_id: str, key: str, data: Mapping[str, Any]) -> Any:
-        """Write an entry, to stay. False, and nothing changed, if there is one with that key already."""
+        """Store an entry durably. Return False, without a change, if the key exists."""
 
 
 class MemoryJournal:
-    """For tests, and for runs that are resumed within one process."""
+    """Journal in memory, for tests and for runs that are resumed in the same process."""
 
     def __init__(self) -> None:
         self._runs: dict[str, dict[str, JournalEntry]] = {}
@@ -69,17 +68,17 @@ class MemoryJournal:
             return list(self._runs.get(run_id, {}).values())
 
     def write(self, run_id: str, key: str, data: Mapping[str, Any]) -> bool:
-        kept = json.loads(json.dumps(data))  # as a file would: what cannot be written there is found out here
+        copy = json.loads(json.dumps(data))  # fails here for data that a file journal could not store
         with self._lock:
             run = self._runs.setdefault(run_id, {})
             if key in run:
                 return False
-            run[key] = JournalEntry(key, kept)
+            run[key] = JournalEntry(key, copy)
             return True
 
 
 class SqliteJournal:
-    """In a file, for any number of processes. What was written is there after a crash of the machine.
+    """Journal in a SQLite file, shared by any number of processes. Writes survive a crash of the machine.
 
     ```python
     from agent.loop import SqliteJournal
@@ -95,10 +94,10 @@ class SqliteJournal:
         self._inherited: list[sqlite3.Connection] = []
         self._pid = os.getpid()
         close_before_fork(self)
-        self._ask("SELECT place FROM entries LIMIT 1")  # what cannot be used is an error here, not during a run
+        self._execute("SELECT place FROM entries LIMIT 1")  # report an unusable file here, not during a run
 
     def read(self, run_id: str) -> Sequence[JournalEntry]:
-        rows, _ = self._ask("SELECT key, data FROM entries WHERE run = ? ORDER BY place", run_id)
+        rows, _ = self._execute("SELECT key, data FROM entries WHERE run = ? ORDER BY place", run_id)
         try:
             return [JournalEntry(key, json.loads(data)) for key, data in rows]
         except (TypeError, ValueError) as error:
@@ -106,14 +105,14 @@ class SqliteJournal:
 
     def write(self, run_id: str, key: str, data: Mapping[str, Any]) -> bool:
         text = json.dumps(data, separators=(",", ":"))
-        _, written = self._ask(
+        _, written = self._execute(
             "INSERT INTO entries (run, key, data) VALUES (?, ?, ?) ON CONFLICT (run, key) DO NOTHING", run_id, key, text
         )
         return written == 1
 
     def runs(self) -> list[str]:
-        """The ids of all runs, the oldest first. Runs of sub-agents are part of the run that called them."""
-        rows, _ = self._ask(
+        """Return the ids of all runs, oldest first, without those of sub-agents."""
+        rows, _ = self._execute(
             "SELECT run FROM entries WHERE run NOT IN"
             " (SELECT run || '/' || substr(key, 7) FROM entries WHERE key LIKE 'begun:%')"
             " GROUP BY run ORDER BY min(place)"
@@ -121,8 +120,8 @@ class SqliteJournal:
         return [run for (run,) in rows]
 
     def forget(self, run_id: str) -> None:
-        """Delete a run, and the runs of its sub-agents."""
-        self._ask(
+        """Delete a run and the runs of its sub-agents."""
+        self._execute(
             "WITH RECURSIVE family (id) AS (SELECT ? UNION SELECT run || '/' || substr(key, 7)"
             " FROM entries JOIN family ON run = family.id WHERE key LIKE 'begun:%')"
             " DELETE FROM entries WHERE run IN (SELECT id FROM family)",
@@ -130,7 +129,7 @@ class SqliteJournal:
         )
 
     def close(self) -> None:
-        """It is opened again when it is needed."""
+        """Close the connection. The next access reopens it."""
         with self._lock:
             self._close_for_fork()
 
@@ -140,29 +139,29 @@ class SqliteJournal:
             self._connection = None
 
     def __del__(self) -> None:
-        if hasattr(self, "_pid"):  # it may be half-made
+        if hasattr(self, "_pid"):  # __init__ may have failed
             self.close()
 
-    def _ask(self, statement: str, *values: Any) -> tuple[list[Any], int]:
-        """The rows that were found, and how many were changed."""
+    def _execute(self, statement: str, *values: Any) -> tuple[list[Any], int]:
+        """Return the rows found and the number of rows changed."""
         import sqlite3  # lazy: only runs with a journal need a database engine
 
         if self._pid != os.getpid():
-            # After a fork, neither lock nor connection may be used, and the connection must not even be closed.
+            # A forked process may not use the parent's connection, nor even close it.
             if self._connection is not None:
                 self._inherited.append(self._connection)
             self._connection, self._pid = None, os.getpid()
         with self._lock:
             try:
                 if self._connection is None:
-                    self._connection = _opened(self._path)
+                    self._connection = _open_database(self._path)
                 cursor = self._connection.execute(statement, values)
                 return cursor.fetchall(), cursor.rowcount
             except (sqlite3.Error, OSError) as error:
                 raise JournalError(f"The journal {self._path.name} cannot be used: {error}") from error
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _open_database(path: Path) -> sqlite3.Connection:
     import sqlite3  # lazy: only runs with a journal need a database engine
 
     if str(path) != ":memory:":
@@ -171,7 +170,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > _VERSION:
-            raise sqlite3.DatabaseError("it was written by a newer version of this package")
+            raise sqlite3.DatabaseError("the file was written by a newer version of this package")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(
@@ -187,11 +186,11 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 class JournalError(AgentError):
-    """A journal cannot be read or written, or another run is writing under the same id."""
+    """A journal cannot be read or written, or another process continues the run."""
 
 
 def list_calls(entries: Sequence[JournalEntry]) -> list[ToolCallRecord]:
-    """What became of each tool call of a run, in the order they began."""
+    """Return the tool calls of a run with their outcomes, in the order they started."""
     calls: dict[str, ToolCallRecord] = {}
     for entry in entries:
         kind, _, id = entry.key.partition(":")

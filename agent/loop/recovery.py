@@ -1,4 +1,4 @@
-"""A run and its journal: what is written when, and how a run that was cut short finds its place again."""
+"""Journaling: write a run's steps to its journal, and restore an interrupted run from it."""
 
 from __future__ import annotations
 
@@ -15,207 +15,209 @@ from ..errors import AgentError, ConfigurationError
 from ..tools.base import NestedTool
 from ..types import AgentResponse, FrozenDict, Message, ToolResult
 from .events import AgentMessage, to_model_messages
-from .hooks import RunPlan, bill_of
+from .hooks import RunPlan, extract_cost
 from .journal import JournalEntry, JournalError
 from .results import WaitingCall
 from .run_state import RunState, Slot
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """How a call began in an earlier life of the run."""
+class StartedCall:
+    """A call that started before the run was interrupted."""
 
     arguments: Mapping[str, Any]
     is_nested: bool
-    """Whether it is the run of a sub-agent, which has entries of its own."""
+    """Whether it is a sub-agent's run, which has its own entries."""
 
 
-def begun_before(record: RunState, slot: Slot) -> Beginning | None:
-    """How a call began before the run was cut short; None if it did not begin."""
-    begun = record.known.get(f"begun:{slot.call.id}")
-    return None if begun is None else Beginning(begun["arguments"], begun.get("nested", False))
+def find_started_call(state: RunState, slot: Slot) -> StartedCall | None:
+    """Return the journal's start entry of a call, or None."""
+    entry = state.journal_entries.get(f"begun:{slot.call.id}")
+    return None if entry is None else StartedCall(entry["arguments"], entry.get("nested", False))
 
 
-def recall(record: RunState, slot: Slot) -> None:
-    """Restore from the journal that a call waits, or the result of one that ended."""
-    waiting = record.known.get(f"waiting:{slot.call.id}")
+def restore(state: RunState, slot: Slot) -> None:
+    """Restore a call's pending decision or its result from the journal."""
+    waiting = state.journal_entries.get(f"waiting:{slot.call.id}")
     if waiting is not None and slot.waiting is None:
         slot.waiting = WaitingCall(id=slot.call.id, reason=waiting["reason"], kind=waiting["kind"])
-    ended = record.known.get(f"ended:{slot.call.id}")
-    if ended is None:
+    entry = state.journal_entries.get(f"ended:{slot.call.id}")
+    if entry is None:
         return
-    slot.recall(ToolResult.model_validate(ended["result"]), ended["outcome"], misfit=ended.get("misfit", False))
-    for answer in ended.get("spent", ())[slot.spent_before :]:
-        record.charge_elsewhere(AgentResponse.model_validate(answer))
+    slot.restore(ToolResult.model_validate(entry["result"]), entry["outcome"], is_invalid=entry.get("misfit", False))
+    for response in entry.get("spent", ())[slot.charges_before_resume :]:
+        state.charge_nested(AgentResponse.model_validate(response))
 
 
-def note_waiting(plan: RunPlan, record: RunState, slot: Slot) -> Flow[None]:
-    """RunState that a call waits, before the pause is reported: a restarted run must not execute it."""
+def write_waiting(plan: RunPlan, state: RunState, slot: Slot) -> Flow[None]:
+    """Write that a call waits, before the pause is reported: a restarted run must not execute it."""
     if plan.hooks.journal is None:
         return
     assert slot.waiting is not None
     data = {"reason": slot.waiting.reason, "kind": slot.waiting.kind}
-    yield from _written(plan, record, f"waiting:{slot.call.id}", data)
+    yield from _write(plan, state, f"waiting:{slot.call.id}", data)
 
 
-def begin(plan: RunPlan, record: RunState, slot: Slot) -> Flow[None]:
-    """Write down that a call is about to be made."""
+def write_started(plan: RunPlan, state: RunState, slot: Slot) -> Flow[None]:
+    """Write that a call is about to be executed."""
     if plan.hooks.journal is None:
         return
     assert slot.context is not None
     key = f"begun:{slot.call.id}"
-    data = {"name": slot.call.name, "arguments": _plain(slot.context.arguments)}
+    data = {"name": slot.call.name, "arguments": _to_json_data(slot.context.arguments)}
     if isinstance(slot.tool, NestedTool):
         data["nested"] = True
-    if not (yield from _written(plan, record, key, data)) and key not in record.known:
-        raise _somebody_else(record)
+    if not (yield from _write(plan, state, key, data)) and key not in state.journal_entries:
+        raise _conflict(state)
 
 
-def finish(plan: RunPlan, record: RunState, slot: Slot) -> Flow[None]:
-    """Write down what a call came to, before anybody is told."""
-    if plan.hooks.journal is None or slot.noted:
+def write_ended(plan: RunPlan, state: RunState, slot: Slot) -> Flow[None]:
+    """Write a call's result, before it is reported."""
+    if plan.hooks.journal is None or slot.journaled:
         return
     assert slot.result is not None
     arguments = slot.context.arguments if slot.context is not None else slot.call.arguments
     data: dict[str, Any] = {
         "name": slot.call.name,
-        "arguments": _plain(arguments),
+        "arguments": _to_json_data(arguments),
         "outcome": slot.outcome,
         "result": slot.result.model_dump(mode="json", exclude_none=True),
     }
-    if slot.misfit:
+    if slot.is_invalid:
         data["misfit"] = True
-    if slot.spent:
-        data["spent"] = [_dump_response(bill_of(answer)) for answer in slot.spent]
-    if not (yield from _written(plan, record, f"ended:{slot.call.id}", data)):
-        raise _somebody_else(record)
-    slot.noted = True
+    if slot.charges:
+        data["spent"] = [_dump_response(extract_cost(response)) for response in slot.charges]
+    if not (yield from _write(plan, state, f"ended:{slot.call.id}", data)):
+        raise _conflict(state)
+    slot.journaled = True
 
 
-def note_message(plan: RunPlan, record: RunState, message: AgentMessage) -> Flow[None]:
-    """Write down what somebody has just said."""
+def write_message(plan: RunPlan, state: RunState, message: AgentMessage) -> Flow[None]:
+    """Write a user or custom message."""
     if plan.hooks.journal is None:
         return
-    data = {"message": message.to_dict()} if isinstance(message, Message) else {"custom": _plain(message)}
-    yield from _noted(plan, record, data)
+    data = {"message": message.to_dict()} if isinstance(message, Message) else {"custom": _to_json_data(message)}
+    yield from _write_next_message(plan, state, data)
 
 
-def note_answer(plan: RunPlan, record: RunState, response: AgentResponse) -> Flow[None]:
-    """Write down what the model has just said: before anything is done about it."""
+def write_response(plan: RunPlan, state: RunState, response: AgentResponse) -> Flow[None]:
+    """Write a model response, before its calls are executed."""
     if plan.hooks.journal is None:
         return
     data: dict[str, Any] = {"response": _dump_response(response)}
     if response.output is not None:
-        data["output"] = _written_output(plan, response.output)
-    if misnamed := {slot.call.id: slot.named for slot in record.slots if slot.named != slot.call.name}:
+        data["output"] = _dump_output(plan, response.output)
+    if misnamed := {slot.call.id: slot.raw_name for slot in state.slots if slot.raw_name != slot.call.name}:
         data["named"] = misnamed
-    yield from _noted(plan, record, data)
+    yield from _write_next_message(plan, state, data)
 
 
 def _dump_response(response: AgentResponse) -> dict[str, Any]:
     return response.model_dump(mode="json", exclude_none=True, exclude={"text", "tool_calls", "output"})
 
 
-def _noted(plan: RunPlan, record: RunState, data: Mapping[str, Any]) -> Flow[None]:
-    place = len(record.history) - record.start
-    if not (yield from _written(plan, record, f"message:{place}", data)):
-        raise _somebody_else(record)
+def _write_next_message(plan: RunPlan, state: RunState, data: Mapping[str, Any]) -> Flow[None]:
+    place = len(state.history) - state.start
+    if not (yield from _write(plan, state, f"message:{place}", data)):
+        raise _conflict(state)
 
 
-def note_end(plan: RunPlan, record: RunState) -> Flow[None]:
-    yield from _written(plan, record, "end", {})
+def write_end(plan: RunPlan, state: RunState) -> Flow[None]:
+    yield from _write(plan, state, "end", {})
 
 
 # A run that goes on
 
 
-def restored(plan: RunPlan, record: RunState) -> Flow[bool]:
-    """Read what an earlier run under this id had done, and take its place. True if it had come to its end."""
+def restore_run(plan: RunPlan, state: RunState) -> Flow[bool]:
+    """Restore the state of an earlier run with this id. Return whether that run had ended."""
     if plan.hooks.journal is None:
         return False
-    entries: Sequence[JournalEntry] = yield from _asked(plan, record, plan.hooks.journal.read, record.run_id)
-    record.known = {entry.key: entry.data for entry in entries}
-    asked = {"digest": digest(plan, record)}
-    begun = record.known.get("request")
-    if begun is None:
-        if not (yield from _written(plan, record, "request", asked)):
-            raise _somebody_else(record)
-    elif begun != asked:
+    entries: Sequence[JournalEntry] = yield from _call_journal(plan, state, plan.hooks.journal.read, state.run_id)
+    state.journal_entries = {entry.key: entry.data for entry in entries}
+    request = {"digest": hash_request(plan, state)}
+    recorded = state.journal_entries.get("request")
+    if recorded is None:
+        if not (yield from _write(plan, state, "request", request)):
+            raise _conflict(state)
+    elif recorded != request:
         raise ConfigurationError(
-            f"The run {record.run_id!r} was begun with another request.",
+            f"The run {state.run_id!r} was started with a different request.",
             field="run_id",
-            fix="Use a new run_id, or ask the same question.",
+            fix="Use a new run_id, or the original request.",
         )
-    bill_caller = record.bill_caller
+    charge_parent = state.charge_parent
     if plan.is_retried:
-        record.bill_caller = None  # what the journal holds was billed by the first try
+        state.charge_parent = None  # the first attempt charged what the journal holds
     try:
-        _recall_results(record)
-        while (data := record.known.get(f"message:{len(record.history) - record.start + 1}")) is not None:
-            _replay(plan, record, data)
+        _restore_results(state)
+        while (data := state.journal_entries.get(f"message:{len(state.history) - state.start + 1}")) is not None:
+            _replay_message(plan, state, data)
     except (ValidationError, LookupError, TypeError) as error:
-        raise JournalError(f"What is written about the run {record.run_id!r} cannot be read: {error}") from error
+        raise JournalError(f"The journal of the run {state.run_id!r} cannot be read: {error}") from error
     finally:
-        record.bill_caller = bill_caller
-    return "end" in record.known
+        state.charge_parent = charge_parent
+    return "end" in state.journal_entries
 
 
-def digest(plan: RunPlan, record: RunState) -> str:
-    """Of what was asked. Prompts are a part of the question, the conversation before it another."""
-    if not record.digest:
-        said = [message.to_dict() for message in to_model_messages([*record.history[: record.start], *plan.prompts])]
-        text = repr((plan.request.system, said))
-        record.digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    return record.digest
+def hash_request(plan: RunPlan, state: RunState) -> str:
+    """Return a digest of the system prompt, the earlier conversation and the prompts."""
+    if not state.digest:
+        messages = [message.to_dict() for message in to_model_messages([*state.history[: state.start], *plan.prompts])]
+        text = repr((plan.request.system, messages))
+        state.digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    return state.digest
 
 
-def _replay(plan: RunPlan, record: RunState, data: Mapping[str, Any]) -> None:
-    """Put a message back, and after a model's the results of its calls, as far as there are any."""
-    if record.slots:  # whatever follows the calls of a turn, they are dealt with
-        record.count_calls()
-        record.settle()
-        record.slots = []
+def _replay_message(plan: RunPlan, state: RunState, data: Mapping[str, Any]) -> None:
+    """Restore one message, and after a response the results of its calls."""
+    if state.slots:  # a later message means that the calls of the turn are done
+        state.track_progress()
+        state.charge_nested_responses()
+        state.slots = []
     if "response" in data:
-        record.turn += 1
-        record.hear(_read_answer(plan, data))
-        for slot in record.slots:
-            slot.named = data.get("named", {}).get(slot.call.id, slot.named)
-        _recall_results(record)
+        state.turn += 1
+        state.add_response(_read_response(plan, data))
+        for slot in state.slots:
+            slot.raw_name = data.get("named", {}).get(slot.call.id, slot.raw_name)
+        _restore_results(state)
     elif "message" in data:
-        record.history.append(Message.from_dict(data["message"]))
+        state.history.append(Message.from_dict(data["message"]))
     else:
-        record.history.append(dict(data["custom"]))
+        state.history.append(dict(data["custom"]))
 
 
-def _recall_results(record: RunState) -> None:
-    for slot in record.slots:
+def _restore_results(state: RunState) -> None:
+    for slot in state.slots:
         if slot.result is None:
-            recall(record, slot)
-    record.ready_results()
+            restore(state, slot)
+    state.take_ready_results()
 
 
-def _read_answer(plan: RunPlan, data: Mapping[str, Any]) -> AgentResponse:
+def _read_response(plan: RunPlan, data: Mapping[str, Any]) -> AgentResponse:
     response = AgentResponse.model_validate(dict(data["response"]))
     if "output" not in data:
         return response
-    adapter = _adapter(plan)
+    adapter = _output_adapter(plan)
     try:
         output = data["output"] if adapter is None else adapter.validate_json(to_json(data["output"]))
     except ValidationError as error:
         raise ConfigurationError(
-            "The output of the run does not fit the schema.", field="schema", fix="Use the schema it was begun with."
+            "The recorded output does not match the schema.",
+            field="schema",
+            fix="Use the schema the run was started with.",
         ) from error
     return response.model_copy(update={"output": output})
 
 
-def _written_output(plan: RunPlan, output: Any) -> Any:
-    adapter = _adapter(plan)
+def _dump_output(plan: RunPlan, output: Any) -> Any:
+    adapter = _output_adapter(plan)
     if adapter is None:
-        return _plain(output)
+        return _to_json_data(output)
     return adapter.dump_python(output, mode="json", by_alias=True, round_trip=True)
 
 
-def _adapter(plan: RunPlan) -> TypeAdapter[Any] | None:
+def _output_adapter(plan: RunPlan) -> TypeAdapter[Any] | None:
     schema = plan.request.output_schema
     if schema is None or isinstance(schema, FrozenDict):
         return None
@@ -225,27 +227,31 @@ def _adapter(plan: RunPlan) -> TypeAdapter[Any] | None:
 # Reading and writing
 
 
-def _plain(value: Any) -> Any:
-    """JSON, whatever hooks put into arguments."""
+def _to_json_data(value: Any) -> Any:
+    """Convert any value to JSON data: hooks may put arbitrary objects into arguments."""
     return to_jsonable_python(value, fallback=str, bytes_mode="base64")
 
 
-def _written(plan: RunPlan, record: RunState, key: str, data: Mapping[str, Any]) -> Flow[bool]:
-    """False if that was written before: by this run in an earlier life, or by somebody else."""
+def _write(plan: RunPlan, state: RunState, key: str, data: Mapping[str, Any]) -> Flow[bool]:
+    """Write an entry. Return False if it existed, from this run or from another process."""
     journal = plan.hooks.journal
-    return True if journal is None else bool((yield from _asked(plan, record, journal.write, record.run_id, key, data)))
+    return (
+        True
+        if journal is None
+        else bool((yield from _call_journal(plan, state, journal.write, state.run_id, key, data)))
+    )
 
 
-def _asked(plan: RunPlan, record: RunState, method: Any, *args: Any) -> Flow[Any]:
+def _call_journal(plan: RunPlan, state: RunState, method: Any, *args: Any) -> Flow[Any]:
     try:
         return (yield from Invoke(method, args, blocking=True))
     except AgentError:
         raise
-    except Exception as error:  # of anybody's database
+    except Exception as error:  # a custom journal may raise anything
         raise JournalError(
-            f"The journal of the run {record.run_id!r} failed: {type(error).__name__}: {error}"
+            f"The journal of the run {state.run_id!r} failed: {type(error).__name__}: {error}"
         ) from error
 
 
-def _somebody_else(record: RunState) -> JournalError:
-    return JournalError(f"The run {record.run_id!r} is being continued by another process.")
+def _conflict(state: RunState) -> JournalError:
+    return JournalError(f"Another process is continuing the run {state.run_id!r}.")

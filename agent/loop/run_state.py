@@ -1,7 +1,7 @@
-"""What a run has come to so far: the conversation, the calls of the present turn, and the bill.
+"""Mutable state of one run: conversation, tool calls of the current turn, and cost.
 
-The flow writes it; the stream that a caller holds reads it. If the flow is stopped in the middle, this is all that is
-left of it, and it is enough to end the story: every call answered, every message closed.
+The flow writes it, and the run's stream reads it. If the flow is stopped midway, `RunState.close` produces the events
+that end the run: every call gets a result, and every message ends.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pydantic_core import to_json
 from ..engine.context import Inbox
 from ..errors import AgentError
 from ..tools.base import AgentToolResult, Tool, ToolContext
-from ..tools.execution import Running
-from ..tools.results import failed, is_finite
+from ..tools.execution import RunningCall
+from ..tools.results import error_result, is_finite
 from ..types import (
     AgentResponse,
     Attempt,
@@ -47,57 +47,57 @@ from .events import (
     ToolExecutionStartEvent,
     TurnEndEvent,
     TurnStartEvent,
-    told,
+    create_message_events,
 )
-from .hooks import Bill, bill_of
+from .hooks import RunCost, extract_cost
 from .journal import Outcome
 from .results import PausedRun, RunResult, Verdict, WaitingCall
 
-INTERRUPTED = "The call was interrupted; whether it took effect is not known."
-NOT_RUN = "The call was not made: the run ended before."
-_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_.:-]")
-_BROKEN_OFF = frozenset(("length", "content_filter", "refusal", "error"))
-"""Reasons for which a vendor stops in the middle of an answer."""
+INTERRUPTED = "The call was interrupted; it may have taken effect."
+NOT_RUN = "The call was not executed: the run ended before."
+_INVALID_NAME_CHARACTERS = re.compile(r"[^a-zA-Z0-9_.:-]")
+_INCOMPLETE = frozenset(("length", "content_filter", "refusal", "error"))
+"""Stop reasons of incomplete responses."""
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One call of the present turn, from the model's wish to its result."""
+    """One tool call of the current turn, from the response to its result."""
 
     call: ToolCall
-    named: str
-    """As the model wrote the name, which may not be a name at all."""
-    cut_off: bool = False
+    raw_name: str
+    """The name as the model wrote it, which may be invalid."""
+    truncated: bool = False
     tool: Tool | None = None
     arguments: Any = None
     context: ToolContext[Any] | None = None
-    running: Running | None = None
-    until: float = 0.0
+    running: RunningCall | None = None
+    expires_at: float = 0.0
     started: bool = False
-    """Whether its start has been told."""
+    """Whether its start event was emitted."""
     ended: bool = False
-    """Whether its end has been told."""
+    """Whether its end event was emitted."""
     result: ToolResult | None = None
     outcome: Outcome = "running"
-    misfit: bool = False
-    """The call could not be made as the model wrote it."""
+    is_invalid: bool = False
+    """Whether the call was rejected before execution, such as for an argument error."""
     waiting: WaitingCall | None = None
-    """Why the call waits for a decision. Once it waits, only a verdict lets it be executed."""
+    """Why the call waits for a decision. A waiting call is executed only with a verdict."""
     verdict: Verdict | None = None
-    noted: bool = False
+    journaled: bool = False
     """Whether its result is in the journal."""
-    spent: list[AgentResponse] = field(default_factory=list)
-    """Answers that were paid for while it ran."""
-    spent_before: int = 0
-    """How many of them are on the bill of the run since before it was resumed."""
+    charges: list[AgentResponse] = field(default_factory=list)
+    """Costs of sub-agents that the call ran."""
+    charges_before_resume: int = 0
+    """How many of the charges the run's cost already contained when it was resumed."""
     _key: str = ""
     _message: Message | None = None
 
     @property
     def key(self) -> str:
-        """The same for calls of the same tool with the same arguments."""
+        """Equal for calls of the same tool with the same arguments."""
         if not self._key:
-            self._key = _digest(_written([self.call.name, thaw(self.call.arguments)]))
+            self._key = _digest(_encode([self.call.name, thaw(self.call.arguments)]))
         return self._key
 
     @property
@@ -119,11 +119,10 @@ class Slot:
         return self.verdict is None
 
     def is_billed(self) -> bool:
-        """Whether the call was paid for since the run was started or resumed: it is being retried then."""
-        return len(self.spent) > self.spent_before
+        """Whether this execution has charges already, so that it is a retry."""
+        return len(self.charges) > self.charges_before_resume
 
-    def wait(self, waiting: WaitingCall) -> None:
-        """Leave the call without a result until it is decided."""
+    def wait_for_decision(self, waiting: WaitingCall) -> None:
         self.waiting, self.verdict, self.running = waiting, None, None
 
     def start(self) -> ToolExecutionStartEvent:
@@ -140,13 +139,13 @@ class Slot:
         return ToolExecutionEndEvent(
             tool_call_id=self.call.id,
             tool_name=self.call.name,
-            result=shown(self.result),
+            result=to_tool_result(self.result),
             is_error=self.result.is_error,
         )
 
-    def suspend(self, paused: PausedRun) -> ToolExecutionEndEvent:
-        """End the execution of a sub-agent whose run has paused. The call goes on waiting."""
-        self.wait(WaitingCall(id=self.call.id, run=paused, spent=list(map(bill_of, self.spent))))
+    def pause_nested(self, paused: PausedRun) -> ToolExecutionEndEvent:
+        """End the execution of a sub-agent whose run has paused; the call waits."""
+        self.wait_for_decision(WaitingCall(id=self.call.id, run=paused, spent=list(map(extract_cost, self.charges))))
         self.ended = True
         names = ", ".join(call.name for call in paused.pending)
         text = f"The agent waits for a decision about: {names}."
@@ -154,113 +153,102 @@ class Slot:
         return ToolExecutionEndEvent(tool_call_id=self.call.id, tool_name=self.call.name, result=result)
 
     def fail(self, message: str, outcome: Outcome) -> None:
-        self.result, self.outcome = failed(message, self.call.id, self.call.name), outcome
+        self.result, self.outcome = error_result(message, self.call.id, self.call.name), outcome
 
-    def recall(self, result: ToolResult, outcome: Outcome, *, misfit: bool = False) -> None:
-        """Take a result from before: it has been told, and is not written down again."""
-        self.result, self.outcome, self.misfit = result, outcome, misfit
-        self.started = self.ended = self.noted = True
+    def restore(self, result: ToolResult, outcome: Outcome, *, is_invalid: bool = False) -> None:
+        """Set a result from before: its events were emitted, and the journal has it."""
+        self.result, self.outcome, self.is_invalid = result, outcome, is_invalid
+        self.started = self.ended = self.journaled = True
 
 
-def shown(result: ToolResult) -> AgentToolResult:
-    """A result as events carry it."""
+def to_tool_result(result: ToolResult) -> AgentToolResult:
+    """Convert a result to the type that events carry."""
     content = result.content
     parts: Sequence[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
     return AgentToolResult(content=parts, details=result.details or {}, is_error=result.is_error)
 
 
-class Speaking:
-    """The model's message while it arrives."""
+class PartialMessage:
+    """The model's message while it is streamed."""
 
-    __slots__ = ("_fold", "begun", "complained")
+    __slots__ = ("_fold", "begun", "has_reported_error")
 
     def __init__(self) -> None:
         self._fold = Fold()
         self.begun = False
-        self.complained = False
+        self.has_reported_error = False
         """Whether an error event has been told already."""
 
     def add(self, event: StreamEvent) -> None:
         self._fold.add(event)
-        self.complained = self.complained or event.type == "error"
+        self.has_reported_error = self.has_reported_error or event.type == "error"
 
-    def so_far(self) -> Message:
+    def build(self) -> Message:
         return self._fold.partial().message
 
 
-class CallIds:
-    """The ids of all tool calls in a conversation."""
+def _collect_call_ids(history: Iterable[AgentMessage]) -> set[str]:
+    return {
+        call.id
+        for message in history
+        if isinstance(message, Message) and message.role is Role.ASSISTANT
+        for call in message.tool_calls or ()
+    }
 
-    __slots__ = ("_ids",)
 
-    def __init__(self, history: Iterable[AgentMessage]) -> None:
-        self._ids = {
-            call.id
-            for message in history
-            if isinstance(message, Message) and message.role is Role.ASSISTANT
-            for call in message.tool_calls or ()
-        }
-
-    def __contains__(self, id: str) -> bool:
-        return id in self._ids
-
-    def add(self, id: str) -> None:
-        self._ids.add(id)
-
-    def another(self, id: str) -> str:
-        """Return this id, or a variant that no call has."""
-        while id in self:
-            id += "_"
-        return id
+def _make_unique(id: str, taken: set[str]) -> str:
+    while id in taken:
+        id += "_"
+    return id
 
 
 @dataclass(slots=True, eq=False)
 class RunState:
-    """One run, as far as it has come."""
+    """Mutable state of one run."""
 
     run_id: str
     history: list[AgentMessage]
     start: int
-    """How much of the history was there before."""
+    """Length of the history before the run."""
     steering: Inbox = field(default_factory=Inbox)
     follow_ups: Inbox = field(default_factory=Inbox)
     turn: int = 0
-    began: float = 0.0
+    started_at: float = 0.0
     latest: AgentResponse | None = None
-    speaking: Speaking | None = None
+    partial_message: PartialMessage | None = None
     slots: list[Slot] = field(default_factory=list)
-    told_results: int = 0
+    reported_results: int = 0
     """How many results of this turn have become messages."""
     steered: list[AgentMessage] = field(default_factory=list)
-    unsaid: list[AgentMessage] = field(default_factory=list)
-    """Messages that were sent to the run before it paused: said after this turn, they skip no approved call."""
+    resumed_steering: list[AgentMessage] = field(default_factory=list)
+    """Steering messages from before a pause. They are added after this turn and skip no approved call."""
     usage: Usage | None = None
-    bill: Bill = field(default_factory=Bill)
+    cost: RunCost = field(default_factory=RunCost)
     attempts: list[Attempt] = field(default_factory=list)
     warnings: dict[str, None] = field(default_factory=dict)
     responses: list[AgentResponse] = field(default_factory=list)
-    """Each answer of the model, in order."""
-    elsewhere: list[AgentResponse] = field(default_factory=list)
-    """Answers that sub-agents got: part of the bill, not of the conversation."""
-    ids: CallIds | None = None
-    """Of all calls in the conversation, once there is one that may not have the same."""
+    """All model responses, in order."""
+    nested_responses: list[AgentResponse] = field(default_factory=list)
+    """Costs of sub-agents that are not yet part of the total."""
+    call_ids: set[str] | None = None
+    """Ids of all calls in the conversation, collected at the first response with calls."""
     repeats: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """For each call that was made: what it brought, and how often in a row."""
+    """For each call key: a digest of the result, and how often it occurred in a row."""
     repairs: int = 0
-    """How many turns in a row had no call that could be made."""
+    """Consecutive turns without a valid call."""
     digest: str = ""
-    """Of what was asked, for the journal: a run goes on only with the same question."""
-    known: Mapping[str, Any] = field(default_factory=dict)
-    """What the journal held when the run began."""
+    """Digest of the request: a journal continues only with the same request."""
+    journal_entries: Mapping[str, Any] = field(default_factory=dict)
+    """Entries of the journal when the run started."""
     opened: bool = False
-    """Whether the run's beginning has been told."""
+    """Whether the start event was emitted."""
     in_turn: bool = False
-    untold: list[AgentEvent] = field(default_factory=list)
-    """What has happened, and is told as soon as it is written down."""
-    over: bool = False
+    pending_events: list[AgentEvent] = field(default_factory=list)
+    """Events that are emitted after they are in the journal."""
+    ended: bool = False
     error: BaseException | None = None
-    bill_caller: Callable[[AgentResponse], None] | None = None
-    """For a sub-agent's run: puts an answer on the bill of the run that called it."""
+    charge_parent: Callable[[AgentResponse], None] | None = None
+    """For a sub-agent's run: adds a response to the cost of the parent run."""
 
     # The conversation
 
@@ -268,37 +256,36 @@ class RunState:
     def added(self) -> list[AgentMessage]:
         return self.history[self.start :]
 
-    def run_begins(self) -> list[AgentEvent]:
+    def start_run(self) -> list[AgentEvent]:
         events: list[AgentEvent] = [] if self.opened else [AgentStartEvent()]
         self.opened = True
         return events
 
-    def turn_begins(self) -> list[AgentEvent]:
+    def start_turn(self) -> list[AgentEvent]:
         self.in_turn = True
-        return [*self.run_begins(), TurnStartEvent()]
+        return [*self.start_run(), TurnStartEvent()]
 
-    def turn_ends(self) -> list[AgentEvent]:
+    def end_turn(self) -> list[AgentEvent]:
         message = next(m for m in reversed(self.history) if isinstance(m, Message) and m.role is Role.ASSISTANT)
         self.in_turn = False
-        return [TurnEndEvent(message=message, tool_results=self.results_told())]
+        return [TurnEndEvent(message=message, tool_results=self.result_messages())]
 
-    def news(self) -> list[AgentEvent]:
-        """What has not been told yet."""
-        events, self.untold = self.untold, []
+    def take_events(self) -> list[AgentEvent]:
+        events, self.pending_events = self.pending_events, []
         return events
 
-    def say(self, *messages: AgentMessage) -> list[AgentEvent]:
+    def append_messages(self, *messages: AgentMessage) -> list[AgentEvent]:
         self.history += messages
-        return told(*messages)
+        return create_message_events(*messages)
 
-    def hear(self, response: AgentResponse) -> Message:
-        """Take an answer: onto the bill, into the conversation, and its calls into slots."""
+    def add_response(self, response: AgentResponse) -> Message:
+        """Add a response: its cost, its message, and slots for its calls."""
         self.latest = response
-        self.account(response)
-        if self.bill_caller is not None:
-            self.bill_caller(response)
-        response, self.slots = self._calls_of(response)
-        self.told_results = 0
+        self.charge_response(response)
+        if self.charge_parent is not None:
+            self.charge_parent(response)
+        response, self.slots = self._read_calls(response)
+        self.reported_results = 0
         message = response.message.copy_with(
             stop_reason=response.stop_reason, provider=response.provider or None, model=response.model or None
         )
@@ -307,12 +294,12 @@ class RunState:
         self.responses.append(response)
         return message
 
-    def _calls_of(self, response: AgentResponse) -> tuple[AgentResponse, list[Slot]]:
-        """The calls of an answer, under ids that are theirs alone: vendors leave them out, or use them twice."""
+    def _read_calls(self, response: AgentResponse) -> tuple[AgentResponse, list[Slot]]:
+        """Create a slot for each call, with a unique id, a valid name and JSON arguments."""
         if not response.has_tool_calls:
             return response, []
-        if self.ids is None:
-            self.ids = CallIds(self.history)
+        if self.call_ids is None:
+            self.call_ids = _collect_call_ids(self.history)
         content: list[Any] = []
         slots: list[Slot] = []
         for part in response.content:
@@ -320,63 +307,63 @@ class RunState:
                 content.append(part)
                 continue
             changes: dict[str, Any] = {}
-            if not part.id or part.id in self.ids:
-                changes["id"] = self.ids.another(f"call_{self.turn}_{len(slots) + 1}")
-            if _NOT_IN_A_NAME.search(part.name) or not part.name:
-                # No vendor takes such a name back, not even the one whose model made it up.
-                changes["name"] = _NOT_IN_A_NAME.sub("_", part.name)[:64] or "unnamed"
-            if not is_finite(part.arguments):  # 1e999 is JSON to read, but not to write
-                written = to_json(part.arguments, inf_nan_mode="constants").decode()
-                changes |= {"arguments": FrozenDict(), "invalid_arguments": written}
+            if not part.id or part.id in self.call_ids:
+                changes["id"] = _make_unique(f"call_{self.turn}_{len(slots) + 1}", self.call_ids)
+            if _INVALID_NAME_CHARACTERS.search(part.name) or not part.name:
+                # Every vendor rejects such a name in the next request, even the one whose model wrote it.
+                changes["name"] = _INVALID_NAME_CHARACTERS.sub("_", part.name)[:64] or "unnamed"
+            if not is_finite(part.arguments):  # a model may write 1e999, which JSON encoders reject
+                raw = to_json(part.arguments, inf_nan_mode="constants").decode()
+                changes |= {"arguments": FrozenDict(), "invalid_arguments": raw}
             call = part.copy_with(**changes) if changes else part
-            self.ids.add(call.id)
+            self.call_ids.add(call.id)
             content.append(call)
             slots.append(Slot(call, part.name))
-        if response.stop_reason in _BROKEN_OFF:
-            slots[-1].cut_off = True  # its arguments may look complete, and not be
+        if response.stop_reason in _INCOMPLETE:
+            slots[-1].truncated = True  # the arguments may be incomplete even if they are valid JSON
         if any(new is not old for new, old in zip(content, response.content, strict=True)):
             response = response.copy_with(content=tuple(content))
         return response, slots
 
-    def ready_results(self) -> list[AgentEvent]:
-        """Results become messages in the order of the calls, each as soon as all before it are there."""
+    def take_ready_results(self) -> list[AgentEvent]:
+        """Add results as messages in the order of the calls, up to the first missing result."""
         events: list[AgentEvent] = []
-        while self.told_results < len(self.slots):
-            slot = self.slots[self.told_results]
+        while self.reported_results < len(self.slots):
+            slot = self.slots[self.reported_results]
             if slot.result is None:
                 break
-            events += self.say(slot.message)
-            self.told_results += 1
+            events += self.append_messages(slot.message)
+            self.reported_results += 1
         return events
 
-    def results_told(self) -> list[Message]:
+    def result_messages(self) -> list[Message]:
         """The result messages of this turn."""
-        return [slot.message for slot in self.slots[: self.told_results] if slot.result is not None]
+        return [slot.message for slot in self.slots[: self.reported_results] if slot.result is not None]
 
-    def count_calls(self) -> None:
-        """Keep in mind what the calls of this turn brought: a run that does not get anywhere is ended."""
-        self.repairs = self.repairs + 1 if self.slots and all(slot.misfit for slot in self.slots) else 0
-        made = {slot.key: slot for slot in self.slots if slot.outcome in ("completed", "failed")}
-        for key, slot in made.items():
+    def track_progress(self) -> None:
+        """Count turns without a valid call and repeated identical calls."""
+        self.repairs = self.repairs + 1 if self.slots and all(slot.is_invalid for slot in self.slots) else 0
+        executed = {slot.key: slot for slot in self.slots if slot.outcome in ("completed", "failed")}
+        for key, slot in executed.items():
             assert slot.result is not None
-            brought = _digest(slot.result.text)
-            before, times = self.repeats.get(key, ("", 0))
-            self.repeats[key] = (brought, times + 1 if brought == before else 1)
+            digest = _digest(slot.result.text)
+            previous, times = self.repeats.get(key, ("", 0))
+            self.repeats[key] = (digest, times + 1 if digest == previous else 1)
 
-    # The bill
+    # Cost
 
     def charge(self, slot: Slot, response: AgentResponse) -> None:
-        """Bill an answer that a call paid for, and note which call it was."""
-        slot.spent.append(response)
-        self.charge_elsewhere(response)
+        """Add a response that a call paid for."""
+        slot.charges.append(response)
+        self.charge_nested(response)
 
-    def charge_elsewhere(self, response: AgentResponse) -> None:
-        """Bill an answer that is no part of this conversation."""
-        self.elsewhere.append(response)
-        if self.bill_caller is not None:
-            self.bill_caller(response)
+    def charge_nested(self, response: AgentResponse) -> None:
+        """Add a response of a sub-agent to the cost."""
+        self.nested_responses.append(response)
+        if self.charge_parent is not None:
+            self.charge_parent(response)
 
-    def account(self, response: AgentResponse) -> None:
+    def charge_response(self, response: AgentResponse) -> None:
         self.attempts += response.route
         self._add(response)
         self.warnings.update(dict.fromkeys(response.warnings))
@@ -384,30 +371,30 @@ class RunState:
     def _add(self, response: AgentResponse) -> None:
         if response.usage is not None:
             self.usage = response.usage if self.usage is None else self.usage + response.usage
-        self.bill.add(response)
+        self.cost.add(response)
 
-    def account_for(self, error: AgentError) -> None:
-        """A model call that failed was tried, too, and what came of it before it broke was paid for."""
+    def charge_failed_attempts(self, error: AgentError) -> None:
+        """Add the attempts of a failed model call, with their usage and cost."""
         self.attempts += error.attempts
         for attempt in error.attempts:
             if attempt.usage is not None:
                 self._add(AgentResponse(usage=attempt.usage, cost_estimate=attempt.cost))
 
-    def settle(self) -> None:
-        """Take what sub-agents spent onto the bill."""
-        while self.elsewhere:
-            self.account(self.elsewhere.pop(0))
+    def charge_nested_responses(self) -> None:
+        """Add the collected costs of sub-agents to the total."""
+        while self.nested_responses:
+            self.charge_response(self.nested_responses.pop(0))
 
     # The end
 
     def result(self, *, now: float, stop_reason: str | None = None, paused: PausedRun | None = None) -> RunResult:
-        self.settle()
+        self.charge_nested_responses()
         latest = self.latest or AgentResponse()
         facts = {name: value for name, value in latest.__dict__.items() if name in AgentResponse.model_fields}
         facts |= {
             "usage": self.usage,
             "route": Route(self.attempts, ()),
-            "latency_ms": (now - self.began) * 1000,
+            "latency_ms": (now - self.started_at) * 1000,
             "warnings": tuple(self.warnings),
             "run_id": self.run_id,
             "turns": self.turn,
@@ -416,51 +403,55 @@ class RunState:
         }
         if stop_reason is not None:
             facts["stop_reason"] = stop_reason
-        made = RunResult.model_validate(facts).with_cost(LazyCost.lazy(self.bill.total))
+        result = RunResult.model_validate(facts).with_cost(LazyCost.lazy(self.cost.total))
         if latest.raw is not None:
-            object.__setattr__(made, "_raw", latest.raw)
-        object.__setattr__(made, "_responses", tuple(self.responses))
-        return made
+            object.__setattr__(result, "_raw", latest.raw)
+        object.__setattr__(result, "_responses", tuple(self.responses))
+        return result
 
-    def closing(self, reason: str, error: BaseException | None) -> list[AgentEvent]:
-        """The events that end a run which cannot go on: calls answered, and a message that says why."""
-        events = self.run_begins()
+    def close(self, reason: str, error: BaseException | None) -> list[AgentEvent]:
+        """End the run early: give every open call a result, and add a message with the reason."""
+        events = self.start_run()
         if not self.in_turn:
-            if self.told_results == len(self.slots):  # or it is a run that was taken up again, and its calls are open
-                self.slots, self.told_results = [], 0
+            if self.reported_results == len(
+                self.slots
+            ):  # or it is a run that was taken up again, and its calls are open
+                self.slots, self.reported_results = [], 0
             events.append(TurnStartEvent())
-        events += self.news()
-        events += self._answered()
-        events += self._last_words(reason, _words(reason, error))
-        self.speaking = None
-        self.over, self.error = True, error
+        events += self.take_events()
+        events += self._close_calls()
+        events += self._close_message(reason, _describe_end(reason, error))
+        self.partial_message = None
+        self.ended, self.error = True, error
         return events
 
-    def _answered(self) -> list[AgentEvent]:
+    def _close_calls(self) -> list[AgentEvent]:
         events: list[AgentEvent] = []
         for slot in self.slots:
             if slot.result is None:
                 if slot.running is not None:
-                    slot.running.give_up()
+                    slot.running.cancel()
                 if slot.running is not None or (slot.waiting is not None and slot.waiting.run is not None):
                     slot.fail(INTERRUPTED, "interrupted")
                 else:
                     slot.fail(NOT_RUN, "skipped")
             if not slot.ended:
                 events += [*(() if slot.started else (slot.start(),)), slot.end()]
-        return events + self.ready_results()
+        return events + self.take_ready_results()
 
-    def _last_words(self, reason: str, words: str) -> list[AgentEvent]:
-        speaking = self.speaking or Speaking()
-        partial = speaking.so_far()
-        content = [part for part in partial.parts if not isinstance(part, ToolCall)]  # half a call is none
-        message = Message(Role.ASSISTANT, content or "", stop_reason=reason, error_message=words)
+    def _close_message(self, reason: str, message_text: str) -> list[AgentEvent]:
+        partial_message = self.partial_message or PartialMessage()
+        partial = partial_message.build()
+        content = [part for part in partial.parts if not isinstance(part, ToolCall)]  # an incomplete call is no call
+        message = Message(Role.ASSISTANT, content or "", stop_reason=reason, error_message=message_text)
         events: list[AgentEvent] = []
-        if not speaking.begun:
+        if not partial_message.begun:
             events.append(MessageStartEvent(message=message))
-        if not speaking.complained:
-            events.append(MessageUpdateEvent(message=message, assistant_message_event=StreamEvent.error_event(words)))
-        results = self.results_told()
+        if not partial_message.has_reported_error:
+            events.append(
+                MessageUpdateEvent(message=message, assistant_message_event=StreamEvent.error_event(message_text))
+            )
+        results = self.result_messages()
         self.history.append(message)
         events += [
             MessageEndEvent(message=message),
@@ -470,14 +461,14 @@ class RunState:
         return events
 
 
-_written = json.JSONEncoder(sort_keys=True, default=str).encode  # made once: `json.dumps` would make it for each call
+_encode = json.JSONEncoder(sort_keys=True, default=str).encode
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def _words(reason: str, error: BaseException | None) -> str:
+def _describe_end(reason: str, error: BaseException | None) -> str:
     if error is None:
         return "the run was aborted"
     if isinstance(error, AgentError):

@@ -1,7 +1,4 @@
-"""From what a caller passes to a run: the request, the options, the tools, and where it begins.
-
-It knows agents and routers only by the few things it asks of them, so that both run the same loop.
-"""
+"""Preparing runs: read the request and options, or restore the state of a paused run."""
 
 from __future__ import annotations
 
@@ -17,54 +14,53 @@ from ..errors import ConfigurationError
 from ..tools.base import Signal, Tool
 from ..tools.functions import as_tool
 from ..types import AgentRequest, AgentResponse, Message, Role, ToolLoopConfig, ToolSpec
-from .events import AgentMessage, read_message, to_model_messages
-from .hooks import Bill, Hooks, RunPlan
-from .recovery import digest
+from .events import AgentMessage, normalize_message, to_model_messages
+from .hooks import Hooks, RunCost, RunPlan
+from .recovery import hash_request
 from .results import PausedRun, RunNotes, open_turn, read_history, results_in
 from .run_state import RunState, Slot
 
 _FACTS = ("provider", "model", "usage", "stop_reason", "latency_ms", "cost_estimate", "cost_source", "id", "request_id")
 
 
-def pause_run(plan: RunPlan, record: RunState) -> PausedRun:
-    """Everything that is needed to resume the run, as data."""
-    open_slots = [slot for slot in record.slots if slot.result is None]
+def pause_run(plan: RunPlan, state: RunState) -> PausedRun:
+    """Return everything needed to resume the run, as data."""
+    open_slots = [slot for slot in state.slots if slot.result is None]
     return PausedRun(
-        run_id=record.run_id,
+        run_id=state.run_id,
         request=plan.request,
-        messages=[message for message in record.history if isinstance(message, Message)],
-        start=sum(isinstance(message, Message) for message in record.history[: record.start]),
-        turn=record.turn,
+        messages=[message for message in state.history if isinstance(message, Message)],
+        start=sum(isinstance(message, Message) for message in state.history[: state.start]),
+        turn=state.turn,
         waiting=[slot.waiting for slot in open_slots if slot.waiting is not None],
         held=[slot.call.id for slot in open_slots if slot.waiting is None],
         verdicts={slot.call.id: slot.verdict for slot in open_slots if slot.waiting and slot.verdict},
-        results=[slot.result for slot in record.slots[record.told_results :] if slot.result is not None],
-        usage=record.usage,
-        cost=record.bill.cost,
-        costs_known=record.bill.known,
-        attempts=record.attempts,
+        results=[slot.result for slot in state.slots[state.reported_results :] if slot.result is not None],
+        usage=state.usage,
+        cost=state.cost.dollars,
+        costs_known=state.cost.known,
+        attempts=state.attempts,
         answers=[
-            AgentResponse.model_validate({name: getattr(answer, name) for name in _FACTS})
-            for answer in record.responses
+            AgentResponse.model_validate({name: getattr(answer, name) for name in _FACTS}) for answer in state.responses
         ],
-        warnings=tuple(record.warnings),
-        notes=_notes(plan, record),
+        warnings=tuple(state.warnings),
+        notes=_build_notes(plan, state),
     )
 
 
-def _notes(plan: RunPlan, record: RunState) -> RunNotes:
+def _build_notes(plan: RunPlan, state: RunState) -> RunNotes:
     return RunNotes(
-        digest=digest(plan, record),
-        start=record.start,
+        digest=hash_request(plan, state),
+        start=state.start,
         asides=[
-            (place, dict(message)) for place, message in enumerate(record.history) if not isinstance(message, Message)
+            (place, dict(message)) for place, message in enumerate(state.history) if not isinstance(message, Message)
         ],
-        outcomes={slot.call.id: slot.outcome for slot in record.slots if slot.result is not None},
-        misfits=[slot.call.id for slot in record.slots if slot.misfit],
-        repairs=record.repairs,
-        repeats=record.repeats,
-        steering=[_as_dict(message) for message in (*record.unsaid, *record.steered, *record.steering.take())],
-        follow_ups=[_as_dict(message) for message in record.follow_ups.take()],
+        outcomes={slot.call.id: slot.outcome for slot in state.slots if slot.result is not None},
+        misfits=[slot.call.id for slot in state.slots if slot.is_invalid],
+        repairs=state.repairs,
+        repeats=state.repeats,
+        steering=[_as_dict(message) for message in (*state.resumed_steering, *state.steered, *state.steering.take())],
+        follow_ups=[_as_dict(message) for message in state.follow_ups.take()],
     )
 
 
@@ -72,62 +68,65 @@ def _as_dict(message: AgentMessage) -> dict[str, Any]:
     return message.to_dict() if isinstance(message, Message) else dict(message)
 
 
-def resume_record(paused: PausedRun) -> RunState:
-    """The record of a paused run, as it was when it paused. Raises ConfigurationError if it is inconsistent."""
+def restore_state(paused: PausedRun) -> RunState:
+    """Restore the state of a paused run. Raise ConfigurationError if it is inconsistent."""
     paused.check()
     notes = paused.notes
-    record = RunState(paused.run_id, *read_history(paused))
-    record.turn = paused.turn
-    record.usage = paused.usage
-    record.bill = Bill.brought_forward(paused.cost or 0.0, known=paused.costs_known)
-    record.attempts = list(paused.attempts)
-    record.warnings = dict.fromkeys(paused.warnings)
-    record.digest = notes.digest
-    record.repairs = notes.repairs
-    record.repeats = dict(notes.repeats)
-    record.responses = _responses(paused)
-    record.unsaid = [read_message(message) for message in notes.steering]
+    state = RunState(paused.run_id, *read_history(paused))
+    state.turn = paused.turn
+    state.usage = paused.usage
+    state.cost = RunCost.from_earlier_run(paused.cost or 0.0, known=paused.costs_known)
+    state.attempts = list(paused.attempts)
+    state.warnings = dict.fromkeys(paused.warnings)
+    state.digest = notes.digest
+    state.repairs = notes.repairs
+    state.repeats = dict(notes.repeats)
+    state.responses = _restore_responses(paused)
+    state.resumed_steering = [normalize_message(message) for message in notes.steering]
     for message in notes.follow_ups:
-        record.follow_ups.put(read_message(message))
+        state.follow_ups.put(normalize_message(message))
     place, _ = open_turn(paused.messages)
     answer = paused.messages[place]
-    record.told_results = len(results_in(paused.messages[place + 1 :]))
-    record.slots = _open_slots(paused, place)
-    record.latest = AgentResponse(
+    state.reported_results = len(results_in(paused.messages[place + 1 :]))
+    state.slots = _restore_slots(paused, place)
+    state.latest = AgentResponse(
         content=answer.parts, stop_reason="tool_calls", provider=answer.provider or "", model=answer.model or ""
     )
-    return record
+    return state
 
 
-def _responses(paused: PausedRun) -> list[AgentResponse]:
-    said = [message for message in paused.messages[paused.start :] if message.role is Role.ASSISTANT]
+def _restore_responses(paused: PausedRun) -> list[AgentResponse]:
+    messages = [message for message in paused.messages[paused.start :] if message.role is Role.ASSISTANT]
     facts: Sequence[AgentResponse] = paused.answers or [AgentResponse()] * paused.turn
-    return [one.copy_with(content=message.parts) for one, message in zip(facts, said[-paused.turn :], strict=True)]
+    return [
+        response.copy_with(content=message.parts)
+        for response, message in zip(facts, messages[-paused.turn :], strict=True)
+    ]
 
 
-def _open_slots(paused: PausedRun, place: int) -> list[Slot]:
-    """The calls of the turn in which the run paused, with their results, reasons to wait and verdicts."""
+def _restore_slots(paused: PausedRun, place: int) -> list[Slot]:
+    """Return the calls of the open turn with their results, reasons to wait and verdicts."""
     notes = paused.notes
-    results = {one.tool_call_id: one for one in (*results_in(paused.messages[place + 1 :]), *paused.results)}
-    waiting = {one.id: one for one in paused.waiting}
+    results = {result.tool_call_id: result for result in (*results_in(paused.messages[place + 1 :]), *paused.results)}
+    waiting = {call.id: call for call in paused.waiting}
     slots: list[Slot] = []
     for call in paused.messages[place].tool_calls or ():
         slot = Slot(call, call.name, waiting=waiting.get(call.id), verdict=paused.verdicts.get(call.id))
         if slot.waiting is not None:
-            slot.spent, slot.spent_before = list(slot.waiting.spent), len(slot.waiting.spent)
+            slot.charges, slot.charges_before_resume = list(slot.waiting.spent), len(slot.waiting.spent)
         if (result := results.get(call.id)) is not None:
-            slot.recall(result, notes.outcomes.get(call.id, "completed"), misfit=call.id in notes.misfits)
+            slot.restore(result, notes.outcomes.get(call.id, "completed"), is_invalid=call.id in notes.misfits)
         slots.append(slot)
     return slots
 
 
 _HOOKS = frozenset(field.name for field in fields(Hooks))
 RUN_OPTIONS = _HOOKS | {"loop", "deps", "run_id", "history", "prompts"}
-"""What `run` takes besides the fields of a request."""
+"""Options of `run` besides the fields of a request."""
 
 
 class Runner(Protocol):
-    """What a run asks of an agent or a router."""
+    """The interface of agents and routers that runs need."""
 
     hooks: Hooks | None
 
@@ -142,15 +141,15 @@ class Runner(Protocol):
 
 
 class PreparedRun:
-    """A run that can be started once, by whichever driver."""
+    """A run that is ready to start, on any driver."""
 
-    __slots__ = ("deadline", "plan", "record")
+    __slots__ = ("deadline", "plan", "state")
 
-    def __init__(self, plan: RunPlan, record: RunState, deadline: float | None) -> None:
+    def __init__(self, plan: RunPlan, state: RunState, deadline: float | None) -> None:
         self.plan = plan
-        self.record = record
+        self.state = state
         self.deadline = deadline
-        """Seconds for the whole of it."""
+        """Seconds for the whole run."""
 
 
 def prepare_run(
@@ -161,78 +160,81 @@ def prepare_run(
     streaming: bool,
     is_retried: bool = False,
 ) -> PreparedRun:
-    """Make a run ready. What is wrong with the request is raised here, before anything is sent.
+    """Read the request and the options, and raise their errors before anything is sent.
 
-    The options `history` and `prompts` stand for the request's messages and input where these hold more than a request
-    can: messages with roles of their own.
+    The options `history` and `prompts` replace the messages and input of the request; they may hold custom roles.
     """
     run_options = {name: value for name, value in options.items() if name in RUN_OPTIONS}
     overrides = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
     history, prompts = run_options.get("history"), run_options.get("prompts")
-    config = _config(run_options.get("loop"), runner.loop)
-    hooks = _hooks(runner.hooks or Hooks(), run_options)
+    config = _read_loop_config(run_options.get("loop"), runner.loop)
+    hooks = _merge_hooks(runner.hooks or Hooks(), run_options)
     if isinstance(request, PausedRun):
-        record = resume_record(request)
-        asked = read_request(request.request, {**overrides, "messages": request.messages})
-        said: Sequence[AgentMessage] = ()
+        state = restore_state(request)
+        agent_request = read_request(request.request, {**overrides, "messages": request.messages})
+        new_messages: Sequence[AgentMessage] = ()
     else:
-        asked = read_request(request, overrides)
-        before = list(asked.messages) if history is None else list(history)
-        said = prompts if prompts is not None else () if not asked.input else (Message.user(asked.input),)
-        record = RunState(run_options.get("run_id") or f"run_{os.urandom(8).hex()}", before, len(before))
+        agent_request = read_request(request, overrides)
+        before = list(agent_request.messages) if history is None else list(history)
+        new_messages = (
+            prompts if prompts is not None else () if not agent_request.input else (Message.user(agent_request.input),)
+        )
+        state = RunState(run_options.get("run_id") or f"run_{os.urandom(8).hex()}", before, len(before))
         if history is not None or prompts is not None:
-            asked = asked.model_copy(update={"input": None, "messages": to_model_messages([*before, *said])})
-    prepared = runner._prepare(asked, {})
+            agent_request = agent_request.model_copy(
+                update={"input": None, "messages": to_model_messages([*before, *new_messages])}
+            )
+    prepared = runner._prepare(agent_request, {})
     plan = RunPlan(
-        call_model=_asking(runner._call(streaming=streaming), prepared),
-        tools=_toolbox(runner, prepared),
-        request=asked.copy_with(input=None, messages=()),
+        call_model=_create_model_call(runner._call(streaming=streaming), prepared),
+        tools=_create_tool_lookup(runner, prepared),
+        request=agent_request.copy_with(input=None, messages=()),
         config=config,
         hooks=hooks,
         deps=run_options.get("deps"),
         signal=Signal(),
-        prompts=said,
+        prompts=new_messages,
         is_retried=is_retried,
     )
     limits = [limit for limit in (prepared.deadline, config.time_budget) if limit is not None]
-    return PreparedRun(plan, record, min(limits, default=None))
+    return PreparedRun(plan, state, min(limits, default=None))
 
 
-def _config(given: Any, own: ToolLoopConfig) -> ToolLoopConfig:
-    if given is None:
-        return own
-    if isinstance(given, ToolLoopConfig):
-        return given
-    if isinstance(given, Mapping):
-        return own.model_copy(update=dict(given))
+def _read_loop_config(value: Any, default: ToolLoopConfig) -> ToolLoopConfig:
+    if value is None:
+        return default
+    if isinstance(value, ToolLoopConfig):
+        return value
+    if isinstance(value, Mapping):
+        return default.model_copy(update=dict(value))
     raise ConfigurationError(
-        f"loop is a {type(given).__name__}.", field="loop", fix="Pass a ToolLoopConfig, or a dict of its fields."
+        f"loop is a {type(value).__name__}.", field="loop", fix="Pass a ToolLoopConfig, or a dict of its fields."
     )
 
 
-def _hooks(own: Hooks, options: Mapping[str, Any]) -> Hooks:
-    given = {name: value for name, value in options.items() if name in _HOOKS and value is not None}
-    return replace(own, **given) if given else own
+def _merge_hooks(defaults: Hooks, options: Mapping[str, Any]) -> Hooks:
+    changes = {name: value for name, value in options.items() if name in _HOOKS and value is not None}
+    return replace(defaults, **changes) if changes else defaults
 
 
-def _asking(call: Call, prepared: AgentRequest) -> Any:
+def _create_model_call(call: Call, prepared: AgentRequest) -> Any:
     forced = prepared.tool_choice not in (None, "auto", "none")
 
-    def ask(messages: Sequence[Message], turn: int, context: Context) -> Flow[AgentResponse]:
+    def call_model(messages: Sequence[Message], turn: int, context: Context) -> Flow[AgentResponse]:
         changes: dict[str, Any] = {"input": None, "messages": tuple(messages)}
         if forced and turn > 1:
-            changes["tool_choice"] = None  # a tool that must be called in every turn would be called for ever
+            changes["tool_choice"] = None  # a forced tool in every turn would never end
         return call(prepared.copy_with(**changes), context)
 
-    return ask
+    return call_model
 
 
-def _toolbox(runner: Runner, prepared: AgentRequest) -> Any:
-    """The tools that can be called, by name. A request's own go first, unless they are mere descriptions."""
-    requested = _by_name(prepared.tools)
+def _create_tool_lookup(runner: Runner, prepared: AgentRequest) -> Any:
+    """Return a function that finds tools by name. A request's own tools win, unless they cannot run."""
+    requested = _index_tools(prepared.tools)
 
     def tools(response: AgentResponse | None) -> Mapping[str, Tool]:
-        own = _by_name(runner.own_tools(response))
+        own = _index_tools(runner.own_tools(response))
         if not own:
             return requested
         return {**own, **{name: tool for name, tool in requested.items() if tool.can_run or name not in own}}
@@ -240,5 +242,5 @@ def _toolbox(runner: Runner, prepared: AgentRequest) -> Any:
     return tools
 
 
-def _by_name(tools: Sequence[Any]) -> dict[str, Tool]:
+def _index_tools(tools: Sequence[Any]) -> dict[str, Tool]:
     return {tool.name: as_tool(tool) for tool in tools if isinstance(tool, ToolSpec | Tool)}

@@ -1,7 +1,7 @@
-"""What `run_stream` and `arun_stream` return: the events of a run as they happen, and ways to steer it.
+"""Run streams: the return values of `run_stream` and `arun_stream`.
 
-A run that fails or is aborted says so in its last events, and the iteration ends like any other; only the result raises
-the error. Leaving the loop ends the run.
+A failed or aborted run ends with events that say so, and the iteration ends normally; only `result` raises the error.
+Leaving the loop ends the run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..engine.stream import AsyncStream, Stream, StreamBase
 from ..tools.base import Signal
 from ..types import Message
 from ..types.response import OutputT
-from .events import AgentEvent, AgentMessage, MessageLike, read_message
+from .events import AgentEvent, AgentMessage, MessageLike, normalize_message
 from .results import RunResult
 from .run_state import RunState
 
@@ -32,24 +32,24 @@ Finish: TypeAlias = Callable[[RunResult], RunResult]
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """An agent run that was started."""
+    """A run that a driver executes."""
 
     run: SyncRun | AioRun
-    record: RunState
+    state: RunState
     signal: Signal
     finish: Finish
 
     def then(self, finish: Finish) -> StartedRun:
-        """The same run with another step that completes its result."""
+        """Add a step that completes the result."""
         return replace(self, finish=lambda result: finish(self.finish(result)))
 
 
 class RunView(StreamBase[AgentEvent, RunResult[OutputT]], Generic[OutputT]):
-    """The state of a run, and ways to steer it.
+    """State of a run, and the methods that steer it.
 
     Args:
         start: Starts the run.
-        record: The run's record, if it exists before the start.
+        state: The run's state, if it exists before the start.
         signal: The run's abort signal, if it exists before the start.
         scope: See `StreamBase`.
     """
@@ -60,14 +60,14 @@ class RunView(StreamBase[AgentEvent, RunResult[OutputT]], Generic[OutputT]):
     def __init__(
         self,
         start: Callable[[], StartedRun],
-        record: RunState | None = None,
+        state: RunState | None = None,
         signal: Signal | None = None,
         *,
         scope: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(scope)
         self.start = start
-        self._record = record
+        self._state = state
         self._signal = signal
         self._complete: Finish | None = None
         self.idle = Signal()
@@ -75,53 +75,53 @@ class RunView(StreamBase[AgentEvent, RunResult[OutputT]], Generic[OutputT]):
 
     @property
     def run_id(self) -> str:
-        return self._started_record().run_id
+        return self._require_state().run_id
 
     @property
     def messages(self) -> list[AgentMessage]:
-        """What the run has added to the conversation so far."""
-        return [] if self._record is None else self._record.added
+        """Messages the run has added so far."""
+        return [] if self._state is None else self._state.added
 
     @property
     def stream_message(self) -> Message | None:
-        """The message that the model is writing."""
-        speaking = None if self._record is None else self._record.speaking
-        return None if speaking is None else speaking.so_far()
+        """The message being streamed."""
+        partial_message = None if self._state is None else self._state.partial_message
+        return None if partial_message is None else partial_message.build()
 
     @property
     def pending_tool_calls(self) -> set[str]:
-        """Ids of the calls that have no result yet."""
-        slots = () if self._record is None else self._record.slots
+        """Ids of the calls without a result."""
+        slots = () if self._state is None else self._state.slots
         return {slot.call.id for slot in slots if slot.result is None}
 
     @property
     def result(self) -> RunResult[OutputT]:
-        """The result of the run. Raises the run's failure, and an error while the run goes on."""
+        """The result of the run. Raises the run's failure, or an error while the run is in progress."""
         return self._outcome()
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the run goes on."""
+        """Whether the run is in progress."""
         return self._iterated and not self.idle.is_set()
 
     def steer(self, message: MessageLike) -> None:
-        """Add a message now. The model sees it after the tool that runs; calls that have not begun are skipped."""
-        self._started_record().steering.put(read_message(message))
+        """Add a message now. The model sees it after the current tool; later calls are skipped."""
+        self._require_state().steering.put(normalize_message(message))
 
     def follow_up(self, message: MessageLike) -> None:
         """Add a message when the run would otherwise end."""
-        self._started_record().follow_ups.put(read_message(message))
+        self._require_state().follow_ups.put(normalize_message(message))
 
-    def _started_record(self) -> RunState:
-        if self._record is None:
+    def _require_state(self) -> RunState:
+        if self._state is None:
             raise errors.ConfigurationError(
-                "The run has not started.", field="run", fix="Iterate over it first: its conversation is read then."
+                "The run has not started.", field="run", fix="Iterate over it first: the run starts with the iteration."
             )
-        return self._record
+        return self._state
 
     def _start_run(self) -> Any:
         started = self.start()
-        self._record, self._signal, self._complete = started.record, started.signal, started.finish
+        self._state, self._signal, self._complete = started.state, started.signal, started.finish
         return started.run
 
     @override
@@ -130,14 +130,14 @@ class RunView(StreamBase[AgentEvent, RunResult[OutputT]], Generic[OutputT]):
 
     @override
     def _events_of_abort(self) -> Iterable[AgentEvent]:
-        """The last events of a run that was aborted, unless it came to its end first."""
-        record = self._started_record()
-        if record.over:
+        """Return the last events of an aborted run, unless it had ended before."""
+        state = self._require_state()
+        if state.ended:
             return ()
-        events = record.closing("aborted", None)
+        events = state.close("aborted", None)
         aborted = errors.Aborted("the run was aborted")
-        aborted.result = record.result(now=record.began, stop_reason="error")
-        self._error = record.error = aborted
+        aborted.result = state.result(now=state.started_at, stop_reason="error")
+        self._error = state.error = aborted
         return events
 
 
@@ -157,14 +157,14 @@ class RunStream(RunView[OutputT], Stream[AgentEvent, RunResult[OutputT]]):
 
     @override
     def abort(self) -> None:
-        """End the run from any thread: running calls are given up, and the last events say so."""
+        """End the run from any thread. Running tools are cancelled; the last events report the abort."""
         self._aborted = True  # before the signal: a run that reacts to it must not pass for one that failed
         if self._signal is not None:
             self._signal.set()
         super().abort()
 
     def wait_for_idle(self, timeout: float | None = None) -> bool:
-        """Wait, in another thread than the one that iterates, until the run is over. False on timeout."""
+        """Wait in another thread until the run is over. Return False on timeout."""
         return self.idle.block(timeout)
 
     @override
@@ -177,18 +177,18 @@ class RunStream(RunView[OutputT], Stream[AgentEvent, RunResult[OutputT]]):
 
 
 class AsyncRunStream(RunView[OutputT], AsyncStream[AgentEvent, RunResult[OutputT]]):
-    """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
+    """Iterate over it with `async for`, or use it in an `async with` block; do not await it."""
 
     @override
     def abort(self) -> None:
-        """End the run from any task or thread: running calls are given up, and the last events say so."""
+        """End the run from any task or thread. Running tools are cancelled; the last events report the abort."""
         self._aborted = True  # before the signal: a run that reacts to it must not pass for one that failed
         if self._signal is not None:
             self._signal.set()
         super().abort()
 
     async def wait_for_idle(self) -> None:
-        """Wait, in another task than the one that iterates, until the run is over."""
+        """Wait in another task until the run is over."""
         await self.idle.wait()
 
     @override

@@ -1,7 +1,7 @@
-"""The tool calls of one turn: which are made, beside each other or one by one, and what the model is told of each.
+"""The tool calls of one turn: validation, approval, execution and results.
 
-Every call gets exactly one result, whatever happens: one that is refused, skipped, late or impossible is answered with
-an error that says so. Results become messages in the order of the calls.
+Every call gets exactly one result. A rejected, skipped, late or invalid call gets an error as its result. Results
+become messages in the order of the calls.
 """
 
 from __future__ import annotations
@@ -16,124 +16,124 @@ from ..engine.flow import Branch, Cancel, Emit, Emitted, Failed, Finished, Flow,
 from ..engine.wire import SLACK, deadline_error
 from ..errors import BudgetExceededError, ConfigurationError, ToolExecutionError
 from ..tools.base import AgentToolResult, NestedTool, Nesting, Signal, Suspended, Tool, ToolContext
-from ..tools.execution import Running, tried
-from ..tools.results import error_text, rendered
+from ..tools.execution import RunningCall, run_with_retries
+from ..tools.results import error_text, render_result
 from ..types import Message
 from .events import AgentEvent, ToolExecutionUpdateEvent, to_model_messages
-from .hooks import Allow, Ask, Change, Deny, RunPlan, by_risk, heard, messages_from, read_decision
+from .hooks import Allow, Ask, Change, Deny, RunPlan, call_hook, decide_by_risk, parse_decision, poll_messages
 from .journal import JournalError, Outcome
-from .recovery import begin, begun_before, finish, note_waiting, recall
+from .recovery import find_started_call, restore, write_ended, write_started, write_waiting
 from .results import WaitingCall
 from .run_state import INTERRUPTED, RunState, Slot
 
-SKIPPED = "Skipped: the user said something meanwhile."
-STOPPED = "The call was not made: another tool failed."
+SKIPPED = "Skipped: the user sent a message."
+STOPPED = "The call was not executed: another tool failed."
 
 
-def run_calls(plan: RunPlan, record: RunState, around: Context) -> Flow[None]:
-    """Deal with every call of the turn. Calls that wait for a person are left without a result."""
-    tools = plan.tools(record.latest)
-    waiting = [slot for slot in record.slots if slot.result is None]
-    one_by_one = not plan.config.parallel_tool_execution or any(_is_sequential(slot, tools) for slot in waiting)
-    held_up = False
+def run_calls(plan: RunPlan, state: RunState, context: Context) -> Flow[None]:
+    """Handle every call of the turn. Calls that wait for a decision are left without a result."""
+    tools = plan.tools(state.latest)
+    waiting = [slot for slot in state.slots if slot.result is None]
+    sequential = not plan.config.parallel_tool_execution or any(_is_sequential(slot, tools) for slot in waiting)
+    is_blocked = False
     try:
-        for group in [[slot] for slot in waiting] if one_by_one else [waiting]:
+        for group in [[slot] for slot in waiting] if sequential else [waiting]:
             for slot in group:
-                yield from _decide(plan, record, slot, tools)
-            ready = [slot for slot in group if slot.result is not None or not (slot.is_undecided or held_up)]
-            yield from _taken_up(plan, record, ready, around)
-            held_up = held_up or (one_by_one and any(slot.is_undecided for slot in group))
+                yield from _prepare_call(plan, state, slot, tools)
+            ready = [slot for slot in group if slot.result is not None or not (slot.is_undecided or is_blocked)]
+            yield from _execute_calls(plan, state, ready, context)
+            is_blocked = is_blocked or (sequential and any(slot.is_undecided for slot in group))
     finally:
-        for slot in record.slots:
+        for slot in state.slots:
             if slot.running is not None and slot.result is None:
-                slot.running.give_up()
-    if all(slot.result is not None for slot in record.slots):
-        _look_back(plan, record)
+                slot.running.cancel()
+    if all(slot.result is not None for slot in state.slots):
+        _check_progress(plan, state)
 
 
 def _is_sequential(slot: Slot, tools: Mapping[str, Tool]) -> bool:
-    tool = tools.get(slot.named)
+    tool = tools.get(slot.raw_name)
     return tool is not None and tool.sequential
 
 
-# Whether a call is made
+# Validation and approval
 
 
-def _decide(plan: RunPlan, record: RunState, slot: Slot, tools: Mapping[str, Tool]) -> Flow[None]:
-    """Make a call ready, or answer it, or leave it to a person. A call that waits is left to its verdict alone."""
-    recall(record, slot)
+def _prepare_call(plan: RunPlan, state: RunState, slot: Slot, tools: Mapping[str, Tool]) -> Flow[None]:
+    """Validate and approve a call, answer it without execution, or leave it waiting for a verdict."""
+    restore(state, slot)
     if slot.result is not None:
         return
     verdict = slot.verdict
     if verdict is not None and verdict.answered:
-        slot.result = rendered(verdict.answer, slot.call.id, slot.call.name, plan.config.max_output_bytes)
+        slot.result = render_result(verdict.answer, slot.call.id, slot.call.name, plan.config.max_output_bytes)
         slot.outcome = "completed"
         return
     if slot.waiting is not None and slot.waiting.run is not None:
         if slot.waiting.run.has_verdicts:
-            _resume_nested(plan, record, slot, tools.get(slot.named), slot.call.arguments)
+            _resume_nested(plan, state, slot, tools.get(slot.raw_name), slot.call.arguments)
         return
-    if (begun := begun_before(record, slot)) is not None:
-        if begun.is_nested:
-            _resume_nested(plan, record, slot, tools.get(slot.named), begun.arguments)
+    if (started := find_started_call(state, slot)) is not None:
+        if started.is_nested:
+            _resume_nested(plan, state, slot, tools.get(slot.raw_name), started.arguments)
         else:
-            _resume(plan, record, slot, tools.get(slot.named), begun.arguments)
+            _resume(plan, state, slot, tools.get(slot.raw_name), started.arguments)
         return
     if slot.is_undecided:
         return
-    if (reason := _reason_against(plan, record, slot)) is not None:
-        slot.fail(*reason)
+    if (refusal := _find_skip_reason(plan, state, slot)) is not None:
+        slot.fail(*refusal)
         return
     if verdict is not None and not verdict.approved:
         slot.fail(verdict.reason or "The call was denied.", "rejected")
         return
-    tool = _found(slot, tools)
+    tool = _find_tool(slot, tools)
     if tool is None:
         return
     slot.tool = tool
-    given = slot.call.arguments if verdict is None or verdict.arguments is None else verdict.arguments
-    if not _checked(slot, tool, given):
+    arguments = slot.call.arguments if verdict is None or verdict.arguments is None else verdict.arguments
+    if not _validate_arguments(slot, tool, arguments):
         return
-    slot.context = _context(plan, record, slot, tool, given)
+    slot.context = _create_context(plan, state, slot, tool, arguments)
     if verdict is None:
-        yield from _permitted(plan, record, slot, tool)
+        yield from _request_approval(plan, state, slot, tool)
     if _is_open(slot) and not tool.can_run:
-        slot.wait(WaitingCall(id=slot.call.id, reason="This call is answered by the caller.", kind="external"))
+        slot.wait_for_decision(
+            WaitingCall(id=slot.call.id, reason="The application provides the result of this call.", kind="external")
+        )
     if slot.is_undecided:
-        yield from note_waiting(plan, record, slot)
+        yield from write_waiting(plan, state, slot)
 
 
-def _resume_nested(
-    plan: RunPlan, record: RunState, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]
-) -> None:
-    """Go on with the run of a sub-agent: it knows itself which of its calls were made, and which wait."""
+def _resume_nested(plan: RunPlan, state: RunState, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> None:
+    """Continue the run of a sub-agent, which knows its own executed and waiting calls."""
     if not isinstance(tool, NestedTool):
         raise ConfigurationError(
-            f"The call {slot.call.id!r} is the run of a sub-agent, and {slot.named!r} is none.",
+            f"The call {slot.call.id!r} is the run of a sub-agent, but {slot.raw_name!r} is no sub-agent now.",
             field="tools",
             fix="Pass the tools that the run was started with.",
         )
     slot.tool, slot.arguments = tool, dict(arguments)
-    slot.context = _context(plan, record, slot, tool, arguments)
+    slot.context = _create_context(plan, state, slot, tool, arguments)
 
 
-def _resume(plan: RunPlan, record: RunState, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> None:
-    """A call that had begun was allowed, and may have acted. It is made again only if that does no harm."""
-    if tool is not None and tool.idempotent and _checked(slot, tool, arguments):
-        slot.tool, slot.context = tool, _context(plan, record, slot, tool, arguments)
+def _resume(plan: RunPlan, state: RunState, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> None:
+    """Execute an interrupted call again if its tool is idempotent; otherwise report the interruption."""
+    if tool is not None and tool.idempotent and _validate_arguments(slot, tool, arguments):
+        slot.tool, slot.context = tool, _create_context(plan, state, slot, tool, arguments)
     else:
         slot.fail(INTERRUPTED, "interrupted")
-        slot.misfit = False
+        slot.is_invalid = False
 
 
-def _reason_against(plan: RunPlan, record: RunState, slot: Slot) -> tuple[str, Outcome] | None:
-    """Why a call is not made, whatever it is."""
-    most = plan.config.max_tool_calls_per_iteration
-    if record.slots.index(slot) >= most:
-        return f"The call was not made: at most {most} calls are made in one turn. Make it again.", "rejected"
-    if record.steered:
+def _find_skip_reason(plan: RunPlan, state: RunState, slot: Slot) -> tuple[str, Outcome] | None:
+    """Return why the call is not executed, whatever it is, with its outcome."""
+    limit = plan.config.max_tool_calls_per_iteration
+    if state.slots.index(slot) >= limit:
+        return f"The call was not executed: at most {limit} calls are executed per turn. Repeat it.", "rejected"
+    if state.steered:
         return SKIPPED, "skipped"
-    if plan.config.stop_on_error and any(slot.outcome == "failed" for slot in record.slots):
+    if plan.config.stop_on_error and any(slot.outcome == "failed" for slot in state.slots):
         return STOPPED, "skipped"
     return None
 
@@ -142,149 +142,152 @@ def _is_open(slot: Slot) -> bool:
     return slot.result is None and not slot.is_undecided
 
 
-def _found(slot: Slot, tools: Mapping[str, Tool]) -> Tool | None:
-    tool = tools.get(slot.named)
+def _find_tool(slot: Slot, tools: Mapping[str, Tool]) -> Tool | None:
+    tool = tools.get(slot.raw_name)
     if tool is None:
         names = ", ".join(tools) or "none"
-        known = f"There is no tool {slot.named[:80]!r}." if slot.named else "The call names no tool."
-        _misfit(slot, f"{known} The tools are: {names}.")
-    elif slot.cut_off:
-        _misfit(slot, "The answer was cut off here, so the call may not be complete. Make it again.")
+        problem = f"There is no tool {slot.raw_name[:80]!r}." if slot.raw_name else "The call names no tool."
+        _reject_call(slot, f"{problem} Available tools: {names}.")
+    elif slot.truncated:
+        _reject_call(slot, "The response was cut off, so the call may be incomplete. Repeat it.")
         return None
     elif slot.call.invalid_arguments is not None:
-        _misfit(slot, "The arguments are not a JSON object. Make the call again with valid JSON.")
+        _reject_call(slot, "The arguments are not a JSON object. Repeat the call with valid JSON.")
         return None
     return tool
 
 
-def _misfit(slot: Slot, message: str) -> None:
+def _reject_call(slot: Slot, message: str) -> None:
     slot.fail(message, "rejected")
-    slot.misfit = True
+    slot.is_invalid = True
 
 
-def _checked(slot: Slot, tool: Tool, given: Mapping[str, Any]) -> bool:
+def _validate_arguments(slot: Slot, tool: Tool, arguments: Mapping[str, Any]) -> bool:
     try:
-        slot.arguments = tool.check(given)
-    except Exception as error:  # a validator of the user's may raise anything
-        _misfit(slot, error_text(error))
+        slot.arguments = tool.check(arguments)
+    except Exception as error:  # a custom validator may raise anything
+        _reject_call(slot, error_text(error))
         return False
     return True
 
 
-def _context(plan: RunPlan, record: RunState, slot: Slot, tool: Tool, given: Mapping[str, Any]) -> ToolContext[Any]:
+def _create_context(
+    plan: RunPlan, state: RunState, slot: Slot, tool: Tool, arguments: Mapping[str, Any]
+) -> ToolContext[Any]:
     return ToolContext(
         deps=plan.deps,
         call_id=slot.call.id,
         tool_name=slot.call.name,
         risk=tool.risk,
-        run_id=record.run_id,
-        turn=record.turn,
-        arguments=given,
-        recall=partial(_remembered, record, len(record.history)),
+        run_id=state.run_id,
+        turn=state.turn,
+        arguments=arguments,
+        recall=partial(_history_before, state, len(state.history)),
         signal=Signal(),
-        account=partial(record.charge, slot),
+        account=partial(state.charge, slot),
     )
 
 
-def _remembered(record: RunState, length: int) -> Sequence[Message]:
-    return to_model_messages(record.history[:length])
+def _history_before(state: RunState, length: int) -> Sequence[Message]:
+    return to_model_messages(state.history[:length])
 
 
-def _permitted(plan: RunPlan, record: RunState, slot: Slot, tool: Tool) -> Flow[None]:
+def _request_approval(plan: RunPlan, state: RunState, slot: Slot, tool: Tool) -> Flow[None]:
     before = plan.hooks.before_tool_call
-    said = None
+    decision = None
     if before is not None:
-        said = read_decision((yield from heard("before_tool_call", before, slot.call, slot.context)))
-    decision = said if said is not None else by_risk(tool, plan.config)
-    match decision:
+        decision = parse_decision((yield from call_hook("before_tool_call", before, slot.call, slot.context)))
+    match decision if decision is not None else decide_by_risk(tool, plan.config):
         case Allow():
             pass
         case Deny(reason):
             slot.fail(reason, "rejected")
         case Ask(reason):
-            slot.wait(WaitingCall(id=slot.call.id, reason=reason))
+            slot.wait_for_decision(WaitingCall(id=slot.call.id, reason=reason))
         case Change(arguments):
-            if _checked(slot, tool, arguments):
-                slot.context = _context(plan, record, slot, tool, dict(arguments))
+            if _validate_arguments(slot, tool, arguments):
+                slot.context = _create_context(plan, state, slot, tool, dict(arguments))
         case _:
             assert_never(decision)
 
 
-# Making calls
+# Execution
 
 
-def _taken_up(plan: RunPlan, record: RunState, slots: Sequence[Slot], around: Context) -> Flow[None]:
-    """Make the calls that are ready, all at once, and tell of all of them."""
+def _execute_calls(plan: RunPlan, state: RunState, slots: Sequence[Slot], context: Context) -> Flow[None]:
+    """Execute the ready calls concurrently, and emit their events."""
     for slot in slots:
         if slot.result is None:
-            yield from _check_deadline(around)
-            yield from begin(plan, record, slot)
+            yield from _check_deadline(context)
+            yield from write_started(plan, state, slot)
         else:
-            yield from finish(plan, record, slot)
+            yield from write_ended(plan, state, slot)
     events: list[AgentEvent] = []
     for slot in slots:
         events.append(slot.start())
         if slot.result is not None:
             events.append(slot.end())
-    yield Emit([*events, *record.ready_results()])
+    yield Emit([*events, *state.take_ready_results()])
     running: dict[Branch, Slot] = {}
     for slot in slots:
         if slot.result is None:
-            running[(yield from _spawned(plan, slot, around))] = slot
+            running[(yield from _spawn_call(plan, slot, context))] = slot
     while running:
-        yield from _next_news(plan, record, running, around)
+        yield from _handle_next_event(plan, state, running, context)
 
 
-def _check_deadline(around: Context) -> Flow[None]:
-    """Hooks and journals take time, and nothing shall begin when it is up."""
-    if (yield from Now()) >= around.deadline - SLACK:
+def _check_deadline(context: Context) -> Flow[None]:
+    """Raise if the run's deadline has passed while hooks or journals ran."""
+    if (yield from Now()) >= context.deadline - SLACK:
         raise deadline_error("calling tools")
 
 
-def _spawned(plan: RunPlan, slot: Slot, around: Context) -> Flow[Branch]:
-    tool, context = slot.tool, slot.context
+def _spawn_call(plan: RunPlan, slot: Slot, context: Context) -> Flow[Branch]:
+    tool, tool_context = slot.tool, slot.context
     assert tool is not None
-    assert context is not None
-    yield from _check_deadline(around)
+    assert tool_context is not None
+    yield from _check_deadline(context)
     if isinstance(tool, NestedTool):
-        context.nesting = Nesting(around, plan.hooks.journal, slot.waiting and slot.waiting.run, slot.is_billed)
+        tool_context.nesting = Nesting(context, plan.hooks.journal, slot.waiting and slot.waiting.run, slot.is_billed)
     timeout = tool.timeout if tool.timeout is not None else plan.config.timeout_per_tool
-    slot.running = Running(context.signal)
-    slot.until = (yield from Now()) + timeout
-    until = min(slot.until, around.deadline)
-    steps = tried(slot.running, tool, slot.arguments, context, timeout, plan.config.max_output_bytes, until)
+    slot.running = RunningCall(tool_context.signal)
+    slot.expires_at = (yield from Now()) + timeout
+    until = min(slot.expires_at, context.deadline)
+    steps = run_with_retries(
+        slot.running, tool, slot.arguments, tool_context, timeout, plan.config.max_output_bytes, until
+    )
     return (yield from Spawn(steps))
 
 
-def _next_news(plan: RunPlan, record: RunState, running: dict[Branch, Slot], around: Context) -> Flow[None]:
+def _handle_next_event(plan: RunPlan, state: RunState, running: dict[Branch, Slot], context: Context) -> Flow[None]:
     now = yield from Now()
-    until = min((slot.until for slot in running.values() if _is_busy(slot)), default=None)
-    if until is not None and until <= now:  # asked first: a tool that reports without end always has news
-        yield from _expire(plan, record, running)
+    until = min((slot.expires_at for slot in running.values() if _is_busy(slot)), default=None)
+    if until is not None and until <= now:  # first, since a tool that reports forever always has events
+        yield from _time_out_calls(plan, state, running)
         return
     news = yield from Wait(list(running), None if until is None else until - now)
     match news:
         case None:
-            yield from _expire(plan, record, running)
+            yield from _time_out_calls(plan, state, running)
         case Emitted(branch, reports):
             slot = running[branch]
-            yield Emit([_update(slot, report) for report in reports])
+            yield Emit([_create_update(slot, report) for report in reports])
         case Finished(branch, Suspended(run=paused)):
-            yield Emit([running.pop(branch).suspend(paused)])
-            record.steered += record.steering.take()
+            yield Emit([running.pop(branch).pause_nested(paused)])
+            state.steered += state.steering.take()
         case Finished(branch, result):
             slot = running.pop(branch)
             slot.result, slot.outcome = result, "failed" if result.is_error else "completed"
-            yield from _ended(plan, record, slot)
+            yield from _finish_call(plan, state, slot)
         case Failed(branch, error):
             slot = running.pop(branch)
             assert isinstance(error, Exception)  # nothing else gets this far
             if isinstance(error, JournalError) or (slot.waiting and isinstance(error, ConfigurationError)):
-                raise error  # of a sub-agent's run: its calls are not settled, and must not be given up
+                raise error  # from a sub-agent's run, whose calls must stay resumable
             if isinstance(error, errors.TimeoutError) and error.deadline:
-                yield from _check_deadline(around)  # the run's time is up, which is no failure of the tool
+                yield from _check_deadline(context)  # the run's deadline passed; the tool did not fail
             slot.fail(error_text(error), "failed")
-            yield from _ended(plan, record, slot)
+            yield from _finish_call(plan, state, slot)
         case Paused():
             raise AssertionError("tools are not spawned to pause")
         case _:
@@ -292,47 +295,47 @@ def _next_news(plan: RunPlan, record: RunState, running: dict[Branch, Slot], aro
 
 
 def _is_busy(slot: Slot) -> bool:
-    """Whether its tool has not come to an end. One that has is not late, however long its news waits to be heard."""
-    return slot.running is not None and not slot.running.over
+    """Whether the tool has not returned. One that has is not late, however long its event is queued."""
+    return slot.running is not None and not slot.running.finished
 
 
-def _expire(plan: RunPlan, record: RunState, running: dict[Branch, Slot]) -> Flow[None]:
+def _time_out_calls(plan: RunPlan, state: RunState, running: dict[Branch, Slot]) -> Flow[None]:
     now = yield from Now()
-    late = [branch for branch, slot in running.items() if slot.until <= now and _is_busy(slot)]
+    late = [branch for branch, slot in running.items() if slot.expires_at <= now and _is_busy(slot)]
     for branch in late:
-        waiting = running[branch]
-        assert waiting.running is not None
-        waiting.running.give_up()
+        slot = running[branch]
+        assert slot.running is not None
+        slot.running.cancel()
     yield from Cancel(late)
     for branch in late:
         slot = running.pop(branch)
         assert slot.tool is not None
         limit = slot.tool.timeout if slot.tool.timeout is not None else plan.config.timeout_per_tool
-        slot.fail(f"The tool took longer than {limit:g} seconds and was given up; it may have had an effect.", "failed")
-        yield from _ended(plan, record, slot)
+        slot.fail(f"The tool timed out after {limit:g} seconds; it may have taken effect.", "failed")
+        yield from _finish_call(plan, state, slot)
 
 
-def _ended(plan: RunPlan, record: RunState, slot: Slot) -> Flow[None]:
+def _finish_call(plan: RunPlan, state: RunState, slot: Slot) -> Flow[None]:
     after = plan.hooks.after_tool_call
     if after is not None:
-        yield from _reviewed(plan, slot)
-    yield from finish(plan, record, slot)
-    yield Emit([slot.end(), *record.ready_results()])
-    record.steered += record.steering.take()
-    record.steered += yield from messages_from("get_steering_messages", plan.hooks.get_steering_messages)
+        yield from _call_after_hook(plan, slot)
+    yield from write_ended(plan, state, slot)
+    yield Emit([slot.end(), *state.take_ready_results()])
+    state.steered += state.steering.take()
+    state.steered += yield from poll_messages("get_steering_messages", plan.hooks.get_steering_messages)
 
 
-def _reviewed(plan: RunPlan, slot: Slot) -> Flow[None]:
+def _call_after_hook(plan: RunPlan, slot: Slot) -> Flow[None]:
     assert plan.hooks.after_tool_call is not None
     assert slot.result is not None
-    given = yield from heard("after_tool_call", plan.hooks.after_tool_call, slot.call, slot.result, slot.context)
-    if given is None or given is slot.result:
+    value = yield from call_hook("after_tool_call", plan.hooks.after_tool_call, slot.call, slot.result, slot.context)
+    if value is None or value is slot.result:
         return
-    changed = rendered(given, slot.call.id, slot.call.name, plan.config.max_output_bytes)
+    changed = render_result(value, slot.call.id, slot.call.name, plan.config.max_output_bytes)
     slot.result, slot.outcome = changed, "failed" if changed.is_error else "completed"
 
 
-def _update(slot: Slot, report: Any) -> ToolExecutionUpdateEvent:
+def _create_update(slot: Slot, report: Any) -> ToolExecutionUpdateEvent:
     if isinstance(report, AgentToolResult):
         partial = report
     elif isinstance(report, str):
@@ -344,23 +347,23 @@ def _update(slot: Slot, report: Any) -> ToolExecutionUpdateEvent:
     )
 
 
-# What the turn tells about the run
+# Progress checks
 
 
-def _look_back(plan: RunPlan, record: RunState) -> None:
-    """End runs that do not get anywhere."""
-    slots = record.slots
+def _check_progress(plan: RunPlan, state: RunState) -> None:
+    """End a run that repeats itself or makes no valid calls."""
+    slots = state.slots
     failure = next((slot for slot in slots if slot.outcome == "failed"), None)
     if plan.config.stop_on_error and failure is not None:
         raise _stop(f"The tool {failure.call.name!r} failed: {_text(failure)}", failure)
-    record.count_calls()
-    if record.repairs > plan.config.max_repairs:
-        raise _stop(f"The model made no valid call in {record.repairs} turns: {_text(slots[-1])}", slots[-1])
+    state.track_progress()
+    if state.repairs > plan.config.max_repairs:
+        raise _stop(f"The model made no valid tool call in {state.repairs} turns: {_text(slots[-1])}", slots[-1])
     for slot in slots:
-        _, times = record.repeats.get(slot.key, ("", 0))
+        _, times = state.repeats.get(slot.key, ("", 0))
         if slot.outcome in ("completed", "failed") and times >= plan.config.max_identical_calls:
             raise BudgetExceededError(
-                f"The model called {slot.call.name!r} {times} times with the same arguments, and got the same result."
+                f"The model called {slot.call.name!r} {times} times with the same arguments and got the same result."
             )
 
 

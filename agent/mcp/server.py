@@ -16,9 +16,9 @@ from ..engine.drivers.asyncio import AioRun
 from ..engine.flow import Cancel, Emit, Emitted, Failed, Finished, Flow, Now, Spawn, Wait
 from ..errors import ConfigurationError, TimeoutError
 from ..tools.base import AgentToolResult, Signal, Tool, ToolContext
-from ..tools.execution import Running, tried
+from ..tools.execution import RunningCall, run_with_retries
 from ..tools.functions import as_tool
-from ..tools.results import error_text, failed
+from ..tools.results import error_result, error_text
 from ..types import TextContent, ToolResult, thaw
 from .errors import require_sdk
 from .tools import RISK, make_annotations, to_mcp_result
@@ -125,25 +125,25 @@ class ToolServer:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:80]!r}.")
         call_id = str(context.request_id)
         if self._running >= self._settings.get("max_calls", 64):
-            return to_mcp_result(failed("Too many concurrent calls; try again later.", call_id, tool.name))
+            return to_mcp_result(error_result("Too many concurrent calls; try again later.", call_id, tool.name))
         self._running += 1
         try:
             result = await self._answer(tool, params.arguments or {}, call_id, context.session)
         except Exception as error:
-            result = failed(error_text(error), call_id, tool.name)
+            result = error_result(error_text(error), call_id, tool.name)
         finally:
             self._running -= 1
         return to_mcp_result(result)
 
     async def _answer(self, tool: Tool, arguments: dict[str, Any], call_id: str, session: Any) -> ToolResult:
-        running = Running(Signal())
+        running = RunningCall(Signal())
         context: ToolContext[Any] = ToolContext(
             call_id=call_id, tool_name=tool.name, risk=tool.risk, arguments=arguments, signal=running.signal
         )
         seconds = tool.timeout or self._settings.get("timeout", 60.0)
         limit = self._settings.get("max_output_bytes", 256 * 1024)
         nowhere: Any = None  # the flow of a tool call sends no requests itself
-        steps = tried(running, tool, tool.check(arguments), context, seconds, limit, inf)
+        steps = run_with_retries(running, tool, tool.check(arguments), context, seconds, limit, inf)
         run = AioRun(nowhere, _limit_time(seconds, steps))
         count = 0.0
         try:
@@ -152,7 +152,7 @@ class ToolServer:
                     count += 1
                     await session.report_progress(*_progress_values(report, count))
         finally:
-            running.give_up()  # cancels the tool if the client has disconnected
+            running.cancel()  # cancels the tool if the client has disconnected
         result: ToolResult = run.result
         return result
 

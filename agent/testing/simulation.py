@@ -15,7 +15,7 @@ from ..engine.context import Context
 from ..engine.drivers.simulated import SimulatedRun, Simulation
 from ..engine.flow import Emit, Flow, Sleep
 from ..errors import Aborted
-from ..loop.events import AgentEvent, MessageLike, read_message
+from ..loop.events import AgentEvent, MessageLike, normalize_message
 from ..loop.results import PausedRun, RunResult
 from ..loop.run_state import RunState
 from ..tools.base import FlowTool, ToolContext
@@ -71,7 +71,7 @@ class SimulatedLoop:
         context = Context()
         self._simulation = simulation
         flow, run = agent.run_flow(request, streaming=streaming, context=context, **options)
-        self.record: RunState = run.record
+        self.state: RunState = run.state
         context.deadline = math.inf if run.deadline is None else simulation.now + run.deadline
         self.run: SimulatedRun = simulation.start(flow, context.deadline)
         self._aborted = False
@@ -84,18 +84,18 @@ class SimulatedLoop:
                 yield self.run.events[position - 1]
             if self.run.over:
                 return
-            if self._aborted and not self.record.over:
+            if self._aborted and not self.state.ended:
                 yield from self._abort_run()
                 return
             if not self._simulation.step():
                 raise AssertionError("the run waits for an event that cannot happen any more")
 
     def _abort_run(self) -> list[AgentEvent]:
-        record = self.record
+        state = self.state
         self._simulation.cancel(self.run)
-        events: list[AgentEvent] = record.closing("aborted", None)
+        events: list[AgentEvent] = state.close("aborted", None)
         self.run.error = error = Aborted("the run was aborted")
-        error.result = record.result(now=self._simulation.now, stop_reason="error")
+        error.result = state.result(now=self._simulation.now, stop_reason="error")
         return events
 
     @property
@@ -106,10 +106,10 @@ class SimulatedLoop:
         return result
 
     def steer(self, message: MessageLike) -> None:
-        self.record.steering.put(read_message(message))
+        self.state.steering.put(normalize_message(message))
 
     def follow_up(self, message: MessageLike) -> None:
-        self.record.follow_ups.put(read_message(message))
+        self.state.follow_ups.put(normalize_message(message))
 
     def abort(self) -> None:
         self._aborted = True

@@ -1,4 +1,4 @@
-"""Tools: functions that a model may call, described, checked and run.
+"""Tools: functions that a model may call.
 
 ```python
 from agent.tools import tool

@@ -1,7 +1,6 @@
-"""What a tool is: a description for the model, and something that runs.
+"""`Tool`, the base class of tools, and the types that their calls use.
 
-A `Tool` is a plain dataclass. Subclass it and write `run`, or let `@tool` make one from a function. Nothing here knows
-the loop that calls tools, or a vendor.
+Subclass `Tool` and write `run`, or decorate a function with `@tool`. This module knows no loop and no vendor.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ..types.config import Risk
 
 
 class Signal:
-    """As much of an event as tools need: `is_set`, `set`, and `await wait()`."""
+    """A cancellation event for threads and event loops: `is_set`, `set`, `block()` and `await wait()`."""
 
     __slots__ = ("_event", "_listeners")
 
@@ -43,27 +42,27 @@ class Signal:
                 self._listeners.pop()()
 
     def block(self, timeout: float | None = None) -> bool:
-        """Wait in a thread. False when the time is up."""
+        """Wait in a thread. Return False on timeout."""
         return self._event.wait(timeout)
 
     async def wait(self) -> bool:
-        import asyncio
+        import asyncio  # lazy: sync programs need no event loop
 
         loop = asyncio.get_running_loop()
-        heard: asyncio.Future[bool] = loop.create_future()
+        future: asyncio.Future[bool] = loop.create_future()
 
-        def hear() -> None:
-            if not heard.done():
-                heard.set_result(True)
+        def resolve() -> None:
+            if not future.done():
+                future.set_result(True)
 
         def listener() -> None:
-            loop.call_soon_threadsafe(hear)
+            loop.call_soon_threadsafe(resolve)
 
         self._listeners.append(listener)
         try:
-            if self._event.is_set():  # asked after listening, or it could be set in between
+            if self._event.is_set():  # checked after the listener is added, to miss no change
                 return True
-            return await heard
+            return await future
         finally:
             with suppress(ValueError):
                 self._listeners.remove(listener)
@@ -77,14 +76,14 @@ Isolation: TypeAlias = Literal["thread", "process"]
 
 
 class ToolError(Exception):
-    """Raise it in a tool to tell the model what is wrong, in these words."""
+    """Raise it in a tool to give the model this message as the tool result."""
 
 
 class ArgumentsError(ValueError):
-    """Arguments that do not fit. The text names each field and says what is wrong with it."""
+    """Arguments that do not match the schema. The message names each field and its problem."""
 
 
-def _heard_by_nobody(partial: Any) -> None:
+def _ignore(partial: Any) -> None:
     pass
 
 
@@ -94,7 +93,7 @@ def _no_messages() -> Sequence[Message]:
 
 @dataclass(slots=True, eq=False)
 class ToolContext(Generic[Deps]):
-    """What a tool may know of the run that calls it. A parameter with this annotation is filled in, and never shown.
+    """Context of a tool call. A parameter with this annotation is filled in, and not in the schema.
 
     ```python
     from agent import ToolContext, tool
@@ -113,31 +112,31 @@ class ToolContext(Generic[Deps]):
     run_id: str = ""
     turn: int = 0
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """As the model wrote them, or as `before_tool_call` changed them."""
+    """Arguments as the model wrote them, or as `before_tool_call` changed them."""
     recall: Callable[[], Sequence[Message]] = _no_messages
-    report: Callable[[Any], None] = _heard_by_nobody
-    """Show something before the result is there: text, or an `AgentToolResult` with details."""
+    report: Callable[[Any], None] = _ignore
+    """Report a partial result: text, or an `AgentToolResult` with details."""
     signal: Signal = field(default_factory=Signal)
-    """Set when the run has given up on this call."""
+    """Set when the call is cancelled."""
     deadline: float = float("inf")
-    """time.monotonic() by which this call must end."""
-    account: Callable[[Any], None] = _heard_by_nobody
-    """Told of answers that this call paid for, so that they are on the run's bill: sub-agents do."""
+    """The deadline of this call, as time.monotonic()."""
+    account: Callable[[Any], None] = _ignore
+    """Adds a response to the cost of the run. Sub-agents use it."""
     nesting: Any = None
-    """For tools that are runs themselves: a `Nesting`."""
+    """A `Nesting`, for tools that are runs themselves."""
 
     def seconds_left(self) -> float:
         return self.deadline - monotonic()
 
     @property
     def messages(self) -> Sequence[Message]:
-        """The conversation up to the turn that made this call, put together when it is asked for."""
+        """The conversation before the turn that made this call, built on access."""
         return self.recall()
 
 
 @dataclass
 class AgentToolResult:
-    """A tool's answer in two halves: `content` for the model, `details` for a user interface alone."""
+    """A tool result: `content` for the model, `details` for user interfaces only."""
 
     content: str | Sequence[ContentPart | Mapping[str, Any]] = field(default_factory=list)
     details: Any = field(default_factory=dict)
@@ -168,27 +167,27 @@ class Tool(Generic[DepsT]):
     """JSON schema of the arguments."""
     _: KW_ONLY
     timeout: float | None = None
-    """Seconds for one call; None: as long as the loop allows."""
+    """Seconds per call. None uses the loop's limit."""
     retries: int = 0
-    """How often it is run again after it raised."""
+    """How often it is retried after an exception."""
     risk: Risk = "write"
-    """`exec` is not run unless the loop is told that it may be."""
+    """`exec` needs approval by default."""
     idempotent: bool = False
-    """Whether running it twice does no harm: an interrupted call of such a tool is run again when a run is resumed."""
+    """Whether it may run twice: an interrupted call is executed again when its run is resumed."""
     isolation: Isolation = "thread"
-    """`process`: in a process of its own, which is killed when its time is up."""
+    """`process` runs it in a separate process, which is killed at the timeout."""
     sequential: bool = False
-    """Never beside another call of the same turn."""
+    """Never run it concurrently with another call of the same turn."""
     strict: bool | None = None
-    """Whether the vendor shall force the arguments to fit; None leaves it to the vendor."""
+    """Whether the vendor enforces the schema. None uses the vendor's default."""
 
     @property
     def spec(self) -> ToolSpec:
-        """Its description, as requests carry it. Made once."""
-        made: ToolSpec | None = self.__dict__.get("_spec")
-        if made is None:
-            check_settings(self)
-            made = validate_with(
+        """The description that requests carry, created once."""
+        spec: ToolSpec | None = self.__dict__.get("_spec")
+        if spec is None:
+            validate_settings(self)
+            spec = validate_with(
                 lambda: ToolSpec(
                     name=self.name,
                     description=self.description,
@@ -198,8 +197,8 @@ class Tool(Generic[DepsT]):
                     is_async=self.is_async,
                 )
             )
-            self.__dict__["_spec"] = made
-        return made
+            self.__dict__["_spec"] = spec
+        return spec
 
     @property
     def is_async(self) -> bool:
@@ -207,17 +206,19 @@ class Tool(Generic[DepsT]):
 
     @property
     def can_run(self) -> bool:
-        """Whether there is anything to run. A mere description is answered by whoever offered it."""
+        """Whether it has an implementation. The application answers calls of a tool without one."""
         return type(self).run is not Tool.run
 
     def check(self, arguments: Mapping[str, Any]) -> Any:
-        """What `run` gets: the arguments, checked. Raises ArgumentsError."""
-        return check_against(self.spec, arguments)
+        """Validate the arguments and return them as `run` expects them. Raise ArgumentsError."""
+        return validate_arguments(self.spec, arguments)
 
     def run(self, arguments: Any, context: ToolContext[DepsT]) -> Any:
-        """Do it. `arguments` are what `check` returned. May be async."""
+        """Execute the tool with the return value of `check`. May be async."""
         raise ConfigurationError(
-            f"The tool {self.name!r} is a description only.", field="tools", fix="Give it a function, or write run()."
+            f"The tool {self.name!r} has no implementation.",
+            field="tools",
+            fix="Give it a function, or override run().",
         )
 
 
@@ -226,8 +227,10 @@ Execute: TypeAlias = Callable[..., Awaitable[AgentToolResult] | AgentToolResult 
 
 @dataclass
 class AgentTool(Tool):
-    """A tool with a label for people, and a function that gets the call's id, the arguments, a signal, and a function
-    to show partial results with: as many of these, in this order, as it has parameters for.
+    """A tool with a label for user interfaces and an `execute` function.
+
+    The function gets, as far as it has parameters: call id, arguments, abort signal, and a function that reports partial
+    results.
     """
 
     label: str = ""
@@ -247,94 +250,94 @@ class AgentTool(Tool):
     def run(self, arguments: Any, context: ToolContext[Any]) -> Any:
         if self.execute is None:
             return super().run(arguments, context)
-        given = (context.call_id, arguments, context.signal, context.report)
-        return self.execute(*given[: _positional(self.execute, len(given))])
+        args = (context.call_id, arguments, context.signal, context.report)
+        return self.execute(*args[: _count_positional(self.execute, len(args))])
 
 
-def _positional(function: Callable[..., Any], most: int) -> int:
-    """How many positional arguments a function takes."""
+def _count_positional(function: Callable[..., Any], limit: int) -> int:
+    """Return how many positional arguments a function takes."""
     try:
         parameters = signature(function).parameters.values()
     except (TypeError, ValueError):
-        return most
+        return limit
     if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters):
-        return most
+        return limit
     by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    return min(most, sum(parameter.kind in by_place for parameter in parameters))
+    return min(limit, sum(parameter.kind in by_place for parameter in parameters))
 
 
-def check_settings(made: Tool) -> None:
-    """What is wrong is said where the tool is written, not when a model calls it."""
+def validate_settings(tool: Tool) -> None:
+    """Raise ConfigurationError for invalid settings where the tool is defined, not when it is called."""
     try:
-        validate_with(lambda: ToolSpec(name=made.name, description=made.description))
+        validate_with(lambda: ToolSpec(name=tool.name, description=tool.description))
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"{made.name!r} cannot be the name of a tool." if error.field == "name" else error.message,
+            f"{tool.name!r} is not a valid tool name." if error.field == "name" else error.message,
             field=error.field,
-            fix='Give it one, of at most 128 letters, digits, "_", "-", "." and ":", with @tool(name="…").'
+            fix='Use at most 128 letters, digits, "_", "-", "." and ":", as in @tool(name="…").'
             if error.field == "name"
             else None,
         ) from None
     for setting, allowed in (("risk", get_args(Risk)), ("isolation", get_args(Isolation))):
-        if getattr(made, setting) not in allowed:
+        if getattr(tool, setting) not in allowed:
             raise ConfigurationError(
-                f"The tool {made.name!r} has no such {setting}: {getattr(made, setting)!r}.",
+                f"The tool {tool.name!r} has an unknown {setting}: {getattr(tool, setting)!r}.",
                 field=setting,
                 fix=f"Use one of {', '.join(allowed)}.",
             )
-    if made.timeout is not None and not made.timeout > 0:
-        raise ConfigurationError(f"The tool {made.name!r} has no time to run.", field="timeout", fix="Say more than 0.")
-    if made.retries < 0:
+    if tool.timeout is not None and not tool.timeout > 0:
         raise ConfigurationError(
-            f"The tool {made.name!r} cannot be run less than once.", field="retries", fix="Say 0 or more."
+            f"The tool {tool.name!r} has an invalid timeout.", field="timeout", fix="Use more than 0."
         )
+    if tool.retries < 0:
+        raise ConfigurationError(f"The tool {tool.name!r} has negative retries.", field="retries", fix="Use 0 or more.")
 
 
-def check_against(spec: ToolSpec, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, mutable, after a JSON schema has been asked about them."""
-    given: dict[str, Any] = thaw(dict(arguments))
+def validate_arguments(spec: ToolSpec, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mutable copy of the arguments after validation against the JSON schema."""
+    copy: dict[str, Any] = thaw(dict(arguments))
     if spec.parameters:
         problems = [
             f"{error.json_path.removeprefix('$.')}: {error.message[:300]}" if error.path else error.message[:300]
-            for error in create_validator(spec.parameters).iter_errors(given)
+            for error in create_validator(spec.parameters).iter_errors(copy)
         ]
         if problems:
             raise ArgumentsError("; ".join(problems[:10]))
-    return given
+    return copy
 
 
 @dataclass
 class FlowTool(Tool):
-    """A tool that is a flow."""
+    """A tool whose implementation is a flow."""
 
     def steps(self, arguments: Any, context: ToolContext[Any]) -> Flow[Any]:
-        """Like `run`, as a flow."""
+        """Execute the tool as a flow."""
         raise NotImplementedError
 
 
 @dataclass
 class NestedTool(FlowTool):
-    """A tool that is a run, such as a sub-agent. It can be resumed where it stopped, and `steps` may return Suspended.
+    """A tool that is itself a run, such as a sub-agent.
 
-    A run that calls it passes a `Nesting` in the context.
+    It can be resumed: `steps` may return `Suspended`, and the calling run passes a `Nesting` in the context.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """The outcome of a nested run that waits for a decision."""
+    """Result of a nested run that waits for a decision."""
 
     run: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """What a run passes to a nested one."""
+    """Context that a run passes to a nested run."""
 
     context: Any
-    """The context of the flow: deadline and place."""
+    """The flow's context: deadline and position in the run."""
     journal: Any = None
     paused: Any = None
-    """The nested run to resume; None to start it."""
+    """The paused nested run to resume. None starts a new one."""
     is_retried: Callable[[], bool] = bool
-    """Whether this call has been paid for before, by a try that failed."""
+    """Whether an earlier attempt of this call was charged."""

@@ -1,7 +1,6 @@
-"""Functions as tools: `@tool` makes one, and `as_tool` makes one of anything that describes a tool.
+"""Function tools: the `@tool` decorator, and `as_tool`, which converts anything that describes a tool.
 
-A decorated function is still a function: it is called as before, and a method is still taken from its instance. When
-and how the calls of a model are run is decided elsewhere.
+A decorated function can still be called, and a method can still be bound.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..errors import ConfigurationError
 from ..types import AgentRequest, ToolSpec
 from ..types._base import validate_with
 from ..types.config import Risk
-from .base import DepsT, Isolation, Tool, ToolContext, check_settings
+from .base import DepsT, Isolation, Tool, ToolContext, validate_settings
 from .signatures import BoundCall, Signature, read_signature
 
 P = ParamSpec("P")
@@ -31,12 +30,12 @@ D = TypeVar("D")
 
 
 class ToolSettings(TypedDict, total=False):
-    """What may be said about a function that is a tool. `Tool` has what each of them means."""
+    """Settings of a function tool; see `Tool`."""
 
     name: str
-    """By default the function's own."""
+    """Defaults to the name of the function."""
     description: str
-    """By default what its docstring says."""
+    """Defaults to the description in the docstring."""
     timeout: float | None
     retries: int
     risk: Risk
@@ -77,7 +76,7 @@ def tool(**settings: Unpack[ToolSettings]) -> ToolDecorator: ...
 
 
 def tool(function: Any = None, /, **settings: Any) -> Any:
-    """Make a function a tool. What the model is told is what the function says: its name, docstring and annotations.
+    """Convert a function to a tool. Name, description and schema come from the function.
 
     ```python
     from agent import tool
@@ -97,7 +96,7 @@ def tool(function: Any = None, /, **settings: Any) -> Any:
     #> ['city']
     ```
 
-    A parameter annotated with `ToolContext` is filled in by whoever runs the tool, and is not told to the model.
+    A parameter annotated with `ToolContext` is filled in at each call, and is not part of the schema.
     """
     if function is None:
         return lambda function: tool(function, **settings)
@@ -108,15 +107,15 @@ def tool(function: Any = None, /, **settings: Any) -> Any:
 
 @dataclass(repr=False)
 class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
-    """A function, and what a model is told about it. It can be called as the function can."""
+    """A function as a tool. It can be called like the function."""
 
     function: Callable[P, R] = field(kw_only=True)
     _signature: Signature = field(init=False, compare=False)
     _unbound: bool = field(init=False, compare=False)
-    """Whether it is a method that has no instance yet."""
+    """Whether it is a method without an instance."""
 
     def __post_init__(self) -> None:
-        function = _function_in(self.function)
+        function = _unwrap_function(self.function)
         self.function = function
         self._unbound = isinstance(function, classmethod) or _is_method(function)
         written = function.__func__ if isinstance(function, classmethod) else function
@@ -124,7 +123,7 @@ class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
         self.name = self.name or self._signature.name
         self.description = self.description or self._signature.description
         self.parameters = self.parameters or self._signature.parameters
-        check_settings(self)
+        validate_settings(self)
         update_wrapper(self, function, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -153,9 +152,9 @@ class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
     def spec(self) -> ToolSpec:
         if self._unbound:
             raise ConfigurationError(
-                f"{self.name!r} is a method, and nobody says of what.",
+                f"{self.name!r} is an unbound method.",
                 field="tools",
-                fix=f"Take it from an instance: thing.{self.name}.",
+                fix=f"Use it on an instance: instance.{self.name}.",
             )
         return super().spec
 
@@ -174,26 +173,26 @@ class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
         return arguments.call(self.function, context)
 
     def reference(self) -> str | None:
-        """Where another process finds it, as `module:name`; None if it is not to be found by name."""
-        place = _place_of(self.function)
-        found = None if place is None else _at(place)
+        """Return the import path `module:name`, or None if it cannot be imported."""
+        path = _import_path(self.function)
+        found = None if path is None else _resolve_path(path)
         same = isinstance(found, FunctionTool) and not found._unbound and found.function == self.function
-        return place if same else None
+        return path if same else None
 
     @override
     def __reduce__(self) -> Any:
-        place, function = _place_of(self.function), self.function
-        found = None if place is None else _at(place)
+        path, function = _import_path(self.function), self.function
+        found = None if path is None else _resolve_path(path)
         if found is self:
-            return _imported, (place,)
+            return _import_tool, (path,)
         if found == function or (isinstance(found, FunctionTool) and found.function == function):
             settings = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-            return _made_again, (place, {name: value for name, value in settings.items() if name != "function"})
+            return _rebuild_tool, (path, {name: value for name, value in settings.items() if name != "function"})
         instance, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
         if instance is not None and getattr(instance, name, None) == self:
             return getattr, (instance, name)
         raise TypeError(
-            f"The tool {self.name!r} cannot be pickled, since it cannot be imported by name: "
+            f"The tool {self.name!r} cannot be pickled because it cannot be imported: "
             "define it with @tool at the top level of a module."
         )
 
@@ -201,7 +200,7 @@ class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
         return self
 
     def __deepcopy__(self, memo: object) -> Self:
-        return self  # as functions are, and so that those without a name can be part of what is copied
+        return self  # like functions, so that tools without an import path can be part of copied objects
 
     @override
     def __hash__(self) -> int:
@@ -214,50 +213,52 @@ class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
 
 @dataclass
 class DescribedTool(Tool):
-    """A tool of which only a description was given, perhaps with a function. Its schema decides what fits."""
+    """A tool from a ToolSpec, validated against its JSON schema."""
 
-    given: ToolSpec = field(kw_only=True)
+    original: ToolSpec = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        given = self.given
-        self.name, self.description = self.name or given.name, self.description or given.description
-        self.parameters = self.parameters or given.parameters
-        self.strict = given.strict if self.strict is None else self.strict
+        original = self.original
+        self.name, self.description = self.name or original.name, self.description or original.description
+        self.parameters = self.parameters or original.parameters
+        self.strict = original.strict if self.strict is None else self.strict
 
     @property
     @override
     def spec(self) -> ToolSpec:
-        made: ToolSpec | None = self.__dict__.get("_spec")
-        if made is None:  # not made anew: what was given may say more than our fields do
+        spec: ToolSpec | None = self.__dict__.get("_spec")
+        if spec is None:  # a copy of the original, which may have fields that Tool has not
             own = {name: getattr(self, name) for name in ("name", "description", "parameters", "strict", "is_async")}
-            made = validate_with(lambda: self.given.model_copy(update={**own, "function": self}))
-            self.__dict__["_spec"] = made
-        return made
+            spec = validate_with(lambda: self.original.model_copy(update={**own, "function": self}))
+            self.__dict__["_spec"] = spec
+        return spec
 
     @property
     @override
     def is_async(self) -> bool:
-        return self.given.is_async or _is_async(self.given.function)
+        return self.original.is_async or _is_async(self.original.function)
 
     @property
     @override
     def can_run(self) -> bool:
-        return self.given.function is not None
+        return self.original.function is not None
 
     @override
     def run(self, arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
-        if self.given.function is None:
+        if self.original.function is None:
             return super().run(arguments, context)
-        return self.given.function(**arguments)
+        return self.original.function(**arguments)
 
 
 def as_tool(value: Any) -> Tool:
-    """The tool that is meant: a tool as it is, a function decorated, a description with the function that it names.
+    """Return a tool for a tool, a function, or a description of a tool.
 
     Raises:
-        ConfigurationError: It is none of these.
+        ConfigurationError: The value is none of these.
     """
-    if isinstance(value, MethodType) and isinstance(value.__func__, FunctionTool):  # a class method, as of Python 3.13
+    if isinstance(value, MethodType) and isinstance(
+        value.__func__, FunctionTool
+    ):  # a bound class method, as of Python 3.13
         value = value.__func__.__get__(value.__self__)
     if isinstance(value, Tool):
         return value
@@ -265,43 +266,43 @@ def as_tool(value: Any) -> Tool:
         if isinstance(value.function, Tool):
             return value.function
         if value.function is None or callable(value.function):
-            return DescribedTool(given=value)
+            return DescribedTool(original=value)
     elif isinstance(value, Mapping):
-        read = validate_with(lambda: AgentRequest(tools=[value])).tools[0]
-        if isinstance(read, ToolSpec):
-            return DescribedTool(given=read)
+        offered = validate_with(lambda: AgentRequest(tools=[value])).tools[0]
+        if isinstance(offered, ToolSpec):
+            return DescribedTool(original=offered)
         raise ConfigurationError(
-            f"A tool of type {value.get('type')!r} runs at the vendor, not here.",
+            f"A tool of type {value.get('type')!r} is executed by the vendor.",
             field="tools",
-            fix="Offer it in the request, as it is.",
+            fix="Pass it in the request's tools instead.",
         )
     elif isinstance(getattr(value, "spec", None), ToolSpec):
         return as_tool(value.spec)
     elif callable(value):
         return tool(value)
     raise ConfigurationError(
-        f"A tool cannot be made of {type(value).__name__}.",
+        f"{type(value).__name__} is not a tool.",
         field="tools",
         fix="Pass a function, a Tool, a ToolSpec, or a dict that describes one.",
     )
 
 
-def _function_in(given: Any) -> Any:
-    if isclass(given):
+def _unwrap_function(value: Any) -> Any:
+    if isclass(value):
         raise ConfigurationError(
-            f"{given.__name__} is a class, not a function.",
+            f"{value.__name__} is a class, not a function.",
             field="function",
-            fix=f"Make one: {given.__name__}()." if issubclass(given, Tool) else "Write a function that uses it.",
+            fix=f"Create an instance: {value.__name__}()."
+            if issubclass(value, Tool)
+            else "Write a function that uses it.",
         )
-    if not callable(given) and not isinstance(given, classmethod):
-        raise ConfigurationError(
-            f"A tool cannot be made of {type(given).__name__}.", field="function", fix="Pass a function."
-        )
-    return given.__func__ if isinstance(given, staticmethod) else given
+    if not callable(value) and not isinstance(value, classmethod):
+        raise ConfigurationError(f"{type(value).__name__} is not a function.", field="function", fix="Pass a function.")
+    return value.__func__ if isinstance(value, staticmethod) else value
 
 
 def _is_method(function: Any) -> bool:
-    """Whether it was written in a class, for instances of it."""
+    """Whether it is defined in a class and takes self or cls."""
     if not isfunction(function):
         return False
     around, code = function.__qualname__.rpartition(".")[0], unwrap(function).__code__
@@ -317,29 +318,29 @@ def _is_async(function: Any) -> bool:
     return iscoroutinefunction(function) or iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004
 
 
-# Finding tools by name
+# Import paths
 
 
-def _place_of(function: Any) -> str | None:
-    """Where a function says that it is."""
+def _import_path(function: Any) -> str | None:
+    """Return `module:name` as the function states it, or None."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     return None if module is None or name is None or "<" in name else f"{module}:{name}"
 
 
-def _at(place: str) -> Any:
-    """What is there now, in this process; None if there is nothing."""
-    module, _, names = place.partition(":")
+def _resolve_path(path: str) -> Any:
+    """Return the object at an import path in this process, or None."""
+    module, _, names = path.partition(":")
     found: Any = sys.modules.get(module)
     for name in names.split("."):
         found = getattr(found, name, None)
     return found
 
 
-def _imported(place: str) -> Any:
-    import_module(place.partition(":")[0])
-    return _at(place)
+def _import_tool(path: str) -> Any:
+    import_module(path.partition(":")[0])
+    return _resolve_path(path)
 
 
-def _made_again(place: str, settings: Mapping[str, Any]) -> Any:
-    found = _imported(place)
+def _rebuild_tool(path: str, settings: Mapping[str, Any]) -> Any:
+    found = _import_tool(path)
     return FunctionTool(function=found.function if isinstance(found, FunctionTool) else found, **settings)

@@ -1,8 +1,7 @@
-"""One call of a tool in a process of its own, which can be killed.
+"""Tool calls in a separate process, which can be killed.
 
-The process is a fresh interpreter that imports the tool by name, so only tools that can be imported can run there, and
-`context.deps` stays behind. It ends with the call or with this process, whichever is first, and so does everything that
-it started, but for what has left its process group.
+The process is a fresh interpreter that imports the tool by name: only importable tools can run there, and
+`context.deps` is not available. The process and its children end with the call or with this process.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from typing import IO, Any
 from ..errors import ConfigurationError
 from ..types import ToolResult
 from .base import AgentToolResult, Tool, ToolContext, ToolError
-from .execution import Reports
-from .results import ToolFailed, for_a_model
+from .execution import ProgressReporter
+from .results import ToolFailed, sanitize_error_text
 
-_KEPT_COMPLAINTS = 4_000
-_MOST_LAST_WORDS = 500
+_MAX_STDERR = 4_000
+_MAX_LAST_LINE = 500
 is_loading = False
-"""Whether this process is such a one, and is looking for its tool."""
+"""Whether this process is a tool process that is importing its tool."""
 
 
 class ChildProcess:
-    """A call that runs elsewhere. `run` blocks; `kill` may come from any thread, before, meanwhile and after."""
+    """A tool call in a child process. `run` blocks; `kill` may be called from any thread at any time."""
 
     def __init__(self, tool: Tool, context: ToolContext[Any], timeout: float, limit: int) -> None:
         if is_loading:
             raise ConfigurationError(
-                "The program runs itself when the process of a tool loads it.",
+                "Importing this program in a tool process runs it.",
                 field="isolation",
-                fix='Put what the program does below `if __name__ == "__main__":`.',
+                fix='Move its top-level code below `if __name__ == "__main__":`.',
             )
         self._limit = limit
-        self._order: dict[str, Any] = {
-            "tool": reference_of(tool),
+        self._job: dict[str, Any] = {
+            "tool": import_reference(tool),
             "main": _main_file(),
             "path": [entry or os.getcwd() for entry in sys.path],
             "python_path": os.environ.get("PYTHONPATH"),
@@ -58,29 +57,29 @@ class ChildProcess:
         self._lock = threading.Lock()
 
     def run(self, *, report: Any) -> ToolResult:
-        process = self._started()
+        process = self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        complaints = _Complaints(process.stderr)
+        stderr_tail = _StderrTail(process.stderr)
         try:
             with suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(self._order).encode() + b"\n")
-                process.stdin.flush()  # and it stays open: the process ends when it is closed, by whatever end of ours
-            show = Reports(report, self._limit)
+                process.stdin.write(json.dumps(self._job).encode() + b"\n")
+                process.stdin.flush()  # stays open: the child ends when it is closed, also if this process crashes
+            reporter = ProgressReporter(report, self._limit)
             for line in process.stdout:
-                result = _taken(line, show)
+                result = _read_message(line, reporter)
                 if result is not None:
                     return result
             self.kill()
-            raise ToolError(" ".join((_end_of(process.returncode), complaints.last())).strip())
+            raise ToolError(" ".join((_describe_exit(process.returncode), stderr_tail.last())).strip())
         finally:
             self.kill()
             for pipe in (process.stdin, process.stdout):
                 with suppress(OSError):
                     pipe.close()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._killed:
                 raise ToolError("The call was given up before it began.")
@@ -90,17 +89,17 @@ class ChildProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(self._order["path"])},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(self._job["path"])},
             )
             return self._process
 
     def kill(self) -> None:
-        """Again is harmless. The pipes are left to who reads them: closing one that is being read would block."""
+        """Kill the process, if it runs. The pipes are left to their reader: closing them here could block."""
         with self._lock:
             self._killed = True
             process = self._process
             if process is None or process.returncode is not None:
-                return  # one that has been waited for may have left its number to somebody else
+                return  # its process id may be reused
             kill_group(process)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(1.0)
@@ -109,74 +108,74 @@ class ChildProcess:
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # the group outlives its leader, and so might what it started
+            os.killpg(process.pid, signal.SIGKILL)  # children may outlive the process itself
     else:
         process.kill()
 
 
-class _Complaints:
-    """What a process writes where errors go: all of it is read, or it would block, and little is kept."""
+class _StderrTail:
+    """Reads the standard error of a process in a thread, and keeps the end of it."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._kept = b""
-        self._thread = threading.Thread(target=self._listen, args=(pipe,), daemon=True, name="agent-tool-stderr")
+        self._thread = threading.Thread(target=self._drain, args=(pipe,), daemon=True, name="agent-tool-stderr")
         self._thread.start()
 
-    def _listen(self, pipe: IO[bytes]) -> None:
+    def _drain(self, pipe: IO[bytes]) -> None:
         with suppress(OSError), pipe:
             while chunk := os.read(pipe.fileno(), 65_536):
-                self._kept = (self._kept + chunk)[-_KEPT_COMPLAINTS:]
+                self._kept = (self._kept + chunk)[-_MAX_STDERR:]
 
     def last(self) -> str:
-        """The last line of it."""
+        """Return the last line."""
         self._thread.join(0.5)
         lines = self._kept.decode("utf-8", "replace").split("\n")
-        return for_a_model(next((line for line in reversed(lines) if line.strip()), ""))[:_MOST_LAST_WORDS]
+        return sanitize_error_text(next((line for line in reversed(lines) if line.strip()), ""))[:_MAX_LAST_LINE]
 
 
-def _taken(line: bytes, report: Reports) -> ToolResult | None:
-    """What the process says: the result, something to show before it, or what went wrong."""
+def _read_message(line: bytes, report: ProgressReporter) -> ToolResult | None:
+    """Handle one message of the process: the result, a partial result, or an error."""
     try:
         match json.loads(line):
             case {"result": result}:
                 return ToolResult.model_validate(result)
-            case {"error": str(words), "final": bool(final)}:
-                raise ToolError(words) if final else ToolFailed(words)
+            case {"error": str(text), "final": bool(final)}:
+                raise ToolError(text) if final else ToolFailed(text)
             case {"report": partial}:
                 report(partial)
                 return None
-            case {"shown": shown}:
-                made = ToolResult.model_validate(shown)
-                content = [made.content] if isinstance(made.content, str) else list(made.content)
+            case {"shown": partial}:
+                result = ToolResult.model_validate(partial)
+                content = [result.content] if isinstance(result.content, str) else list(result.content)
                 parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
-                report(AgentToolResult(parts, made.details or {}, made.is_error))
+                report(AgentToolResult(parts, result.details or {}, result.is_error))
                 return None
             case _:
                 pass
     except ValueError:
-        pass  # somebody else has written there
-    raise ToolError("The tool's process wrote something where its answer belongs, so that it cannot be read.")
+        pass  # the tool wrote to the pipe
+    raise ToolError("The tool's process sent an invalid message.")
 
 
-def _end_of(status: int | None) -> str:
+def _describe_exit(status: int | None) -> str:
     if status is not None and status < 0:
         with suppress(ValueError):
-            return f"The tool's process was ended by {signal.Signals(-status).name}."
-    return f"The tool's process ended with status {status}."
+            return f"The tool's process was killed by {signal.Signals(-status).name}."
+    return f"The tool's process exited with status {status}."
 
 
-def reference_of(tool: Tool) -> str:
-    """Where another process finds the tool: `module:name`."""
+def import_reference(tool: Tool) -> str:
+    """Return the tool's import path, `module:name`."""
     reference = tool.reference() if hasattr(tool, "reference") else None
     if reference is None:
         raise ConfigurationError(
-            f"The tool {tool.name!r} cannot run in a process of its own: it cannot be imported by name.",
+            f"The tool {tool.name!r} cannot run in a process: it cannot be imported by name.",
             field="isolation",
-            fix="Define it with @tool at the top level of a module, or leave isolation out.",
+            fix="Define it with @tool at the top level of a module, or remove isolation.",
         )
     return str(reference)
 
 
 def _main_file() -> str | None:
-    """The program itself, for tools that are defined in it."""
+    """Return the file of the main program, for tools defined in it."""
     return getattr(sys.modules.get("__main__"), "__file__", None)

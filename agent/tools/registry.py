@@ -1,7 +1,4 @@
-"""Tools by name, in order: what a program has, of which each agent gets some.
-
-A registry is a sequence of tools, so it stands wherever tools are asked for. It runs nothing.
-"""
+"""`ToolRegistry`: an ordered collection of tools by name."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from ..types import ToolSpec
 from ..types.config import Risk
 from .base import Tool, ToolContext
 from .functions import FunctionTool, ToolDecorator, ToolSettings, as_tool
-from .functions import tool as decorated
+from .functions import tool as make_tool
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -26,8 +23,8 @@ T = TypeVar("T")
 AnyTool = TypeVar("AnyTool", bound=Tool)
 
 
-class ToolRegistry(Sequence[Any]):  # of tools; but names are asked for with `in`, which a checker would doubt
-    """Tools by name.
+class ToolRegistry(Sequence[Any]):  # not Sequence[Tool]: `in` also takes names
+    """Tools by name, usable wherever a sequence of tools is accepted.
 
     ```python
     from agent import ToolRegistry
@@ -43,16 +40,16 @@ class ToolRegistry(Sequence[Any]):  # of tools; but names are asked for with `in
     assert registry.by_risk("read").names == ["add"]
     ```
 
-    It may be read while another thread changes it: who reads sees it as it was when they began.
+    It is thread-safe: a reader sees the tools as they were when it started.
     """
 
     def __init__(self, *tools: Any) -> None:
-        self._tools: dict[str, Tool] = {}  # replaced by another one, and never changed
-        self._changing = threading.Lock()
+        self._tools: dict[str, Tool] = {}  # replaced on changes, never mutated
+        self._lock = threading.Lock()
         for tool in tools:
             self.register(tool)
 
-    # Changing
+    # Changes
 
     @overload
     def register(self, tool: AnyTool, /, *, replace: bool = False) -> AnyTool: ...
@@ -67,20 +64,20 @@ class ToolRegistry(Sequence[Any]):  # of tools; but names are asked for with `in
         """Add a tool, a function, or a description of a tool.
 
         Args:
-            replace: Whether it may take the place of another one of its name.
+            replace: Whether to replace a tool of the same name.
 
         Raises:
             ConfigurationError: The name is taken.
         """
-        made = as_tool(tool)
-        name = made.spec.name
-        with self._changing:
+        new = as_tool(tool)
+        name = new.spec.name
+        with self._lock:
             if name in self._tools and not replace:
                 raise ConfigurationError(
-                    f"There is a tool {name!r} already.", field="name", fix="Rename one, or pass replace=True."
+                    f"The registry already has a tool {name!r}.", field="name", fix="Rename one, or pass replace=True."
                 )
-            self._tools = {**self._tools, name: made}
-        return made
+            self._tools = {**self._tools, name: new}
+        return new
 
     @overload
     def tool(
@@ -94,36 +91,36 @@ class ToolRegistry(Sequence[Any]):  # of tools; but names are asked for with `in
     def tool(self, /, **settings: Unpack[ToolSettings]) -> ToolDecorator: ...
 
     def tool(self, function: Any = None, /, **settings: Any) -> Any:
-        """A decorator: as `@tool`, and the tool is added."""
+        """Decorator like `@tool` that also registers the tool."""
         if function is None:
             return lambda function: self.tool(function, **settings)
-        return self.register(decorated(function, **settings))
+        return self.register(make_tool(function, **settings))
 
     def remove(self, name: str) -> Tool:
-        """Take a tool out. Agents that were given it keep it."""
-        with self._changing:
+        """Remove and return a tool. Agents that already use it keep it."""
+        with self._lock:
             removed = self[name]
-            self._tools = {kept: tool for kept, tool in self._tools.items() if kept != name}
+            self._tools = {key: tool for key, tool in self._tools.items() if key != name}
         return removed
 
-    # Choosing
+    # Selection
 
     def subset(self, *names: str) -> ToolRegistry:
-        """Another registry with these tools, in this order."""
+        """Return a registry with these tools, in this order."""
         return ToolRegistry(*(self[name] for name in names))
 
     def by_risk(self, *risks: Risk) -> ToolRegistry:
-        """Another registry with the tools that can do these things, and no others."""
+        """Return a registry with the tools of these risks."""
         return ToolRegistry(*(tool for tool in self if tool.risk in risks))
 
-    # Reading
+    # Access
 
     @property
     def names(self) -> list[str]:
         return list(self._tools)
 
     def specs(self) -> list[ToolSpec]:
-        """What the tools are called, do and take, as requests carry it."""
+        """Return the descriptions of the tools, as requests carry them."""
         return [tool.spec for tool in self]
 
     @overload
@@ -145,16 +142,16 @@ class ToolRegistry(Sequence[Any]):  # of tools; but names are asked for with `in
     def __getitem__(self, name: str | int | slice) -> Tool | Sequence[Tool]:
         if not isinstance(name, str):
             return list(self._tools.values())[name]
-        found = self._tools.get(name)
-        if found is None:
+        tool = self._tools.get(name)
+        if tool is None:
             raise ConfigurationError(
-                f"There is no tool {name!r}.", field="tools", fix=f"There are: {', '.join(self._tools) or 'none'}."
+                f"Unknown tool: {name!r}.", field="tools", fix=f"Registered tools: {', '.join(self._tools) or 'none'}."
             )
-        return found
+        return tool
 
     @override
     def __contains__(self, tool: object) -> bool:
-        """Whether there is a tool of that name, or that tool."""
+        """Whether the registry has this tool, or a tool of this name."""
         return tool in self._tools if isinstance(tool, str) else tool in self._tools.values()
 
     @override

@@ -1,7 +1,7 @@
-"""From a function's signature to the JSON schema of its arguments, and from arguments to a call.
+"""Function signatures as JSON schemas, and JSON arguments as function calls.
 
-What a model may pass is what the function's annotations admit, read as JSON: dates are text there, and tuples lists.
-Nothing here knows what a tool is beyond its function, or runs one.
+A model may pass what the annotations allow, read as JSON: dates are strings, tuples are arrays. Descriptions come from
+the docstring, in any of the four usual styles.
 """
 
 from __future__ import annotations
@@ -26,39 +26,42 @@ from typing_extensions import Unpack as UnpackOfExtensions
 
 from ..errors import ConfigurationError
 from .base import ArgumentsError, ToolContext
-from .results import explained
+from .results import describe_argument_errors
 
 if TYPE_CHECKING:
     from docstring_parser import Docstring
 
 
 _ADVICE = ("Note", "Notes", "Warning", "Warnings", "Important", "Caution", "Hint", "Tip")
-"""Sections that say how to use the function, and so belong to what it does."""
+"""Docstring sections that become part of the description."""
 
 
 @dataclass(frozen=True, slots=True)
-class Docs:
+class FunctionDocs:
+    """The contents of a docstring."""
+
     description: str = ""
-    """The summary and the text after it, without the sections about parameters, results and errors."""
+    """Summary and text, without the sections on parameters, results and errors."""
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_docstring(text: str | None) -> Docs:
+def read_docstring(text: str | None) -> FunctionDocs:
+    """Parse a docstring in the style that recognizes the most sections."""
     if not text or not text.strip():
-        return Docs()
-    readings = [reading for read in _styles() if (reading := _read(read, text)) is not None]
-    best = max(readings, key=_findings, default=None)
-    if best is None or not _findings(best):
-        # Words before a colon that no style knows may still look like a section. They are part of the text.
-        return Docs(text.strip())
-    paragraphs = (best.short_description, best.long_description, *_advice(best))
+        return FunctionDocs()
+    readings = [reading for read in _style_parsers() if (reading := _read(read, text)) is not None]
+    best = max(readings, key=_count_findings, default=None)
+    if best is None or not _count_findings(best):
+        return FunctionDocs(text.strip())  # a word before a colon may look like a section of an unknown style
+        return FunctionDocs(text.strip())
+    paragraphs = (best.short_description, best.long_description, *_read_notes(best))
     gap = "\n\n" if best.blank_after_short_description else "\n"
     first, rest = paragraphs[0], "\n\n".join(part for part in paragraphs[1:] if part)
-    return Docs(gap.join(part for part in (first, rest) if part), dict(_parameters(best)))
+    return FunctionDocs(gap.join(part for part in (first, rest) if part), dict(_parameters(best)))
 
 
-def _styles() -> Iterator[Callable[[str], Docstring]]:
-    """A parser for each style. They take time to load, and programs without tools do not need them."""
+def _style_parsers() -> Iterator[Callable[[str], Docstring]]:
+    """Yield a parser for each style."""
     advice = [google.Section(title, "notes", google.SectionType.SINGULAR) for title in _ADVICE]
     yield google.GoogleParser([*google.DEFAULT_SECTIONS, *advice]).parse
     yield numpydoc.parse
@@ -68,17 +71,17 @@ def _styles() -> Iterator[Callable[[str], Docstring]]:
 
 def _read(read: Callable[[str], Docstring], text: str) -> Docstring | None:
     try:
-        return read("\n" + text)  # or the parser takes the indentation below a title in the first line for the margin
+        return read("\n" + text)  # the parsers misread indentation below a title in the first line
     except (ParseError, ValueError, IndexError, KeyError):
-        return None  # it is written in another style, or in none
+        return None  # it is dumped in another style, or in none
 
 
-def _findings(reading: Docstring) -> int:
-    """How much of it a style has understood. What it merely found is not counted."""
+def _count_findings(reading: Docstring) -> int:
+    """Count the recognized sections."""
     return sum(type(found) is not DocstringMeta for found in reading.meta)
 
 
-def _advice(reading: Docstring) -> Iterator[str]:
+def _read_notes(reading: Docstring) -> Iterator[str]:
     for found in reading.meta:
         if found.args and found.args[0] in ("notes", "warnings") and found.description:
             yield f"{found.args[0].removesuffix('s').capitalize()}: {found.description}"
@@ -97,41 +100,41 @@ _CONFIG = ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="ba
 
 @dataclass(frozen=True, slots=True)
 class BoundCall:
-    """Arguments that fit, as the function wants them."""
+    """Validated arguments, ready for the call."""
 
     arguments: Mapping[str, Any]
-    """By parameter. What was not given is not here."""
+    """By parameter name, without omitted arguments."""
     _signature: inspect.Signature = field(repr=False, compare=False)
     _contexts: Sequence[str] = field(default=(), repr=False, compare=False)
 
     def call(self, function: Callable[..., Any], context: ToolContext[Any] | None = None) -> Any:
-        """Call the function whose signature it was. An async one returns what is to be awaited."""
-        given = inspect.BoundArguments(self._signature, {**self.arguments, **dict.fromkeys(self._contexts, context)})
-        given.apply_defaults()  # what comes after by place needs what comes before
-        return function(*given.args, **given.kwargs)
+        """Call the function. An async function returns an awaitable."""
+        bound = inspect.BoundArguments(self._signature, {**self.arguments, **dict.fromkeys(self._contexts, context)})
+        bound.apply_defaults()  # positional parameters need those before them
+        return function(*bound.args, **bound.kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class _Argument:
-    """A parameter that the model may fill in."""
+    """An argument that the model may pass."""
 
     name: str
-    """In the function."""
-    shown: str
-    """In the schema."""
+    """The parameter name in the function."""
+    schema_name: str
+    """The property name in the schema."""
     key: str
-    """In the model that checks it, where names such as `copy` and `_x` would mean something else."""
+    """The field name in the pydantic model, where names such as `copy` and `_x` are reserved."""
     annotation: Any
     default: Any = Parameter.empty
     optional: bool = False
-    among: str | None = None
-    """The parameter with two stars that takes it."""
+    container: str | None = None
+    """The `**kwargs` parameter that receives it."""
     description: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a function is called, does and takes."""
+    """Name, description and parameters of a function."""
 
     name: str
     description: str
@@ -141,67 +144,69 @@ class Signature:
     _arguments: Sequence[_Argument] = field(repr=False)
     _contexts: Sequence[str] = field(repr=False)
     _rest: _Argument | None = field(repr=False)
-    """The parameter with two stars, if it takes any name."""
-    _taken: frozenset[str] = field(repr=False)
-    """Any name but these: parameters that are filled in by others than the model."""
+    """The `**kwargs` parameter, if it accepts any name."""
+    _reserved: frozenset[str] = field(repr=False)
+    """Names that `**kwargs` may not contain: parameters that the model cannot set."""
     _model: type[BaseModel] = field(repr=False)
 
     def bind(self, arguments: Mapping[str, Any]) -> BoundCall:
-        """The call that the arguments mean.
+        """Validate arguments and bind them to the parameters.
 
         Raises:
-            ArgumentsError: They do not fit. The text names each field and what is wrong with it, and no values.
+            ArgumentsError: They are invalid. The message names each field and its problem, without values.
         """
         given = dict(arguments)
-        names = [argument.shown for argument in self._arguments if argument is not self._rest]
+        names = [argument.schema_name for argument in self._arguments if argument is not self._rest]
         if self._rest is not None:
-            if taken := sorted(self._taken & given.keys()):
-                raise ArgumentsError("; ".join(f"{name}: no such parameter" for name in taken))
+            if taken := sorted(self._reserved & given.keys()):
+                raise ArgumentsError("; ".join(f"{name}: unknown parameter" for name in taken))
             given = {name: given[name] for name in names if name in given} | {
-                self._rest.shown: {name: value for name, value in given.items() if name not in names}
+                self._rest.schema_name: {name: value for name, value in given.items() if name not in names}
             }
         try:
-            # As JSON, which knows fewer types than Python: what is strict about types reads dates from text there.
-            read = self._model.model_validate_json(to_json(given, bytes_mode="base64"))
+            # As JSON: pydantic's strict types accept dates and the like only from JSON text.
+            values = self._model.model_validate_json(to_json(given, bytes_mode="base64"))
         except ValidationError as error:
-            rest = None if self._rest is None else self._rest.shown
-            raise ArgumentsError(explained(error, given, names, rest)) from None
+            rest = None if self._rest is None else self._rest.schema_name
+            raise ArgumentsError(describe_argument_errors(error, given, names, rest)) from None
         except (PydanticSerializationError, ValueError, RecursionError):
             raise ArgumentsError(
-                f"{', '.join(_unwritable(arguments)) or 'arguments'}: cannot be written as JSON"
+                f"{', '.join(_find_unserializable(arguments)) or 'arguments'}: not JSON serializable"
             ) from None
-        return BoundCall(self._values(read), self._signature, self._contexts)
+        return BoundCall(self._values(values), self._signature, self._contexts)
 
-    def _values(self, read: BaseModel) -> dict[str, Any]:
+    def _values(self, model: BaseModel) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for argument in self._arguments:
-            if argument.optional and argument.key not in read.model_fields_set:
+            if argument.optional and argument.key not in model.model_fields_set:
                 continue
-            value = getattr(read, argument.key)
-            if argument.among is not None:
-                values.setdefault(argument.among, {})[argument.name] = value
+            value = getattr(model, argument.key)
+            if argument.container is not None:
+                values.setdefault(argument.container, {})[argument.name] = value
             else:
                 values[argument.name] = value
         return values
 
 
 def read_signature(function: Callable[..., Any], *, method: bool = False) -> Signature:
-    """What there is to know about a function before it is called.
+    """Read a function's signature and docstring.
 
     Args:
-        method: Whether its first parameter will be filled by the instance or class it is taken from.
+        method: Whether the first parameter is bound to an instance or class.
 
     Raises:
-        ConfigurationError: An annotation cannot be resolved, or JSON has no values for it.
+        ConfigurationError: An annotation cannot be resolved, or has no JSON schema.
     """
-    plain = _plain(function)
-    title = getattr(plain, "__qualname__", type(function).__name__)
-    docs = read_docstring(_doc_of(function))
+    unwrapped = _unwrap(function)
+    title = getattr(unwrapped, "__qualname__", type(function).__name__)
+    docs = read_docstring(_function_doc(function))
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError, NameError) as error:
         raise ConfigurationError(
-            f"{title} does not say what it takes: {error}.", field="function", fix="Wrap it in a function that does."
+            f"{title} has no readable signature: {error}.",
+            field="function",
+            fix="Wrap it in a function.",
         ) from error
     if method:
         signature = signature.replace(parameters=[*signature.parameters.values()][1:])
@@ -210,39 +215,39 @@ def read_signature(function: Callable[..., Any], *, method: bool = False) -> Sig
     contexts: list[str] = []
     rest = None
     for parameter in signature.parameters.values():
-        if parameter.name in preset:  # whoever filled it in does not want it asked for, or told
+        if parameter.name in preset:  # set by functools.partial
             continue
-        annotation = _resolved(parameter, plain, title)
+        annotation = _resolve_annotation(parameter, unwrapped, title)
         if _is_context(annotation):
             contexts.append(parameter.name)
             continue
-        found = list(_arguments_of(parameter, annotation, docs.parameters, len(arguments)))
-        if parameter.kind is Parameter.VAR_KEYWORD and found and found[0].among is None:
+        found = list(_read_arguments(parameter, annotation, docs.parameters, len(arguments)))
+        if parameter.kind is Parameter.VAR_KEYWORD and found and found[0].container is None:
             rest = found[0]
         arguments.extend(found)
     _check_names(arguments, title)
-    arguments = [_or_none(argument) for argument in arguments]
-    model, schema = _described(arguments, title)
+    arguments = [_allow_none_default(argument) for argument in arguments]
+    model, schema = _build_model(arguments, title)
     return Signature(
-        name=_name_of(function),
+        name=_function_name(function),
         description=docs.description,
-        parameters=_finished(schema, model, arguments, rest),
+        parameters=_finish_schema(schema, model, arguments, rest),
         _signature=signature,
         _arguments=tuple(arguments),
         _contexts=tuple(contexts),
         _rest=rest,
-        _taken=_names_in(plain).union(signature.parameters, preset)
-        - {argument.shown for argument in arguments}
+        _reserved=_list_parameter_names(unwrapped).union(signature.parameters, preset)
+        - {argument.schema_name for argument in arguments}
         - {rest.name if rest is not None else ""},
         _model=model,
     )
 
 
-# What is behind a callable
+# Callables
 
 
-def _plain(function: Any) -> Any:
-    """The function that was written down, below whatever it is wrapped in."""
+def _unwrap(function: Any) -> Any:
+    """The function that was dumped down, below whatever it is wrapped in."""
     for _ in range(100):
         if isinstance(function, partial):
             function = function.func
@@ -257,73 +262,76 @@ def _plain(function: Any) -> Any:
     return function
 
 
-def _names_in(plain: Any) -> frozenset[str]:
-    """The parameters that can be given by name, `self` among them."""
-    code = getattr(plain, "__code__", None)
+def _list_parameter_names(unwrapped: Any) -> frozenset[str]:
+    """Return the parameters that can be passed by name, including `self`."""
+    code = getattr(unwrapped, "__code__", None)
     if code is None:
         return frozenset()
     return frozenset(code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount])
 
 
-def _name_of(function: Any) -> str:
+def _function_name(function: Any) -> str:
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__name__", None) or type(function).__name__)
 
 
-def _doc_of(function: Any) -> str | None:
+def _function_doc(function: Any) -> str | None:
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function) or "__doc__" in getattr(function, "__dict__", ()):
         return inspect.getdoc(function)
     kind = type(function)
-    of_class = inspect.getdoc(kind) or ""
-    generated = of_class.startswith(f"{kind.__name__}(")  # by @dataclass
-    return inspect.getdoc(kind.__call__) or (None if generated else of_class)
+    class_doc = inspect.getdoc(kind) or ""
+    generated = class_doc.startswith(f"{kind.__name__}(")  # by @dataclass
+    return inspect.getdoc(kind.__call__) or (None if generated else class_doc)
 
 
 # Annotations
 
 
-def _resolved(parameter: Parameter, plain: Any, title: str) -> Any:
-    """The annotation of a parameter; one that is text is looked up where the function was written."""
+def _resolve_annotation(parameter: Parameter, unwrapped: Any, title: str) -> Any:
+    """Evaluate a parameter's annotation in the scope of its function."""
     if parameter.annotation is Parameter.empty:
         return Any
-    of_type = {kind.__name__: kind for kind in getattr(plain, "__type_params__", ())}
+    type_params = {kind.__name__: kind for kind in getattr(unwrapped, "__type_params__", ())}
     holder = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     try:
         hints = get_type_hints(
-            holder, getattr(plain, "__globals__", {}), {**_names_around(plain), **of_type}, include_extras=True
+            holder,
+            getattr(unwrapped, "__globals__", {}),
+            {**_collect_enclosing_names(unwrapped), **type_params},
+            include_extras=True,
         )
-    except Exception as error:  # annotations are expressions, and those can fail in any way
+    except Exception as error:  # evaluating an annotation may raise anything
         raise ConfigurationError(
             f"The annotation of the parameter {parameter.name!r} of {title} cannot be resolved: {error}.",
             field=parameter.name,
-            fix="Define what it names before the function, and import it at run time, not under TYPE_CHECKING alone.",
+            fix="Define its names before the function, and import them at run time, not only under TYPE_CHECKING.",
         ) from error
-    return _eager(hints[parameter.name])
+    return _require_items(hints[parameter.name])
 
 
-def _eager(annotation: Any) -> Any:
-    """Lists where anything that can be iterated is wanted: pydantic would only look at the items during the call."""
+def _require_items(annotation: Any) -> Any:
+    """Replace Iterable by list: pydantic validates the items of iterables lazily, during the call."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if Iterable in (annotation, origin):
         return list[inner[0] if inner else Any]  # type: ignore[misc]
     if origin is Annotated:
-        return Annotated[_eager(inner[0]), *inner[1:]]
+        return Annotated[_require_items(inner[0]), *inner[1:]]
     if origin in (Union, UnionType):
-        return Union[tuple(map(_eager, inner))]  # noqa: UP007
+        return Union[tuple(map(_require_items, inner))]  # noqa: UP007
     return annotation
 
 
-def _names_around(plain: Any) -> dict[str, Any]:
-    """What the scopes hold that a function is written in, if they are being run: a class of theirs, for example."""
+def _collect_enclosing_names(unwrapped: Any) -> dict[str, Any]:
+    """Return the local variables of the enclosing scopes that are executing."""
     names: dict[str, Any] = {}
-    written, known = getattr(plain, "__qualname__", ""), getattr(plain, "__globals__", None)
+    qualname, module_globals = getattr(unwrapped, "__qualname__", ""), getattr(unwrapped, "__globals__", None)
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         around = f"{frame.f_code.co_qualname}."
-        if frame.f_globals is known and written.startswith(around):
+        if frame.f_globals is module_globals and qualname.startswith(around):
             names = {**frame.f_locals, **names}
         frame = frame.f_back
     return names
@@ -331,8 +339,8 @@ def _names_around(plain: Any) -> dict[str, Any]:
 
 def _is_context(annotation: Any) -> bool:
     origin = get_origin(annotation)
-    if (meant := getattr(origin or annotation, "__value__", None)) is not None:  # the name of another type
-        return _is_context(meant)
+    if (target := getattr(origin or annotation, "__value__", None)) is not None:  # a type alias
+        return _is_context(target)
     if origin is Annotated:
         return _is_context(get_args(annotation)[0])
     if origin in (Union, UnionType):
@@ -341,44 +349,46 @@ def _is_context(annotation: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, ToolContext)
 
 
-def _arguments_of(parameter: Parameter, annotation: Any, docs: Mapping[str, str], position: int) -> Iterator[_Argument]:
-    """What a parameter takes: usually one argument, but several where two stars are unpacked."""
+def _read_arguments(
+    parameter: Parameter, annotation: Any, docs: Mapping[str, str], position: int
+) -> Iterator[_Argument]:
+    """Yield the arguments of a parameter: one, or several for an unpacked TypedDict."""
     name, default = parameter.name, parameter.default
-    notes = _notes(annotation)
-    description = _said(notes) or docs.get(name)
-    common: dict[str, Any] = {"name": name, "shown": name, "key": f"p{position}", "description": description}
+    notes = _annotation_metadata(annotation)
+    description = _find_description(notes) or docs.get(name)
+    common: dict[str, Any] = {"name": name, "schema_name": name, "key": f"p{position}", "description": description}
     match parameter.kind:
         case Parameter.VAR_POSITIONAL:
             yield _Argument(annotation=tuple[annotation, ...], optional=True, **common)
         case Parameter.VAR_KEYWORD if get_origin(annotation) in _UNPACKED and is_typeddict(get_args(annotation)[0]):
-            yield from _members(get_args(annotation)[0], name, docs, position)
+            yield from _read_typed_dict(get_args(annotation)[0], name, docs, position)
         case Parameter.VAR_KEYWORD:
             yield _Argument(annotation=dict[str, annotation], optional=True, **common)
         case _:
-            if isinstance(default, FieldInfo):  # as pydantic has it: settings in place of a default
+            if isinstance(default, FieldInfo):  # Field(...) in place of a default
                 notes = (*notes, default)
                 annotation, default = Annotated[annotation, default], Parameter.empty
-            common["shown"] = _alias(notes) or name
+            common["schema_name"] = _alias(notes) or name
             yield _Argument(annotation=annotation, default=default, optional=default is not Parameter.empty, **common)
 
 
-def _members(kind: Any, among: str, docs: Mapping[str, str], position: int) -> Iterator[_Argument]:
+def _read_typed_dict(kind: Any, among: str, docs: Mapping[str, str], position: int) -> Iterator[_Argument]:
     for number, (name, annotation) in enumerate(get_type_hints(kind, include_extras=True).items(), position):
         optional = name not in kind.__required_keys__
         origin: Any = get_origin(annotation)
         if origin in (Required, NotRequired):
             optional = origin is NotRequired
             annotation = get_args(annotation)[0]
-        said = _said(_notes(annotation)) or docs.get(name)
-        yield _Argument(name, name, f"p{number}", annotation, optional=optional, among=among, description=said)
+        said = _find_description(_annotation_metadata(annotation)) or docs.get(name)
+        yield _Argument(name, name, f"p{number}", annotation, optional=optional, container=among, description=said)
 
 
-def _notes(annotation: Any) -> tuple[Any, ...]:
+def _annotation_metadata(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
 
 
-def _said(notes: Sequence[Any]) -> str | None:
-    """A description among an annotation's notes."""
+def _find_description(notes: Sequence[Any]) -> str | None:
+    """Return the description in an annotation's metadata."""
     texts = (note.documentation if isinstance(note, Doc) else note for note in notes)
     return next((text for text in texts if isinstance(text, str)), None)
 
@@ -389,26 +399,26 @@ def _alias(notes: Sequence[Any]) -> str | None:
 
 
 def _check_names(arguments: Sequence[_Argument], title: str) -> None:
-    names = [argument.shown for argument in arguments]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    names = [argument.schema_name for argument in arguments]
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError(
-            f"{title} has two parameters that are shown as {', '.join(twice)}.", field=twice[0], fix="Rename one."
+            f"{title} has several parameters named {', '.join(duplicates)}.", field=duplicates[0], fix="Rename one."
         )
 
 
-def _or_none(argument: _Argument) -> _Argument:
-    """`x: int = None` means that None is fine, though it does not say so."""
+def _allow_none_default(argument: _Argument) -> _Argument:
+    """Allow None for `x: int = None`."""
     if argument.default is not None:
         return argument
     try:
-        _model_of([argument]).model_validate({argument.shown: None})
+        _model_of([argument]).model_validate({argument.schema_name: None})
     except ValidationError:
         pass
     except Exception:
-        return argument  # it will be said what is wrong with it when all are looked at
+        return argument  # reported when the whole signature is checked
     else:
         return argument
-    notes = _notes(argument.annotation)
+    notes = _annotation_metadata(argument.annotation)
     annotation: Any = get_args(argument.annotation)[0] if notes else argument.annotation
     annotation = Optional[annotation]  # noqa: UP045  # a value, and `|` is not for all of them
     return replace(argument, annotation=Annotated[annotation, *notes] if notes else annotation)
@@ -418,7 +428,7 @@ def _or_none(argument: _Argument) -> _Argument:
 
 
 class _Schemas(GenerateJsonSchema):
-    """A default that is no JSON, and a variant that JSON has no values for, are left out in silence."""
+    """JSON schema generator that omits unserializable defaults and unsupported union variants."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  # it is declared so
 
@@ -430,42 +440,42 @@ class _Schemas(GenerateJsonSchema):
 def _model_of(arguments: Sequence[_Argument]) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for argument in arguments:
-        # The function's own default is left to the function. This one only says that there is one.
-        missing: dict[str, Any] = {"default_factory": _nothing} if argument.optional else {}
-        fields[argument.key] = (argument.annotation, Field(validation_alias=argument.shown, **missing))
+        # Only marks the field as optional; the function applies its own default.
+        missing: dict[str, Any] = {"default_factory": _return_none} if argument.optional else {}
+        fields[argument.key] = (argument.annotation, Field(validation_alias=argument.schema_name, **missing))
     return create_model("Arguments", __config__=_CONFIG, **fields)
 
 
-def _nothing() -> None:
+def _return_none() -> None:
     return None
 
 
-def _described(arguments: Sequence[_Argument], title: str) -> tuple[type[BaseModel], dict[str, Any]]:
-    """The model that checks the arguments, and its schema."""
+def _build_model(arguments: Sequence[_Argument], title: str) -> tuple[type[BaseModel], dict[str, Any]]:
+    """Return the pydantic model that validates the arguments, and its schema."""
     try:
         model = _model_of(arguments)
         return model, model.model_json_schema(schema_generator=_Schemas)
-    except Exception as error:  # types bring code of their own into this
+    except Exception as error:  # custom types run their own code here
         if len(arguments) == 1:
-            raise _unfit(arguments[0], title, error) from error
+            raise _create_parameter_error(arguments[0], title, error) from error
         for argument in arguments:
-            _described([argument], title)  # which of them it is
+            _build_model([argument], title)  # finds the parameter at fault
         raise
 
 
-def _unfit(argument: _Argument, title: str, error: Exception) -> ConfigurationError:
-    why = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+def _create_parameter_error(argument: _Argument, title: str, error: Exception) -> ConfigurationError:
+    reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
     return ConfigurationError(
-        f"The parameter {argument.name!r} of {title} cannot be passed as JSON: {why}.",
+        f"The parameter {argument.name!r} of {title} has no JSON schema: {reason}.",
         field=argument.name,
-        fix="Annotate it with a type that JSON has values for, or hand it to the tool through ToolContext.deps.",
+        fix="Annotate it with a JSON type, or pass it to the tool through ToolContext.deps.",
     )
 
 
-def _finished(
+def _finish_schema(
     schema: dict[str, Any], model: type[BaseModel], arguments: Sequence[_Argument], rest: _Argument | None
 ) -> dict[str, Any]:
-    """The schema with what the function says, and without titles that repeat names."""
+    """Add descriptions and defaults to the schema, and remove redundant titles."""
     definitions: dict[str, Any] = schema.get("$defs", {})
     for name, defined in ((model.__name__, schema), *definitions.items()):
         if defined.get("title") == name:
@@ -475,37 +485,37 @@ def _finished(
                 del member["title"]
     properties: dict[str, Any] = schema.get("properties", {})
     for argument in arguments:
-        shown = properties[argument.shown]
+        property_schema = properties[argument.schema_name]
         if argument.description:
-            shown.setdefault("description", argument.description)
+            property_schema.setdefault("description", argument.description)
         if argument.default is not Parameter.empty:
-            shown.update(_shown_default(argument, model))
+            property_schema.update(_schema_default(argument, model))
     others: Any = False
     if rest is not None:
-        others = properties.pop(rest.shown).get("additionalProperties", True)
+        others = properties.pop(rest.schema_name).get("additionalProperties", True)
         if rest.description:
             others = {"description": rest.description, **({} if others is True else others)}
-    finished = {"type": "object", "properties": properties, "additionalProperties": others}
+    result = {"type": "object", "properties": properties, "additionalProperties": others}
     if required := schema.get("required"):
-        finished["required"] = required
-    return {**finished, "$defs": definitions} if definitions else finished
+        result["required"] = required
+    return {**result, "$defs": definitions} if definitions else result
 
 
-def _shown_default(argument: _Argument, model: type[BaseModel]) -> dict[str, Any]:
-    """A default as JSON, if it is read from there as the same again: no sentinels, no secrets, no infinities."""
+def _schema_default(argument: _Argument, model: type[BaseModel]) -> dict[str, Any]:
+    """Return the default for the schema, if it survives a JSON round trip."""
     key, default = argument.key, argument.default
     try:
-        written = model.model_construct(**{key: default}).model_dump(mode="json", include={key}, warnings="error")[key]
+        dumped = model.model_construct(**{key: default}).model_dump(mode="json", include={key}, warnings="error")[key]
         if isinstance(default, set | frozenset):
-            written = sorted(written, key=dumps)  # or it would be another one in each process
-        dumps(written, allow_nan=False)
-        read = model.__pydantic_validator__.validate_assignment(model.model_construct(), key, written)
-        return {"default": written} if getattr(read, key) == default else {}
-    except Exception:  # values bring code of their own into this
+            dumped = sorted(dumped, key=dumps)  # the order of sets differs between processes
+        dumps(dumped, allow_nan=False)
+        restored = model.__pydantic_validator__.validate_assignment(model.model_construct(), key, dumped)
+        return {"default": dumped} if getattr(restored, key) == default else {}
+    except Exception:  # custom types run their own code here
         return {}
 
 
-def _unwritable(given: Mapping[str, Any]) -> Iterator[str]:
+def _find_unserializable(given: Mapping[str, Any]) -> Iterator[str]:
     for name, value in given.items():
         try:
             to_json(value, bytes_mode="base64")

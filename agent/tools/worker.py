@@ -1,6 +1,6 @@
-"""The other side of `isolated`: reads one order from standard input, runs the tool, writes the result, and ends.
+"""Child process of `agent.tools.isolation`: reads a job, runs its tool, and writes the result.
 
-It ends as well when nobody could read the result any more, together with everything that it started.
+It kills itself and its children when its parent ends.
 """
 
 from __future__ import annotations
@@ -18,116 +18,116 @@ from typing import Any, BinaryIO, TextIO
 
 from . import isolation
 from .base import AgentToolResult, Tool, ToolContext, ToolError
-from .execution import Reports
-from .results import Sample, error_text, rendered
+from .execution import ProgressReporter
+from .results import JsonSample, error_text, render_result
 
 
 def main() -> None:
-    orders, answers = _pipes()
-    order = json.loads(orders.readline())
-    threading.Thread(target=_end_with, args=(orders,), daemon=True, name="agent-tool-orders").start()
-    _take_over(order)
-    channel = Channel(answers, order)
+    jobs, output = _pipes()
+    job = json.loads(jobs.readline())
+    threading.Thread(target=_exit_when_closed, args=(jobs,), daemon=True, name="agent-tool-jobs").start()
+    _apply_environment(job)
+    channel = Channel(output, job)
     try:
-        tool = find(order["tool"], order["main"])
+        tool = find_tool(job["tool"], job["main"])
         context: ToolContext[Any] = ToolContext(
-            call_id=order["call_id"],
-            tool_name=order["tool_name"],
-            run_id=order["run_id"],
-            turn=order["turn"],
-            risk=order["risk"],
-            arguments=order["arguments"],
-            report=Reports(channel.show, order["limit"]),
-            deadline=monotonic() + order["timeout"],
+            call_id=job["call_id"],
+            tool_name=job["tool_name"],
+            run_id=job["run_id"],
+            turn=job["turn"],
+            risk=job["risk"],
+            arguments=job["arguments"],
+            report=ProgressReporter(channel.report, job["limit"]),
+            deadline=monotonic() + job["timeout"],
         )
-        value = tool.run(tool.check(order["arguments"]), context)
+        value = tool.run(tool.check(job["arguments"]), context)
         if inspect.isawaitable(value):
-            import asyncio
+            import asyncio  # lazy: only for async tools
 
-            value = asyncio.run(_awaited(value))
-        result = rendered(value, order["call_id"], order["tool_name"], order["limit"])
-        channel.say({"result": result.model_dump(mode="json")})
+            value = asyncio.run(_await(value))
+        result = render_result(value, job["call_id"], job["tool_name"], job["limit"])
+        channel.send({"result": result.model_dump(mode="json")})
     except SystemExit:
-        channel.say({"error": "The tool tried to end the program; that was prevented.", "final": True})
+        channel.send({"error": "The tool tried to exit the program.", "final": True})
     except Exception as error:
-        channel.say({"error": error_text(error), "final": isinstance(error, ToolError)})
+        channel.send({"error": error_text(error), "final": isinstance(error, ToolError)})
     except BaseException as error:
-        channel.say({"error": f"The tool failed with {type(error).__name__}.", "final": True})
-    os._exit(0)  # threads that the tool left behind do not matter any more
+        channel.send({"error": f"The tool failed with {type(error).__name__}.", "final": True})
+    os._exit(0)  # abandons threads of the tool
 
 
 def _pipes() -> tuple[BinaryIO, TextIO]:
-    """The order and the answer, where neither what the tool prints nor what it reads gets between their lines."""
-    orders = os.fdopen(os.dup(0), "rb")
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    """Return the pipes of the protocol, and detach the tool's own standard input and output from them."""
+    jobs = os.fdopen(os.dup(0), "rb")
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.close(devnull)
     os.dup2(2, 1)
-    return orders, answers
+    return jobs, output
 
 
-def _end_with(orders: BinaryIO) -> None:
-    orders.read()  # until the other side closes it, which it does when it ends, however it ends
+def _exit_when_closed(jobs: BinaryIO) -> None:
+    jobs.read()  # returns when the parent ends
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
-def _take_over(order: dict[str, Any]) -> None:
-    """Find modules where the program finds them; what the tool starts gets the program's own settings."""
-    sys.path[:] = [*order["path"], *(entry for entry in sys.path if entry not in order["path"])]
-    if order["python_path"] is None:
+def _apply_environment(job: dict[str, Any]) -> None:
+    """Use the parent's import path, and restore PYTHONPATH for the tool's child processes."""
+    sys.path[:] = [*job["path"], *(entry for entry in sys.path if entry not in job["path"])]
+    if job["python_path"] is None:
         os.environ.pop("PYTHONPATH", None)
     else:
-        os.environ["PYTHONPATH"] = order["python_path"]
+        os.environ["PYTHONPATH"] = job["python_path"]
 
 
 class Channel:
-    """Where answers go, line by line, from any thread."""
+    """Thread-safe writer of protocol messages, one per line."""
 
-    def __init__(self, answers: TextIO, order: dict[str, Any]) -> None:
-        self._answers = answers
-        self._order = order
+    def __init__(self, output: TextIO, job: dict[str, Any]) -> None:
+        self._output = output
+        self._job = job
         self._lock = threading.Lock()
 
-    def say(self, what: dict[str, Any]) -> None:
-        line = json.dumps(what) + "\n"
+    def send(self, message: dict[str, Any]) -> None:
+        line = json.dumps(message) + "\n"
         with self._lock:
-            self._answers.write(line)
-            self._answers.flush()
+            self._output.write(line)
+            self._output.flush()
 
-    def show(self, partial: Any) -> None:
-        limit = self._order["limit"]
+    def report(self, partial: Any) -> None:
+        limit = self._job["limit"]
         if isinstance(partial, AgentToolResult):
-            made = rendered(partial, self._order["call_id"], self._order["tool_name"], limit)
-            self.say({"shown": made.model_dump(mode="json")})
+            result = render_result(partial, self._job["call_id"], self._job["tool_name"], limit)
+            self.send({"shown": result.model_dump(mode="json")})
         else:
-            self.say({"report": Sample(partial, limit).finite})
+            self.send({"report": JsonSample(partial, limit).finite})
 
 
-def find(reference: str, main_file: str | None) -> Tool:
-    """The tool that is called so. One that is defined in the program itself needs its file to be run, not as main."""
+def find_tool(reference: str, main_file: str | None) -> Tool:
+    """Import the tool. A tool of the main program is target by running its file under another name."""
     isolation.is_loading = True
     try:
         module_name, _, qualname = reference.partition(":")
-        found: Any
+        target: Any
         if module_name == "__main__":
             if main_file is None:
-                raise ToolError("The program that defines the tool has no file.")
-            first, _, qualname = qualname.partition(".")
-            found = runpy.run_path(main_file, run_name="__agent_worker__")[first]
+                raise ToolError("The main program, which defines the tool, has no file.")
+            name, _, qualname = qualname.partition(".")
+            target = runpy.run_path(main_file, run_name="__agent_worker__")[name]
         else:
-            found = importlib.import_module(module_name)
+            target = importlib.import_module(module_name)
         for name in qualname.split(".") if qualname else ():
-            found = getattr(found, name)
+            target = getattr(target, name)
     finally:
         isolation.is_loading = False
-    assert isinstance(found, Tool)
-    return found
+    assert isinstance(target, Tool)
+    return target
 
 
-async def _awaited(value: Any) -> Any:
+async def _await(value: Any) -> Any:
     return await value
 
 

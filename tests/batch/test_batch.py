@@ -120,10 +120,10 @@ def test_what_code_of_the_user_raises_is_the_error_of_that_request(way: Way) -> 
 
     result = way.batch(scripted_agent(middleware=[Breaks()]), ["a", "exit", "odd", "panic", "cancel", "b"])
     assert [item.ok for item in result] == [True, False, False, False, False, True]
-    assert str(result[1].error) == "Code of yours raised SystemExit."
+    assert str(result[1].error) == "User code raised SystemExit."
     assert isinstance(result[2].error, ZeroDivisionError)
-    assert str(result[3].error) == "Code of yours raised Panic."
-    assert str(result[4].error) == "The request was cancelled from within."
+    assert str(result[3].error) == "User code raised Panic."
+    assert str(result[4].error) == "The request cancelled itself."
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,7 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(
 def test_a_missing_key_is_one_error_and_not_one_for_each_request(way: Way) -> None:
     with pytest.raises(errors.AuthenticationError):
         way.batch(Agent("openai-chat:gpt-4o"), ["a", "b"])
-    with pytest.raises(
-        errors.AuthenticationError, match=r"None of the targets can be asked: openai-chat:a: There is no"
-    ):
+    with pytest.raises(errors.AuthenticationError, match=r"No target is usable: openai-chat:a: There is no"):
         way.batch(Router(["openai-chat:a", "anthropic:b"]), ["a", "b"])
     assert way.batch(Router(["openai-chat:a", scripted_agent()]), ["a", "b"]).ok
 

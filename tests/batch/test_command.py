@@ -70,15 +70,29 @@ def test_lines_that_fail_make_another_exit_code(desk: Path, capsys: pytest.Captu
     [
         (["in.jsonl"], ExitCode.USAGE, "OUT.jsonl"),
         (["none.jsonl", "out.jsonl", "-m", "scripted:x"], ExitCode.USAGE, "none.jsonl cannot be read"),
-        (["in.jsonl", "in.jsonl", "-m", "scripted:x"], ExitCode.USAGE, "one file"),
+        (["in.jsonl", "in.jsonl", "-m", "scripted:x"], ExitCode.USAGE, "the same file"),
         (["in.jsonl", "out.jsonl", "-m", "scripted:x", "-c", "0"], ExitCode.USAGE, "concurrency"),
         (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--max-cost", "-1"], ExitCode.USAGE, "max_cost"),
         (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--temperature", "9"], ExitCode.USAGE, "temperature"),
         (["in.jsonl", "out.jsonl", "-m", "openai-chat:x"], ExitCode.SETUP, "OPENAI_API_KEY"),
         (["in.jsonl", "out.jsonl", "-m", "openai-chat:x", "-m", "groq:y"], ExitCode.SETUP, "GROQ_API_KEY"),
-        (["in.jsonl", "out.jsonl", "-m", "scripted:x", "--max-cost", "1"], ExitCode.FAILED, "nobody knows the price"),
+        (
+            ["in.jsonl", "out.jsonl", "-m", "scripted:x", "--max-cost", "1"],
+            ExitCode.FAILED,
+            "the price of this model is unknown",
+        ),
     ],
-    ids=["no output", "no input", "one file", "no workers", "no money", "too hot", "no key", "no keys", "no price"],
+    ids=[
+        "no output",
+        "no input",
+        "the same file",
+        "no workers",
+        "no money",
+        "too hot",
+        "no key",
+        "no keys",
+        "no price",
+    ],
 )
 def test_what_cannot_work_is_said_in_two_lines(
     desk: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
@@ -150,8 +164,8 @@ def test_a_disk_without_room_is_said_with_what_helps(desk: Path) -> None:
     ended = subprocess.run([*command, "-m", "scripted:echo"], env=ENVIRONMENT, capture_output=True, text=True)
     assert ended.returncode == ExitCode.FAILED
     error, fix = ended.stderr.splitlines()
-    assert error == "error: out.jsonl cannot be written: File too large. What was written before is whole."
-    assert fix.endswith("run the same again: it goes on where it stopped.")
+    assert error == "error: out.jsonl cannot be written: File too large. Earlier lines are intact."
+    assert fix.endswith("run the batch again: it resumes.")
     kept = len(records(desk / "out.jsonl"))
     assert 0 < kept < 50
     assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-q") == ExitCode.OK

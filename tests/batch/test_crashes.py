@@ -157,7 +157,7 @@ def test_a_file_that_somebody_has_edited_is_left_alone(files: Files) -> None:
             files.run()
         assert files.target.read_text("utf-8") == strange
     files.target.write_text(text + first + "\n", "utf-8")
-    with pytest.raises(errors.ConfigurationError, match=r"has line \d+ of the input twice"):
+    with pytest.raises(errors.ConfigurationError, match=r"contains line \d+ of the input twice"):
         files.run()
 
 

@@ -181,7 +181,7 @@ def test_the_limit_in_time_ends_everything_and_says_so(way: Way) -> None:
     for item in result.failed:
         assert isinstance(item.error, errors.TimeoutError)
         assert item.error.deadline
-    assert "Not asked" in str(result[5].error)
+    assert "Not sent" in str(result[5].error)
     assert result.stopped == "max_seconds: 0.3 seconds have passed"
 
 
@@ -237,5 +237,5 @@ def test_a_limit_on_money_that_cannot_be_kept_stops_the_batch(way: Way) -> None:
     agent, transport = watched()
     result = way.batch(agent, list("abcdefgh"), concurrency=1, max_cost=1.0)
     assert transport.begun == 1
-    assert "nobody knows the price" in str(result.stopped)
+    assert "the price of this model is unknown" in str(result.stopped)
     assert result.progress.unpriced == 1

@@ -34,7 +34,7 @@ def test_every_line_is_answered_or_reported(files: Files) -> None:
     files.check()
     by_line = {record["line"]: record["error"] for record in written(files.failures)}
     assert by_line[4]["type"] == "ConfigurationError"
-    assert by_line[4]["message"].startswith("Line 4 of the input cannot be asked: it is not JSON")
+    assert by_line[4]["message"].startswith("Line 4 of the input is invalid: it is not JSON")
     assert by_line[5] == {
         "type": "BadRequestError", "message": "refused", "provider": "scripted", "model": "watched",
         "status_code": 400, "code": "invalid_request_error", "retryable": False, "attempts": by_line[5]["attempts"],
@@ -97,7 +97,7 @@ def test_an_answer_that_cannot_be_written_is_a_failure_with_its_text(tmp_path: P
     assert run_file(scripted_agent(middleware=[Odd()]), source, tmp_path / "out.jsonl").failed == 1
     (record,) = written(tmp_path / "out.failed.jsonl")
     assert record["error"]["type"] == "SchemaValidationError"
-    assert record["error"]["message"].startswith("The answer cannot be written as JSON")
+    assert record["error"]["message"].startswith("The output is not JSON serializable")
     assert record["error"]["text"] == "You said: a"
 
 
@@ -163,12 +163,12 @@ def test_a_change_of_what_was_answered_is_refused(files: Files) -> None:
     for text, said in (
         (original.replace("question 2", "question two"), "changed: line 2"),
         (original.replace("question 3", "question three"), "changed: line 3"),
-        ("".join(original.splitlines(keepends=True)[:-2]), "2 that have an outcome are not there any more"),
-        (original.replace("id-3", "id-three"), "1 that have an outcome are not there any more"),
+        ("".join(original.splitlines(keepends=True)[:-2]), "missing lines: 2"),
+        (original.replace("id-3", "id-three"), "missing lines: 1"),
     ):
         files.source.write_text(text, "utf-8")
         for retry_failed in (False, True):
-            with pytest.raises(errors.ConfigurationError, match="not the one that was asked before") as caught:
+            with pytest.raises(errors.ConfigurationError, match="differs from the one of the earlier run") as caught:
                 files.run(agent, retry_failed=retry_failed)
             if not retry_failed:
                 assert said in str(caught.value)
@@ -190,7 +190,7 @@ def test_lines_with_ids_may_change_places(tmp_path: Path) -> None:
     assert transport.begun == 3
 
 
-def test_two_lines_of_one_id_are_refused_with_their_numbers(tmp_path: Path) -> None:
+def test_two_read_lines_one_id_are_refused_with_their_numbers(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     lines = [json.dumps({"custom_id": f"c{n % 7}", "prompt": f"q{n}"}) for n in range(20)]
     source.write_text("\n".join(lines), "utf-8")
@@ -312,7 +312,7 @@ def test_where_nothing_is_answered_a_refusal_is_taken_for_the_keys(tmp_path: Pat
 
 def test_money_ends_the_run_and_the_rest_is_for_the_next(files: Files) -> None:
     report = files.run(concurrency=1, max_cost=1.0)
-    assert "nobody knows the price" in str(report.stopped)
+    assert "the price of this model is unknown" in str(report.stopped)
     assert report.left == 9
     files.run()
     files.check()

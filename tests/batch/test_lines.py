@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.batch.records import Line, lines_of
+from agent.batch.records import Line, read_lines
 from agent.errors import ConfigurationError
 from agent.types import AgentRequest, Message, Role
 
@@ -76,15 +76,15 @@ BAD: dict[str, tuple[Any, str, str | None]] = {
     "nothing asked": ({"input": ""}, "The request is empty", "input"),
     "a wrong field": ({"inptu": "x"}, "inptu", "inptu"),
     "a wrong value": ({"input": "x", "temperature": 9}, "temperature", "temperature"),
-    "two prompts": ({"input": "x", "prompt": "y"}, "two names of one thing", "prompt"),
-    "an odd id": ({"input": "x", "custom_id": 5}, "custom_id is not text", "custom_id"),
-    "an empty id": ({"input": "x", "custom_id": ""}, "custom_id is not text", "custom_id"),
-    "another url": ({**in_batch_format(), "url": "/v1/embeddings"}, "url is not known", "url"),
-    "another method": ({**in_batch_format(), "method": "GET"}, "url is not known", "url"),
+    "two prompts": ({"input": "x", "prompt": "y"}, "prompt and input are aliases", "prompt"),
+    "an odd id": ({"input": "x", "custom_id": 5}, "custom_id is not a string", "custom_id"),
+    "an empty id": ({"input": "x", "custom_id": ""}, "custom_id is not a string", "custom_id"),
+    "another url": ({**in_batch_format(), "url": "/v1/embeddings"}, "url is not supported", "url"),
+    "another method": ({**in_batch_format(), "method": "GET"}, "url is not supported", "url"),
     "a body of text": ({**in_batch_format(), "body": "x"}, "body is not an object", "body"),
-    "more beside the body": ({**in_batch_format(), "x": 1}, "x: no field", "x"),
-    "two answers": (in_batch_format(n=2), "n: not known here", "body.n"),
-    "a stream": (in_batch_format(stream=True), "stream: not known here", "body.stream"),
+    "more beside the body": ({**in_batch_format(), "x": 1}, "x: unknown field", "x"),
+    "two answers": (in_batch_format(n=2), "n: not supported", "body.n"),
+    "a stream": (in_batch_format(stream=True), "stream: not supported", "body.stream"),
     "a form without schema": (in_batch_format(response_format={"type": "json_object"}), "response_format", None),
 }
 
@@ -94,25 +94,25 @@ def test_what_is_wrong_with_a_line_names_the_line_and_the_field(name: str) -> No
     value, said, field = BAD[name]
     with pytest.raises(ConfigurationError) as caught:
         line(value).request()
-    assert str(caught.value).startswith("Line 7 of the input cannot be asked: ")
+    assert str(caught.value).startswith("Line 7 of the input is invalid: ")
     assert said in caught.value.message
     assert field is None or caught.value.field == field
 
 
 def test_empty_lines_are_left_out_but_counted() -> None:
     file = io.BytesIO(b'\xef\xbb\xbf"a"\n\n  \r\n"b"\r\n\n"c"')
-    found = [(each.number, each.request().input) for each in lines_of(file)]
+    found = [(each.number, each.request().input) for each in read_lines(file)]
     assert found == [(1, "a"), (4, "b"), (6, "c")]
-    assert [each.number for each in lines_of(file)] == [1, 4, 6]  # from the beginning again
+    assert [each.number for each in read_lines(file)] == [1, 4, 6]  # from the beginning again
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     import agent.batch.records as lines
 
-    monkeypatch.setattr(lines, "LONGEST", 100)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
     file = io.BytesIO(b'"' + b"x" * 5000 + b'"\n"b"\n' + b'"' + b"y" * 97 + b'"\n')
-    long, short, just = lines_of(file)
-    with pytest.raises(ConfigurationError, match="Line 1 of the input cannot be asked: it is longer than 100 bytes"):
+    long, short, just = read_lines(file)
+    with pytest.raises(ConfigurationError, match="Line 1 of the input is invalid: it is longer than 100 bytes"):
         long.request()
     assert short.request().input == "b"
     assert just.request().input == "y" * 97

@@ -57,7 +57,7 @@ def test_a_display_that_breaks_costs_no_answers(way: Way) -> None:
     def broken(progress: BatchProgress) -> None:
         raise ZeroDivisionError("the bar")
 
-    with pytest.warns(RuntimeWarning, match="on_progress is not called any more.*ZeroDivisionError: the bar"):
+    with pytest.warns(RuntimeWarning, match="on_progress is disabled.*ZeroDivisionError: the bar"):
         result = way.batch(scripted_agent(), ["a", "b"], on_progress=broken)
     assert echoes(result) == said("a", "b")
 

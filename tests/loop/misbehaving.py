@@ -141,12 +141,12 @@ async def cancels_itself_and_says_so() -> str:
     return "never"
 
 
-@fails("The tool tried to end the program; that was prevented.")
+@fails("The tool tried to exit the program.")
 def exits() -> NoReturn:
     sys.exit(3)
 
 
-@fails("The tool tried to end the program; that was prevented.")
+@fails("The tool tried to exit the program.")
 async def exits_async() -> NoReturn:
     raise SystemExit("bye")
 

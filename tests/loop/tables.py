@@ -17,8 +17,8 @@ LIMIT = 0.2
 MOST = 2_000
 """Bytes of a result that a model is shown in these tests."""
 HUGE = 100_000_000
-CUT = f"\n[cut off here: the output was longer than {MOST} bytes]"
-LATE = f"The tool took longer than {LIMIT} seconds and was given up; it may have had an effect."
+CUT = f"\n[truncated: the output was longer than {MOST} bytes]"
+LATE = f"The tool timed out after {LIMIT} seconds; it may have taken effect."
 
 released = threading.Event()
 """Set when a test is over: nothing that hangs does so for ever."""

@@ -106,7 +106,7 @@ def test_what_was_queued_while_idle_is_said_by_continuing(prompt: Any) -> None:
     assert texts(loop) == ["Psst.", "Yes?"]
     loop.follow_up("Again.")
     loop.clear_queues()
-    with pytest.raises(errors.ConfigurationError, match="last message is the model's"):
+    with pytest.raises(errors.ConfigurationError, match="the model sent the last one"):
         prompt(loop)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import pickle
 import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from pydantic_core import to_json
 
 from agent import errors, tool
 from agent.loop import (
@@ -27,7 +30,7 @@ from agent.loop import (
     to_model_messages,
 )
 from agent.testing import scripted_agent
-from agent.types import Message, StreamEvent, TextContent, ThinkingLevel, ToolCall
+from agent.types import Message, Secret, StreamEvent, TextContent, ThinkingLevel, ToolCall
 from tests.loop.telling import check_history, story
 
 MODEL = Model(provider="scripted", id="m")
@@ -170,9 +173,9 @@ def test_a_signal_aborts_the_run() -> None:
 def test_a_loop_continues_only_from_something_to_answer() -> None:
     async def main() -> list[str]:
         stream = stream_function(scripted_agent("Yes."))
-        with pytest.raises(errors.ConfigurationError, match="nothing to answer"):
+        with pytest.raises(errors.ConfigurationError, match="no message to answer"):
             agent_loop_continue(AgentContext(), config(), None, stream)
-        with pytest.raises(errors.ConfigurationError, match="the model's"):
+        with pytest.raises(errors.ConfigurationError, match="the model sent"):
             agent_loop_continue(AgentContext(messages=[Message.assistant("Hi")]), config(), None, stream)
         events = agent_loop_continue(AgentContext(messages=[Message.user("Hi")]), config(), None, stream)
         return [message.text for message in await events.result()]  # type: ignore[union-attr]
@@ -204,7 +207,34 @@ def test_keys_are_asked_for_before_each_call_and_hooks_have_their_say() -> None:
 
     assert asyncio.run(main()) == ["Hi", "One.", "Also.", "Two.", "And?", "Three."]
     assert keys == ["scripted-0", "scripted-1", "scripted-2"]
-    assert "sk-secret" not in repr(config(api_key="sk-secret"))
+
+
+def test_the_api_key_is_a_secret() -> None:
+    settings = config(api_key="sk-secret")
+    assert settings.api_key == "sk-secret"
+    for shown in (repr(settings), str(dataclasses.asdict(settings)), to_json(settings, fallback=str).decode()):
+        assert "sk-secret" not in shown
+    assert b"sk-secret" not in pickle.dumps(settings)
+    assert pickle.loads(pickle.dumps(settings)).api_key is None
+    settings.api_key = "sk-other"
+    assert "sk-other" not in repr(settings)
+    assert "sk-other" not in repr(dataclasses.replace(settings, temperature=0.5))
+
+
+def test_a_stream_function_gets_the_api_key_as_text() -> None:
+    keys: list[Any] = []
+
+    async def stream(model: Model, context: Any, options: Any) -> Any:
+        keys.append(options["api_key"])
+        return await stream_function(scripted_agent("Hi."))(model, context, {"temperature": None})
+
+    async def main() -> None:
+        await agent_loop(["Hi"], AgentContext(), config(api_key="sk-secret"), None, stream).result()
+        await agent_loop(["Hi"], AgentContext(), config(get_api_key=lambda name: Secret("sk-2")), None, stream).result()
+
+    asyncio.run(main())
+    assert keys == ["sk-secret", "sk-2"]
+    assert [type(key) for key in keys] == [str, str]
 
 
 def test_without_a_stream_function_the_model_is_asked_by_its_name() -> None:

@@ -25,23 +25,21 @@ from tests.loop.processes import gone, needs_proc, no_zombies, pids_in, soon
 from tests.loop.tables import CUT, MOST
 
 DYING: dict[Tool, str] = {
-    isolated_tools.dies_at_once: "The tool's process ended with status 3.",
-    isolated_tools.dies_with_last_words: "The tool's process ended with status 4. no more memory in core.c",
-    isolated_tools.kills_itself: "The tool's process was ended by SIGKILL.",
-    isolated_tools.crashes: "The tool's process was ended by SIGSEGV.",
-    isolated_tools.exits: "The tool tried to end the program; that was prevented.",
+    isolated_tools.dies_at_once: "The tool's process exited with status 3.",
+    isolated_tools.dies_with_last_words: "The tool's process exited with status 4. no more memory in core.c",
+    isolated_tools.kills_itself: "The tool's process was killed by SIGKILL.",
+    isolated_tools.crashes: "The tool's process was killed by SIGSEGV.",
+    isolated_tools.exits: "The tool tried to exit the program.",
     isolated_tools.raises: "ValueError: in file.txt",
     isolated_tools.raises_no_exception: "The tool failed with Doom.",
-    isolated_tools.writes_everywhere: (
-        "The tool's process wrote something where its answer belongs, so that it cannot be read."
-    ),
+    isolated_tools.writes_everywhere: ("The tool's process sent an invalid message."),
     isolated_tools.asks_the_user: "EOFError: EOF when reading a line",
 }
 ANSWERING: dict[Tool, str] = {
     isolated_tools.answers_async: "answers_async_id",
     isolated_tools.prints_garbage: "clean",
     isolated_tools.returns_too_much: "x" * MOST + CUT,
-    isolated_tools.returns_a_circle: '[1,"[contains itself]"]',
+    isolated_tools.returns_a_circle: '[1,"[circular reference]"]',
     isolated_tools.reports_odd_things: "done",
     isolated_tools.shows_its_surroundings: '{"path":"of its own","stdin":"","leader":true}',
 }
@@ -89,7 +87,7 @@ def test_what_is_reported_there_is_seen_here() -> None:
         [{"type": "text", "text": "half"}],
     ]
     assert [partial.details for partial in seen if partial is not None and partial.details] == [
-        [1, "[contains itself]"],
+        [1, "[circular reference]"],
         {"done": 0.5},
     ]
 
@@ -111,7 +109,7 @@ def test_a_process_that_hangs_is_killed_when_its_time_is_up(tmp_path: Path) -> N
     result = ran("run", agent_with(*calls, tools=[hanging, add]))
     assert time.monotonic() - began < 2.2
     results = results_of(result.messages)
-    assert results["hangs_id"].text.startswith("The tool took longer than 1.2 seconds")
+    assert results["hangs_id"].text.startswith("The tool timed out after 1.2 seconds")
     assert results["add_id"].text == "5"
     assert soon(lambda: gone(*pids_in(tmp_path / "pids")))
     assert no_zombies()

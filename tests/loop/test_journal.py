@@ -237,7 +237,7 @@ def test_retries_and_fallbacks_do_not_make_calls_again(run: Run, journal: Any) -
 def test_another_question_under_the_same_id_is_refused(run: Run, journal: Any) -> None:
     run(scripted_agent("Hello!"), "Hi.", run_id="r", journal=journal)
     for asked in ("Bye.", [Message.user("Before."), Message.user("Hi.")]):
-        with pytest.raises(errors.ConfigurationError, match="another request") as raised:
+        with pytest.raises(errors.ConfigurationError, match="different request") as raised:
             run(scripted_agent(), asked, run_id="r", journal=journal)
         assert raised.value.field == "run_id"
     with pytest.raises(errors.ConfigurationError):
@@ -381,7 +381,7 @@ def test_a_name_that_is_none_is_none_in_the_next_life_as_well() -> None:
     with pytest.raises(JournalError):
         scripted_agent(call("c1", "look!")).run("Go.", tools=[look_], run_id="r", journal=kept)
     result = scripted_agent("Done.").run("Go.", tools=[look_], run_id="r", journal=kept)
-    assert results(result) == ["There is no tool 'look!'. The tools are: look_."]
+    assert results(result) == ["There is no tool 'look!'. Available tools: look_."]
     assert look_.calls == 0
 
 
@@ -391,7 +391,7 @@ def test_limits_on_turns_and_tokens_hold_over_all_lives(run: Run, journal: Any) 
         with pytest.raises(errors.BadRequestError):
             script = scripted_agent(call(f"c{turn}", n=turn), errors.BadRequestError("no"))
             run(script, tools=[look], run_id="r", journal=journal, loop={"max_iterations": 3})
-    with pytest.raises(errors.BudgetExceededError, match="3 times"):
+    with pytest.raises(errors.BudgetExceededError, match="3 model calls"):
         run(scripted_agent(call("c2", n=2)), tools=[look], run_id="r", journal=journal, loop={"max_iterations": 3})
     assert look.calls == 2
 

@@ -291,7 +291,7 @@ def test_a_run_that_does_not_end_is_ended(ways: Any) -> None:
     assert result.usage.total_tokens > 0
     assert len(result.route) == 3
     check_history(list(result.messages))
-    assert "not made" in results(result)[-1]  # nobody would have seen its result
+    assert "not executed" in results(result)[-1]  # nobody would have seen its result
 
 
 def test_the_same_call_with_the_same_result_is_not_made_for_ever(ways: Any) -> None:
@@ -346,7 +346,7 @@ def test_a_tool_that_takes_too_long_is_answered_and_the_run_goes_on(drive: Drive
 
 def test_a_model_that_cannot_call_is_stopped(ways: Any) -> None:
     agent = scripted_agent(*(call(f"c{n}", "add", a="x", b=n) for n in range(9)), tools=[add])
-    with pytest.raises(errors.ToolExecutionError, match="no valid call in 3 turns"):
+    with pytest.raises(errors.ToolExecutionError, match="no valid tool call in 3 turns"):
         ways(agent, "Go.")
 
 
@@ -410,7 +410,7 @@ def test_running_code_is_denied_unless_it_is_allowed(ways: Any) -> None:
         return f"ran {command}"
 
     lines = (call("c1", "shell", command="ls"), "Done.")
-    assert "not allowed" in results(ways(scripted_agent(*lines, tools=[shell]), "Go."))[0]
+    assert "needs approval" in results(ways(scripted_agent(*lines, tools=[shell]), "Go."))[0]
     allowed = ToolLoopConfig(allowed_risks=frozenset(("read", "write", "network", "exec")))
     assert results(ways(scripted_agent(*lines, tools=[shell]), "Go.", loop=allowed)) == ["ran ls"]
     assert results(ways(scripted_agent(*lines, tools=[shell]), "Go.", before_tool_call=lambda *_: True)) == ["ran ls"]
@@ -459,7 +459,7 @@ def test_a_hook_that_says_nonsense_or_raises_ends_the_run(ways: Any) -> None:
     with pytest.raises(errors.ToolExecutionError, match="before_tool_call failed: RuntimeError: oops"):
         ways(agent, "Go.", before_tool_call=broken)
     agent = scripted_agent(call("c1", "add", a=1, b=1), "Done.", tools=[add])
-    with pytest.raises(errors.ConfigurationError, match="before_tool_call said str") as caught:
+    with pytest.raises(errors.ConfigurationError, match="before_tool_call returned str") as caught:
         ways(agent, "Go.", before_tool_call=lambda *_: "yes")
     assert caught.value.field == "before_tool_call"
 

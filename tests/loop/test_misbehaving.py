@@ -45,12 +45,12 @@ def nothing_is_left() -> Iterator[None]:
     """Threads of tools that hang are let go after each test, and all of them end."""
     released.clear()
     hanging.asked.clear()
-    before, hung = set(threading.enumerate()), running.abandoned()
+    before, hung = set(threading.enumerate()), running.count_abandoned_threads()
     with decimal.localcontext():  # one of them changes it
         yield
     released.set()
     end = time.monotonic() + 5
-    while running.abandoned() > hung or {
+    while running.count_abandoned_threads() > hung or {
         t.name for t in set(threading.enumerate()) - before if t.name.startswith("agent-")
     }:
         assert time.monotonic() < end, [thread.name for thread in threading.enumerate()]
@@ -136,7 +136,7 @@ def test_a_tool_that_reports_without_end_does_not_hold_up_others(way: str) -> No
     assert time.monotonic() - began < 5.0
     results = results_of(result.messages)
     assert [results[f"q{number}"].text for number in range(5)] == ["here"] * 5
-    assert "took longer than 0.5 seconds" in results["c1"].text
+    assert "timed out after 0.5 seconds" in results["c1"].text
 
 
 def test_a_tool_that_ended_in_time_is_not_late_because_somebody_listens_slowly() -> None:
@@ -155,9 +155,9 @@ def test_a_tool_that_ended_in_time_is_not_late_because_somebody_listens_slowly()
 
 
 def test_of_endless_reports_as_many_are_shown_as_anybody_could_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "MOST_REPORTS", 100)
+    monkeypatch.setattr(running, "MAX_REPORTS", 100)
     shown: list[Any] = []
-    report = running.Reports(shown.append, 5)
+    report = running.ProgressReporter(shown.append, 5)
     for number in range(10_000):
         report(f"report {number}")
     assert 100 <= len(shown) < 10_000
@@ -178,11 +178,11 @@ def test_when_too_many_threads_hang_no_more_are_started(way: str, monkeypatch: p
     calls = [[call("c1", "hangs"), call("c2", "hangs")], [call("c3", "hangs"), call("c4", "multiply", a=2, b=3)]]
     result = ran(way, scripted_agent(*calls, "Done.", tools=[hangs, multiply]))
     results = results_of(result.messages)
-    assert running.abandoned() == 2
-    assert results["c3"].text == "The tool was not started: 2 others hang, and nothing can stop them."
+    assert running.count_abandoned_threads() == 2
+    assert results["c3"].text == "The tool was not started: 2 earlier calls hang in threads."
     assert results["c4"].text == "6", "those that need no thread are not concerned"
     released.set()
-    while running.abandoned():
+    while running.count_abandoned_threads():
         time.sleep(0.001)
     again = ran(way, scripted_agent(call("c5", "add", a=1, b=1), "Done.", tools=[add]))
     assert results_of(again.messages)["c5"].text == "2"
@@ -201,7 +201,7 @@ def test_a_keyboard_interrupt_in_a_tool_ends_the_run(way: str) -> None:
 @pytest.mark.parametrize("way", ["run", "arun"])
 def test_a_run_that_must_not_fail_ends_with_the_words_of_the_tool(way: str) -> None:
     agent = scripted_agent(call("c1", "exits"), tools=[tool(misbehaving.exits)])
-    with pytest.raises(errors.ToolExecutionError, match="tried to end the program") as caught:
+    with pytest.raises(errors.ToolExecutionError, match="tried to exit the program") as caught:
         ran(way, agent, stop_on_error=True)
     assert caught.value.tool_call_id == "c1"
 
@@ -242,7 +242,7 @@ def test_an_agent_that_a_tool_asks_does_not_go_on_when_the_tool_is_given_up(way:
 
 
 def test_a_coroutine_that_swallows_every_cancellation_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "PATIENCE", 0.05)
+    monkeypatch.setattr(execution, "CANCELLATION_GRACE", 0.05)
     closed: list[bool] = []
 
     @tool(timeout=0.05)
@@ -295,7 +295,7 @@ def test_values_and_pictures_are_kept_beside_their_words(way: str) -> None:
     assert result_of("returns_huge_details").details is None
     assert result_of("returns_details_that_are_no_json").details == {
         "lock": "<unlocked _thread.lock object>",
-        "me": [1, "[contains itself]"],
+        "me": [1, "[circular reference]"],
         "nan": "NaN",
     }
     kinds = [type(part) for part in result_of("returns_many_large_pictures").content if not isinstance(part, str)]

@@ -20,8 +20,8 @@ TARGETS = ("openai-chat:gpt-5", "openai-responses:gpt-5", "anthropic:claude-sonn
 every_vendor = pytest.mark.parametrize("target", TARGETS)
 whole_and_streamed = pytest.mark.parametrize("way", ["run", "arun_stream"])
 
-NOT_JSON = "The arguments are not a JSON object. Make the call again with valid JSON."
-MISSING = "The arguments do not fit: a: Field required; b: Field required"
+NOT_JSON = "The arguments are not a JSON object. Repeat the call with valid JSON."
+MISSING = "Invalid arguments: a: Field required; b: Field required"
 
 
 @tool
@@ -37,7 +37,7 @@ def look(value: Any = None) -> str:
 
 
 def unknown(shown: str) -> str:
-    return f"There is no tool {shown}. The tools are: add, look."
+    return f"There is no tool {shown}. Available tools: add, look."
 
 
 def nested(depth: int) -> str:
@@ -51,7 +51,7 @@ ODD_NAMES: dict[str, str] = {
     "functions.add": unknown("'functions.add'"),
     'a.b:c/"d\n': unknown("'a.b:c/\"d\\n'"),
     "add\0": unknown(r"'add\x00'"),
-    "": "The call names no tool. The tools are: add, look.",
+    "": "The call names no tool. Available tools: add, look.",
     "x" * 200: unknown(f"'{'x' * 80}'"),
 }
 ODD_ARGUMENTS: dict[str, tuple[str, str]] = {
@@ -72,9 +72,9 @@ ODD_ARGUMENTS: dict[str, tuple[str, str]] = {
     '{"a": 1, "a": 2, "b": 3}': ("add", "5"),
     '{"a": "x", "b": 1}': (
         "add",
-        "The arguments do not fit: a: Input should be a valid integer, unable to parse string as an integer",
+        "Invalid arguments: a: Input should be a valid integer, unable to parse string as an integer",
     ),
-    '{"a": 1, "b": 2, "c": 3}': ("add", "The arguments do not fit: c: no such parameter; it takes a, b"),
+    '{"a": 1, "b": 2, "c": 3}': ("add", "Invalid arguments: c: unknown parameter; valid parameters: a, b"),
     "{}": ("add", MISSING),
 }
 
@@ -176,7 +176,7 @@ def test_the_last_call_of_an_answer_that_was_cut_off_is_not_made(target: str, wa
     broken = AgentResponse(content=[call("c1", "wipe", path="a"), call("c2", "wipe")], stop_reason=reason)
     result = ran(way, agent_at(target, broken, "Done.", tools=[wipe]))
     assert made == ["a"], "what came before it was complete"
-    assert "may not be complete" in results_of(result.messages)["c2"].text
+    assert "may be incomplete" in results_of(result.messages)["c2"].text
     check_history(list(result.messages))
 
 
@@ -268,7 +268,7 @@ def function(**changes: Any) -> dict[str, Any]:
     return {"name": "add", "arguments": '{"a": 2, "b": 3}', **changes}
 
 
-NAMELESS = "The call names no tool. The tools are: add."
+NAMELESS = "The call names no tool. Available tools: add."
 RAW: dict[str, tuple[Any, str | None]] = {
     "without an id": ({"type": "function", "function": function()}, "5"),
     "whose id is null": ({"id": None, "type": "function", "function": function()}, "5"),

@@ -13,7 +13,7 @@ from agent.engine.flow import Flow
 from agent.loop import flow, recovery, tool_calls
 from agent.loop.journal import JournalError, list_calls
 from agent.loop.run_state import INTERRUPTED, RunState, Slot
-from agent.tools.execution import performed
+from agent.tools.execution import run_tool
 from agent.types import ToolResult
 from tests.conftest import SEED
 from tests.loop.scenarios import BREAKS, SAID, TOOLS, VENDORS, Scenario, Wish, shrunk
@@ -171,67 +171,67 @@ def _nothing(*args: Any) -> Flow[None]:
 
 
 def _begin_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_calls, "begin", _nothing)
+    monkeypatch.setattr(tool_calls, "write_started", _nothing)
 
 
 def _end_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_calls, "finish", _nothing)
+    monkeypatch.setattr(tool_calls, "write_ended", _nothing)
 
 
 def _forget_what_the_model_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "note_answer", _nothing)
+    monkeypatch.setattr(flow, "write_response", _nothing)
 
 
 def _forget_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_calls, "recall", lambda record, slot: None)
-    monkeypatch.setattr(recovery, "recall", lambda record, slot: None)
+    monkeypatch.setattr(tool_calls, "restore", lambda state, slot: None)
+    monkeypatch.setattr(recovery, "restore", lambda state, slot: None)
 
 
 def _forget_results_of_paused_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = recovery._recall_results
-    monkeypatch.setattr(recovery, "_recall_results", lambda record: real(record) if record.latest.id else None)
+    real = recovery._restore_results
+    monkeypatch.setattr(recovery, "_restore_results", lambda state: real(state) if state.latest.id else None)
 
 
 def _run_interrupted_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_calls, "begun_before", lambda record, slot: None)
+    monkeypatch.setattr(tool_calls, "find_started_call", lambda state, slot: None)
 
 
 def _give_up_on_safe_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    def resume(plan: Any, record: Any, slot: Slot, tool: Any, arguments: Any) -> None:
+    def resume(plan: Any, state: Any, slot: Slot, tool: Any, arguments: Any) -> None:
         slot.fail(INTERRUPTED, "interrupted")
 
     monkeypatch.setattr(tool_calls, "_resume", resume)
 
 
 def _deny_what_had_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    def resume(plan: Any, record: Any, slot: Slot, tool: Any, arguments: Any) -> None:
+    def resume(plan: Any, state: Any, slot: Slot, tool: Any, arguments: Any) -> None:
         slot.fail("The call was denied.", "rejected")
 
     monkeypatch.setattr(tool_calls, "_resume", resume)
 
 
 def _share_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = recovery._written
+    real = recovery._write
 
     def written(*args: Any) -> Flow[bool]:
         yield from real(*args)
         return True
 
-    monkeypatch.setattr(recovery, "_written", written)
+    monkeypatch.setattr(recovery, "_write", written)
 
 
 def _tell_results_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ready_results(self: RunState) -> list[Any]:
+    def take_ready_results(self: RunState) -> list[Any]:
         ready = [slot.message for slot in self.slots if slot.result is not None]
         fresh = [message for message in ready if message not in self.added]
-        self.told_results += len(fresh)
-        return self.say(*fresh)
+        self.reported_results += len(fresh)
+        return self.append_messages(*fresh)
 
-    monkeypatch.setattr(RunState, "ready_results", ready_results)
+    monkeypatch.setattr(RunState, "take_ready_results", take_ready_results)
 
 
 def _leave_calls_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunState, "_answered", lambda self: [])
+    monkeypatch.setattr(RunState, "_close_calls", lambda self: [])
 
 
 def _skip_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,47 +248,47 @@ def _skip_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
 def _retry_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     def tried(running: Any, tool: Any, arguments: Any, context: Any, timeout: Any, limit: Any, until: Any) -> Flow[Any]:
         try:
-            return (yield from performed(running, tool, arguments, context, timeout, limit))
+            return (yield from run_tool(running, tool, arguments, context, timeout, limit))
         except Exception:
-            return (yield from performed(running, tool, arguments, context, timeout, limit))
+            return (yield from run_tool(running, tool, arguments, context, timeout, limit))
 
-    monkeypatch.setattr(tool_calls, "tried", tried)
+    monkeypatch.setattr(tool_calls, "run_with_retries", tried)
 
 
 def _let_tools_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = tool_calls._spawned
+    real = tool_calls._spawn_call
 
     def spawned(plan: Any, slot: Slot, around: Any) -> Flow[Any]:
         branch = yield from real(plan, slot, around)
-        slot.until = float("inf")
+        slot.expires_at = float("inf")
         return branch
 
-    monkeypatch.setattr(tool_calls, "_spawned", spawned)
+    monkeypatch.setattr(tool_calls, "_spawn_call", spawned)
 
 
 def _never_mind_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     real = tool_calls.run_calls
 
-    def run_calls(plan: Any, record: Any, around: Any) -> Flow[None]:
+    def run_calls(plan: Any, state: Any, around: Any) -> Flow[None]:
         config = plan.config.model_copy(update={"parallel_tool_execution": True})
-        return real(replace(plan, config=config), record, around)
+        return real(replace(plan, config=config), state, around)
 
     monkeypatch.setattr(flow, "run_calls", run_calls)
 
 
 def _ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "_check_budgets", lambda plan, record: None)
+    monkeypatch.setattr(flow, "_check_budgets", lambda plan, state: None)
 
 
 def _lose_the_bill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunState, "account", lambda self, response: None)
+    monkeypatch.setattr(RunState, "charge_response", lambda self, response: None)
 
 
 def _begin_anew_with_every_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    def replay(plan: Any, record: RunState, data: Mapping[str, Any]) -> None:
-        record.known = {}
+    def replay(plan: Any, state: RunState, data: Mapping[str, Any]) -> None:
+        state.journal_entries = {}
 
-    monkeypatch.setattr(recovery, "_replay", replay)
+    monkeypatch.setattr(recovery, "_replay_message", replay)
 
 
 @pytest.mark.parametrize(

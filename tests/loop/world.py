@@ -243,7 +243,7 @@ class World:
             simulation.last = loop.abort if how == "abort" else _crash
         try:
             for event in loop:
-                if not loop.record.over and event.type == "tool_execution_end":
+                if not loop.state.ended and event.type == "tool_execution_end":
                     self._judge_telling(event.tool_call_id)
                 life.events.append(event)
             life.result = loop.result

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from agent import Agent, Router, errors
 from agent.calls.call import priced
 from agent.engine.wire import Answer
-from agent.loop import hooks as plan
+from agent.loop import hooks
 from agent.middleware import CostTracker
 from agent.models import ModelFacts, Prices, lookup, register_model
 from agent.models.prices import PROVIDERS, Cost, ServiceTier, load_prices, price, price_list_name, service_tier
@@ -581,10 +581,10 @@ def test_a_cost_tracker_with_a_budget_of_one_cent_pays_for_ten_answers_of_a_tent
 
 
 def test_the_cost_of_a_run_is_added_up_exactly() -> None:
-    bill = plan.Bill()
+    cost = hooks.RunCost()
     for _ in range(10):
-        bill.add(AgentResponse(usage=Usage(prompt_tokens=1), cost_estimate=0.1))
-    assert bill.cost == 1.0
+        cost.add(AgentResponse(usage=Usage(prompt_tokens=1), cost_estimate=0.1))
+    assert cost.dollars == 1.0
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=30))

@@ -83,7 +83,9 @@ def test_decorators_register() -> None:
 
 def test_a_name_is_taken_once_unless_it_is_replaced() -> None:
     registry = ToolRegistry(look, ask)
-    with pytest.raises(ConfigurationError, match=r"There is a tool 'look' already\. Rename one, or pass replace=True"):
+    with pytest.raises(
+        ConfigurationError, match=r"The registry already has a tool 'look'\. Rename one, or pass replace=True"
+    ):
         registry.register(tool(erase, name="look"))
     assert registry["look"] is look
     other = registry.register(tool(erase, name="look"), replace=True)
@@ -96,7 +98,7 @@ def test_a_removed_tool_is_gone() -> None:
     assert registry.remove("look") is look
     assert registry.names == ["ask"]
     for gone in (registry.remove, registry.__getitem__, registry.subset):
-        with pytest.raises(ConfigurationError, match=r"There is no tool 'look'\. There are: ask\."):
+        with pytest.raises(ConfigurationError, match=r"Unknown tool: 'look'\. Registered tools: ask\."):
             gone("look")
 
 

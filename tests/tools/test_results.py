@@ -14,16 +14,16 @@ from typing_extensions import override
 
 from agent.tools import AgentToolResult, ArgumentsError, ToolError
 from agent.tools.results import (
-    Sample,
+    JsonSample,
     ToolFailed,
-    as_json,
+    decode_binary,
+    error_result,
     error_text,
-    failed,
-    for_a_model,
     is_finite,
-    rendered,
-    text_of,
-    without_paths,
+    render_result,
+    sanitize_error_text,
+    strip_paths,
+    to_frozen_json,
 )
 from agent.types import ImageContent, Message, Role, TextContent, ToolResult
 
@@ -31,7 +31,7 @@ LIMIT = 300
 
 
 def told(value: Any, limit: int = LIMIT) -> ToolResult:
-    return rendered(value, "c1", "tool", limit)
+    return render_result(value, "c1", "tool", limit)
 
 
 def survives(result: ToolResult) -> bool:
@@ -75,7 +75,7 @@ def test_whatever_is_returned_can_be_written_and_is_not_too_long(value: Any) -> 
 @given(values)
 def test_whatever_is_kept_for_a_user_interface_can_be_written(value: Any) -> None:
     assert survives(told(AgentToolResult("fine", details=value)))
-    assert survives(failed("bad", "c1", "tool", details=value))
+    assert survives(error_result("bad", "c1", "tool", details=value))
 
 
 @given(st.lists(st.builds(lambda text: TextContent(text=text), st.text()) | st.text() | st.integers(), max_size=30))
@@ -91,7 +91,7 @@ def test_text_is_cut_between_characters(text: str, limit: int) -> None:
     if len(text.replace("\0", "").encode("utf-8", "replace")) <= limit and len(text) <= limit:
         assert shown == text.replace("\0", "")
     else:
-        kept, note, rest = shown.rpartition("\n[cut off here: ")
+        kept, note, rest = shown.rpartition("\n[truncated: ")
         assert note
         assert rest == f"the output was longer than {limit} bytes]"
         assert text.replace("\0", "").startswith(kept)
@@ -101,8 +101,8 @@ def test_text_is_cut_between_characters(text: str, limit: int) -> None:
 def test_bytes_of_text_are_text_wherever_they_are_cut(text: str, limit: int) -> None:
     data = text.encode()
     shown = told(data, limit).text
-    assert text.startswith(shown.partition("\n[cut")[0])
-    assert ("cut off here" in shown) == (len(data) > limit)
+    assert text.startswith(shown.partition("\n[truncated")[0])
+    assert ("truncated: " in shown) == (len(data) > limit)
 
 
 def test_what_fits_is_kept_beside_its_text() -> None:
@@ -115,8 +115,8 @@ def test_what_fits_is_kept_beside_its_text() -> None:
 def test_what_is_too_long_is_not_kept_as_if_it_were_whole() -> None:
     result = told(list(range(1_000)))
     assert result.result is None
-    assert result.text.endswith(f"[cut off here: the output was longer than {LIMIT} bytes]")
-    assert as_json("x" * 100_000) is None
+    assert result.text.endswith(f"[truncated: the output was longer than {LIMIT} bytes]")
+    assert to_frozen_json("x" * 100_000) is None
 
 
 def test_the_time_it_takes_depends_on_the_limit_and_not_on_the_value() -> None:
@@ -174,7 +174,7 @@ def test_a_result_keeps_what_it_says_but_not_whose_it_is() -> None:
     ],
 )
 def test_absolute_paths_keep_their_last_part_only(text: str, shown: str) -> None:
-    assert without_paths(text) == shown
+    assert strip_paths(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_absolute_paths_keep_their_last_part_only(text: str, shown: str) -> None
     ],
 )
 def test_what_is_no_absolute_path_stays(text: str) -> None:
-    assert without_paths(text) == text
+    assert strip_paths(text) == text
 
 
 def test_tracebacks_are_left_out_and_what_they_end_with_is_kept() -> None:
@@ -202,7 +202,7 @@ def test_tracebacks_are_left_out_and_what_they_end_with_is_kept() -> None:
         import traceback
 
         text = f"It failed:\n{traceback.format_exc()}Try again."
-    told = for_a_model(text)
+    told = sanitize_error_text(text)
     assert told.startswith("It failed:\njson.decoder.JSONDecodeError: Expecting property name")
     assert told.endswith("\nTry again.")
     assert "Traceback" not in told
@@ -211,12 +211,12 @@ def test_tracebacks_are_left_out_and_what_they_end_with_is_kept() -> None:
 
 @given(st.text(alphabet="/\\'\":~ abC.\n", max_size=300))
 def test_no_text_is_too_much_for_that(text: str) -> None:
-    for_a_model(text * 50)
+    sanitize_error_text(text * 50)
 
 
 def test_the_words_for_the_model_are_those_of_the_error() -> None:
     assert error_text(ToolError("Ask again tomorrow.")) == "Ask again tomorrow."
-    assert error_text(ArgumentsError("a: Field required")) == "The arguments do not fit: a: Field required"
+    assert error_text(ArgumentsError("a: Field required")) == "Invalid arguments: a: Field required"
     assert error_text(ToolFailed("ValueError: no")) == "ValueError: no"
     assert error_text(KeyError("x")) == "KeyError: 'x'"
     assert error_text(ZeroDivisionError()) == "ZeroDivisionError"
@@ -239,17 +239,17 @@ class Pair:
 
 def test_the_same_thing_twice_is_no_circle() -> None:
     inner = [1]
-    assert Sample(Pair(inner, inner), 100).data == {"left": [1], "right": [1]}
+    assert JsonSample(Pair(inner, inner), 100).data == {"left": [1], "right": [1]}
 
 
 def test_numbers_that_are_none_are_found_and_written_as_text() -> None:
-    sample = Sample({"a": [float("inf"), 1.0]}, 100)
+    sample = JsonSample({"a": [float("inf"), 1.0]}, 100)
     assert not is_finite(sample.data)
     assert is_finite(sample.finite)
     assert sample.finite == {"a": ["Infinity", 1.0]}
 
 
 def test_bytes_that_are_no_text_are_only_described() -> None:
-    assert text_of(b"\xff\xfe", 100) == "[2 bytes of binary data]"
-    assert text_of(memoryview(bytearray(b"abcd")), 2) == "abc"
-    assert text_of(memoryview(b""), 2) == ""
+    assert decode_binary(b"\xff\xfe", 100) == "[2 bytes of binary data]"
+    assert decode_binary(memoryview(bytearray(b"abcd")), 2) == "abc"
+    assert decode_binary(memoryview(b""), 2) == ""

@@ -12,7 +12,7 @@ import pytest
 
 from agent.errors import ConfigurationError
 from agent.tools import Signal, ToolContext, ToolError, execution, isolation, tool
-from agent.tools.execution import Leavable, Running, performed
+from agent.tools.execution import CancellableAwaitable, RunningCall, run_tool
 from agent.tools.isolation import ChildProcess
 from tests.loop import isolated_tools
 
@@ -63,9 +63,9 @@ def test_a_signal_does_not_mind_who_has_stopped_waiting() -> None:
 
 
 def test_a_process_that_is_given_up_before_it_begins_is_not_started() -> None:
-    running = Running(Signal())
-    running.give_up()
-    given_up = running.in_process(child())
+    running = RunningCall(Signal())
+    running.cancel()
+    given_up = running.attach_process(child())
     with pytest.raises(ToolError, match="given up before it began"):
         given_up.run(report=print)
     given_up.kill()
@@ -73,7 +73,7 @@ def test_a_process_that_is_given_up_before_it_begins_is_not_started() -> None:
 
 def test_a_process_that_is_looking_for_its_tool_starts_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "is_loading", True)
-    with pytest.raises(ConfigurationError, match="runs itself") as caught:
+    with pytest.raises(ConfigurationError, match="in a tool process runs it") as caught:
         child()
     assert "__main__" in str(caught.value)
 
@@ -84,13 +84,13 @@ def test_a_process_that_is_looking_for_its_tool_starts_no_other(monkeypatch: pyt
 def test_a_coroutine_that_comes_when_nobody_waits_any_more_is_closed() -> None:
     @tool
     def hands_out() -> Any:
-        running.give_up()
+        running.cancel()
         return asyncio.sleep(60)
 
-    running = Running(Signal())
-    flow = performed(running, hands_out, hands_out.check({}), ToolContext(), 1.0, 1_000)
+    running = RunningCall(Signal())
+    flow = run_tool(running, hands_out, hands_out.check({}), ToolContext(), 1.0, 1_000)
     invoke: Any = next(flow)
-    with pytest.raises(ToolError, match="given up"):
+    with pytest.raises(ToolError, match="cancelled"):
         copy_context().run(invoke.function, report=print)  # as drivers do it
     flow.close()
 
@@ -108,7 +108,7 @@ async def _stays(closed: list[str]) -> None:
         raise
 
 
-def start_awaiting(awaitable: Leavable, *, cancelled: bool) -> Any:
+def start_awaiting(awaitable: CancellableAwaitable, *, cancelled: bool) -> Any:
     """Its steps, the first of which were made in a loop that has ended since."""
 
     async def begin() -> Any:
@@ -123,7 +123,7 @@ def start_awaiting(awaitable: Leavable, *, cancelled: bool) -> Any:
 
 def test_a_coroutine_is_closed_with_whoever_awaits_it() -> None:
     closed: list[str] = []
-    awaitable = Leavable(_stays(closed), lambda: False)
+    awaitable = CancellableAwaitable(_stays(closed), lambda: False)
     start_awaiting(awaitable, cancelled=False).close()
     assert closed == ["closed"]
     assert awaitable.closed
@@ -131,9 +131,9 @@ def test_a_coroutine_is_closed_with_whoever_awaits_it() -> None:
 
 def test_a_coroutine_that_was_given_up_is_not_run_again_when_its_loop_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
-    monkeypatch.setattr(execution, "_keep_for_ever", kept.append)
+    monkeypatch.setattr(execution, "_keep_alive_forever", kept.append)
     closed: list[str] = []
-    awaitable = Leavable(_stays(closed), lambda: True)
+    awaitable = CancellableAwaitable(_stays(closed), lambda: True)
     start_awaiting(awaitable, cancelled=True).close()
     assert awaitable.closed
     assert closed == []
