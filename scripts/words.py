@@ -54,6 +54,8 @@ EXCEPTIONS = {
 """Names of modules and functions that are kept, with the reason."""
 SAME_NAME_ALLOWED = {
     "provider": "the entry point of every provider module",
+    "Context": "the call context, and the conversation in the vocabulary of stream functions",
+    "main": "the entry point of every executable module",
 }
 """Public names that several modules define, with the reason."""
 

@@ -190,7 +190,7 @@ def encode_response(line: Line, response: AgentResponse) -> bytes:
 def encode_failure(line: Line, error: Exception) -> bytes:
     """Return the output line of any exception."""
     try:
-        body = to_json(describe_error(error), fallback=str, inf_nan_mode="null")
+        body = to_json(dump_error(error), fallback=str, inf_nan_mode="null")
     except Exception:  # a broken __str__, or lone surrogates
         text = "".join(traceback.format_exception_only(error)).strip()
         message = text.encode("utf-8", "backslashreplace").decode()
@@ -207,7 +207,7 @@ def _record(line: Line, name: str, body: bytes) -> bytes:
     return record + b"\n"
 
 
-def describe_error(error: Exception) -> dict[str, Any]:
+def dump_error(error: Exception) -> dict[str, Any]:
     """Return an error as data: type, message and attributes."""
     message = error.message if isinstance(error, AgentError) else str(error)
     data: dict[str, Any] = {"type": type(error).__name__, "message": message}

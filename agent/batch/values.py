@@ -245,7 +245,7 @@ _NAMES = frozenset(Options.__dataclass_fields__) - {"earlier"}
 
 
 def read_options(caller: Client, given: Mapping[str, Any]) -> tuple[SendRequest, Options]:
-    """Return the function that sends a request, and the options. Configuration errors are raised once, here."""
+    """Return the function that sends a request, and the options. Raise configuration errors."""
     options = Options(**{name: value for name, value in given.items() if name in _NAMES})
     client, overrides = caller._select({name: value for name, value in given.items() if name not in _NAMES})
     _check_configuration(client)

@@ -17,7 +17,7 @@ from ..errors import ConfigurationError
 from ..tools.base import Tool
 from ..tools.functions import as_tool
 from ..types import Message, ThinkingLevel, ToolLoopConfig
-from .events import AgentEvent, AgentMessage, MessageLike, normalize_message
+from .events import AgentEvent, AgentMessage, MessageLike, coerce_message
 from .functions import AgentState, Model, check_continuable
 from .hooks import Hooks
 from .results import RunResult
@@ -70,7 +70,7 @@ class AgentLoop:
         self.caller = caller
         self.system_prompt = system_prompt
         self.tools: list[Tool] = [as_tool(tool) for tool in tools]
-        self.messages: list[AgentMessage] = [normalize_message(message) for message in messages]
+        self.messages: list[AgentMessage] = [coerce_message(message) for message in messages]
         self.thinking_level = thinking_level
         self.steering_mode = steering_mode
         self.follow_up_mode = follow_up_mode
@@ -118,11 +118,11 @@ class AgentLoop:
 
     def prompt(self, *messages: MessageLike) -> RunResult:
         """Add messages and run until the model has responded. Raises the run's failure."""
-        return self._run([normalize_message(message) for message in messages])
+        return self._run([coerce_message(message) for message in messages])
 
     async def aprompt(self, *messages: MessageLike) -> RunResult:
         """Async version of `prompt`."""
-        return await self._arun([normalize_message(message) for message in messages])
+        return await self._arun([coerce_message(message) for message in messages])
 
     def continue_(self) -> RunResult:
         """Run with the queued messages, or else from the current conversation, such as after a failure."""
@@ -214,11 +214,11 @@ class AgentLoop:
 
     def steer(self, message: MessageLike) -> None:
         """Queue a message for the current turn. It follows the current tool call; later calls are skipped."""
-        self._steering.append(normalize_message(message))
+        self._steering.append(coerce_message(message))
 
     def follow_up(self, message: MessageLike) -> None:
         """Queue a message for when the run would otherwise end."""
-        self._follow_ups.append(normalize_message(message))
+        self._follow_ups.append(coerce_message(message))
 
     def clear_queues(self) -> None:
         """Drop all queued messages."""

@@ -79,7 +79,7 @@ _INCOMPLETE = frozenset(("error", "aborted"))
 _stop_reason: Callable[[Any], str | None] = attrgetter("stop_reason")
 
 
-def normalize_message(given: MessageLike) -> AgentMessage:
+def coerce_message(given: MessageLike) -> AgentMessage:
     """Convert text to a user message and a dict with a known role to a `Message`.
 
     A dict with a custom role is returned unchanged.

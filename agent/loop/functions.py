@@ -27,7 +27,7 @@ from ..tools.base import AgentTool, Signal, Tool
 from ..tools.functions import as_tool
 from ..transports import get_transport
 from ..types import AgentRequest, AgentResponse, Message, Role, Secret, StreamEvent, ThinkingLevel, ToolLoopConfig
-from .events import AgentMessage, AssistantMessageEvent, MessageLike, normalize_message
+from .events import AgentMessage, AssistantMessageEvent, MessageLike, coerce_message
 from .flow import run_loop
 from .hooks import AfterToolCall, BeforeToolCall, Hooks, ModelCall, RunPlan, call_hook
 from .journal import Journal
@@ -342,7 +342,7 @@ def agent_loop(
     The stream's result is the list of added messages; `context` is not changed. If the run fails, the last message has the
     stop reason `error` or `aborted`.
     """
-    return _start_loop([normalize_message(prompt) for prompt in prompts], context, config, signal, stream_fn)
+    return _start_loop([coerce_message(prompt) for prompt in prompts], context, config, signal, stream_fn)
 
 
 def agent_loop_continue(
@@ -352,7 +352,7 @@ def agent_loop_continue(
     stream_fn: StreamFn | None = None,
 ) -> EventStream:
     """Like `agent_loop`, but from a conversation that already ends with a message to answer."""
-    check_continuable([normalize_message(message) for message in context.messages])
+    check_continuable([coerce_message(message) for message in context.messages])
     return _start_loop([], context, config, signal, stream_fn)
 
 
@@ -377,7 +377,7 @@ def _start_loop(
 ) -> EventStream:
     events = EventStream(lambda event: event.type == "agent_end", lambda event: list(event.messages))
     abort_signal = signal if signal is not None else Signal()
-    history = [normalize_message(message) for message in context.messages]
+    history = [coerce_message(message) for message in context.messages]
     tools = {tool.name: tool for tool in map(as_tool, context.tools or ())}
     state = RunState("run", list(history), len(history))
     call_model = wrap_stream_fn(

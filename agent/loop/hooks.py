@@ -17,7 +17,7 @@ from ..errors import AgentError, ConfigurationError, ToolExecutionError
 from ..models.prices import to_dollars, to_units
 from ..tools.base import Signal, Tool, ToolContext
 from ..types import AgentRequest, AgentResponse, Message, ToolCall, ToolLoopConfig
-from .events import AgentMessage, normalize_message
+from .events import AgentMessage, coerce_message
 from .journal import Journal
 
 
@@ -169,7 +169,7 @@ def poll_messages(name: str, provide: Callable[[], Any] | None) -> Flow[list[Age
     if provide is None:
         return []
     messages = yield from call_hook(name, provide)
-    return [normalize_message(message) for message in messages or ()]
+    return [coerce_message(message) for message in messages or ()]
 
 
 def accepts_signal(function: Callable[..., Any]) -> bool:

@@ -12,7 +12,7 @@ from ..errors import ConfigurationError
 from ..types import AgentRequest, AgentResponse, Attempt, JsonObject, Message, Role, ToolCall, ToolResult, Usage, Value
 from ..types._base import Json, SequenceOf, validate_with
 from ..types.response import OutputT
-from .events import AgentMessage, normalize_message
+from .events import AgentMessage, coerce_message
 from .journal import Outcome
 
 Count = Annotated[int, Field(ge=0, strict=True)]
@@ -216,7 +216,7 @@ class PausedRun(Value, frozen=True, extra="ignore"):
         return self.model_copy(update={"verdicts": verdicts, "waiting": tuple(waiting)})
 
     def _find_decisions(self) -> Iterator[_PendingDecision]:
-        """Yield each pending call with the place of its verdict. Calls of sub-agents get a prefix that makes ids unique."""
+        """Yield each pending call. The ids of sub-agents' calls get a prefix that makes them unique."""
         self.check()
         calls = {call.id: call for call in open_turn(self.messages)[1]}
         taken = {one.id for one in self.waiting}
@@ -319,7 +319,7 @@ def _check(paused: PausedRun) -> None:
     if unknown := (set(paused.notes.outcomes) | set(paused.notes.misfits)) - done:
         _reject("notes", f"{_names(unknown)} has no result")
     for message in (*paused.notes.steering, *paused.notes.follow_ups):
-        normalize_message(message)
+        coerce_message(message)
     for one in paused.waiting:
         if one.run is not None:
             one.run.check()

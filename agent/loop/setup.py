@@ -14,7 +14,7 @@ from ..errors import ConfigurationError
 from ..tools.base import Signal, Tool
 from ..tools.functions import as_tool
 from ..types import AgentRequest, AgentResponse, Message, Role, ToolLoopConfig, ToolSpec
-from .events import AgentMessage, normalize_message, to_model_messages
+from .events import AgentMessage, coerce_message, to_model_messages
 from .hooks import Hooks, RunCost, RunPlan
 from .recovery import hash_request
 from .results import PausedRun, RunNotes, open_turn, read_history, results_in
@@ -82,9 +82,9 @@ def restore_state(paused: PausedRun) -> RunState:
     state.repairs = notes.repairs
     state.repeats = dict(notes.repeats)
     state.responses = _restore_responses(paused)
-    state.resumed_steering = [normalize_message(message) for message in notes.steering]
+    state.resumed_steering = [coerce_message(message) for message in notes.steering]
     for message in notes.follow_ups:
-        state.follow_ups.put(normalize_message(message))
+        state.follow_ups.put(coerce_message(message))
     place, _ = open_turn(paused.messages)
     answer = paused.messages[place]
     state.reported_results = len(results_in(paused.messages[place + 1 :]))

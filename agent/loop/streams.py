@@ -18,7 +18,7 @@ from ..engine.stream import AsyncStream, Stream, StreamBase
 from ..tools.base import Signal
 from ..types import Message
 from ..types.response import OutputT
-from .events import AgentEvent, AgentMessage, MessageLike, normalize_message
+from .events import AgentEvent, AgentMessage, MessageLike, coerce_message
 from .results import RunResult
 from .run_state import RunState
 
@@ -106,11 +106,11 @@ class RunView(StreamBase[AgentEvent, RunResult[OutputT]], Generic[OutputT]):
 
     def steer(self, message: MessageLike) -> None:
         """Add a message now. The model sees it after the current tool; later calls are skipped."""
-        self._require_state().steering.put(normalize_message(message))
+        self._require_state().steering.put(coerce_message(message))
 
     def follow_up(self, message: MessageLike) -> None:
         """Add a message when the run would otherwise end."""
-        self._require_state().follow_ups.put(normalize_message(message))
+        self._require_state().follow_ups.put(coerce_message(message))
 
     def _require_state(self) -> RunState:
         if self._state is None:

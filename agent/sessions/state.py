@@ -21,7 +21,7 @@ from ..graph import DAG, Node
 from ..graph.dag import append_messages, keep_setup, rewind_last_turn
 from ..graph.files import decode_node, encode_node
 from ..graph.node import collect_system_prompt, collect_tools
-from ..loop.events import MessageLike, normalize_message
+from ..loop.events import MessageLike, coerce_message
 from ..loop.results import PausedRun, SessionPlace
 from ..stores.base import SessionNotFoundError, SessionRecord, Store, StoreError
 from ..types import AgentRequest, AgentResponse, Message, Session, ToolSpec, Usage
@@ -230,7 +230,7 @@ class SessionState:
 
     def add_message(self, message: MessageLike) -> None:
         """Append a message without calling the model."""
-        read = normalize_message(message)
+        read = coerce_message(message)
         if not isinstance(read, Message):
             raise ConfigurationError(
                 f"Sessions do not support messages with role {read.get('role')!r}.",

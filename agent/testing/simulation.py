@@ -15,7 +15,7 @@ from ..engine.context import Context
 from ..engine.drivers.simulated import SimulatedRun, Simulation
 from ..engine.flow import Emit, Flow, Sleep
 from ..errors import Aborted
-from ..loop.events import AgentEvent, MessageLike, normalize_message
+from ..loop.events import AgentEvent, MessageLike, coerce_message
 from ..loop.results import PausedRun, RunResult
 from ..loop.run_state import RunState
 from ..tools.base import FlowTool, ToolContext
@@ -106,10 +106,10 @@ class SimulatedLoop:
         return result
 
     def steer(self, message: MessageLike) -> None:
-        self.state.steering.put(normalize_message(message))
+        self.state.steering.put(coerce_message(message))
 
     def follow_up(self, message: MessageLike) -> None:
-        self.state.follow_ups.put(normalize_message(message))
+        self.state.follow_ups.put(coerce_message(message))
 
     def abort(self) -> None:
         self._aborted = True

@@ -229,8 +229,8 @@ Execute: TypeAlias = Callable[..., Awaitable[AgentToolResult] | AgentToolResult 
 class AgentTool(Tool):
     """A tool with a label for user interfaces and an `execute` function.
 
-    The function gets, as far as it has parameters: call id, arguments, abort signal, and a function that reports partial
-    results.
+    The function gets the call id, the arguments, the abort signal and a function for partial results, as far as it has
+    parameters for them.
     """
 
     label: str = ""
