@@ -1,4 +1,4 @@
-"""Middleware for tests: it does what it is told, and notes that it was asked."""
+"""Spies: middleware that logs its calls and runs given functions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Place = Callable[[str, Sequence[Middleware]], Agent | Router]
 
 
 def as_kind(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function in one of the ways in which a method of a middleware may be written."""
+    """Return the function as a plain, async, generator or awaitable-returning method."""
 
-    async def awaited(*args: Any) -> Any:
+    async def run_async(*args: Any) -> Any:
         return function(*args)
 
     def flow(*args: Any) -> Any:
@@ -25,33 +25,33 @@ def as_kind(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args)
 
     def returns_an_awaitable(*args: Any) -> Any:
-        return awaited(*args)
+        return run_async(*args)
 
-    return {"plain": function, "async": awaited, "flow": flow, "awaitable": returns_an_awaitable}[kind]
+    return {"plain": function, "async": run_async, "flow": flow, "awaitable": returns_an_awaitable}[kind]
 
 
 class Spy(Middleware):
-    """Notes each call of a method in `log`, and does what the function of that name says."""
+    """Appends each call of a method to `log`, and runs the function given for it."""
 
     def __init__(self, name: str, log: list[str], kind: str = "plain", **methods: Callable[..., Any]) -> None:
         self.name = name
         for method in ("before", "after", "on_event", "on_error"):
-            setattr(self, method, as_kind(kind, self._noting(method, log, methods.get(method))))
+            setattr(self, method, as_kind(kind, self._make_method(method, log, methods.get(method))))
 
-    def _noting(self, method: str, log: list[str], act: Callable[..., Any] | None) -> Callable[..., Any]:
-        def noting(subject: Any, call: Any) -> Any:
+    def _make_method(self, method: str, log: list[str], act: Callable[..., Any] | None) -> Callable[..., Any]:
+        def record(subject: Any, call: Any) -> Any:
             about = {"on_event": getattr(subject, "type", ""), "on_error": type(subject).__name__}.get(method)
             log.append(f"{self.name}.{method}" + (f" {about}" if about else ""))
             return None if act is None else act(subject, call)
 
-        return noting
+        return record
 
 
 def spy_with(name: str, log: list[str], method: str, act: Callable[..., Any]) -> Spy:
     return Spy(name, log, "plain", **{method: act})
 
 
-def raising(error: Exception) -> Callable[..., Any]:
+def raise_error(error: Exception) -> Callable[..., Any]:
     def act(*args: Any) -> Any:
         raise error
 
@@ -84,6 +84,6 @@ EVERY_PLACE: dict[str, Place] = {**PLACES, "router in a router": in_a_nested_rou
 
 
 def innermost(error: agent.AgentError) -> agent.AgentError:
-    """What a router was told, or the error itself."""
+    """Return the last error of a nested RoutingError, or the error itself."""
     inner = getattr(error, "errors", None)
     return innermost(inner[-1]) if inner else error

@@ -1,4 +1,4 @@
-"""The same request is asked once: what is kept, what is not, and what a kept answer says of itself."""
+"""Cache: which responses are cached, and how cached responses differ."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def script() -> Script:
     return Script()
 
 
-def cached_agent(script: Script, cache: Cache, **options: Any) -> Agent:
+def make_cached_agent(script: Script, cache: Cache, **options: Any) -> Agent:
     return Agent("scripted:m", transport=ScriptedTransport(script), middleware=[cache], **options)
 
 
 @pytest.mark.parametrize("streams", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("line", ["Good day to you", RICH], ids=["text", "rich"])
 def test_a_kept_answer_is_the_answer(line: Any, streams: tuple[bool, bool]) -> None:
-    agent = cached_agent(Script(line), Cache())  # a second request would fail
+    agent = make_cached_agent(Script(line), Cache())  # a second request would fail
     answers: list[AgentResponse] = []
     for streaming in streams:
         if streaming:
@@ -103,7 +103,7 @@ def test_a_kept_answer_cost_nothing_and_says_so() -> None:
 
 
 def test_a_kept_answer_is_in_the_route_as_such(script: Script) -> None:
-    agent = cached_agent(script, Cache())
+    agent = make_cached_agent(script, Cache())
     asked, kept = agent.complete("hi"), agent.complete("hi")
     assert [attempt.reason for attempt in asked.route] == [None]
     assert [(attempt.reason, attempt.cost) for attempt in kept.route] == [("answered by Cache", 0.0)]
@@ -123,7 +123,7 @@ def test_a_kept_answer_is_in_the_route_as_such(script: Script) -> None:
 )
 def test_only_complete_answers_are_kept(line: Any) -> None:
     cache = Cache()
-    agent = cached_agent(Script(line, "whole"), cache, max_retries=0)
+    agent = make_cached_agent(Script(line, "whole"), cache, max_retries=0)
     with suppress(errors.AgentError):
         agent.stream("hi").collect()
     assert cache.stats.stored == 0
@@ -134,7 +134,7 @@ def test_only_complete_answers_are_kept(line: Any) -> None:
 
 def test_a_stream_that_is_left_is_not_kept() -> None:
     cache = Cache()
-    agent = cached_agent(Script("one two", "whole"), cache)
+    agent = make_cached_agent(Script("one two", "whole"), cache)
     for event in agent.stream("hi"):
         if event.text:
             break
@@ -142,7 +142,7 @@ def test_a_stream_that_is_left_is_not_kept() -> None:
 
 
 def test_another_question_is_another_answer(script: Script) -> None:
-    agent = cached_agent(script, Cache())
+    agent = make_cached_agent(script, Cache())
     assert [agent.complete(text).text for text in ("a", "b", "a")] == ["You said: a", "You said: b", "You said: a"]
     agent.complete("a", temperature=0.5)
     agent.with_config(model="other").complete("a")
@@ -152,13 +152,13 @@ def test_another_question_is_another_answer(script: Script) -> None:
 def test_one_store_serves_several_agents(script: Script) -> None:
     store = MemoryResponseStore()
     for _ in range(3):
-        assert cached_agent(script, Cache(store)).complete("hi").text == "You said: hi"
+        assert make_cached_agent(script, Cache(store)).complete("hi").text == "You said: hi"
     assert len(script.requests) == 1
 
 
 def test_an_answer_expires(script: Script) -> None:
     clock = Clock()
-    agent = cached_agent(script, Cache(ttl=60.0, clock=clock))
+    agent = make_cached_agent(script, Cache(ttl=60.0, clock=clock))
     for now, requests in ((0.0, 1), (59.9, 1), (60.0, 2), (119.0, 2), (121.0, 3)):
         clock.now = 1000.0 + now
         agent.complete("hi")
@@ -167,7 +167,7 @@ def test_an_answer_expires(script: Script) -> None:
 
 def test_only_what_is_wanted_is_kept(script: Script) -> None:
     cache = Cache(when=lambda request: request.temperature == 0)
-    agent = cached_agent(script, cache)
+    agent = make_cached_agent(script, cache)
     for _ in range(2):
         agent.complete("hi", temperature=0.7)
         agent.complete("hi", temperature=0)
@@ -198,7 +198,7 @@ class Lossy(BaseModel):
 
 
 def test_a_kept_value_has_its_type(script: Script) -> None:
-    agent = cached_agent(Script({"name": "Paris", "people": 3}, {"name": "Rome", "population": 4}), Cache())
+    agent = make_cached_agent(Script({"name": "Paris", "people": 3}, {"name": "Rome", "population": 4}), Cache())
     for _ in range(2):
         assert agent.json("hi", schema=City).output == City(name="Paris", population=3)
     for _ in range(2):
@@ -207,7 +207,7 @@ def test_a_kept_value_has_its_type(script: Script) -> None:
 
 def test_a_value_that_would_come_back_as_another_is_not_kept() -> None:
     cache = Cache()
-    agent = cached_agent(Script({"name": "Paris"}, {"name": "Paris"}), cache)
+    agent = make_cached_agent(Script({"name": "Paris"}, {"name": "Paris"}), cache)
     for _ in range(2):
         assert agent.json("hi", schema=Lossy).output == Lossy(name="Paris")
     assert cache.stats.stored == 0
@@ -244,7 +244,7 @@ def test_a_router_keeps_answers_whoever_gave_them() -> None:
 
 def test_calls_at_the_same_time_are_both_asked_and_both_right() -> None:
     cache = Cache()
-    agent = cached_agent(Script(*["hello"] * 8, delay=0.001), cache)
+    agent = make_cached_agent(Script(*["hello"] * 8, delay=0.001), cache)
 
     async def main() -> list[AgentResponse]:
         return list(await asyncio.gather(*(agent.acomplete("hi") for _ in range(8))))
@@ -268,7 +268,7 @@ class Failing:
 
 def test_a_store_that_fails_fails_no_call(script: Script, caplog: pytest.LogCaptureFixture) -> None:
     cache = Cache(Failing())
-    agent = cached_agent(script, cache)
+    agent = make_cached_agent(script, cache)
     assert agent.complete("hi").text == "You said: hi"
     assert (cache.stats.failures, cache.stats.stored) == (2, 0)
     assert "cache store failed: OSError" in caplog.text
@@ -279,7 +279,7 @@ def test_a_store_that_fails_fails_no_call(script: Script, caplog: pytest.LogCapt
 )
 def test_what_is_no_answer_in_the_store_is_asked_again(script: Script, junk: str) -> None:
     store = MemoryResponseStore()
-    agent = cached_agent(script, Cache(store))
+    agent = make_cached_agent(script, Cache(store))
     agent.complete("hi")
     (key,) = store._entries
     store.put(key, junk, 0.0, None)

@@ -1,4 +1,4 @@
-"""Where middleware sits, what it is told, what stays as it was, and what it leaves on the record."""
+"""Composition of middleware with agents and routers: call info, fingerprints and routes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from agent.middleware.base import fingerprint_wire
 from agent.models import ModelFacts, Prices, register_model
 from agent.testing import Script, ScriptedTransport, Simulation, VendorScript, scripted_agent, simulate
 from agent.types import ToolSpec
-from tests.middleware.spies import Spy, in_a_router, plain_agent, raising, router
+from tests.middleware.spies import Spy, in_a_router, plain_agent, raise_error, router
 
 
 class Noting(Middleware):
-    """Keeps what it was told."""
+    """Records its arguments."""
 
     def __init__(self) -> None:
         self.calls: list[CallInfo] = []
@@ -55,7 +55,7 @@ class Noting(Middleware):
         assert call.state == {"mine": self.calls.index(call)}
 
 
-# What a middleware is told
+# CallInfo
 
 
 def test_a_middleware_knows_the_call_it_stands_around() -> None:
@@ -91,17 +91,17 @@ def test_routers_and_agents_inside_are_known_by_their_names() -> None:
 def test_attempts_are_those_of_this_call() -> None:
     seen: dict[str, list[str | None]] = {}
 
-    def noting(name: str) -> Callable[..., None]:
+    def record(name: str) -> Callable[..., None]:
         def note(outcome: Any, call: CallInfo) -> None:
             seen[name] = [attempt.error for attempt in call.attempts]
 
         return note
 
     first = scripted_agent(
-        errors.OverloadedError("busy"), model="a", middleware=[Spy("A", [], on_error=noting("first"))]
+        errors.OverloadedError("busy"), model="a", middleware=[Spy("A", [], on_error=record("first"))]
     )
-    second = scripted_agent("ok", model="b", middleware=[Spy("B", [], after=noting("second"))])
-    Router([first, second], middleware=[Spy("R", [], after=noting("router"))]).complete("hi")
+    second = scripted_agent("ok", model="b", middleware=[Spy("B", [], after=record("second"))])
+    Router([first, second], middleware=[Spy("R", [], after=record("router"))]).complete("hi")
     assert seen == {"first": ["OverloadedError"], "second": [None], "router": ["OverloadedError", None]}
 
 
@@ -141,36 +141,36 @@ class Town(BaseModel):
     name: str
 
 
-def echoing(**options: Any) -> Agent:
+def make_echo_agent(**options: Any) -> Agent:
     options = {"api_key": "sk-test-0123456789", "base_url": "http://127.0.0.1:9", **options}
     return Agent("openai-chat:m", transport=ScriptedTransport(Script()), **options)
 
 
 def test_a_fingerprint_is_of_what_is_sent_and_of_nothing_else() -> None:
-    mark = fingerprint(echoing())
+    mark = fingerprint(make_echo_agent())
     assert len(mark) == 64
     assert int(mark, 16) >= 0
     assert mark == mark.lower()
-    assert mark == fingerprint(echoing(), streaming=True)
-    assert mark == fingerprint(echoing(api_key="sk-another-987654"), deadline=5.0)
-    assert mark == fingerprint(echoing(headers={"x-trace": "1"}, timeout=3.0))
-    assert mark == fingerprint(echoing(), [Message("user", "hi", id="1", timestamp=datetime.now(UTC))])
+    assert mark == fingerprint(make_echo_agent(), streaming=True)
+    assert mark == fingerprint(make_echo_agent(api_key="sk-another-987654"), deadline=5.0)
+    assert mark == fingerprint(make_echo_agent(headers={"x-trace": "1"}, timeout=3.0))
+    assert mark == fingerprint(make_echo_agent(), [Message("user", "hi", id="1", timestamp=datetime.now(UTC))])
 
 
 def test_whatever_changes_the_answer_changes_the_fingerprint() -> None:
     marks = [
-        fingerprint(echoing()),
-        fingerprint(echoing(), "ho"),
-        fingerprint(echoing(), temperature=0.5),
-        fingerprint(echoing(), system="Be brief."),
-        fingerprint(echoing(default_system="Be long.")),
-        fingerprint(echoing(base_url="http://127.0.0.1:10")),
-        fingerprint(echoing(), model="other"),
-        fingerprint(echoing(), tools=[ToolSpec(name="f")]),
-        fingerprint(echoing(), schema=City),
-        fingerprint(echoing(), schema=City.model_json_schema()),
-        fingerprint(echoing(), schema=Town),
-        fingerprint(echoing(), schema=TypeAdapter(list[int])),
+        fingerprint(make_echo_agent()),
+        fingerprint(make_echo_agent(), "ho"),
+        fingerprint(make_echo_agent(), temperature=0.5),
+        fingerprint(make_echo_agent(), system="Be brief."),
+        fingerprint(make_echo_agent(default_system="Be long.")),
+        fingerprint(make_echo_agent(base_url="http://127.0.0.1:10")),
+        fingerprint(make_echo_agent(), model="other"),
+        fingerprint(make_echo_agent(), tools=[ToolSpec(name="f")]),
+        fingerprint(make_echo_agent(), schema=City),
+        fingerprint(make_echo_agent(), schema=City.model_json_schema()),
+        fingerprint(make_echo_agent(), schema=Town),
+        fingerprint(make_echo_agent(), schema=TypeAdapter(list[int])),
     ]
     assert len(set(marks)) == len(marks)
 
@@ -183,20 +183,20 @@ def test_parts_that_are_cut_elsewhere_are_other_parts() -> None:
 
 
 def test_a_routers_fingerprint_covers_who_could_be_asked() -> None:
-    same = [fingerprint(Router([echoing()])), fingerprint(Router([echoing()]), deadline=3.0)]
-    same.append(fingerprint(Router([echoing(api_key="sk-another-987654")]), streaming=True))
-    same.append(fingerprint(Router([echoing()]), "hi", metadata={}))
+    same = [fingerprint(Router([make_echo_agent()])), fingerprint(Router([make_echo_agent()]), deadline=3.0)]
+    same.append(fingerprint(Router([make_echo_agent(api_key="sk-another-987654")]), streaming=True))
+    same.append(fingerprint(Router([make_echo_agent()]), "hi", metadata={}))
     assert len(set(same)) == 1
     others = [
-        fingerprint(Router([echoing()]), "ho"),
-        fingerprint(Router([echoing(), echoing()])),
-        fingerprint(Router([echoing(default_system="Be long.")])),
-        fingerprint(Router([echoing(temperature=1.0)])),
-        fingerprint(Router([Target(echoing(), name="x")])),
-        fingerprint(Router([Router([echoing()])])),
-        fingerprint(Router([Router([echoing(temperature=1.0)])])),
-        fingerprint(Router([echoing()]), schema=City),
-        fingerprint(Router([echoing()]), schema=Town),
+        fingerprint(Router([make_echo_agent()]), "ho"),
+        fingerprint(Router([make_echo_agent(), make_echo_agent()])),
+        fingerprint(Router([make_echo_agent(default_system="Be long.")])),
+        fingerprint(Router([make_echo_agent(temperature=1.0)])),
+        fingerprint(Router([Target(make_echo_agent(), name="x")])),
+        fingerprint(Router([Router([make_echo_agent()])])),
+        fingerprint(Router([Router([make_echo_agent(temperature=1.0)])])),
+        fingerprint(Router([make_echo_agent()]), schema=City),
+        fingerprint(Router([make_echo_agent()]), schema=Town),
     ]
     assert len({same[0], *others}) == len(others) + 1
 
@@ -206,7 +206,7 @@ def test_a_message_is_the_same_whenever_it_was_written() -> None:
         [Message("user", "hi", id=number, timestamp=datetime(2026, 1, int(number), tzinfo=UTC)), Message("user", "ho")]
         for number in ("1", "2")
     ]
-    agent = Router([echoing()])
+    agent = Router([make_echo_agent()])
     assert fingerprint(agent, asked[0]) == fingerprint(agent, asked[1])
 
 
@@ -286,7 +286,7 @@ def test_one_request_of_a_router_may_have_middleware_of_its_own() -> None:
     assert log == ["A.before", "A.after"]
 
 
-# What cannot work
+# Invalid middleware
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def answer(text: str, tokens: int) -> AgentResponse:
 @pytest.mark.usefixtures("_priced")
 def test_what_was_paid_for_stays_on_the_bill_when_an_answer_takes_its_place() -> None:
     sorry = AgentResponse(text="Sorry.")
-    spies = [Spy("A", [], on_error=lambda error, call: sorry), Spy("B", [], after=raising(ValueError("rude")))]
+    spies = [Spy("A", [], on_error=lambda error, call: sorry), Spy("B", [], after=raise_error(ValueError("rude")))]
     response = scripted_agent(answer("rude", 7), model="dear", middleware=spies).complete("hi")
     assert (response.text, response.cost_estimate) == ("Sorry.", 7.0)
     assert response.usage is not None
@@ -461,7 +461,7 @@ def test_what_a_router_learns_of_a_target_whose_middleware_answers_is_true(strea
 
 def test_the_headers_of_another_targets_reply_are_not_learnt_from() -> None:
     limited = Answer([b'{"error":{"message":"busy"}}'], status=503, headers={"x-ratelimit-remaining-requests": "0"})
-    refusing = Spy("A", [], before=raising(errors.OverloadedError("not now")))
+    refusing = Spy("A", [], before=raise_error(errors.OverloadedError("not now")))
     second = scripted_agent("ok", model="b", middleware=[refusing])
     router = Router([scripted_agent(limited, model="a"), second], retry=RetryConfig(max_retries=1))
     with pytest.raises(errors.RoutingError):
@@ -548,7 +548,7 @@ def test_an_error_of_a_listener_ends_the_flow_it_listens_to() -> None:
 
     info = CallInfo(streaming=True, target="loop", request=AgentRequest(input="hi"))
     with pytest.raises(KeyError):
-        Simulation(Script()).run(observe_events(loop(), [Spy("A", [], on_event=raising(KeyError("no")))], info))
+        Simulation(Script()).run(observe_events(loop(), [Spy("A", [], on_event=raise_error(KeyError("no")))], info))
     assert closed == [True]
 
 

@@ -1,4 +1,4 @@
-"""One line for each call: what happened, no words of the conversation, no key, and nothing that could break a line."""
+"""Logging: one line per call, without text of the conversation, keys or control characters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agent import Agent, AgentResponse, Message, RetryConfig, Usage, errors
 from agent.engine.context import Context, RunTurn
 from agent.middleware import Logging
 from agent.testing import Script, Simulation, scripted_agent
-from tests.middleware.spies import plain_agent, raising, spy_with
+from tests.middleware.spies import plain_agent, raise_error, spy_with
 from tests.support.drivers import Driver
 
 KEY = "sk-canary-0123456789abcdef"
@@ -58,7 +58,7 @@ def test_a_failure_is_one_line(drive: Driver, caplog: pytest.LogCaptureFixture) 
 
 def test_a_line_cannot_be_forged(caplog: pytest.LogCaptureFixture) -> None:
     error = errors.BadRequestError("no", code="x\x1b[2J\u202e", request_id="r\nINFO all is well")
-    agent = scripted_agent("ok", middleware=[Logging(), spy_with("A", [], "before", raising(error))])
+    agent = scripted_agent("ok", middleware=[Logging(), spy_with("A", [], "before", raise_error(error))])
     with pytest.raises(errors.BadRequestError):
         agent.complete("hi")
     ((_, line),) = lines(caplog)
@@ -66,7 +66,7 @@ def test_a_line_cannot_be_forged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_words_of_other_peoples_errors_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    inner = spy_with("A", [], "before", raising(KeyError(f"the prompt was: secret {KEY}")))
+    inner = spy_with("A", [], "before", raise_error(KeyError(f"the prompt was: secret {KEY}")))
     with pytest.raises(KeyError):
         scripted_agent("ok", middleware=[Logging(), inner]).complete("hi")
     ((_, line),) = lines(caplog)
@@ -76,10 +76,10 @@ def test_the_words_of_other_peoples_errors_are_not_logged(caplog: pytest.LogCapt
 
 def test_words_are_logged_if_asked_for_on_one_line_and_without_keys(caplog: pytest.LogCaptureFixture) -> None:
     agent = scripted_agent(f"use\x1b]0;evil\x07 {KEY}\u202e\r\n", "x" * 2000, middleware=[Logging(prompts=True)])
-    agent.complete(f"what is\n{KEY}?")
+    agent.complete(f"explain\n{KEY}?")
     agent.complete([Message("user", "y" * 600 + " " + KEY)])
     first, second = (line for _, line in lines(caplog))
-    assert "prompt='what is\\n***" in first
+    assert "prompt='explain\\n***" in first
     assert "answer='use\\x1b]0;evil\\x07 ***\\u202e\\r\\n'" in first
     assert KEY[3:] not in caplog.text
     assert not re.search("[\x00-\x1f\x7f-\x9f\u2028-\u202e]", first + second)

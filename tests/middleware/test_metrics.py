@@ -1,4 +1,4 @@
-"""Numbers about calls: counted once, in the right place, by any number of threads."""
+"""Metrics: each call is counted once, per target, from any thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_calls_streams_failures_and_reasons_are_counted(drive: Driver) -> None:
 def test_times_are_those_of_the_call_in_virtual_time_too() -> None:
     records: list[CallMetrics] = []
     pieces = Script("one two")
-    simulation = Simulation(lambda request: _delayed(pieces(request), 2.0))
+    simulation = Simulation(lambda request: _delay(pieces(request), 2.0))
     agent = scripted_agent(middleware=[Metrics(records.append)])
     simulate(simulation, agent, "hi", streaming=True)
     (record,) = records
@@ -47,7 +47,7 @@ def test_times_are_those_of_the_call_in_virtual_time_too() -> None:
     assert record.seconds > 4.0
 
 
-def _delayed(answer: Answer, seconds: float) -> Answer:
+def _delay(answer: Answer, seconds: float) -> Answer:
     return Answer([Piece(piece.outcome, seconds) for piece in answer.iter_pieces()], headers=answer.headers)
 
 

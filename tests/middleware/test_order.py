@@ -1,4 +1,4 @@
-"""Who is asked when, and who hears of what goes wrong: as documented, under every driver, wherever it stands."""
+"""Order of middleware methods, and propagation of errors, under every driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agent.engine.wire import Answer
 from agent.middleware import CallInfo, Middleware
 from agent.testing import Script, Simulation, Stopped, scripted_agent, simulate
 from agent.types import fold
-from tests.middleware.spies import EVERY_PLACE, KINDS, PLACES, Place, Spy, innermost, plain_agent, raising, spy_with
+from tests.middleware.spies import EVERY_PLACE, KINDS, PLACES, Place, Spy, innermost, plain_agent, raise_error, spy_with
 from tests.support.drivers import Driver
 
 CUT_OFF = Answer([b'data: {"choices":[{"index":0,"delta":{"content":"Hel"}}]}\n\n'])
@@ -39,7 +39,7 @@ def ask(drive: Driver, streaming: bool, network: Any, make: Callable[[str], Any]
     return (drive.stream if streaming else drive.complete)(network, request, make=make)
 
 
-def _placed(place: Place, spies: Sequence[Middleware], url: str) -> Agent | Router:
+def _place_agent(place: Place, spies: Sequence[Middleware], url: str) -> Agent | Router:
     return place(url, spies)
 
 
@@ -140,7 +140,7 @@ def test_an_answer_from_before_is_on_record_as_such(drive: Driver, place: Place,
     ]
 
 
-# What goes wrong
+# Errors
 
 
 def test_a_failure_reaches_all_from_the_inside_out(drive: Driver, place: Place, streaming: bool) -> None:
@@ -159,7 +159,7 @@ def test_what_before_raises_reaches_those_outside_and_nothing_is_sent(
     drive: Driver, place: Place, streaming: bool
 ) -> None:
     log: list[str] = []
-    spies = [Spy("A", log), Spy("B", log, before=raising(errors.ConfigurationError("no"))), Spy("C", log)]
+    spies = [Spy("A", log), Spy("B", log, before=raise_error(errors.ConfigurationError("no"))), Spy("C", log)]
     outcome = ask(drive, streaming, Script("never"), lambda url: place(url, spies))
     assert isinstance(innermost(outcome.failed), errors.ConfigurationError)
     assert outcome.requests == []
@@ -168,7 +168,7 @@ def test_what_before_raises_reaches_those_outside_and_nothing_is_sent(
 
 def test_what_after_raises_reaches_those_outside(drive: Driver, place: Place, streaming: bool) -> None:
     log: list[str] = []
-    spies = [Spy("A", log), Spy("B", log, after=raising(errors.ContentFilterError("no"))), Spy("C", log)]
+    spies = [Spy("A", log), Spy("B", log, after=raise_error(errors.ContentFilterError("no"))), Spy("C", log)]
     outcome = ask(drive, streaming, Script("rude"), lambda url: place(url, spies))
     assert isinstance(innermost(outcome.failed), errors.ContentFilterError)
     assert without_events(log) == [
@@ -193,7 +193,7 @@ def test_what_on_event_raises_reaches_those_outside_and_ends_the_stream(drive: D
 
 
 def test_no_router_goes_on_elsewhere_because_its_middleware_has_had_enough(drive: Driver) -> None:
-    spy = Spy("A", [], on_event=raising(errors.ContentFilterError("enough")))
+    spy = Spy("A", [], on_event=raise_error(errors.ContentFilterError("enough")))
 
     def make(url: str) -> Router:
         return Router([plain_agent(url), plain_agent(url)], on_partial="restart", middleware=[spy])
@@ -209,9 +209,9 @@ def test_another_exception_stays_what_it_is_and_is_seen_by_those_outside(
     log: list[str] = []
     for method in ("before", "after"):
         log.clear()
-        spies = [Spy("A", log), spy_with("B", log, method, raising(KeyError("mine"))), Spy("C", log)]
+        spies = [Spy("A", log), spy_with("B", log, method, raise_error(KeyError("mine"))), Spy("C", log)]
         with pytest.raises(KeyError, match="mine"):
-            ask(drive, streaming, Script("ok"), partial(_placed, place, spies))
+            ask(drive, streaming, Script("ok"), partial(_place_agent, place, spies))
         assert without_events(log)[-1] == "A.on_error KeyError"
         assert not [entry for entry in log if entry.startswith(("B.on_error", "C.on_error"))]
 
@@ -247,11 +247,11 @@ def test_after_the_first_event_nothing_is_recovered(drive: Driver, place: Place)
 
 
 def test_what_was_dropped_on_its_way_out_counts_as_handed_out(drive: Driver) -> None:
-    """The one further in cannot know that nobody has seen it."""
+    """The inner middleware cannot know that the caller has not received it."""
     dropping = Spy("A", [], on_event=lambda event, call: ())
     for instead in (AgentResponse(text="Sorry."), errors.OverloadedError("later")):
         spies = [dropping, Spy("B", [], on_error=lambda error, call, instead=instead: instead)]
-        outcome = drive.stream(Script(CUT_OFF), make=partial(_placed, plain_agent, spies))
+        outcome = drive.stream(Script(CUT_OFF), make=partial(_place_agent, plain_agent, spies))
         assert type(outcome.failed) is (
             errors.StreamInterrupted if instead.__class__ is AgentResponse else type(instead)
         )
@@ -261,7 +261,7 @@ def test_what_was_dropped_on_its_way_out_counts_as_handed_out(drive: Driver) -> 
 
 def test_nothing_is_recovered_from_what_after_raises_at_the_end_of_a_stream(drive: Driver, place: Place) -> None:
     sorry = AgentResponse(text="Sorry.")
-    spies = [Spy("A", [], on_error=lambda error, call: sorry), Spy("B", [], after=raising(ValueError("no")))]
+    spies = [Spy("A", [], on_error=lambda error, call: sorry), Spy("B", [], after=raise_error(ValueError("no")))]
     with pytest.raises(ValueError, match="no"):
         drive.stream(Script("ok"), make=lambda url: place(url, spies))
     assert drive.complete(Script("ok"), make=lambda url: place(url, spies)).ok.text == "Sorry."
@@ -276,7 +276,7 @@ def test_an_error_is_committed_if_it_takes_the_place_of_one_that_was(drive: Driv
 
 def test_what_on_error_raises_reaches_those_outside(drive: Driver, streaming: bool) -> None:
     log: list[str] = []
-    spies = [Spy("A", log), Spy("B", log, on_error=raising(KeyError("worse")))]
+    spies = [Spy("A", log), Spy("B", log, on_error=raise_error(KeyError("worse")))]
     with pytest.raises(KeyError, match="worse"):
         ask(drive, streaming, Script(errors.BadRequestError("no")), lambda url: plain_agent(url, spies))
     assert log[-1] == "A.on_error KeyError"
@@ -287,10 +287,10 @@ def test_what_on_error_raises_reaches_those_outside(drive: Driver, streaming: bo
 def test_interrupts_reach_no_middleware(method: str, interrupt: type[BaseException]) -> None:
     log: list[str] = []
 
-    def interrupted(*args: Any) -> None:
+    def raise_interrupt(*args: Any) -> None:
         raise interrupt
 
-    spies = [Spy("A", log), spy_with("B", log, method, interrupted)]
+    spies = [Spy("A", log), spy_with("B", log, method, raise_interrupt)]
     agent = scripted_agent("ok", middleware=spies)
     with pytest.raises(interrupt):
         agent.stream("hi").collect()
@@ -377,7 +377,7 @@ FAILING: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("case", FAILING)
 def test_an_error_that_nobody_holds_is_gone(case: str) -> None:
-    """Its frames hold connections: what keeps itself alive keeps them open until the garbage is collected."""
+    """A reference cycle would keep its frames, and the connections in them, until garbage collection."""
     line, method, act = FAILING[case]
     spies = [Spy("A", []), spy_with("B", [], method, act), Spy("C", [])]
     agent = scripted_agent(line, line, middleware=spies, max_retries=0)

@@ -1,4 +1,4 @@
-"""What is private is found by its form and its arithmetic, what only looks like it is not, and no text is slow."""
+"""Finders of private values: matches, checksums, and linear time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vendor sees placeholders, the caller what they stand for: in answers, streams, arguments and typed values."""
+"""Redaction: placeholders in requests, restored values in responses, streams and structured output."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def bodies(script: Script) -> list[str]:
     return [json.dumps(body, ensure_ascii=False) for body in script.requests]
 
 
-def asked(request: Any, *redactions: Redaction, **overrides: Any) -> tuple[str, AgentResponse]:
-    """What goes out for a request, and what the echo of it becomes."""
+def send_redacted(request: Any, *redactions: Redaction, **overrides: Any) -> tuple[str, AgentResponse]:
+    """Return the text that was sent, and the restored echo."""
     script = Script()
     agent = Agent("scripted:m", transport=ScriptedTransport(script), middleware=redactions or [Redaction()])
     response = agent.complete(request, **overrides)
@@ -139,9 +139,9 @@ def test_what_is_about_the_call_is_left_alone() -> None:
 
 
 def test_a_conversation_is_numbered_the_same_way_in_every_turn() -> None:
-    first, _ = asked([Message("user", f"{BOB} and {AMY}")])
+    first, _ = send_redacted([Message("user", f"{BOB} and {AMY}")])
     history = [Message("user", f"{BOB} and {AMY}"), Message("assistant", f"{AMY}?"), Message("user", "new@example.net")]
-    second, _ = asked(history)
+    second, _ = send_redacted(history)
     assert "[EMAIL_1] and [EMAIL_2]" in first
     assert "[EMAIL_1] and [EMAIL_2]" in second
     assert "[EMAIL_2]?" in second
@@ -149,7 +149,7 @@ def test_a_conversation_is_numbered_the_same_way_in_every_turn() -> None:
 
 
 def test_a_placeholder_that_was_there_before_keeps_its_meaning() -> None:
-    body, response = asked(f"[EMAIL_1] stands for {AMY}")
+    body, response = send_redacted(f"[EMAIL_1] stands for {AMY}")
     assert "[EMAIL_1] stands for [EMAIL_2]" in body
     assert response.text == f"You said: [EMAIL_1] stands for {AMY}"
 
@@ -160,7 +160,7 @@ def test_a_placeholder_that_the_model_made_up_stays() -> None:
 
 
 def test_the_answer_may_keep_the_placeholders() -> None:
-    _, response = asked(AMY, Redaction(restore=False))
+    _, response = send_redacted(AMY, Redaction(restore=False))
     assert response.text == "You said: [EMAIL_1]"
     agent = scripted_agent("to [EMAIL_1]", middleware=[Redaction(restore=False)])
     stream = agent.stream(AMY)
@@ -168,7 +168,7 @@ def test_the_answer_may_keep_the_placeholders() -> None:
 
 
 def test_only_what_was_asked_for_is_hidden() -> None:
-    body, _ = asked(f"{AMY} +49 30 1234567", Redaction("phone"))
+    body, _ = send_redacted(f"{AMY} +49 30 1234567", Redaction("phone"))
     assert AMY in body
     assert "[PHONE_1]" in body
 
@@ -179,7 +179,7 @@ def test_own_patterns_come_first_and_own_functions_say_where() -> None:
         return [(start, start + 3)] if start >= 0 else []
 
     redaction = Redaction(patterns={"STAFF": r"\w+@example\.com", "NAME": names})
-    body, response = asked(f"Zoe, {AMY}, {BOB}", redaction)
+    body, response = send_redacted(f"Zoe, {AMY}, {BOB}", redaction)
     assert "[NAME_1], [STAFF_1], [EMAIL_1]" in body
     assert response.text == f"You said: Zoe, {AMY}, {BOB}"
 
@@ -238,7 +238,9 @@ SAID = "Dear [EMAIL_1], [x] [EMAIL_2]! [EMA"
 MEANT = f"Dear {AMY}, [x] {BOB}! [EMA"
 
 
-def told(events: Sequence[StreamEvent], request: AgentRequest, redaction: Redaction | None = None) -> list[StreamEvent]:
+def collect_events(
+    events: Sequence[StreamEvent], request: AgentRequest, redaction: Redaction | None = None
+) -> list[StreamEvent]:
     """The events as the caller sees them."""
     redaction = redaction or Redaction()
     info = CallInfo(streaming=True, target="t", request=request)
@@ -259,7 +261,7 @@ def test_a_placeholder_is_found_wherever_the_deltas_are_cut(index: int | None) -
     for first in range(len(SAID) + 1):
         for second in range(first, len(SAID) + 1):
             cut = [SAID[:first], SAID[first:second], SAID[second:]]
-            events = told([*(StreamEvent.text_delta(piece, index=index) for piece in cut), END], BOTH)
+            events = collect_events([*(StreamEvent.text_delta(piece, index=index) for piece in cut), END], BOTH)
             assert "".join(event.text or "" for event in events) == MEANT
             assert events[-1] is END
             assert not any(event.text == "" for event in events)
@@ -303,7 +305,7 @@ def test_arguments_are_json_whatever_the_value_holds() -> None:
             StreamEvent.text_delta("_1]", index=0),
         ]
         for ending in ([StreamEvent.tool_call_end(call, index=1)], []):
-            seen = told([*events, *ending, END], ODDLY, redaction)
+            seen = collect_events([*events, *ending, END], ODDLY, redaction)
             written = "".join((event.tool_call_delta or {}).get("arguments", "") for event in seen)
             assert json.loads(written) == meant
             response = fold(seen)
@@ -321,7 +323,7 @@ def test_the_arguments_of_parallel_calls_are_not_mixed_up() -> None:
         StreamEvent.tool_call_delta_event(']"}', index=1),
         END,
     ]
-    assert [call.arguments for call in fold(told(events, BOTH)).tool_calls] == [{"a": AMY}, {"a": BOB}]
+    assert [call.arguments for call in fold(collect_events(events, BOTH)).tool_calls] == [{"a": AMY}, {"a": BOB}]
 
 
 def test_what_was_held_back_comes_before_what_follows_it() -> None:
@@ -335,7 +337,7 @@ def test_what_was_held_back_comes_before_what_follows_it() -> None:
         StreamEvent.refusal_delta("no [EMAIL_1]"),
         END,
     ]
-    seen = told(events, BOTH)
+    seen = collect_events(events, BOTH)
     assert [(event.type, event.text or (event.tool_call_delta or {}).get("arguments")) for event in seen] == [
         ("text_delta", "see "),
         ("text_delta", "[EMAIL"),
@@ -356,7 +358,7 @@ def test_what_was_held_back_of_arguments_comes_before_their_end() -> None:
         StreamEvent.tool_call_end(call, index=0),
         END,
     ]
-    seen = told(events, BOTH)
+    seen = collect_events(events, BOTH)
     assert [event.type for event in seen] == [
         "tool_call_start", "tool_call_delta", "tool_call_delta", "tool_call_end", "message_end",
     ]  # fmt: skip
@@ -365,7 +367,9 @@ def test_what_was_held_back_of_arguments_comes_before_their_end() -> None:
 
 def test_a_finished_part_takes_the_place_of_what_was_said_of_it() -> None:
     part = TextContent(text="to [EMAIL_1]", citations=[Citation(url="u", start=3, end=12), Citation(url="v")])
-    events = told([StreamEvent.text_delta("to [EM", index=0), StreamEvent.content_part_event(part, index=0), END], BOTH)
+    events = collect_events(
+        [StreamEvent.text_delta("to [EM", index=0), StreamEvent.content_part_event(part, index=0), END], BOTH
+    )
     response = fold(events)
     assert response.text == f"to {AMY}"
     (restored,) = response.content
@@ -374,7 +378,7 @@ def test_a_finished_part_takes_the_place_of_what_was_said_of_it() -> None:
 
 
 def test_a_stream_that_begins_again_forgets_what_was_held_back() -> None:
-    events = told(
+    events = collect_events(
         [
             StreamEvent.text_delta("x [EM", index=0),
             StreamEvent.restart_event("again"),
@@ -387,12 +391,12 @@ def test_a_stream_that_begins_again_forgets_what_was_held_back() -> None:
 
 
 def test_a_tools_result_in_a_stream_is_restored() -> None:
-    (event,) = told([StreamEvent.tool_result_event("sent to [EMAIL_1]")], BOTH)
+    (event,) = collect_events([StreamEvent.tool_result_event("sent to [EMAIL_1]")], BOTH)
     assert event.tool_result == f"sent to {AMY}"
 
 
 def test_the_vendors_event_stays_with_the_event() -> None:
-    (event,) = told([StreamEvent.text_delta("[EMAIL_1]", raw={"as": "it came"})], BOTH)
+    (event,) = collect_events([StreamEvent.text_delta("[EMAIL_1]", raw={"as": "it came"})], BOTH)
     assert (event.text, event.raw) == (AMY, {"as": "it came"})
 
 

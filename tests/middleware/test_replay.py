@@ -1,4 +1,4 @@
-"""A whole answer told as a stream is the same answer."""
+"""Replayed events fold into the same response."""
 
 from __future__ import annotations
 

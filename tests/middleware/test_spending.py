@@ -1,4 +1,4 @@
-"""What calls cost is added up by target and by whom they were for, failures included; and a budget ends it."""
+"""CostTracker: sums by target and metadata, including failures, and budgets."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_each_customer_has_their_own_sum() -> None:
         agent.complete("hi", metadata={} if user is None else {"user": user})
     found = {key: one.cost for key, one in tracker.by_value().items()}
     assert found == {"amy": 5.0, "bob": 2.0, None: 8.0, FrozenList(["odd"]): 16.0}
-    assert (tracker.get_spend("amy"), tracker.get_spend("nobody")) == (5.0, 0.0)
+    assert (tracker.get_spend("amy"), tracker.get_spend("carl")) == (5.0, 0.0)
 
 
 def test_what_failed_and_was_paid_for_counts() -> None:

@@ -1,4 +1,4 @@
-"""Nobody asks faster than allowed, in any minute, whoever shares the limit; and who would wait too long is told."""
+"""Throttle: sliding windows, shared limits, and errors instead of long waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agent import Agent, AgentRequest, AgentResponse, Router, Usage, errors
 from agent.middleware import Cache, Throttle, limits
 from agent.models.token_estimates import estimate_prompt
 from agent.testing import Script, Simulation, Stopped, scripted_agent, simulate, start
-from tests.middleware.spies import Spy, plain_agent, raising
+from tests.middleware.spies import Spy, plain_agent, raise_error
 from tests.support.drivers import Driver
 
 
@@ -199,7 +199,9 @@ def test_what_is_answered_further_in_counts_for_nothing() -> None:
 
 
 def test_what_could_not_be_sent_counts_for_nothing() -> None:
-    agent = scripted_agent(middleware=[Throttle(rpm=1), Spy("A", [], before=raising(errors.ConfigurationError("no")))])
+    agent = scripted_agent(
+        middleware=[Throttle(rpm=1), Spy("A", [], before=raise_error(errors.ConfigurationError("no")))]
+    )
     plain = scripted_agent(middleware=[Throttle(rpm=1)])
     simulation = Simulation(Script("ok"))
     for _ in range(3):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from agent import Agent, Router, Target
 from agent.engine.wire import Answer, WireRequest
 from agent.testing import Script, Simulation, start
-from tests.routing.world import said
+from tests.routing.world import error_answer
 
 FAILURE_SECONDS = 0.1
 SUCCESS_SECONDS = 0.3
@@ -41,7 +41,7 @@ def steady(*rates: float) -> FailureRates:
     return lambda now: rates
 
 
-def alternating(seconds: float, *phases: Sequence[float]) -> FailureRates:
+def alternate(seconds: float, *phases: Sequence[float]) -> FailureRates:
     """Each phase lasts so many seconds; the last is followed by the first."""
     return lambda now: phases[int(now / seconds) % len(phases)]
 
@@ -49,7 +49,7 @@ def alternating(seconds: float, *phases: Sequence[float]) -> FailureRates:
 def simulate_traffic(
     rates: FailureRates, *, calls_per_second: float, calls: int, seed: int = 1, **options: Any
 ) -> Traffic:
-    """Send calls at a steady rate through a router, and count what becomes of them."""
+    """Send calls at a steady rate through a router, and count their outcomes."""
     dice = random.Random(seed)
 
     def answer(request: WireRequest) -> Answer:
@@ -60,7 +60,7 @@ def simulate_traffic(
 
     simulation = Simulation(answer, seed=seed)
     simulation.log = DiscardedLog()
-    unavailable = said(503)
+    unavailable = error_answer(503)
     router = Router(
         [
             Target(Agent("openai-chat:m", api_key="k", base_url=f"http://127.0.0.1/{number}/v1"), name=str(number))

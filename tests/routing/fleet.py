@@ -1,4 +1,4 @@
-"""Several vendors behind one server: each target has a path of its own, and a script that answers there."""
+"""Several vendors behind one server: each target has its own path and script."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from agent.models import ModelFacts, Prices, lookup, register_model
 from agent.testing import Simulation, scripted_agent, simulate
 from agent.types import AgentResponse, HedgeConfig
 from tests.routing.fleet import Fleet, broken, busy
-from tests.routing.test_strategies import paced
+from tests.routing.test_strategies import answer_slowly
 from tests.routing.world import Scenario, violations
 
 WORDS = "one two three four five six"
@@ -49,7 +49,7 @@ def names(response: AgentResponse) -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize("part", range(2))
 def test_attempts_and_totals_agree_in_simulated_scenarios(part: int) -> None:
     for seed in range(20_000 + part * 250, 20_250 + part * 250):
-        assert not violations(Scenario.drawn(seed)), seed
+        assert not violations(Scenario.draw(seed)), seed
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -75,7 +75,7 @@ def test_a_race_sends_four_requests_at_most(targets: int) -> None:
 
 
 def test_a_hedged_call_pays_for_both_requests() -> None:
-    fleet = Fleet(a=paced(9.0), b=paced(0.1))
+    fleet = Fleet(a=answer_slowly(9.0), b=answer_slowly(0.1))
     response = simulate(Simulation(fleet), fleet.router(hedge=HedgeConfig(after=0.5, share=1.0)), "hi")
     assert names(response) == [("a", "Cancelled"), ("b", None)]
     assert_adds_up(response)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.routing.failure_grid import FailureRates, Traffic, alternating, simulate_traffic, steady
+from tests.routing.failure_grid import FailureRates, Traffic, alternate, simulate_traffic, steady
 
 MOST_FAILED = 0.002
 MOST_REQUESTS = 1.5
@@ -45,11 +45,11 @@ def test_one_healthy_target_is_enough_from_the_first_moment_at_5000_calls_a_seco
 @pytest.mark.parametrize("seconds", [20, 60])
 def test_calls_follow_the_only_healthy_target_when_it_changes(seconds: float) -> None:
     phases = [[0.0 if number == healthy else 1.0 for number in range(5)] for healthy in (4, 2, 0, 3, 1)]
-    assert_calls_survive(alternating(seconds, *phases), calls_per_second=10, calls=3000)
+    assert_calls_survive(alternate(seconds, *phases), calls_per_second=10, calls=3000)
 
 
 def test_a_sudden_change_at_a_high_rate_fails_hardly_any_call() -> None:
-    changing = alternating(2.0, (1.0, 0.0, 1.0), (0.0, 1.0, 1.0))
+    changing = alternate(2.0, (1.0, 0.0, 1.0), (0.0, 1.0, 1.0))
     assert_calls_survive(changing, calls_per_second=1000, calls=4000)
 
 
@@ -74,7 +74,7 @@ def test_the_whole_grid(failing: int, calls_per_second: float, calls: int, every
     for number, rates in enumerate(combinations[::every]):
         assert_calls_survive(steady(*rates, 0.0), calls_per_second=calls_per_second, calls=calls, seed=number)
         rotated = [(*rates, 0.0)[turn:] + (*rates, 0.0)[:turn] for turn in range(failing + 1)]
-        changing = alternating(max(6.0, calls / calls_per_second / 4), *rotated)
+        changing = alternate(max(6.0, calls / calls_per_second / 4), *rotated)
         assert_calls_survive(changing, calls_per_second=calls_per_second, calls=calls, seed=number)
 
 

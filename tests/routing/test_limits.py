@@ -1,4 +1,4 @@
-"""Limits a router keeps: of vendors, of its owner, of money, of time, and of its own zeal."""
+"""Limits of a router: rate limits, spend limits, deadlines, attempts and the retry budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agent.models import ModelFacts, Prices, register_model
 from agent.testing import Script, Simulation, scripted_agent, simulate, start
 from agent.types import AgentRequest, AgentResponse, SpendLimit, Usage
 from tests.routing.fleet import Fleet, broken, busy
-from tests.routing.test_strategies import paced
+from tests.routing.test_strategies import answer_slowly
 from tests.support.drivers import Driver
 
 
@@ -27,7 +27,7 @@ def outcomes(runs: list[Any]) -> Counter[str]:
 
 
 def test_requests_beyond_a_targets_rate_go_elsewhere() -> None:
-    fleet = Fleet(a=paced(0.1), b=paced(0.1))
+    fleet = Fleet(a=answer_slowly(0.1), b=answer_slowly(0.1))
     router = fleet.router(each={"a": {"rpm": 5}})
     simulation = Simulation(fleet)
     for _ in range(12):
@@ -40,7 +40,7 @@ def test_no_minute_holds_more_requests_than_allowed() -> None:
 
     def vendor(request: WireRequest) -> Answer:
         times.append(simulation.now)
-        return paced(0.01)(request)
+        return answer_slowly(0.01)(request)
 
     fleet = Fleet(a=vendor)
     router = fleet.router(each={"a": {"rpm": 10}}, max_wait=300.0)
@@ -53,7 +53,7 @@ def test_no_minute_holds_more_requests_than_allowed() -> None:
 
 
 def test_when_all_are_at_their_rate_and_there_is_no_time_the_error_says_how_long() -> None:
-    fleet = Fleet(a=paced(0.1), b=paced(0.1))
+    fleet = Fleet(a=answer_slowly(0.1), b=answer_slowly(0.1))
     router = fleet.router(each={"a": {"rpm": 1}, "b": {"rpm": 1}}, max_wait=1.0)
     simulation = Simulation(fleet)
     simulate(simulation, router, "hi")
@@ -81,7 +81,7 @@ def test_no_more_requests_at_once_than_allowed() -> None:
     def vendor(request: WireRequest) -> Answer:
         busy_now = router.targets[0].in_flight
         now["most"] = max(now["most"], busy_now)
-        return paced(1.0)(request)
+        return answer_slowly(1.0)(request)
 
     fleet = Fleet(a=vendor)
     router = fleet.router(each={"a": {"concurrency": 3}})
@@ -98,7 +98,7 @@ def test_what_the_vendors_headers_say_is_left_is_believed() -> None:
         left = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "30s"}
         return Answer(good.pieces, headers={**good.headers, **left})
 
-    fleet = Fleet(a=nearly_used_up, b=paced(0))
+    fleet = Fleet(a=nearly_used_up, b=answer_slowly(0))
     router = fleet.router()
     simulation = Simulation(fleet)
     for _ in range(3):
@@ -114,7 +114,7 @@ def test_what_one_vendor_says_is_left_is_not_believed_of_another_that_said_nothi
         left = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "30s"}
         return Answer([b"{}"], status=503, headers={"content-type": "application/json", **left})
 
-    fleet = Fleet(a=used_up, b=[errors.ConnectionError("nobody is there"), "from b"], c=["from c"] * 9)
+    fleet = Fleet(a=used_up, b=[errors.ConnectionError("unreachable"), "from b"], c=["from c"] * 9)
     router = fleet.router()
     simulation = Simulation(fleet)
     assert simulate(simulation, router, "hi").text == "from c"
@@ -159,7 +159,7 @@ def test_repeated_requests_of_all_callers_share_one_budget() -> None:
 
     def flaky(request: WireRequest) -> Answer:
         flips["n"] += 1
-        return Script(busy())(request) if flips["n"] % 3 else paced(0.01)(request)
+        return Script(busy())(request) if flips["n"] % 3 else answer_slowly(0.01)(request)
 
     fleet = Fleet(a=flaky, b=flaky)
     router = fleet.router()
@@ -214,7 +214,7 @@ def test_our_own_lack_of_connections_is_nobodys_fault() -> None:
 
 
 def test_a_black_hole_is_found_out_though_deadlines_are_shorter_than_its_timeout() -> None:
-    fleet = Fleet(hole=lambda request: Answer([], after=1e6), good=paced(0.1))
+    fleet = Fleet(hole=lambda request: Answer([], after=1e6), good=answer_slowly(0.1))
     router = fleet.router()
     simulation = Simulation(fleet)
     runs = []
@@ -227,8 +227,8 @@ def test_a_black_hole_is_found_out_though_deadlines_are_shorter_than_its_timeout
 # Money
 
 
-def _priced(name: str, dollars: float) -> None:
-    """So many dollars for an answer of one token: what a request costs is known to the cent."""
+def _register_price(name: str, dollars: float) -> None:
+    """Register a price per response of one token."""
     prices = Prices(input=0.0, output=dollars * 1_000_000)
     register_model(ModelFacts(provider="openai-chat", model=name, prices=prices, max_output=1))
 
@@ -237,7 +237,7 @@ ONE = AgentResponse(text="x", usage=Usage(prompt_tokens=5, completion_tokens=1))
 
 
 def test_two_hundred_requests_at_once_on_a_budget_for_a_hundred_overspend_nothing() -> None:
-    _priced("dear", 1.0)
+    _register_price("dear", 1.0)
     fleet = Fleet(dear=lambda request: Answer(Script(ONE)(request).pieces, after=0.5, headers={}))
     router = fleet.router(spend=SpendLimit(dollars=100.0))
     simulation = Simulation(fleet)
@@ -250,7 +250,7 @@ def test_two_hundred_requests_at_once_on_a_budget_for_a_hundred_overspend_nothin
 
 @pytest.mark.parametrize("face", ["threads", "tasks"])
 def test_real_callers_overspend_nothing_either(face: str) -> None:
-    _priced("dear", 1.0)
+    _register_price("dear", 1.0)
     fleet = Fleet(dear=lambda request: Script(ONE)(request))
     from agent.testing import LoopbackServer
 
@@ -283,7 +283,7 @@ def test_real_callers_overspend_nothing_either(face: str) -> None:
 
 
 def test_a_limit_per_key_is_for_each_of_its_values() -> None:
-    _priced("dear", 1.0)
+    _register_price("dear", 1.0)
     fleet = Fleet(dear=[ONE] * 9)
     router = fleet.router(spend=[SpendLimit(dollars=2.0, per="user")])
     simulation = Simulation(fleet)
@@ -296,8 +296,8 @@ def test_a_limit_per_key_is_for_each_of_its_values() -> None:
 
 
 def test_when_money_runs_short_a_cheaper_target_is_asked() -> None:
-    _priced("dear", 1.0)
-    _priced("cheap", 0.1)
+    _register_price("dear", 1.0)
+    _register_price("cheap", 0.1)
     fleet = Fleet(dear=[ONE] * 9, cheap=[ONE] * 9)
     router = fleet.router(spend=SpendLimit(dollars=2.5))
     simulation = Simulation(fleet)
@@ -323,7 +323,7 @@ def test_what_was_set_aside_and_not_spent_is_free_again() -> None:
 
 
 def test_failures_cost_nothing_and_broken_streams_what_had_come() -> None:
-    _priced("dear", 1.0)
+    _register_price("dear", 1.0)
     register_model(
         ModelFacts(provider="openai-chat", model="dear", prices=Prices(input=0.0, output=1000.0), max_output=1000)
     )
@@ -384,7 +384,7 @@ def test_deadlines_hold_on_real_sockets_under_two_hundred_callers() -> None:
 
     fleet = Fleet(hole=lambda request: Answer([], after=60.0), other=lambda request: Answer([], after=60.0))
 
-    async def one(router: Router) -> float:
+    async def call_all(router: Router) -> float:
         started = time.monotonic()
         with pytest.raises(errors.AgentError):
             await router.acomplete("hi", deadline=0.5)
@@ -392,7 +392,7 @@ def test_deadlines_hold_on_real_sockets_under_two_hundred_callers() -> None:
 
     async def main(url: str) -> list[float]:
         router = fleet.router(url, hedge=None)
-        return await asyncio.gather(*(one(router) for _ in range(200)))
+        return await asyncio.gather(*(call_all(router) for _ in range(200)))
 
     with LoopbackServer(fleet) as server:
         took = asyncio.run(main(server.url))
@@ -400,7 +400,7 @@ def test_deadlines_hold_on_real_sockets_under_two_hundred_callers() -> None:
 
 
 def _seconds_for_as_many_calls(count: int) -> float:
-    """What this machine needs just to make so many calls, now: who ends them all at once cannot be faster."""
+    """Seconds that this machine needs for so many calls: a lower bound for ending them."""
     import time
 
     from agent.testing import scripted_agent

@@ -1,4 +1,4 @@
-"""Breaker, budgets and limits against simple models of themselves, in any order of events."""
+"""Circuit breaker, budgets and limits compared with simple models, in any order of events."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """The model: what was settled and what is set aside, added up."""
+    """Model: sums of settled and reserved amounts."""
 
     reservations: Bundle[Reservation] = Bundle("reservations")
 
@@ -155,7 +155,7 @@ class RatesMachine(RuleBasedStateMachine):
         return entry
 
     @rule(entry=consumes(entries), tokens=st.one_of(st.none(), st.integers(min_value=0, max_value=150)))
-    def answered(self, entry: Any, tokens: int | None) -> None:
+    def record_response(self, entry: Any, tokens: int | None) -> None:
         self.rates.release(entry, tokens)
         self.under_way -= 1
 
@@ -176,7 +176,7 @@ class RatesMachine(RuleBasedStateMachine):
 
 
 class BudgetMachine(RuleBasedStateMachine):
-    """The model: what came in, what went out, and the cap."""
+    """Model: deposits, withdrawals and the cap."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,17 +260,17 @@ def test_a_clock_that_jumps_a_day_does_not_reopen_or_lose_a_probe() -> None:
 def test_an_old_probe_does_not_end_a_new_one() -> None:
     """A probe that outlives its breaker's recovery and next fall must not make room for a second probe."""
     breaker = Breaker(BreakerConfig(window=1, least=1, pause=1.0))
-    breaker.settle(_taken(breaker, 0.0), 0.0, failed=True)
-    old = _taken(breaker, 2.0)
-    breaker.settle(_taken(breaker, 2.0, panic=True), 2.0, failed=False)
-    breaker.settle(_taken(breaker, 2.0), 2.0, failed=True)
-    new = _taken(breaker, 4.0)
+    breaker.settle(_take_permit(breaker, 0.0), 0.0, failed=True)
+    old = _take_permit(breaker, 2.0)
+    breaker.settle(_take_permit(breaker, 2.0, panic=True), 2.0, failed=False)
+    breaker.settle(_take_permit(breaker, 2.0), 2.0, failed=True)
+    new = _take_permit(breaker, 4.0)
     assert new.kind == "probe"
     breaker.settle(old, 4.0, failed=None)
     assert breaker.take_permit(4.0) is None, "the new probe is still under way"
 
 
-def _taken(breaker: Breaker, now: float, *, panic: bool = False) -> Permit:
+def _take_permit(breaker: Breaker, now: float, *, panic: bool = False) -> Permit:
     permit = breaker.take_permit(now, panic=panic)
     assert permit is not None
     return permit

@@ -9,6 +9,6 @@ from benchmarks.routing import LIMIT, overhead
 
 @pytest.mark.timing
 def test_a_router_of_three_adds_little_to_a_call() -> None:
-    """Under coverage and on a busy machine everything takes longer, so the limit is for a call of usual length."""
+    """The limit scales with the time of a plain call, for coverage and busy machines."""
     added, plain = overhead(blocks=60)
     assert added <= max(LIMIT, 0.4 * plain)

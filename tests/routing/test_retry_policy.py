@@ -10,12 +10,12 @@ from agent.routing.limits import make_hedge_budget
 from agent.testing import Simulation, simulate
 from agent.types import BreakerConfig, HedgeConfig
 from tests.routing.fleet import Fleet, busy
-from tests.routing.test_strategies import paced
+from tests.routing.test_strategies import answer_slowly
 
 NO_BUDGET = RetryConfig(max_retries=3, budget=0.0)
 
 
-def exhausted(router: Router) -> Router:
+def exhaust_budget(router: Router) -> Router:
     """The router with an empty retry budget."""
     while router._settings.retry_budget.withdraw(0.0):
         pass
@@ -24,14 +24,14 @@ def exhausted(router: Router) -> Router:
 
 def test_a_switch_to_a_healthy_target_is_free() -> None:
     fleet = Fleet(a=busy(), b=busy(), c="fine")
-    router = exhausted(fleet.router(retry=NO_BUDGET))
+    router = exhaust_budget(fleet.router(retry=NO_BUDGET))
     assert simulate(Simulation(fleet), router, "hi").text == "fine"
     assert fleet.asked == ["a", "b", "c"]
 
 
 def test_a_repeated_request_to_the_same_target_is_charged() -> None:
     fleet = Fleet(a=[busy(), "fine"])
-    router = exhausted(fleet.router(retry=NO_BUDGET))
+    router = exhaust_budget(fleet.router(retry=NO_BUDGET))
     with pytest.raises(errors.RoutingError, match="retry budget is used up"):
         simulate(Simulation(fleet), router, "hi")
     assert fleet.asked == ["a"]
@@ -39,7 +39,7 @@ def test_a_repeated_request_to_the_same_target_is_charged() -> None:
 
 def test_a_switch_to_a_failing_target_is_charged() -> None:
     fleet = Fleet(a=busy(), b=busy())
-    router = exhausted(fleet.router(retry=NO_BUDGET))
+    router = exhaust_budget(fleet.router(retry=NO_BUDGET))
     breaker = router.targets[1].health.breaker
     for _ in range(4):
         permit = breaker.take_permit(0.0)
@@ -72,7 +72,7 @@ def test_a_failed_probe_does_not_fail_the_call_while_another_target_is_healthy()
     simulation = Simulation(fleet)
     simulate(simulation, router, "hi")
     simulation.now += 2.0
-    response = simulate(simulation, exhausted(router), "hi")
+    response = simulate(simulation, exhaust_budget(router), "hi")
     assert [attempt.reason for attempt in response.route] == ["half-open probe", "in order"]
     assert response.text == "fine"
 
@@ -89,7 +89,7 @@ def test_without_a_healthy_target_calls_take_turns_among_the_failing_ones() -> N
 
 
 def test_a_call_waits_for_another_target_to_recover_before_its_last_attempt() -> None:
-    fleet = Fleet(a=busy(), b=busy(), c=paced(0.0, "recovered"))
+    fleet = Fleet(a=busy(), b=busy(), c=answer_slowly(0.0, "recovered"))
     router = fleet.router(breaker=BreakerConfig(window=1, least=1, pause=0.4), retry=RetryConfig(max_retries=1))
     simulation = Simulation(fleet)
     breaker = router.targets[2].health.breaker
@@ -131,7 +131,7 @@ def test_hedges_never_exceed_their_share_of_the_requests_so_far(share: float) ->
 
 
 def test_the_first_five_calls_are_not_hedged() -> None:
-    fleet = Fleet(a=paced(1.0), b=paced(1.0))
+    fleet = Fleet(a=answer_slowly(1.0), b=answer_slowly(1.0))
     router = fleet.router(hedge=HedgeConfig(after=0.1))
     simulation = Simulation(fleet)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""A router asks the next when one fails: whom, how often, and what it tells about it."""
+"""Router: fallback, strategies, routes, explanations and errors."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_waiting_does_not_mend_is_sent_once_and_remembered(drive: Driver, e
     first = drive.complete(fleet, make=make)
     assert [type(one) for one in _routing(first.failed).errors] == [type(error)]
     second = drive.complete(fleet, make=make)
-    assert fleet.asked == ["a"], "the second request asked nobody"
+    assert fleet.asked == ["a"], "the second call sent nothing"
     assert isinstance(second.failed, errors.RoutingError)
     routers[0].reset_health("a")
     assert drive.complete(fleet, make=make).ok.text == "never"
@@ -175,14 +175,14 @@ def test_each_target_gets_its_own_prompt_sampling_and_tools_and_the_request_stay
 
     seen: list[dict[str, Any]] = []
 
-    def watching(script: Script) -> Any:
+    def observe(script: Script) -> Any:
         def answer(request: Any) -> Any:
             seen.append(json.loads(request.body))
             return script(request)
 
         return answer
 
-    fleet = Fleet(a=watching(Script(busy())), b=watching(Script("from b")))
+    fleet = Fleet(a=observe(Script(busy())), b=observe(Script("from b")))
     request = AgentRequest(input="hi")
     before = request.model_dump_json()
 
@@ -217,7 +217,7 @@ def test_output_that_does_not_fit_its_schema_is_asked_of_another(drive: Driver) 
     request = AgentRequest(input="x?", output_schema=dict[str, int])
     outcome = drive.complete(fleet, request, make=fleet.make())
     assert outcome.ok.output == {"x": 1}
-    assert fleet.asked == ["a", "a", "a", "b"], "one was asked again twice, then the other"
+    assert fleet.asked == ["a", "a", "a", "b"], "two retries, then the other target"
     spent = [one.usage.total_tokens for one in outcome.ok.route if one.usage is not None]
     assert outcome.ok.usage is not None
     assert outcome.ok.usage.total_tokens == sum(spent)
@@ -227,11 +227,11 @@ def test_output_that_does_not_fit_its_schema_is_asked_of_another(drive: Driver) 
 
 
 def test_levels_are_asked_in_order_and_the_strategy_rules_inside() -> None:
-    def chosen_last(request: AgentRequest, targets: Any) -> Any:
+    def choose_last(request: AgentRequest, targets: Any) -> Any:
         return list(reversed(targets))
 
     agents = {name: scripted_agent(busy(), "later", model=name) for name in "abcd"}
-    router = Router([[agents["a"], agents["b"]], [agents["c"], agents["d"]]], strategy=chosen_last, retry=QUICK)
+    router = Router([[agents["a"], agents["b"]], [agents["c"], agents["d"]]], strategy=choose_last, retry=QUICK)
     assert router.explain("hi").order == ["scripted:b", "scripted:a", "scripted:d", "scripted:c"]
 
 
@@ -303,7 +303,7 @@ def test_one_key_refused_is_refused_for_all_its_models() -> None:
     assert [attempt.target for attempt in response.route] == ["scripted:a", "scripted:c"]
 
 
-# What a strategy of the caller's may return
+# Results of custom strategies
 
 
 @pytest.mark.parametrize(
@@ -330,12 +330,12 @@ def test_what_a_function_says_about_its_choice_is_in_the_route() -> None:
 
 
 def test_a_function_that_chooses_a_stranger_is_an_error() -> None:
-    router = Router([scripted_agent("a", model="a")], strategy=lambda request, targets: "somebody")
-    with pytest.raises(errors.ConfigurationError, match="somebody"):
+    router = Router([scripted_agent("a", model="a")], strategy=lambda request, targets: "elsewhere")
+    with pytest.raises(errors.ConfigurationError, match="elsewhere"):
         router.complete("hi")
 
 
-# What a router is made from
+# Targets
 
 
 def test_routers_are_made_from_many_things() -> None:
@@ -365,7 +365,7 @@ def test_routers_are_made_from_many_things() -> None:
         (lambda: Router([Target("scripted:a", weight=0)]), "weight"),
         (lambda: Router([Target("scripted:a", name="x"), Target("scripted:b", name="x")]), "targets"),
         (lambda: Router(["scripted:a"], shadow=[("scripted:b", 2)]), "shadow"),
-        (lambda: Router(["nobody:a"]), "provider"),
+        (lambda: Router(["unknown:a"]), "provider"),
         (lambda: Router(["scripted:a"]).complete(""), "input"),
         (lambda: Router(["scripted:a"]).complete("hi", temprature=1), "temprature"),  # type: ignore[call-overload]
         (lambda: Router(["scripted:a"]).json("hi"), "schema"),  # type: ignore[call-overload]
@@ -377,7 +377,7 @@ def test_bad_input_is_refused_by_name_before_anything_is_sent(make: Any, field: 
     assert caught.value.field == field
 
 
-# What it tells
+# Routes and explanations
 
 
 def test_the_route_prints_as_a_table_of_candidates_and_attempts() -> None:
@@ -476,7 +476,7 @@ def test_a_broken_stream_may_begin_again_and_says_so(drive: Driver) -> None:
     spent = [attempt.usage for attempt in outcome.ok.route]
     assert outcome.ok.usage is not None
     assert outcome.ok.usage.total_tokens == sum(usage.total_tokens for usage in spent if usage is not None)
-    assert outcome.ok.usage.estimated, "of the broken one nobody knows exactly"
+    assert outcome.ok.usage.estimated, "the broken attempt is estimated"
 
 
 def test_a_broken_stream_may_be_continued_by_another(drive: Driver) -> None:
@@ -498,7 +498,7 @@ def test_a_broken_stream_may_be_continued_by_another(drive: Driver) -> None:
     types = [event.type for event in outcome.events]
     assert "restart" in types
     since = [event.text or "" for event in outcome.events[types.index("restart") :] if event.type == "text_delta"]
-    assert "".join(since) == "Good day to you and good night", "whoever starts over at the event has all of it"
+    assert "".join(since) == "Good day to you and good night", "text since the restart event is complete"
 
 
 def test_a_call_of_a_broken_attempt_is_never_taken(drive: Driver) -> None:

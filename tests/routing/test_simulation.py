@@ -1,4 +1,4 @@
-"""The router under thousands of orders of faults, in virtual time: its promises hold in every one of them."""
+"""Router guarantees under thousands of random orders of faults, in virtual time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST = SEED if FULL else 0
 
 def _try(seeds: range) -> None:
     for seed in seeds:
-        scenario = Scenario.drawn(seed)
+        scenario = Scenario.draw(seed)
         if problems := violations(scenario):
             least = shrunk(scenario, lambda one: bool(violations(one)))
             raise AssertionError(f"seed {seed}: {problems}\nthe least that breaks it: {least}\n{violations(least)}")
@@ -44,7 +44,7 @@ def test_no_promise_is_broken_in_very_many_worlds() -> None:
 
 
 def test_the_worlds_are_as_various_as_they_should_be() -> None:
-    drawn = [Scenario.drawn(FIRST + number) for number in range(SEEDS)]
+    drawn = [Scenario.draw(FIRST + number) for number in range(SEEDS)]
     assert {scenario.strategy for scenario in drawn} == set(STRATEGIES)
     assert {scenario.targets for scenario in drawn} == {1, 2, 3, 4, 5}
     assert {fault for scenario in drawn for _, _, _, fault in scenario.faults} == set(FAULTS)
@@ -61,7 +61,7 @@ def test_breakers_open_are_probed_and_panic_in_these_worlds() -> None:
     """Or the promises about them would be kept by nothing happening."""
     reasons: set[str | None] = set()
     for seed in range(FIRST, FIRST + 300):
-        for run in World(Scenario.drawn(seed)).run().runs.values():
+        for run in World(Scenario.draw(seed)).run().runs.values():
             route = run.result.route if run.result is not None else getattr(run.error, "attempts", ())
             reasons |= {attempt.reason for attempt in route}
     assert {
@@ -75,7 +75,7 @@ def test_breakers_open_are_probed_and_panic_in_these_worlds() -> None:
 
 def test_the_same_seed_is_the_same_run_to_the_last_step() -> None:
     for seed in range(FIRST, FIRST + 50):
-        scenario = Scenario.drawn(seed)
+        scenario = Scenario.draw(seed)
         first, second = World(scenario).run(), World(scenario).run()
         assert first.log == second.log
         assert [vars(one) for one in first.asked] == [vars(one) for one in second.asked]
@@ -142,11 +142,11 @@ def test_a_router_that_is_broken_is_found_out(
 ) -> None:
     sabotage(monkeypatch)
     for seed in range(SEEDS):
-        scenario = Scenario.drawn(seed)
+        scenario = Scenario.draw(seed)
         if _breaks(scenario):
             break
     else:
-        raise AssertionError(f"{SEEDS} worlds and nobody noticed")
+        raise AssertionError(f"{SEEDS} worlds without a violation")
     least = shrunk(scenario, _breaks)
     assert _breaks(least)
     assert len(least.askings) + len(least.faults) + least.targets <= (

@@ -1,4 +1,4 @@
-"""Ten minutes of trouble, in virtual time: no storm of retries, and no request lost that could have been saved."""
+"""Outages of ten minutes in virtual time: no retry storms, and no avoidable failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from agent import Agent, Router, Target
 from agent.engine.wire import Answer, WireRequest
 from agent.testing import Script, Simulation, start
-from tests.routing.world import said
+from tests.routing.world import error_answer
 from tests.support.cases import FULL
 
 pytestmark = pytest.mark.malformed
@@ -42,13 +42,13 @@ class Weather:
 
 
 def weather(fails: Callable[[int, float, random.Random], bool], *, rps: float, healed: float = float("inf")) -> Weather:
-    """Requests at a steady rate to three targets. `fails` says whether a target, by number, fails at a time."""
+    """Requests at a steady rate to three targets. `fails` decides by target number and time."""
     dice = random.Random(1)
 
     def answer(request: WireRequest) -> Answer:
         number = int(urlsplit(request.url).path.split("/")[1])
         if simulation.now < healed and fails(number, simulation.now, dice):
-            return Answer(said(503).pieces, after=0.1, status=503)
+            return Answer(error_answer(503).pieces, after=0.1, status=503)
         good = Script("fine")(request)
         return Answer(good.pieces, after=0.3, headers=good.headers)
 
@@ -108,7 +108,7 @@ def test_faults_here_and_there_are_overcome(rps: float) -> None:
 
 @pytest.mark.parametrize("rps", RPS)
 def test_a_brownout_does_not_become_an_outage(rps: float) -> None:
-    """Half of all answers fail everywhere: whoever closes all doors then serves nobody."""
+    """Half of all requests fail at all targets: opening all breakers would fail every call."""
     storm = weather(lambda target, now, dice: dice.random() < 0.5, rps=rps)
     assert storm.success >= 0.5
 

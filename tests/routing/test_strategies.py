@@ -1,4 +1,4 @@
-"""Each strategy goes by what it says it goes by."""
+"""Built-in strategies rank as documented."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agent.types import AgentRequest, AgentResponse, Message, ThinkingLevel, Too
 from tests.routing.fleet import Fleet, busy
 
 
-def paced(seconds: float, text: str = "fine", delay: float = 0.0) -> Network:
+def answer_slowly(seconds: float, text: str = "fine", delay: float = 0.0) -> Network:
     """A vendor that takes its time."""
     script = Script(*[text] * 10_000, delay=delay)
 
@@ -39,13 +39,13 @@ def tally(simulation: Simulation, router: Router, fleet: Fleet, requests: int, *
 
 
 def test_round_robin_takes_turns_by_weight() -> None:
-    fleet = Fleet(a=paced(0), b=paced(0), c=paced(0))
+    fleet = Fleet(a=answer_slowly(0), b=answer_slowly(0), c=answer_slowly(0))
     router = fleet.router(strategy="round_robin", each={"a": {"weight": 3}, "b": {"weight": 2}})
     assert tally(Simulation(fleet), router, fleet, 600) == {"a": 300, "b": 200, "c": 100}
 
 
 def test_round_robin_spreads_its_turns_instead_of_giving_them_in_a_row() -> None:
-    fleet = Fleet(a=paced(0), b=paced(0))
+    fleet = Fleet(a=answer_slowly(0), b=answer_slowly(0))
     router = fleet.router(strategy="round_robin", each={"a": {"weight": 3}})
     tally(Simulation(fleet), router, fleet, 40)
     assert "bb" not in "".join(fleet.asked)
@@ -53,7 +53,7 @@ def test_round_robin_spreads_its_turns_instead_of_giving_them_in_a_row() -> None
 
 
 def test_who_was_away_does_not_catch_up_on_missed_turns() -> None:
-    fleet = Fleet(a=paced(0), b=paced(0))
+    fleet = Fleet(a=answer_slowly(0), b=answer_slowly(0))
     router = fleet.router(strategy="round_robin")
     simulation = Simulation(fleet)
     router.targets[0].health.cooldown.extend(50.0, "exclude_unavailable")
@@ -67,7 +67,7 @@ def test_who_was_away_does_not_catch_up_on_missed_turns() -> None:
 
 
 def test_the_fastest_gets_most_requests_and_the_others_are_tried_now_and_then() -> None:
-    fleet = Fleet(slow=paced(2.0), quick=paced(0.2), middling=paced(1.0))
+    fleet = Fleet(slow=answer_slowly(2.0), quick=answer_slowly(0.2), middling=answer_slowly(1.0))
     router = fleet.router(strategy="fastest")
     simulation = Simulation(fleet, seed=4)
     tally(simulation, router, fleet, 50)
@@ -78,7 +78,7 @@ def test_the_fastest_gets_most_requests_and_the_others_are_tried_now_and_then() 
 
 def test_a_target_nobody_has_heard_of_is_not_stampeded() -> None:
     """All at once, before any has answered: the unheard one gets one of them, not all."""
-    fleet = Fleet(known=paced(1.0), unheard=paced(1.0))
+    fleet = Fleet(known=answer_slowly(1.0), unheard=answer_slowly(1.0))
     router = fleet.router(strategy="fastest")
     simulation = Simulation(fleet, seed=1)
     router.targets[0].timings.observe(0.0, 1.0, None, 10)
@@ -92,7 +92,7 @@ def test_who_becomes_slow_is_found_out_and_who_recovers_too() -> None:
     pace = {"a": 0.2, "b": 1.0}
 
     def vendor(name: str) -> Any:
-        return lambda request: paced(pace[name])(request)
+        return lambda request: answer_slowly(pace[name])(request)
 
     fleet = Fleet(a=vendor("a"), b=vendor("b"))
     router = fleet.router(strategy="fastest")
@@ -107,8 +107,8 @@ def test_who_becomes_slow_is_found_out_and_who_recovers_too() -> None:
 
 
 def test_long_answers_do_not_make_a_stream_look_slow_nor_its_pace_a_slow_start_quick() -> None:
-    quick_start = paced(0.1, "word " * 40, delay=0.1)
-    slow_start = paced(3.0, "word", delay=0.0)
+    quick_start = answer_slowly(0.1, "word " * 40, delay=0.1)
+    slow_start = answer_slowly(3.0, "word", delay=0.0)
     fleet = Fleet(slow=slow_start, quick=quick_start)
     router = fleet.router(strategy="fastest")
     simulation = Simulation(fleet, seed=3)
@@ -122,12 +122,12 @@ def test_long_answers_do_not_make_a_stream_look_slow_nor_its_pace_a_slow_start_q
 
 
 def test_failures_count_as_time_lost() -> None:
-    good = paced(0.3)
+    good = answer_slowly(0.3)
     calls = {"n": 0}
 
     def flaky(request: WireRequest) -> Answer:
         calls["n"] += 1
-        return Script(busy())(request) if calls["n"] % 2 else paced(0.2)(request)
+        return Script(busy())(request) if calls["n"] % 2 else answer_slowly(0.2)(request)
 
     fleet = Fleet(flaky=flaky, good=good)
     router = fleet.router(strategy="fastest")
@@ -141,7 +141,7 @@ def test_failures_count_as_time_lost() -> None:
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_in_a_race_the_first_to_say_something_wins_and_the_losers_are_billed(streaming: bool) -> None:
-    fleet = Fleet(slow=paced(5.0), quick=paced(0.5), slower=paced(9.0))
+    fleet = Fleet(slow=answer_slowly(5.0), quick=answer_slowly(0.5), slower=answer_slowly(9.0))
     router = fleet.router(strategy="fastest", race=True)
     simulation = Simulation(fleet)
     response = simulate(simulation, router, "hi", streaming=streaming)
@@ -158,14 +158,14 @@ def test_in_a_race_the_first_to_say_something_wins_and_the_losers_are_billed(str
 
 
 def test_a_race_goes_on_without_those_who_fail() -> None:
-    fleet = Fleet(broken=[busy()], quick=paced(0.5))
+    fleet = Fleet(broken=[busy()], quick=answer_slowly(0.5))
     response = simulate(Simulation(fleet), fleet.router(race=True), "hi")
     assert response.text == "fine"
     assert [attempt.error for attempt in response.route] == ["OverloadedError", None]
 
 
 def test_a_race_may_be_for_some_only() -> None:
-    fleet = Fleet(a=paced(1.0), b=paced(0.5), c=paced(0.1))
+    fleet = Fleet(a=answer_slowly(1.0), b=answer_slowly(0.5), c=answer_slowly(0.1))
     simulate(Simulation(fleet), fleet.router(race=2), "hi")
     assert sorted(fleet.asked) == ["a", "b"]
 
@@ -175,10 +175,10 @@ def test_a_race_may_be_for_some_only() -> None:
 
 def test_a_second_target_is_asked_when_the_first_takes_longer_than_it_usually_does() -> None:
     pace = {"a": 0.2}
-    fleet = Fleet(a=lambda request: paced(pace["a"])(request), b=paced(0.3))
+    fleet = Fleet(a=lambda request: answer_slowly(pace["a"])(request), b=answer_slowly(0.3))
     router = fleet.router(hedge=True)
     simulation = Simulation(fleet)
-    assert tally(simulation, router, fleet, 20) == {"a": 20}, "nothing is asked twice while all goes well"
+    assert tally(simulation, router, fleet, 20) == {"a": 20}, "no hedges without slow targets"
     pace["a"] = 30.0
     before = simulation.now
     response = simulate(simulation, router, "hi")
@@ -190,7 +190,7 @@ def test_a_second_target_is_asked_when_the_first_takes_longer_than_it_usually_do
 
 
 def test_hedges_keep_to_their_own_budget() -> None:
-    fleet = Fleet(a=paced(1.0), b=paced(1.0))
+    fleet = Fleet(a=answer_slowly(1.0), b=answer_slowly(1.0))
     from agent.types import HedgeConfig
 
     router = fleet.router(hedge=HedgeConfig(after=0.1, share=0.05))
@@ -204,7 +204,7 @@ def test_hedges_keep_to_their_own_budget() -> None:
 def test_a_stream_is_hedged_by_its_first_token() -> None:
     from agent.types import HedgeConfig
 
-    fleet = Fleet(a=paced(9.0), b=paced(0.1, "word " * 5, delay=1.0))
+    fleet = Fleet(a=answer_slowly(9.0), b=answer_slowly(0.1, "word " * 5, delay=1.0))
     router = fleet.router(hedge=HedgeConfig(after=0.5, share=1.0))
     simulation = Simulation(fleet)
     response = simulate(simulation, router, "hi", streaming=True)
@@ -223,11 +223,11 @@ def test_the_cheapest_is_cheapest_for_this_request_and_free_is_cheapest_of_all()
     }
     for name, prices in facts.items():
         register_model(ModelFacts(provider="openai-chat", model=name, prices=prices))
-    fleet = Fleet(short=paced(0), long=paced(0), unpriced=paced(0))
+    fleet = Fleet(short=answer_slowly(0), long=answer_slowly(0), unpriced=answer_slowly(0))
     router = fleet.router(strategy="cheapest")
     assert router.explain("hi", max_tokens=300).order == ["short", "long", "unpriced"], "the answer is what costs"
     assert router.explain("many words " * 2000, max_tokens=5).order == ["long", "short", "unpriced"]
-    with_free = Fleet(long=paced(0), free=paced(0)).router(strategy="cheapest")
+    with_free = Fleet(long=answer_slowly(0), free=answer_slowly(0)).router(strategy="cheapest")
     assert with_free.explain("hi").order == ["free", "long"]
     assert "about $0.000000" in (with_free.explain("hi").candidates[0].reason or "")
 
@@ -274,7 +274,7 @@ def test_who_cannot_do_it_is_left_out_whatever_the_strategy(strategy: str) -> No
 
 
 def test_the_least_busy_is_asked_and_cancelled_requests_do_not_count() -> None:
-    fleet = Fleet(a=paced(10.0), b=paced(10.0))
+    fleet = Fleet(a=answer_slowly(10.0), b=answer_slowly(10.0))
     router = fleet.router(strategy="least_busy", each={"b": {"weight": 2}})
     simulation = Simulation(fleet)
     runs = [start(simulation, router, "hi") for _ in range(6)]
@@ -314,7 +314,9 @@ def test_conversations_are_spread_by_weight_and_few_move_when_a_target_is_added(
     assert counted["a"] == pytest.approx(500, abs=70)
     assert counted["b"] == pytest.approx(250, abs=60)
     moved = [larger.explain(f"conversation {number}").order[0] for number in range(1000)]
-    assert all(new in (old, "d") for old, new in zip(placed, moved, strict=True)), "nobody moves but to the new one"
+    assert all(new in (old, "d") for old, new in zip(placed, moved, strict=True)), (
+        "conversations only move to the new target"
+    )
 
 
 def test_a_conversation_whose_target_fails_moves_and_stays_where_it_went() -> None:
@@ -350,7 +352,7 @@ def test_a_shadow_that_hangs_or_whose_listener_breaks_changes_nothing() -> None:
     def breaks(outcome: Any) -> None:
         raise RuntimeError("no")
 
-    fleet = Fleet(main=["fine"] * 5, hanging=paced(1e6), dark=["x"] * 5)
+    fleet = Fleet(main=["fine"] * 5, hanging=answer_slowly(1e6), dark=["x"] * 5)
     agents = [fleet.agent(name, "http://127.0.0.1") for name in ("main", "hanging", "dark")]
     router = Router([agents[0]], shadow=[(agents[1],), (agents[2], 1.0, breaks)])
     simulation = Simulation(fleet)
@@ -361,7 +363,7 @@ def test_a_shadow_that_hangs_or_whose_listener_breaks_changes_nothing() -> None:
 
 
 def test_a_shadow_gets_its_share_of_the_requests() -> None:
-    fleet = Fleet(main=paced(0), dark=paced(0))
+    fleet = Fleet(main=answer_slowly(0), dark=answer_slowly(0))
     router = Router([fleet.agent("main", "http://127.0.0.1")], shadow=[(fleet.agent("dark", "http://127.0.0.1"), 0.2)])
     simulation = Simulation(fleet, seed=6)
     counted = tally(simulation, router, fleet, 500)

@@ -17,7 +17,7 @@ from agent.routing.targets import Target
 from agent.testing import Simulation, scripted_agent, simulate
 from agent.types.routing import StrategyName
 from tests.routing.fleet import Fleet
-from tests.routing.test_strategies import paced
+from tests.routing.test_strategies import answer_slowly
 
 CHI_SQUARE_FOR_3_DEGREES = 16.27
 """Exceeded by one uniform sample in a thousand."""
@@ -29,7 +29,7 @@ def shuffle(profile: RequestProfile, targets: Sequence[Target], memory: Memory) 
 
 
 def four_targets(strategy: Strategy) -> tuple[Fleet, Router]:
-    fleet = Fleet(a=paced(0), b=paced(0), c=paced(0), d=paced(0))
+    fleet = Fleet(a=answer_slowly(0), b=answer_slowly(0), c=answer_slowly(0), d=answer_slowly(0))
     return fleet, fleet.router(strategy=strategy)
 
 
@@ -84,7 +84,7 @@ def test_a_third_party_strategy_can_remember_conversations() -> None:
         ranked = [RankedTarget(target, "anywhere") for target in reversed(targets)]
         return sorted(ranked, key=lambda one: one.target.name != pinned)
 
-    fleet = Fleet(a=paced(0), b=paced(0))
+    fleet = Fleet(a=answer_slowly(0), b=answer_slowly(0))
     router = fleet.router(strategy=Strategy("pinned", rank, needs_memory=True))
     simulation = Simulation(fleet)
     simulate(simulation, router, "hi", route={"only": ["a"]})

@@ -1,4 +1,4 @@
-"""A world to try a router in: vendors that fail in every way they know, callers who come and go, and time that is ours.
+"""Simulated world for a router: failing vendors, concurrent callers and virtual time.
 
 A scenario is plain data, made from a seed. Running it runs the real router code in virtual time, and looks for what
 must never happen. A scenario that breaks a promise is made smaller while it still breaks it.
@@ -31,7 +31,7 @@ STRATEGIES = (
 )  # fmt: skip
 
 
-def said(status: int, **error: Any) -> Answer:
+def error_answer(status: int, **error: Any) -> Answer:
     return Answer([json.dumps({"error": {"message": "no", **error}}).encode()], status=status, headers=JSON)
 
 
@@ -44,29 +44,29 @@ FAULTS: dict[str, Callable[[Answer], Answer]] = {
     "reset before headers": lambda good: Answer(after=0.05, failure=errors.ConnectionError("reset")),
     "no headers": lambda good: Answer(good.pieces, after=1e6),
     "late headers": lambda good: Answer(good.pieces, after=8.0, headers=good.headers),
-    "bad request": lambda good: said(400, code="invalid_value"),
-    "key refused": lambda good: said(401),
-    "out of credit": lambda good: said(402),
-    "forbidden": lambda good: said(403),
-    "no such model": lambda good: said(404, code="model_not_found"),
-    "request timeout": lambda good: said(408),
-    "conflict": lambda good: said(409),
-    "too long": lambda good: said(400, code="context_length_exceeded"),
-    "unprocessable": lambda good: said(422),
-    "too early": lambda good: said(425),
-    "too fast": lambda good: said(429),
-    "too fast, wait": lambda good: replace(said(429), headers={**JSON, "retry-after": "3"}),
-    "too fast, wait long": lambda good: replace(said(429), headers={**JSON, "retry-after": "90"}),
-    "quota": lambda good: said(429, code="insufficient_quota"),
-    "server error": lambda good: said(500),
-    "bad gateway": lambda good: said(502),
-    "unavailable": lambda good: said(503),
-    "unavailable, wait": lambda good: replace(said(503), headers={**JSON, "retry-after": "2"}),
-    "gateway timeout": lambda good: said(504),
-    "overloaded": lambda good: said(529),
-    "filtered": lambda good: said(400, code="content_filter"),
+    "bad request": lambda good: error_answer(400, code="invalid_value"),
+    "key refused": lambda good: error_answer(401),
+    "out of credit": lambda good: error_answer(402),
+    "forbidden": lambda good: error_answer(403),
+    "no such model": lambda good: error_answer(404, code="model_not_found"),
+    "request timeout": lambda good: error_answer(408),
+    "conflict": lambda good: error_answer(409),
+    "too long": lambda good: error_answer(400, code="context_length_exceeded"),
+    "unprocessable": lambda good: error_answer(422),
+    "too early": lambda good: error_answer(425),
+    "too fast": lambda good: error_answer(429),
+    "too fast, wait": lambda good: replace(error_answer(429), headers={**JSON, "retry-after": "3"}),
+    "too fast, wait long": lambda good: replace(error_answer(429), headers={**JSON, "retry-after": "90"}),
+    "quota": lambda good: error_answer(429, code="insufficient_quota"),
+    "server error": lambda good: error_answer(500),
+    "bad gateway": lambda good: error_answer(502),
+    "unavailable": lambda good: error_answer(503),
+    "unavailable, wait": lambda good: replace(error_answer(503), headers={**JSON, "retry-after": "2"}),
+    "gateway timeout": lambda good: error_answer(504),
+    "overloaded": lambda good: error_answer(529),
+    "filtered": lambda good: error_answer(400, code="content_filter"),
     "a page": lambda good: Answer([b"<html>portal</html>"], headers={"content-type": "text/html"}),
-    "failure with status 200": lambda good: said(200, code="server_error"),
+    "failure with status 200": lambda good: error_answer(200, code="server_error"),
     "nothing": lambda good: Answer([], headers=good.headers),
     "null": lambda good: Answer([b"null"], headers=JSON),
     "half": lambda good: Answer(_half(good), headers=good.headers),
@@ -131,7 +131,7 @@ class Scenario:
     """Breakers that open soon and close soon, so that they do so within a scenario."""
 
     @classmethod
-    def drawn(cls, seed: int) -> Scenario:
+    def draw(cls, seed: int) -> Scenario:
         rng = random.Random(seed)
         targets = rng.randint(1, 5)
         race = rng.random() < 0.15
@@ -250,7 +250,7 @@ class World:
 
             simulation.at(simulation.now + asking.leaves_after, leave)
 
-    # What must never happen
+    # Guarantees
 
     def _judge(self, asking: Asking) -> None:
         run = self.runs[asking.number]
@@ -291,12 +291,12 @@ class World:
     def _judge_trust(
         self, asking: Asking, mine: Sequence[Asked], reasons: Sequence[str | None], broken: Callable[[str], None]
     ) -> None:
-        """Nobody with an open breaker is asked, but by the one probe or in panic."""
+        """Check that targets with open breakers get probes and panic requests only."""
         for one in mine:
             if one.state == "open" and "no target is healthy" not in reasons:
-                broken(f"{one.target} was asked at {one.at:.2f} though its breaker was open")
+                broken(f"{one.target} got a request at {one.at:.2f} although its breaker was open")
             if one.state == "half-open" and one.probes == 0:
-                broken(f"{one.target} was asked at {one.at:.2f} without a probe's permit")
+                broken(f"{one.target} got a request at {one.at:.2f} without a probe's permit")
 
     def _judge_answer(self, response: AgentResponse, attempts: Any, broken: Callable[[str], None]) -> None:
         spent = [attempt.usage for attempt in attempts if attempt.usage is not None]

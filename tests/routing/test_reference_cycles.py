@@ -1,4 +1,4 @@
-"""What a call leaves behind when it is over: nothing that only the garbage collector could take away."""
+"""Calls leave no reference cycles behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _router() -> Router:
     return Router([scripted_agent("hello", model="a"), scripted_agent("hello", model="b")])
 
 
-def _failing_over() -> Router:
+def _make_fallback_router() -> Router:
     return Router([scripted_agent(errors.OverloadedError("busy"), model="a"), scripted_agent("hello", model="b")])
 
 
@@ -36,11 +36,11 @@ def _answer(asker: Agent | Router, question: AgentRequest, *, awaits: bool, stre
     return asker.stream(question).collect() if streaming else asker.complete(question)
 
 
-@pytest.mark.parametrize("make", [_agent, _router, _failing_over])
+@pytest.mark.parametrize("make", [_agent, _router, _make_fallback_router])
 @pytest.mark.parametrize("awaits", [False, True])
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_call_leaves_no_reference_cycle(make: Callable[[], Agent | Router], awaits: bool, streaming: bool) -> None:
-    """Or each would leave its request, its answer and its failures where they are until the collector comes."""
+    """A cycle would keep request, response and errors until garbage collection."""
     question = AgentRequest(messages=(Message.user("a long story"),))
     with without_gc():
         response = _answer(make(), question, awaits=awaits, streaming=streaming)
@@ -51,7 +51,7 @@ def test_a_call_leaves_no_reference_cycle(make: Callable[[], Agent | Router], aw
         assert answered() is None, gc.get_referrers(answered())
 
 
-@pytest.mark.parametrize("make", [_router, _failing_over])
+@pytest.mark.parametrize("make", [_router, _make_fallback_router])
 def test_the_answer_of_a_router_does_not_keep_the_conversation(make: Callable[[], Router]) -> None:
     question = AgentRequest(messages=(Message.user("a long story"),))
     asked = weakref.ref(question)
@@ -62,20 +62,20 @@ def test_the_answer_of_a_router_does_not_keep_the_conversation(make: Callable[[]
     assert [candidate.target for candidate in response.route.candidates] == ["scripted:a", "scripted:b"]
 
 
-def _refused() -> Agent:
+def _make_refused_agent() -> Agent:
     return scripted_agent(errors.BadRequestError("no"))
 
 
-def _stopping() -> Router:
+def _make_stopping_router() -> Router:
     return Router([scripted_agent(errors.BadRequestError("no"), model="a"), scripted_agent("hello", model="b")])
 
 
-def _stopping_later() -> Router:
+def _make_late_stopping_router() -> Router:
     busy, wrong = errors.OverloadedError("busy"), errors.BadRequestError("no")
     return Router([scripted_agent(busy, model="a"), scripted_agent(wrong, model="b"), scripted_agent("c", model="c")])
 
 
-def _exhausted() -> Router:
+def _make_exhausted_router() -> Router:
     return Router([scripted_agent(errors.ModelNotFoundError("no"), model=name) for name in "ab"])
 
 
@@ -96,7 +96,15 @@ def _attempts_of_failure(asker: Agent | Router, question: AgentRequest, *, await
     return 0
 
 
-@pytest.mark.parametrize(("make", "attempts"), [(_refused, 1), (_stopping, 1), (_stopping_later, 2), (_exhausted, 2)])
+@pytest.mark.parametrize(
+    ("make", "attempts"),
+    [
+        (_make_refused_agent, 1),
+        (_make_stopping_router, 1),
+        (_make_late_stopping_router, 2),
+        (_make_exhausted_router, 2),
+    ],
+)
 @pytest.mark.parametrize("awaits", [False, True])
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_failure_leaves_no_reference_cycle(

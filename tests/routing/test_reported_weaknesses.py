@@ -1,4 +1,4 @@
-"""What users of other routers have been bitten by, each as a test of ours."""
+"""Regression tests for weaknesses that users of other routers reported."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from agent.testing import Script, Simulation, scripted_agent, simulate
 from agent.types import AgentRequest, BreakerConfig
 from agent.types.options import RouteOptions
 from tests.routing.fleet import Fleet, broken, busy
-from tests.routing.test_strategies import paced, tally
+from tests.routing.test_strategies import answer_slowly, tally
 from tests.support.drivers import Driver
 
 ONCE = RetryConfig(max_retries=0)
 
 
 def test_a_host_that_is_down_leaves_the_rotation() -> None:
-    fleet = Fleet(dead=lambda request: Answer(failure=errors.ConnectionError("refused")), alive=paced(0))
+    fleet = Fleet(dead=lambda request: Answer(failure=errors.ConnectionError("refused")), alive=answer_slowly(0))
     router = fleet.router()
     simulation = Simulation(fleet)
     tally(simulation, router, fleet, 12)
@@ -97,7 +97,7 @@ def test_the_only_target_is_never_shut_out_for_good() -> None:
     for _ in range(30):
         with pytest.raises(errors.RoutingError):
             simulate(simulation, router, "hi")
-    assert len(fleet.asked) == 30, "with nobody else to ask, everybody was let through once"
+    assert len(fleet.asked) == 30, "each call was admitted once, without other targets"
     assert simulate(simulation, router, "hi").text == "back"
 
 
@@ -117,7 +117,7 @@ def test_the_winner_of_a_race_is_the_first_to_say_something_and_not_the_first_to
 
         return Answer([*quick_headers.pieces, Piece(b": ping\n\n", 5.0), *good.pieces], headers=good.headers)
 
-    fleet = Fleet(a=picks_up_and_thinks, b=paced(0.5, "quick talker"))
+    fleet = Fleet(a=picks_up_and_thinks, b=answer_slowly(0.5, "quick talker"))
     simulation = Simulation(fleet)
     assert simulate(simulation, fleet.router(race=True), "hi", streaming=True).text == "quick talker"
 
@@ -160,7 +160,7 @@ def test_answers_without_tokens_are_no_trouble() -> None:
 
 
 def test_what_the_request_says_of_time_counts_before_what_the_router_says() -> None:
-    fleet = Fleet(a=paced(10.0))
+    fleet = Fleet(a=answer_slowly(10.0))
     simulation = Simulation(fleet)
     router = fleet.router(deadline=2.0)
     with pytest.raises(errors.TimeoutError):
@@ -170,7 +170,7 @@ def test_what_the_request_says_of_time_counts_before_what_the_router_says() -> N
 
 
 def test_a_targets_own_time_limit_counts_for_its_attempt_alone() -> None:
-    fleet = Fleet(a=paced(10.0), b=paced(0.5))
+    fleet = Fleet(a=answer_slowly(10.0), b=answer_slowly(0.5))
     response = simulate(Simulation(fleet), fleet.router(each={"a": {"timeout": 3.0}}), "hi")
     assert [(attempt.target, attempt.error) for attempt in response.route] == [("a", "TimeoutError"), ("b", None)]
 
@@ -182,11 +182,11 @@ def test_no_error_of_a_router_quotes_a_key(drive: Driver) -> None:
     fleet = Fleet(a=tattler, b=tattler)
     keys = {"a": {"api_key": "sk-very-secret-a"}, "b": {"api_key": "sk-very-secret-b"}}
     error = drive.complete(fleet, make=fleet.make(each=keys)).failed
-    for told in (str(error), repr(error), str(error.attempts), *(str(one) for one in _all(error))):
+    for told in (str(error), repr(error), str(error.attempts), *(str(one) for one in _list_errors(error))):
         assert "very-secret" not in told
 
 
-def _all(error: errors.AgentError) -> Any:
+def _list_errors(error: errors.AgentError) -> Any:
     assert isinstance(error, errors.RoutingError)
     return error.errors
 
@@ -216,6 +216,6 @@ def test_requests_can_be_sent_by_their_labels() -> None:
 
 
 def test_a_dead_key_is_not_asked_about_by_everybody() -> None:
-    fleet = Fleet(a=[errors.AuthenticationError("no")] * 99, b=paced(0))
+    fleet = Fleet(a=[errors.AuthenticationError("no")] * 99, b=answer_slowly(0))
     counted = tally(Simulation(fleet), fleet.router(), fleet, 50)
     assert counted == Counter({"b": 50, "a": 1})

@@ -164,7 +164,7 @@ def test_a_file_that_is_damaged_in_use_is_set_aside(tmp_path: Path) -> None:
     store.put("k1", "new", 0.0, None)
     assert (store.get("k1", 0.0), len(store.damaged_files)) == ("new", 1)
     assert other.get("k1", 0.0) == "new"
-    assert other.damaged_files == [], "what one has set aside, the other need not"
+    assert other.damaged_files == [], "the file was replaced already"
 
 
 class Malformed:
@@ -201,7 +201,7 @@ def test_a_file_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(errors.ConfigurationError, match="no such column"):
         SqliteResponseStore(foreign)
-    assert sqlite3.connect(foreign).execute("SELECT * FROM answers").fetchall() == [], "it is somebody else's"
+    assert sqlite3.connect(foreign).execute("SELECT * FROM answers").fetchall() == [], "foreign files stay unchanged"
 
 
 def test_a_store_goes_to_another_process_by_its_path(tmp_path: Path) -> None:
