@@ -152,7 +152,7 @@ def _rebuild(kind: type[AgentError], args: tuple[Any, ...], facts: dict[str, Any
 
 
 class ConfigurationError(AgentError, ValueError):
-    """An argument or setting is invalid: `field` names it, `fix` tells how to correct it. Nothing was sent."""
+    """An argument or setting is invalid. `field` names it, `fix` tells how to correct it; nothing was sent."""
 
     def __init__(self, message: str = "", *, field: str | None = None, fix: str | None = None, **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -179,7 +179,7 @@ class ConnectionError(AgentError):
 
 
 class TimeoutError(AgentError):
-    """A time limit was exceeded. `deadline` is true for the deadline of the whole call, which is never retried."""
+    """A time limit was exceeded. `deadline` marks the deadline of the whole call, which is never retried."""
 
     _retryable_by_default = True
 

@@ -1,4 +1,4 @@
-"""The conversation graph. Methods return a new graph that shares its history; nothing here calls models or tools."""
+"""The conversation graph. Methods return a new graph that shares history; nothing here calls a model."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class DAG:
         return self.add(Message(Role.TOOL, read))
 
     def tool_execution(self, *executions: ToolExecution) -> DAG:
-        """Add parallel tool executions as branches; they are draw_text, but never sent. The next node joins them."""
+        """Add parallel tool executions as branches, which are drawn and never sent. The next node joins them."""
         if not executions:
             return self
         make = Node.with_content_id if self.content_ids else Node.with_parents

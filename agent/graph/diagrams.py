@@ -158,7 +158,7 @@ _ESCAPES = {"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;", 
 
 
 def draw_mermaid(heads: Sequence[Node]) -> str:
-    """Draw a Mermaid diagram. Nodes are numbered, and labels escaped, so that content is never parsed as syntax."""
+    """Draw a Mermaid diagram. Nodes are numbered and labels escaped, so content is never parsed as syntax."""
     lines = [_HEAD]
     number: dict[int, int] = {}
     for place, node in enumerate(causal_order(heads)):

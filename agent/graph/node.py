@@ -1,4 +1,4 @@
-"""Graph nodes: immutable, with any number of parents; and conversion of their messages to a linear conversation.
+"""Graph nodes, and the conversion of their messages to a linear conversation.
 
 A node knows its ancestors only, so adding nodes never changes existing ones. All traversals are iterative, because long
 conversations would exceed Python's recursion limit.
@@ -176,7 +176,7 @@ def _now() -> float:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Node:
-    """A node of a conversation graph: a message, system prompt, tool definition, tool execution or stop reason.
+    """A node of a conversation graph, such as a message, system prompt or tool execution.
 
     Nodes are compared by identity; recursive comparison of parents would exceed Python's recursion limit.
     """
@@ -269,7 +269,7 @@ def causal_order(heads: Iterable[Node]) -> list[Node]:
 
 
 def _place(head: Node, placed: set[int], order: list[Node]) -> None:
-    """Add a node after its ancestors: depth-first, without recursion. Chains of single parents need no stack."""
+    """Add a node after its ancestors: depth-first, without recursion or a stack for single parents."""
     waiting: list[Node] = []
     """Nodes with one parent, waiting for it."""
     merges: list[tuple[Node, Iterator[Node], int]] = []

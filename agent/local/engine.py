@@ -232,7 +232,7 @@ def start_generation(model: LocalModel, body: bytes) -> Generation:
 
 
 def unload() -> None:
-    """Unload all local models and free their memory. Running generations end; the next request loads again."""
+    """Unload all local models and free their memory. Running generations end."""
     with _lock:
         engines = list(_engines.values())
         _engines.clear()
@@ -270,7 +270,7 @@ def is_error(piece: bytes) -> bool:
     return piece.startswith(b'{"error":')
 
 
-def error_status(piece: bytes) -> int:
+def read_error_status(piece: bytes) -> int:
     code = json.loads(piece)["error"].get("code")
     return code if isinstance(code, int) and 400 <= code < 600 else 500
 

@@ -53,7 +53,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is installed, and why it cannot be used."""
+    """Installed versions, and why the model cannot be used."""
 
     engine: str | None
     """The engine's version."""

@@ -1,4 +1,4 @@
-"""Request bodies for the engine: Chat Completions with engine-specific settings, always streamed to be stoppable."""
+"""Request bodies for the engine: Chat Completions with engine-specific settings, always streamed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _bound_number(schema: dict[str, Any], *, whole: bool) -> None:
 
 
 def encode_count_request(body: Mapping[str, Any]) -> bytes:
-    """Encode a token count request: the engine reports the count before it reads the prompt, and is stopped then."""
+    """Encode a token count request: it is stopped after the count, before the prompt is read."""
     request: dict[str, Any] = {**body, "messages": [_repair_calls(message) for message in body["messages"]]}
     request.update(stream=True, return_progress=True, cache_prompt=False, max_tokens=1)
     request.pop("response_format", None)

@@ -131,7 +131,7 @@ def _value(data: bytes, place: int, kind: int) -> tuple[Any, int]:
 
 
 def estimate_memory(facts: dict[str, Any], context: int) -> int:
-    """Estimate the bytes of the context cache, 0 if unknown. Weights are not counted: they are memory-mapped."""
+    """Estimate the bytes of the context cache, 0 if unknown. Weights are memory-mapped and not counted."""
 
     def fact(name: str, otherwise: Any) -> Any:
         return facts.get(f"{facts.get('general.architecture')}.{name}", otherwise)
@@ -187,7 +187,7 @@ SMOLLM2 = LocalModel(
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     context=8192,
     compact=True,
-    settings=(("temperature", 0.2), ("top_p", 0.9)),  # what its makers recommend
+    settings=(("temperature", 0.2), ("top_p", 0.9)),  # recommended by its makers
 )
 TABLE = {SMOLLM2.name: SMOLLM2}
 _registered: dict[str, LocalModel] = {}
@@ -322,7 +322,7 @@ def engine_version() -> str | None:
         return "unknown"
 
 
-def missing_instructions() -> list[str]:
+def find_missing_cpu_features() -> list[str]:
     """Return the required CPU features that this processor lacks, as far as known."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return []
@@ -336,7 +336,7 @@ def missing_instructions() -> list[str]:
 
 def check_processor() -> None:
     """Raise a ConfigurationError if the processor cannot run the engine."""
-    if missing := missing_instructions():
+    if missing := find_missing_cpu_features():
         raise errors.ConfigurationError(
             f"The processor lacks {', '.join(missing)}, required by the engine for local models.",
             field="provider",

@@ -52,7 +52,7 @@ PROVIDERS: dict[str, str] = {
 
 
 def price_list_name(provider: str) -> str | None:
-    """Return a provider's name in the price list; None without list prices, as for local models and gateways."""
+    """Return a provider's name in the price list; None without list prices, as for local models."""
     declared = wire_format(provider)
     return PROVIDERS.get(provider) if declared is None else declared.price_list
 
@@ -156,7 +156,7 @@ def price(
 
 
 def service_tier(raw: Any) -> ServiceTier:
-    """Return the service tier stated in a vendor's response, its usage, or a stream event; standard by default."""
+    """Return the service tier stated in a vendor's response or stream event; standard by default."""
     if not isinstance(raw, dict):
         return ServiceTier.STANDARD
     for answer in (raw, raw.get("response"), raw.get("message")):
@@ -215,7 +215,7 @@ def _version() -> str:
 
 
 @cache
-def _priced_units() -> frozenset[str]:
+def _list_units() -> frozenset[str]:
     """Return the units of the price list. Other counts in `Usage.details` have no price."""
     from genai_prices.data_units import unit_data
 
@@ -306,7 +306,7 @@ def _compute_detailed(usage: Usage, prices: ModelPrice) -> float:
     }
     if usage.reasoning_tokens:
         counts["output_reasoning_tokens"] = usage.reasoning_tokens
-    extra = {name: count for name, count in usage.details.items() if name in _priced_units() and name not in counts}
+    extra = {name: count for name, count in usage.details.items() if name in _list_units() and name not in counts}
     # If the vendor's counts contradict each other, drop the finest details first and charge the rest.
     kept = {name: count for name, count in extra.items() if not name.endswith("_tokens")}
     for details in (extra, {"cache_write_1h_tokens": extra.get("cache_write_1h_tokens"), **kept}, kept):

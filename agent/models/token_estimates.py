@@ -39,13 +39,13 @@ from ..types import (
 
 
 class TokenCount(Value, frozen=True):
-    """Prompt tokens. The actual number can differ by `margin` (a fraction); 0 or None if the count is exact."""
+    """Prompt tokens. The actual number can differ by the fraction `margin`; 0 or None if exact."""
 
     tokens: int = Field(ge=0)
     exact: bool
     margin: float | None = Field(default=None, ge=0)
     method: str
-    """Who counted: the vendor's name, or `estimate`."""
+    """The vendor's name, or `estimate`."""
 
     @property
     def low(self) -> int:

@@ -1,4 +1,4 @@
-"""JSON schema compiler: converts schemas to the subset that a vendor enforces, and reports what is lost.
+"""JSON schema compiler: converts schemas to the subset that a vendor enforces.
 
 ```python
 from agent.schemas import compile_schema

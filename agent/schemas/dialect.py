@@ -16,7 +16,7 @@ _PRIMITIVES = frozenset(("string", "integer", "number", "boolean"))
 
 @dataclass(frozen=True, slots=True)
 class SchemaDialect:
-    """Subset of JSON schema that a vendor enforces, beyond types, properties, items, anyOf and descriptions."""
+    """Subset of JSON schema that a vendor enforces, beyond types, properties, items and anyOf."""
 
     name: str
     enforced: Mapping[str, frozenset[str]]
@@ -150,7 +150,7 @@ def create_validator(schema: Any) -> Any:
 
 
 def is_valid(value: Any, validator: Any) -> bool:
-    """Whether the value is valid; also True if that cannot be decided, as with unsupported regular expressions."""
+    """Whether the value is valid; True if undecidable, as with unsupported regular expressions."""
     from referencing.exceptions import Unresolvable
 
     try:

@@ -1,4 +1,4 @@
-"""Merge two schemas into one that requires both, because vendors support neither allOf nor keywords beside $ref.
+"""Merge two schemas into one, because vendors support neither allOf nor keywords beside $ref.
 
 Only the top level is merged; nested schemas are combined with allOf and merged later, which keeps recursion finite.
 """

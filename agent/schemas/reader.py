@@ -1,4 +1,4 @@
-"""Read JSON schemas: subschemas, references, types and literals; and restore output of compiled schemas."""
+"""Read JSON schemas (references, types, literals), and restore output of compiled schemas."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def find_schema_error(root: Any) -> str | None:
 
 
 def find_dangling_reference(root: Any) -> str | None:
-    """Return the first used reference that cannot be resolved, or None. The drafts themselves always resolve."""
+    """Return the first used reference that cannot be resolved, or None."""
     seen: set[str] = set()
     waiting = list(_references_in(root))
     while waiting:

@@ -193,7 +193,7 @@ class ConflictError(StoreError):
 
 
 class NodeExistsError(StoreError):
-    """A node with this id but different content exists. Nodes are immutable; a changed node needs a new id."""
+    """A node with this id but different content exists. A changed node needs a new id."""
 
     def __init__(self, message: str = "", *, node_id: str | None = None, **facts: Any) -> None:
         super().__init__(

@@ -33,7 +33,7 @@ from .search import SearchTerms, extract_text
 
 @dataclass
 class _StoredSession:
-    """A session. Rows are stored as JSON text, which is immutable and shows early that they can be serialized."""
+    """A session. Rows are stored as JSON text, which is immutable and validates them."""
 
     record: SessionRecord
     texts: dict[str, str] = field(default_factory=dict)

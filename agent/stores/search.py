@@ -24,7 +24,7 @@ _BEFORE, _AFTER = 40, 120
 
 
 def extract_text(row: NodeRow) -> str:
-    """Return the searchable text of a node: messages, tool results and prompts, without reasoning and data."""
+    """Return the searchable text of a node: messages, tool results and prompts, but no reasoning."""
     texts: list[str] = []
     data = row.get("data")
     waiting: list[Any] = [data.get(_NESTED)] if isinstance(data, Mapping) else []
@@ -116,7 +116,7 @@ def update_index(connection: sqlite3.Connection) -> None:
     ).fetchall()
     connection.executemany(
         "INSERT OR REPLACE INTO search (rowid, text) VALUES (?, ?)",
-        [(number, _indexed_text(row)) for number, row in rows],
+        [(number, _normalize_text(row)) for number, row in rows],
     )
     reached = rows[-1][0] if len(rows) == _BATCH else last
     connection.execute("INSERT OR REPLACE INTO about (key, value) VALUES ('indexed', ?)", (str(reached),))
@@ -151,7 +151,7 @@ def _last(connection: sqlite3.Connection) -> int:
     return row[0] if row is not None and isinstance(row[0], int) else 0
 
 
-def _indexed_text(row: Any) -> str:
+def _normalize_text(row: Any) -> str:
     """Fold case and accents as `SearchTerms` does; FTS5's own rules differ."""
     try:
         return fold_case(extract_text(json.loads(row))).encode("utf-8", "replace").decode()

@@ -99,7 +99,7 @@ def write_changes(
     check_encodable("heads", *heads)
     number, old = session.number, session.record
 
-    def known(id: str) -> bool:
+    def has_node(id: str) -> bool:
         found = connection.execute("SELECT 1 FROM nodes WHERE session = ? AND id = ?", (number, id)).fetchone()
         return found is not None
 
@@ -107,7 +107,7 @@ def write_changes(
         found = connection.execute("SELECT row FROM nodes WHERE session = ? AND id = ?", (number, id)).fetchone()
         return None if found is None else found[0]
 
-    fresh = select_new_rows(rows, heads, known=known, text=text)
+    fresh = select_new_rows(rows, heads, known=has_node, text=text)
     header = encode_object(
         "The metadata",
         {

@@ -10,10 +10,10 @@ from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBod
 from ..local.engine import (
     add_usage_details,
     encode_truncation,
-    error_status,
     is_error,
     is_progress,
     is_truncation,
+    read_error_status,
     read_prompt_tokens,
     start_generation,
 )
@@ -63,7 +63,7 @@ def _steps(request: WireRequest, stepper: Stepper) -> Steps:
         first = next(pieces, None)
     try:
         if is_error(first) and not (counted and read_prompt_tokens(first) is not None):
-            yield from _whole(first, error_status(first))
+            yield from _whole(first, read_error_status(first))
         elif counted:
             yield from _whole(json.dumps({"prompt_tokens": read_prompt_tokens(first)}).encode(), 200)
         else:

@@ -1,4 +1,4 @@
-"""Normalize image and document dicts: URLs, data URLs, base64 data, nested `source` and `image_url` objects."""
+"""Normalize image and document dicts: URLs, data URLs, base64 data, nested `source` objects."""
 
 from __future__ import annotations
 

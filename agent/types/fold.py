@@ -91,17 +91,17 @@ class Fold:
 
     def response(self) -> AgentResponse:
         """Build the response. Raises ValueError if a tool call has invalid arguments."""
-        return self._build([_finish(block) for block in self._sorted_blocks()])
+        return self._build([_finish(block) for block in self._sort_blocks()])
 
     def partial(self) -> AgentResponse:
         """Build the response received so far, without unfinished tool calls. Never raises."""
-        return self._build([_finish(block) for block in self._sorted_blocks() if block.kind != _CALL or block.ended])
+        return self._build([_finish(block) for block in self._sort_blocks() if block.kind != _CALL or block.ended])
 
     def _build(self, parts: list[Part | None]) -> AgentResponse:
         content = tuple(part for part in parts if part is not None)
         return AgentResponse(content=content, usage=self._total_usage(), **self._envelope)
 
-    def _sorted_blocks(self) -> list[_Block]:
+    def _sort_blocks(self) -> list[_Block]:
         return sorted(self._blocks, key=lambda block: block.position)
 
     def _block_for(self, kind: str, index: int | None) -> _Block:

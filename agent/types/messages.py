@@ -1,4 +1,4 @@
-"""Messages and requests. Tool calls and tool results are parts of a message's content; other accessors are views."""
+"""Messages and requests. Tool calls and tool results are parts of a message's content."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def normalize_message(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _normalize_content(content: Any) -> Any:
-    """Convert content to text or a tuple of parts: None, a single part, image galleries and gaps are accepted."""
+    """Convert content to text or a tuple of parts; accepts None, a single part, and image galleries."""
     if content is None:
         return ""
     if isinstance(content, str | bytes):

@@ -93,7 +93,7 @@ CacheHint = Annotated[Literal["short", "long"], BeforeValidator(_read_cache_hint
 
 
 class _Absent:
-    """An attribute that is None on instances and absent on the class, so that subclasses can define a field."""
+    """An attribute that is None on instances and absent on the class, so subclasses can define a field."""
 
     def __get__(self, part: object, owner: type) -> None:
         if part is None:

@@ -66,7 +66,7 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
     id: str | None = None
     """The vendor's response id."""
     warnings: SequenceOf[str] = ()
-    """What the codec dropped or changed in the request."""
+    """Parts of the request that the codec dropped or changed."""
     logprobs: SequenceOf[JsonObject] = ()
     """Log probabilities of text tokens, if requested: `token`, `logprob`, and `top` with alternatives."""
     route: Accepts[Route, Sequence[Attempt]] = Field(default=_NO_ROUTE)

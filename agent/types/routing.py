@@ -184,7 +184,7 @@ def attempts_table(attempts: Iterable[Attempt]) -> str:
 
 
 OnPartial = Literal["raise", "restart", "continue"]
-"""What to do when a stream breaks after its first event."""
+"""Reaction to a stream that breaks after its first event."""
 
 
 class BreakerConfig(Value, frozen=True, extra="forbid"):

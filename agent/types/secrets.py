@@ -24,7 +24,7 @@ REDACTED = "***"
 
 
 class Secret(SecretStr):
-    """A secret string: masked in output, equal to its text, absent from pickles. Read it with `get_secret_value()`."""
+    """A secret string: masked in output, absent from pickles. Read it with `get_secret_value()`."""
 
     @override
     def __eq__(self, other: object) -> bool:
@@ -103,14 +103,14 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 @lru_cache(maxsize=64)
 def _compile_pattern(secrets: tuple[str, ...]) -> re.Pattern[str] | None:
-    spellings = {spelling for secret in secrets for spelling in _encoded_forms(secret)}
+    spellings = {spelling for secret in secrets for spelling in _list_encodings(secret)}
     if not spellings:
         return None
     longest_first = sorted(spellings, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)))
 
 
-def _encoded_forms(secret: str) -> Iterator[str]:
+def _list_encodings(secret: str) -> Iterator[str]:
     yield secret
     data = _to_bytes(secret)
     for encoded in (quote(data), quote(data, safe=""), quote_plus(data)):

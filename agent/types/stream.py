@@ -1,4 +1,4 @@
-"""Stream events: one frozen dataclass per type, the base class `StreamEvent`, and the union `AnyStreamEvent`."""
+"""Stream events: one frozen dataclass per type, the base class `StreamEvent`, and their union."""
 
 from __future__ import annotations
 

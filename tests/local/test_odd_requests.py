@@ -13,7 +13,7 @@ import pytest
 
 from agent import Agent, ContentPart, Message, errors, local, tool
 from agent.local import engine as engines
-from agent.local.engine import error_status
+from agent.local.engine import read_error_status
 from agent.local.weights import SMOLLM2, LocalModel
 from agent.types import AudioContent, DocumentContent
 from tests.local.conftest import Face
@@ -92,7 +92,7 @@ def test_settings_that_make_no_sense_are_not_the_end_of_the_process(embedded: Ag
 def test_what_the_engine_cannot_read_is_told_as_a_failure(embedded: Agent) -> None:
     generation = engines.start_generation(SMOLLM2, b"this is not JSON")
     [piece] = generation
-    assert error_status(piece) == 400
+    assert read_error_status(piece) == 400
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.local.engine import encode_truncation, error_status, is_error, is_truncation
+from agent.local.engine import encode_truncation, is_error, is_truncation, read_error_status
 from agent.local.prompts import encode_count_request, encode_request
 
 MOST = 2**53 - 1
@@ -152,4 +152,4 @@ def test_a_failure_without_a_usual_code_is_the_engines_fault() -> None:
     for code in (None, "x", 200, 7000):
         piece = json.dumps({"error": {"code": code}}, separators=(",", ":")).encode()
         assert is_error(piece)
-        assert error_status(piece) == 500
+        assert read_error_status(piece) == 500

@@ -185,7 +185,7 @@ def test_where_nobody_can_tell_what_a_processor_lacks_it_lacks_nothing(
         (tmp_path / "cpuinfo").write_text(told)
     monkeypatch.setattr(machine, "_CPU", tmp_path / "cpuinfo")
     monkeypatch.setattr("platform.machine", lambda: kind)
-    assert machine.missing_instructions() == []
+    assert machine.find_missing_cpu_features() == []
 
 
 def test_an_engine_that_does_not_say_which_it_is_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
