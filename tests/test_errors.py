@@ -15,7 +15,7 @@ KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issu
 RETRYABLE = {"ConnectionError", "TimeoutError", "RateLimitError", "OverloadedError", "ProtocolError"}
 
 
-def drawn_tree() -> dict[str, str]:
+def parse_tree() -> dict[str, str]:
     """Name → parent, read from the drawing in the module's docstring."""
     parents: dict[str, str] = {}
     path: list[str] = []
@@ -36,7 +36,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:
         for kind in KINDS
         if kind is not errors.AgentError
     }
-    drawn = drawn_tree()
+    drawn = parse_tree()
     assert drawn.keys() == real.keys()
     assert drawn == real
 

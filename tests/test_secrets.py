@@ -1,4 +1,4 @@
-"""A key never escapes: one canary is looked for in everything an agent can print, save, raise or send elsewhere."""
+"""Keys never leak: a canary is searched for in everything an agent prints, saves, raises or sends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def assert_hidden(name: str, value: Any) -> None:
     assert traces_of_the_key(text) == [], f"{name} shows the key"
 
 
-def echoing(request: WireRequest) -> Answer:
+def echo_request(request: WireRequest) -> Answer:
     """A vendor that quotes the key in its complaint, as some do."""
     body = json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}", "headers": str(request.headers)}})
     return Answer([body.encode()], status=401)
@@ -59,7 +59,7 @@ def unreachable(request: WireRequest) -> Answer:
     return Answer(failure=errors.ConnectionError("gone"))
 
 
-def moved(request: WireRequest) -> Answer:
+def redirect(request: WireRequest) -> Answer:
     return Answer(status=307, headers={"location": "https://evil.example/"})
 
 
@@ -76,10 +76,10 @@ def cut_short(request: WireRequest) -> Answer:
 
 
 NETWORKS: dict[str, Callable[[WireRequest], Answer]] = {
-    "echoing": echoing,
+    "echoing": echo_request,
     "broken": broken,
     "unreachable": unreachable,
-    "moved": moved,
+    "moved": redirect,
     "nonsense": nonsense,
     "not HTTP": not_http,
     "cut short": cut_short,
@@ -98,17 +98,17 @@ def failing_agent(request: pytest.FixtureRequest, carrier: str) -> Iterator[Agen
 
 
 def failures_of(agent: Agent) -> Iterator[errors.AgentError]:
-    def collected() -> object:
+    def collect_events() -> object:
         return agent.stream("x").collect()
 
-    async def acollected() -> object:
+    async def acollect_events() -> object:
         return await agent.astream("x").collect()
 
     calls: list[Callable[[], object]] = [
         lambda: agent.complete("x"),
-        collected,
+        collect_events,
         lambda: asyncio.run(agent.acomplete("x")),
-        lambda: asyncio.run(acollected()),
+        lambda: asyncio.run(acollect_events()),
     ]
     for call in calls:
         with pytest.raises(errors.AgentError) as caught:
@@ -142,7 +142,7 @@ def sinks_of(error: BaseException) -> Iterator[tuple[str, Any]]:
 
 
 def traceback_with_locals(error: BaseException) -> str:
-    """What error reporters send: the repr of every local variable in our own frames."""
+    """Return the repr of all local variables in our frames, as error reporters send it."""
     shown = traceback.TracebackException.from_exception(error, capture_locals=True)
     return "".join(line for line in shown.format() if "/tests/" not in line)
 
@@ -305,7 +305,7 @@ def test_no_failure_shows_the_values_of_headers(
     assert_hidden("the log", "\n".join(record.getMessage() + str(record.__dict__) for record in caplog.records))
 
 
-@pytest.mark.parametrize("network", [echoing, broken, nonsense])
+@pytest.mark.parametrize("network", [echo_request, broken, nonsense])
 @pytest.mark.parametrize("name", HEADERS)
 def test_a_vendor_that_quotes_a_header_does_not_show_it(name: str, network: Callable[[WireRequest], Answer]) -> None:
     with LoopbackServer(network) as server:

@@ -32,7 +32,7 @@ from agent.types import (
     ToolResultContent,
     Usage,
 )
-from tests.graph.growing import Gardener
+from tests.graph.random_dags import Gardener
 from tests.loop.telling import check_history
 
 
@@ -189,7 +189,7 @@ def test_a_response_is_recorded_with_what_it_cost() -> None:
     assert longer.cost() == 1.0
     assert longer.cost(since=dag.head) == 0.5
     both = longer.merge(dag.user("Or?").assistant(response))
-    assert both.cost() == 1.5  # what they share counts once
+    assert both.cost() == 1.5  # shared nodes count once
 
 
 # Linearisation
@@ -247,7 +247,7 @@ def test_a_conversation_in_order_comes_back_as_the_very_same_messages() -> None:
 
 
 def check_answered(messages: list[Message]) -> None:
-    """Every call has one result, behind it and before anybody else speaks; those of the last turn may be to come."""
+    """Every call has one result directly after it; those of the last turn may be pending."""
     waiting: set[str] = set()
     used: set[str] = set()
     for message in messages:

@@ -12,7 +12,7 @@ from agent.graph import DAG, Node
 from agent.types import AgentRequest, Message, Role
 from benchmarks.conversations import append_ratio, bytes_per_node
 from tests.conftest import SEED
-from tests.graph.growing import Gardener
+from tests.graph.random_dags import Gardener
 from tests.support.cases import examples
 
 LONG = examples(20_000, 100_000)
@@ -77,7 +77,7 @@ def test_a_million_turns_cost_the_same_each() -> None:
     assert append_ratio(1_000_000) <= 1.2
 
 
-# What was merged is what vendors take
+# Messages of merged graphs
 
 
 def test_any_merged_conversation_is_taken_by_all_four_vendors() -> None:

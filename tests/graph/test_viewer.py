@@ -1,4 +1,4 @@
-"""The page of a graph, as text: what stands in it, and that nothing in a graph can change what that is."""
+"""The HTML page of a graph as text: its content, and resistance to injection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from typing_extensions import override
 
 from agent.graph.viewer import html_page
-from tests.graph.viewing import chain, document, hostile, talk
+from tests.graph.viewer_page import chain, document, hostile, talk
 from tests.graph.xss_payloads import PAYLOADS
 
 ROOT = Path(__file__).parents[2]

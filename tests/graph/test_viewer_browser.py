@@ -1,6 +1,6 @@
-"""The page of a graph in a real browser, offline: what it shows, how fast, and that nothing in a graph comes alive.
+"""The HTML page of a graph in a real browser, offline: content, speed, and resistance to injection.
 
-Whatever a test does, its page must log nothing, violate no policy of its own, ask for nothing, and open nothing.
+In every test, the page must log nothing, violate no policy, send no requests, and open nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.graph.browsing import Looking, chromium
-from tests.graph.viewing import chain, diamond, document, hostile, layered, numbered, talk, tangle
+from tests.graph.browser import Looking, chromium
+from tests.graph.viewer_page import assign_numbers, chain, diamond, document, hostile, layers_of, talk, tangle
 from tests.graph.xss_payloads import PAYLOADS
 
 pytestmark = pytest.mark.alone
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.alone
 
 @pytest.fixture(scope="module")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looking]:
-    """One for all tests here. Closed after them: while it is open, no other event loop can run in this thread."""
+    """A browser shared by all tests; while it is open, no other event loop can run in this thread."""
     with chromium() as browser:
         yield Looking(browser, tmp_path_factory.mktemp("pages"))
 
@@ -32,7 +32,7 @@ def look(window: Looking) -> Iterator[Looking]:
     window.judge()
 
 
-# What it shows
+# Content
 
 
 def test_a_click_shows_a_node_exactly(look: Looking) -> None:
@@ -81,7 +81,7 @@ def test_branches_are_summed_from_root_to_head(look: Looking) -> None:
 
 
 def test_a_stop_counts_what_no_turn_says(look: Looking) -> None:
-    """What a stop says about a run repeats its turns."""
+    """The usage of a stop reason repeats that of its turns."""
     graph = talk()
     for node in graph["nodes"]:
         if node["data"].get("role"):
@@ -136,13 +136,13 @@ def test_a_search_counts_marks_and_goes_round(look: Looking) -> None:
 
 def test_a_search_opens_what_hides_its_match(look: Looking) -> None:
     seen = look(chain(2000))
-    assert seen.shown() == 3
+    assert seen.read_text() == 3
     seen.page.fill("#search", "number 1234 ")
     seen.page.press("#search", "Enter")
     assert seen.page.inner_text("#found") == "1 of 1"
     assert seen.page.text_content("#details pre") == "turn number 1234 about the weather"
-    assert 3 < seen.shown() < 200
-    assert "current" in seen.labelled("number 1234")["classes"]
+    assert 3 < seen.read_text() < 200
+    assert "current" in seen.find_by_label("number 1234")["classes"]
 
 
 # Folding
@@ -150,41 +150,41 @@ def test_a_search_opens_what_hides_its_match(look: Looking) -> None:
 
 def test_runs_fold_and_unfold(look: Looking) -> None:
     seen = look(diamond(4, 10))
-    assert seen.shown() == 42
+    assert seen.read_text() == 42
     seen.page.click("#fold")
-    assert seen.shown() == 2 + 4 * 3
+    assert seen.read_text() == 2 + 4 * 3
     run = next(item for item in seen.geometry() if "run" in item["classes"])
     assert run["label"].startswith("8 nodes in a row\n$0.008 · 4.0 s")
     seen.page.mouse.dblclick(run["x"], run["y"])
-    assert seen.shown() == 2 + 3 * 3 + 10
+    assert seen.read_text() == 2 + 3 * 3 + 10
     seen.page.click("text=Fold this run")
-    assert seen.shown() == 14
+    assert seen.read_text() == 14
     seen.page.click("#unfold")
-    assert seen.shown() == 42
+    assert seen.read_text() == 42
 
 
 def test_a_long_run_opens_in_pieces(look: Looking) -> None:
     seen = look(chain(1000))
-    assert seen.shown() == 3
+    assert seen.read_text() == 3
     seen.click("998 nodes in a row", times=2)
-    assert seen.shown() == 2 + 32
+    assert seen.read_text() == 2 + 32
     piece = seen.geometry()[1]
     assert piece["label"].startswith("32 nodes in a row")
     seen.page.mouse.dblclick(piece["x"], piece["y"])
-    assert seen.shown() == 2 + 31 + 32
+    assert seen.read_text() == 2 + 31 + 32
 
 
 def test_a_subtree_folds_behind_its_root(look: Looking) -> None:
     seen = look(talk())
     seen.click("tool result", times=2)
-    assert seen.shown() == 6
-    assert seen.labelled("tool result")["label"].startswith("tool result · +6 folded")
+    assert seen.read_text() == 6
+    assert seen.find_by_label("tool result")["label"].startswith("tool result · +6 folded")
     seen.page.click("text=Open what follows")
-    assert seen.shown() == 12
+    assert seen.read_text() == 12
 
 
 def test_what_another_branch_leads_to_stays_when_a_subtree_folds(look: Looking) -> None:
-    seen = look(numbered([[], [0], [0], [1], [3, 2], [4]]))
+    seen = look(assign_numbers([[], [0], [0], [1], [3, 2], [4]]))
     seen.click("number 1 ", times=2)
     labels = [item["label"].split("\n")[1] for item in seen.geometry()]
     assert sorted(label.split(" ")[2] for label in labels) == ["0", "1", "2", "4", "5"]
@@ -205,9 +205,9 @@ def test_everything_can_be_done_with_keys(look: Looking) -> None:
     page.keyboard.press("ArrowUp")
     assert page.inner_text("#details h2") == "user"
     page.keyboard.press("Enter")
-    assert seen.shown() == 3
+    assert seen.read_text() == 3
     page.keyboard.press("Enter")
-    assert seen.shown() == 12
+    assert seen.read_text() == 12
     for _ in range(4):
         page.keyboard.press("ArrowDown")
     first = page.inner_text("#details pre")
@@ -241,7 +241,7 @@ def test_colours_follow_the_system_and_the_button(look: Looking, system: Literal
     assert seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor") != before
     seen.page.click("#theme")
     seen.page.emulate_media(color_scheme=other)
-    assert {item["fill"] for item in seen.geometry()} == fills[system], "what was asked for here holds"
+    assert {item["fill"] for item in seen.geometry()} == fills[system], "the requested scheme applies"
 
 
 # The picture itself
@@ -279,11 +279,11 @@ REGIONS = """async ([picture, colours]) => {
     }
     return regions;
 }"""
-"""The areas of these colours in a picture: what somebody would see who knows nothing of the page."""
+"""Areas of these colors in a screenshot, measured without knowledge of the page."""
 
 
 @pytest.mark.parametrize(
-    "grow", [talk, lambda: diamond(3, 3), lambda: layered(4, 5)], ids=["talk", "diamond", "layers"]
+    "grow", [talk, lambda: diamond(3, 3), lambda: layers_of(4, 5)], ids=["talk", "diamond", "layers"]
 )
 def test_a_screenshot_has_the_structure_of_the_graph(look: Looking, grow: Callable[[], dict[str, Any]]) -> None:
     graph = grow()
@@ -320,7 +320,7 @@ def test_a_screenshot_has_the_structure_of_the_graph(look: Looking, grow: Callab
     [
         (lambda: chain(2000), "dagre"),
         (lambda: diamond(50, 40), "layers"),
-        (lambda: layered(40, 50), "layers"),
+        (lambda: layers_of(40, 50), "layers"),
         (lambda: tangle(2000, 1), "layers"),
     ],
     ids=["chain", "diamond", "layers", "tangle"],
@@ -338,14 +338,14 @@ def test_two_thousand_nodes_open_in_three_seconds(
     assert seen.loading < 3, f"ready after {seen.loading:.2f} s"
     assert answered < 3, f"searched in {answered:.2f} s"
     seen.page.wait_for_selector("html[data-complete]")
-    assert len(seen.geometry()) == seen.shown(), "what is out of sight is drawn afterwards"
+    assert len(seen.geometry()) == seen.read_text(), "hidden nodes are drawn afterwards"
 
 
 @pytest.mark.timing
 def test_ten_thousand_nodes_open_too(look: Looking) -> None:
     seen = look(tangle(10_000, 2))
     seen.page.click("#fold")
-    assert seen.shown() > 9000
+    assert seen.read_text() > 9000
     assert seen.loading < 6, f"ready after {seen.loading:.2f} s"
 
 
@@ -363,7 +363,7 @@ def test_ten_thousand_nodes_open_too(look: Looking) -> None:
 def test_odd_graphs_are_shown_as_far_as_they_go(look: Looking, graph: dict[str, Any]) -> None:
     seen = look(graph)
     nodes = graph["nodes"]
-    assert seen.shown() == len(nodes)
+    assert seen.read_text() == len(nodes)
     for at in range(len(nodes)):
         seen.page.evaluate("(at) => GraphViewer.choose(at)", at)
         assert seen.page.locator("#details article").count() == 1
@@ -419,14 +419,14 @@ def test_no_payload_in_any_field_comes_alive(look: Looking) -> None:
 
 
 def test_the_page_refuses_what_a_mistake_of_ours_would_let_in(look: Looking) -> None:
-    """The last line of defence: markup that got in would neither run nor load, and could not even be made from text."""
+    """Defense in depth: injected markup would neither run nor load, and cannot be created from text."""
     seen = look(talk())
     attempts = seen.page.evaluate(
         """async () => {
             const outcomes = {};
             try { document.body.innerHTML += '<img src=x onerror=1>'; outcomes.markup = 'made'; }
             catch { outcomes.markup = 'refused'; }
-            // Not at once: whoever drives the browser may evaluate whatever it wants, the page itself may not.
+            // Deferred: scripts of the test driver may evaluate anything, scripts of the page may not.
             outcomes.code = await new Promise((done) => setTimeout(() => {
                 try { done((0, eval)('window.__pwned = 1')); } catch { done('refused'); }
             }));

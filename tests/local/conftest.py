@@ -1,4 +1,4 @@
-"""A model that really writes, loaded once, and asked with blocking calls and with await."""
+"""Fixtures: an embedded model, loaded once, with sync and async calls."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Face:
                 events = list(stream)
             return events, stream.response
 
-        async def streamed() -> tuple[Sequence[StreamEvent], AgentResponse]:
+        async def stream_text() -> tuple[Sequence[StreamEvent], AgentResponse]:
             stream = agent.astream(request, **fields)
             return [event async for event in stream], stream.response
 
-        return asyncio.run(streamed())
+        return asyncio.run(stream_text())
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -50,7 +50,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 @pytest.fixture(scope="module")
 def embedded() -> Iterator[Agent]:
-    """The embedded model, until the end of the module; what needs it is skipped where it cannot run."""
+    """The embedded model; tests that need it are skipped where it cannot run."""
     if not STATUS.ready:
         pytest.skip(f"{STATUS.problem} {STATUS.fix}")
     yield Agent("local:smollm2")

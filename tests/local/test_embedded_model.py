@@ -70,11 +70,11 @@ def test_a_stream_and_a_whole_answer_are_the_same(embedded: Agent, face: Face) -
 
 
 def test_the_same_seed_writes_the_same_text_and_another_seed_another(embedded: Agent) -> None:
-    def written(seed: int, face: str) -> str | None:
+    def write_text(seed: int, face: str) -> str | None:
         invent = [BRIEFLY, Message.user("Invent a name.")]
         return Face(face).complete(embedded, invent, max_tokens=6, seed=seed, temperature=1.5).text
 
-    texts = [written(1, "sync"), written(2, "async"), written(1, "async"), written(2, "sync")]
+    texts = [write_text(1, "sync"), write_text(2, "async"), write_text(1, "async"), write_text(2, "sync")]
     assert texts[:2] == texts[2:]
     assert texts[0] != texts[1]
 
@@ -186,7 +186,7 @@ def double(number: int) -> int:
 
 @tool
 def greet(name: str) -> str:
-    """Greet somebody."""
+    """Greet a person."""
     return f"Hello, {name}!"
 
 
@@ -241,7 +241,7 @@ def test_a_deadline_stops_the_model(embedded: Agent, face: Face, prompt: str) ->
 
 @pytest.mark.timing
 def test_cancelling_a_task_stops_the_model(embedded: Agent) -> None:
-    async def cancelled() -> None:
+    async def cancel_later() -> None:
         task = asyncio.create_task(embedded.acomplete(STORY, max_tokens=1000))
         while not busy():
             await asyncio.sleep(0.01)
@@ -251,7 +251,7 @@ def test_cancelling_a_task_stops_the_model(embedded: Agent) -> None:
             await task
 
     start = time.monotonic()
-    asyncio.run(cancelled())
+    asyncio.run(cancel_later())
     assert time.monotonic() - start < 3
     assert wait_until_idle(1.0) < 1.0
 

@@ -1,4 +1,4 @@
-"""Files of a user's own: what is wrong with one is said in words, before an engine that would die of it sees it."""
+"""GGUF files: problems are reported before the engine opens a file that would crash it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def text(value: str) -> bytes:
     return struct.pack("<Q", len(value.encode())) + value.encode()
 
 
-def written(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
     match value:
         case bool():
             return struct.pack("<I?", 7, value)
@@ -44,7 +44,7 @@ def written(value: Any) -> bytes:
         case str():
             return struct.pack("<I", 8) + text(value)
         case list():
-            kind, items = (8, map(text, value)) if isinstance(value[0], str) else (4, (written(v)[4:] for v in value))
+            kind, items = (8, map(text, value)) if isinstance(value[0], str) else (4, (encode(v)[4:] for v in value))
             return struct.pack("<IIQ", 9, kind, len(value)) + b"".join(items)
         case _:
             raise AssertionError
@@ -52,11 +52,11 @@ def written(value: Any) -> bytes:
 
 def file_of(facts: dict[str, Any], tensors: int = 1) -> bytes:
     return struct.pack("<4sIQQ", b"GGUF", 3, tensors, len(facts)) + b"".join(
-        text(name) + written(value) for name, value in facts.items()
+        text(name) + encode(value) for name, value in facts.items()
     )
 
 
-def saved(path: Path, facts: dict[str, Any]) -> Path:
+def save_file(path: Path, facts: dict[str, Any]) -> Path:
     path.write_bytes(file_of(facts) + bytes(1000))
     return path
 
@@ -86,7 +86,7 @@ def test_what_is_not_whole_is_not_read_and_nothing_after_it() -> None:
 )
 def test_a_description_that_the_engine_would_die_of_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(errors.ConfigurationError, match="contains invalid metadata") as caught:
-        check_gguf(saved(tmp_path / "odd.gguf", {**LLAMA, **change}), 512)
+        check_gguf(save_file(tmp_path / "odd.gguf", {**LLAMA, **change}), 512)
     assert "odd.gguf" in str(caught.value)
 
 
@@ -94,7 +94,7 @@ def test_a_context_that_does_not_fit_into_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert estimate_memory(LLAMA, 0) == 32 * 8 * 2 * 128 * 2 * 131072  # 17 GB
-    path = saved(tmp_path / "large.gguf", LLAMA)
+    path = save_file(tmp_path / "large.gguf", LLAMA)
     monkeypatch.setattr(gguf, "_memory", lambda: 8_000_000_000)
     check_gguf(path, 8192)
     with pytest.raises(errors.ConfigurationError, match=r"17 GB .* 8 GB") as caught:
@@ -102,7 +102,7 @@ def test_a_context_that_does_not_fit_into_the_memory_is_refused(
     assert caught.value.field == "context"
     assert "register_model" in str(caught.value)
     monkeypatch.setattr(gguf, "_memory", lambda: None)
-    check_gguf(path, 0)  # where nobody can tell, nobody complains
+    check_gguf(path, 0)  # unknown sizes are accepted
 
 
 def test_the_memory_is_reckoned_from_what_the_file_tells() -> None:
@@ -124,7 +124,7 @@ def test_this_machine_has_some_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_a_file_is_opened(tmp_path: Path) -> None:
     if not hasattr(os, "mkfifo"):
         pytest.skip("no pipes with names here")
-    os.mkfifo(tmp_path / "pipe.gguf")  # opening one waits for somebody who writes into it
+    os.mkfifo(tmp_path / "pipe.gguf")  # opening it blocks until there is a writer
     for path, said in ((tmp_path / "pipe.gguf", "is not a regular file"), (tmp_path, "is a folder")):
         with pytest.raises(errors.ConfigurationError, match=said):
             weights.verify_weights(weights.find_model(f"{path}/" if path == tmp_path else str(path)))
@@ -137,12 +137,12 @@ def test_a_path_that_cannot_be_is_an_error_that_says_so(path: str) -> None:
 
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = saved(tmp_path / "mine.gguf", LLAMA)
+    path = save_file(tmp_path / "mine.gguf", LLAMA)
 
-    def refused(*_: object) -> None:
+    def expect_error(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(Path, "open", expect_error)
     with pytest.raises(errors.ConfigurationError, match="Permission denied"):
         check_gguf(path, 512)
 

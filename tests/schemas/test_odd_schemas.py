@@ -85,7 +85,7 @@ def test_a_limit_is_told_beside_the_description_of_a_union_of_one() -> None:
     assert compile_schema(schema, "openai").schema["properties"]["x"]["description"] == "Why\n\nmaxLength: 5"
 
 
-# What cannot be judged here
+# Undecidable validity
 
 
 class Person(BaseModel):

@@ -1,4 +1,4 @@
-"""What holds for every schema: judged by jsonschema, not by us."""
+"""Properties of every compiled schema, checked with jsonschema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.schemas import compile_schema
 from agent.types import freeze
-from tests.schemas.generating import Expressing, Generator, answer
+from tests.schemas.generators import Expressing, Generator, answer
 from tests.support.cases import examples
 
 DIALECTS = ("openai", "anthropic", "gemini")

@@ -13,7 +13,7 @@ import pytest
 
 @pytest.fixture
 def ram(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, where there is one: syncing costs nothing there, and everything else is as on a disk."""
+    """A folder in memory, if available: syncing is free there."""
     memory = "/dev/shm"
     if not os.access(memory, os.W_OK):
         yield tmp_path

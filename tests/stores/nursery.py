@@ -47,7 +47,7 @@ class Nursery:
             self._read()
 
     def kill(self, child: int) -> list[str]:
-        """What a process had said when it was killed."""
+        """Return the output of a process that was killed."""
         os.kill(child, signal.SIGKILL)
         status, said = self.wait(child)
         assert status == -signal.SIGKILL, said
@@ -78,7 +78,7 @@ class Nursery:
         return said[1:]
 
     def _read(self) -> list[str] | None:
-        """What the nursery says; what others say is kept."""
+        """Return the next line of the nursery; lines of other processes are kept."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the nursery has died"

@@ -1,4 +1,4 @@
-"""A store as somebody else might write it: async, with one JSON document per session on a server that swaps them."""
+"""A third-party store: async, with one JSON document per session on a compare-and-swap server."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RemoteStore:
         check_session_id(session_id)
         now = datetime.now(UTC).timestamp()
         document = {"title": title, "metadata": {}, "heads": [], "nodes": [], "created_at": now, "updated_at": now}
-        text = _changed(document, 1, rows, heads, None, metadata)
+        text = _write_change(document, 1, rows, heads, None, metadata)
         if not await self.server.swap(session_id, 0, text):
             there = await self.server.get(session_id)
             raise ConflictError(session_id=session_id, expected=0, actual=there[0] if there else None)
@@ -85,7 +85,7 @@ class RemoteStore:
     ) -> int:
         version, document = await self._get(session_id)
         if version == expected_version:
-            text = _changed(document, version + 1, rows, heads, title, metadata)
+            text = _write_change(document, version + 1, rows, heads, title, metadata)
             if await self.server.swap(session_id, version, text):
                 return version + 1
             version, _ = await self._get(session_id)
@@ -157,7 +157,7 @@ def _record(name: str, version: int, document: Any, nodes: Sequence[NodeRow]) ->
     )
 
 
-def _changed(
+def _write_change(
     document: dict[str, Any],
     version: int,
     rows: Sequence[NodeRow],

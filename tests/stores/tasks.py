@@ -1,4 +1,4 @@
-"""What processes do that are killed, run short of room, or write beside each other. See `nursery`."""
+"""Tasks of subprocesses that are killed, run out of space, or write concurrently. See `nursery`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.stores.turns import turn
 
 
 def say(*words: object) -> None:
-    """One line, in one piece, at once: whoever is killed next has said it."""
+    """Write a line at once, so that it survives a kill."""
     os.write(sys.stdout.fileno(), (" ".join(map(str, words)) + "\n").encode())
 
 
 def write_until_killed(path: str, seed: int) -> None:
-    """Append turns, and say so after each; in between, rename the session, search, and make and delete another."""
+    """Append turns and report each; in between rename the session, search, and create and delete another."""
     rng = random.Random(seed)
     store = SqliteStore(path)
     if rng.random() < 0.5:  # else the log is copied into the file only now and then
@@ -74,7 +74,7 @@ def write_turns(path: str, name: str, sessions: list[str], count: int) -> None:
     say("conflicts", conflicts)
 
 
-def killed_at(path: str, step: int, after: bool, act: str) -> None:
+def kill_at(path: str, step: int, after: bool, act: str) -> None:
     """Die at a certain statement, before or after it was carried out."""
     left = [step]
 
@@ -112,7 +112,7 @@ def killed_at(path: str, step: int, after: bool, act: str) -> None:
     say("survived")
 
 
-def replaced_until_killed(path: str, seed: int) -> None:
+def replace_until_killed(path: str, seed: int) -> None:
     """Replace a file by ever new versions of itself."""
     number = 0
     while True:
@@ -142,7 +142,7 @@ def fill_up(path: str, most: int) -> None:
 
 
 def as_nobody(path: str) -> None:
-    """Use a store as somebody who may not."""
+    """Use a store without permissions."""
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(65534)
@@ -154,8 +154,8 @@ def as_nobody(path: str) -> None:
         say("error", type(error).__name__, error)
 
 
-def forking(path: str) -> None:
-    """A child must hold locks of its own. One that does not is told apart by what it loses."""
+def fork_repeatedly(path: str) -> None:
+    """Show that a forked child has its own locks: without them, it would lose changes."""
     store = SqliteStore(path)
     version = store.create("s").version
     here, there = os.pipe()
@@ -191,7 +191,7 @@ def begin_anew(path: str, session: str) -> None:
             say("set aside" if error.set_aside is not None else "told")
 
 
-def forking_under_lock() -> None:
+def fork_under_lock() -> None:
     """Another thread is in the middle of something when the process forks."""
     store = MemoryStore()
     store._lock.acquire()
@@ -206,11 +206,11 @@ def forking_under_lock() -> None:
 TASKS: dict[str, Callable[..., None]] = {
     "write_until_killed": write_until_killed,
     "write_turns": write_turns,
-    "killed_at": killed_at,
-    "replaced_until_killed": replaced_until_killed,
+    "killed_at": kill_at,
+    "replaced_until_killed": replace_until_killed,
     "fill_up": fill_up,
     "as_nobody": as_nobody,
-    "forking": forking,
-    "forking_under_lock": forking_under_lock,
+    "forking": fork_repeatedly,
+    "forking_under_lock": fork_under_lock,
     "begin_anew": begin_anew,
 }

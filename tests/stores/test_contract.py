@@ -27,31 +27,31 @@ def test_memory_keeps_its_promises(case: str) -> None:
 
 @pytest.mark.parametrize("case", STORE_CASES)
 def test_a_file_keeps_its_promises(case: str, ram: Path) -> None:
-    def reopened(store: Store) -> Store:
+    def reopen(store: Store) -> Store:
         assert isinstance(store, SqliteStore)
         return SqliteStore(store.path)
 
-    check_store(lambda: SqliteStore(ram / "s.db"), reopen=reopened, only=[case])
+    check_store(lambda: SqliteStore(ram / "s.db"), reopen=reopen, only=[case])
 
 
 @pytest.mark.parametrize("case", STORE_CASES)
 def test_an_async_store_of_somebody_else_keeps_its_promises(case: str) -> None:
-    def reopened(store: Store) -> Store:
+    def reopen(store: Store) -> Store:
         assert isinstance(store, RemoteStore)
         return RemoteStore(store.server)
 
-    check_store(lambda: RemoteStore(Server()), reopen=reopened, only=[case])
+    check_store(lambda: RemoteStore(Server()), reopen=reopen, only=[case])
 
 
 def test_stores_may_be_made_asynchronously() -> None:
     async def make() -> Store:
         return RemoteStore(Server())
 
-    async def reopened(store: Store) -> Store:
+    async def reopen(store: Store) -> Store:
         assert isinstance(store, RemoteStore)
         return RemoteStore(store.server)
 
-    check_store(make, reopen=reopened, only=["data_survives_closing", "changes_are_visible_to_other_stores"])
+    check_store(make, reopen=reopen, only=["data_survives_closing", "changes_are_visible_to_other_stores"])
 
 
 def test_all_cases_run_without_being_named() -> None:
@@ -78,7 +78,7 @@ class LosesUpdates(MemoryStore):
 
 
 class LooksAndThenWrites(MemoryStore):
-    """Compares versions outside of the lock: right as long as nobody else writes."""
+    """Compares versions outside of the lock: correct with a single writer only."""
 
     @override
     def append(self, session_id: str, rows: Sequence[NodeRow], *, expected_version: int, **options: Any) -> int:
@@ -324,7 +324,7 @@ def test_a_store_that_breaks_a_promise_is_found_out(broken: type[MemoryStore]) -
         check_store(broken)
 
 
-def copied(store: Store, *, leave_out: Callable[[SessionRecord], bool]) -> Store:
+def copy_row(store: Store, *, leave_out: Callable[[SessionRecord], bool]) -> Store:
     assert isinstance(store, MemoryStore)
     copy = MemoryStore()
     copy._sessions = {id: kept for id, kept in store._sessions.items() if not leave_out(kept.record)}
@@ -342,7 +342,7 @@ def test_a_store_that_forgets_what_it_acknowledged_is_found_out(leave_out: Calla
     case = "changes_are_visible_to_other_stores"
     check_store(MemoryStore, reopen=lambda store: store, only=[case])
     with pytest.raises(AssertionError, match=f"^{case}: "):
-        check_store(MemoryStore, reopen=lambda store: copied(store, leave_out=leave_out), only=[case])
+        check_store(MemoryStore, reopen=lambda store: copy_row(store, leave_out=leave_out), only=[case])
 
 
 class TakesThreadsForTasks(RemoteStore):

@@ -1,4 +1,4 @@
-"""What was acknowledged is there: after kill -9, a cut log, and with many who write at once."""
+"""Acknowledged changes survive kill -9, a truncated log and concurrent writers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def processes() -> Iterator[Nursery]:
         yield running
 
 
-def killed_again_and_again(processes: Nursery, path: Path, rng: random.Random) -> tuple[int, int]:
+def kill_repeatedly(processes: Nursery, path: Path, rng: random.Random) -> tuple[int, int]:
     """How many changes were acknowledged, and how many were on their way."""
     acknowledged, unheard = 0, 0
     for _ in range(KILLS_PER_FILE):
@@ -62,7 +62,7 @@ def many_kills(processes: Nursery, folder: Path, kills: int) -> None:
     rng = random.Random(SEED)
     total = unheard = 0
     for number in range(kills // KILLS_PER_FILE):
-        more, late = killed_again_and_again(processes, folder / f"{number}.db", rng)
+        more, late = kill_repeatedly(processes, folder / f"{number}.db", rng)
         total, unheard = total + more, unheard + late
     print(f"seed {SEED}: {kills} kills, {total} changes acknowledged, {unheard} done and not yet acknowledged, 0 lost")
     assert total > kills, "the children were killed before they had done anything"
@@ -116,7 +116,7 @@ def test_eight_processes_with_1000_turns_each_lose_no_update_in_several_sessions
 
 
 def test_a_log_that_was_cut_off_holds_whole_turns_and_nothing_else(ram: Path) -> None:
-    """What a loss of power leaves of writes that were not synced: a beginning of the log, or that and nonsense."""
+    """A power failure during unsynced writes: a truncated log, or one with garbage at the end."""
     rng = random.Random(SEED)
     print(f"seed {SEED}")
     path = ram / "s.db"

@@ -1,4 +1,4 @@
-"""Every statement made to fail in turn, full disks, and files that may not be written: the old state or the new one."""
+"""Failures of each statement, full disks and missing permissions leave the old or the new state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Engine:
         raise error
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def start_task(self) -> Iterator[None]:
         engine, real = self, sqlite3.connect
 
         class Connection(sqlite3.Connection):
@@ -135,7 +135,7 @@ def test_whatever_statement_fails_the_old_state_or_the_new_one_is_there(
         engine = Engine(len(failed) + 1, code, after=after)
         store: SqliteStore | None = None
         failure: StoreError | None = None
-        with engine.running():
+        with engine.start_task():
             try:
                 store = SqliteStore(path)
                 act(store)
@@ -144,10 +144,10 @@ def test_whatever_statement_fails_the_old_state_or_the_new_one_is_there(
         found = in_short(states(path))
         assert found in (old, new), f"a mixture after {engine.failed!r} failed"
         if failure is None:
-            assert found == new, f"nobody was told that {engine.failed!r} failed"
+            assert found == new, f"the failure of {engine.failed!r} was not reported"
         else:
             assert isinstance(failure, KINDS[code])
-            # What could not be done then can be done now, with the same store.
+            # The same store works again after the failure.
             store = SqliteStore(path) if store is None else store
             if found == old:
                 act(store)
@@ -176,7 +176,7 @@ def test_a_rollback_that_fails_ends_with_the_connection(ram: Path) -> None:
             return Engine.step(engine, what, perform)
 
         engine.step = step  # type: ignore[method-assign]
-        with engine.running():
+        with engine.start_task():
             try:
                 store = SqliteStore(path)
                 store.append("s", turn("t"), heads=["t.2"], expected_version=1)

@@ -99,9 +99,9 @@ class FailingSystem:
         self.left, self.error, self.after = number, error, after
         self.failed: str | None = None
         for name in CALLS:
-            monkeypatch.setattr(os, name, self._counted(name, getattr(os, name)))
+            monkeypatch.setattr(os, name, self._count_bytes(name, getattr(os, name)))
 
-    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def _count_bytes(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
             self.left -= 1
             if self.left:
@@ -185,7 +185,7 @@ def test_a_folder_that_cannot_be_synced_at_all_is_no_error(tmp_path: Path, monke
 def test_the_content_is_on_the_disk_before_the_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
-    def noted(name: str) -> Callable[..., Any]:
+    def record_sync(name: str) -> Callable[..., Any]:
         real = getattr(os, name)
 
         def call(*args: Any) -> Any:
@@ -196,7 +196,7 @@ def test_the_content_is_on_the_disk_before_the_name_changes(tmp_path: Path, monk
         return call
 
     for name in ("fsync", "replace"):
-        monkeypatch.setattr(os, name, noted(name))
+        monkeypatch.setattr(os, name, record_sync(name))
     replace_file(tmp_path / "f", [NEW])
     assert order == ["fsync", "replace", "folder"]
 

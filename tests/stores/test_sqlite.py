@@ -1,4 +1,4 @@
-"""A store in a file: threads, forks, other processes, and what becomes of its files."""
+"""The SQLite store: threads, forks, processes and files."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_threads_that_make_a_file_together_make_one(ram: Path) -> None:
 
 
 def test_a_forked_child_and_its_parent_lose_nothing(ram: Path) -> None:
-    """With a connection that was open across the fork, SQLite in the child takes the parent's locks for its own."""
+    """With a connection open across the fork, SQLite in the child takes the parent's locks for its own."""
     with nursery() as processes:
         assert processes.run("forking", str(ram / "s.db")) == ["turns child-0.0 child-1.0 parent.0 child-2.0"]
 
@@ -204,12 +204,12 @@ def test_an_interrupt_in_the_middle_changes_nothing(ram: Path, monkeypatch: pyte
         store.create("s")
         real = sqlite.write_changes
 
-        def interrupted(*args: object) -> object:
+        def interrupt(*args: object) -> object:
             real(*args)  # type: ignore[arg-type]
             raise KeyboardInterrupt
 
         with monkeypatch.context() as context:
-            context.setattr(sqlite, "write_changes", interrupted)
+            context.setattr(sqlite, "write_changes", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 store.append("s", turn("t"), heads=["t.2"], expected_version=1)
         assert store.load("s").node_count == 0
@@ -274,7 +274,7 @@ def test_a_session_whose_own_row_was_changed_is_damaged(ram: Path) -> None:
             for ask in (lambda: store.load("s"), store.list):
                 with pytest.raises(CorruptStoreError, match="Session 's' is damaged"):
                     ask()
-            assert store.search("says") == [], "what is damaged is not found"
+            assert store.search("says") == [], "damaged nodes are not found"
             connection.execute("DELETE FROM sessions")
             connection.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?)", kept)
             connection.close()

@@ -1,4 +1,4 @@
-"""Turns of a conversation that can be told apart, and what a session must look like that nobody has torn."""
+"""Distinguishable turns of a conversation, and a check that a session contains complete turns only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def turn(name: str, parents: Sequence[str] = (), size: int = 40) -> list[dict[st
 
 
 def turns_in(record: SessionRecord) -> list[str]:
-    """The names of all turns, in order. They are whole, nothing stands between them, and the head is the last one."""
+    """Return the names of all turns in order, after checking that each is complete and the last is the head."""
     assert len(record.nodes) == record.node_count
     assert record.node_count % PER_TURN == 0, "a torn turn"
     names: list[str] = []

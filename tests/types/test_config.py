@@ -22,7 +22,7 @@ KEY = "sk-live-4f9a+/=&é"
 LATIN_KEY = "sk-live-4f9a+/=&"
 
 
-def shown(config: AgentConfig) -> list[str]:
+def render_all(config: AgentConfig) -> list[str]:
     """Every way in which a config comes to be seen."""
     stream = io.StringIO()
     logger = logging.Logger("shown")
@@ -47,7 +47,7 @@ def shown(config: AgentConfig) -> list[str]:
 
 def test_a_key_is_nowhere_to_be_seen() -> None:
     config = AgentConfig(provider="openai", api_key=LATIN_KEY)
-    for text in shown(config):
+    for text in render_all(config):
         assert LATIN_KEY not in text
         assert "4f9a" not in text
 

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from agent.types import AgentRequest, Message, Role, ToolSpec
 
 
-def called(arguments: Any, **fields: Any) -> dict[str, Any]:
+def count_calls(arguments: Any, **fields: Any) -> dict[str, Any]:
     return {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}, **fields}
 
 
 def test_what_was_passed_is_neither_changed_nor_shared() -> None:
-    data: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [called({"a": [1]})]}
+    data: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [count_calls({"a": [1]})]}
     request = AgentRequest.from_dict({"messages": [data]})
     data["tool_calls"][0]["function"]["arguments"]["a"].append(2)
     assert request.messages[0].tool_calls is not None
@@ -34,7 +34,7 @@ def test_a_tool_keeps_its_schema_whatever_becomes_of_what_was_passed() -> None:
 
 
 def test_making_a_tool_takes_nothing_out_of_what_it_is_given() -> None:
-    """What is no JSON stays what it is: an iterator has been read once it has been written down."""
+    """Values that are no JSON are kept as they are, such as iterators."""
     numbers = (number for number in (1, 2, 3))
     tool = ToolSpec(name="count", parameters={"type": "object", "default": numbers})
     assert tool.parameters["default"] is numbers

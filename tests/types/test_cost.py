@@ -37,28 +37,28 @@ class Counted:
         return self.found
 
 
-def unpriced(counted: Counted, **fields: Any) -> AgentResponse:
+def fail_to_price(counted: Counted, **fields: Any) -> AgentResponse:
     return AgentResponse(model="m", text="hi", usage=USAGE, **fields).with_cost(LazyCost.lazy(counted))
 
 
-def known(**fields: Any) -> AgentResponse:
+def count_price(**fields: Any) -> AgentResponse:
     return AgentResponse(model="m", text="hi", usage=USAGE, cost_estimate=0.5, cost_source="list 1", **fields)
 
 
 def test_a_cost_is_computed_on_first_access_and_only_once() -> None:
     counted = Counted()
-    response = unpriced(counted)
+    response = fail_to_price(counted)
     assert response.text == "hi"
     assert response.usage is USAGE
-    assert hash(response) == hash(known())
+    assert hash(response) == hash(count_price())
     assert counted.times == 0
     assert (response.cost_estimate, response.cost_source, response.cost_estimate) == (0.5, "list 1", 0.5)
     assert counted.times == 1
 
 
 READERS: dict[str, Any] = {
-    "equality": lambda response: response == known(),
-    "equality from the other side": lambda response: known() == response,
+    "equality": lambda response: response == count_price(),
+    "equality from the other side": lambda response: count_price() == response,
     "a dump": lambda response: response.model_dump(),
     "JSON": lambda response: json.loads(response.model_dump_json()),
     "a dict": lambda response: response.to_dict(),
@@ -75,7 +75,7 @@ READERS: dict[str, Any] = {
 @pytest.mark.parametrize("reader", READERS)
 def test_whatever_reads_all_fields_finds_the_cost(reader: str) -> None:
     read = READERS[reader]
-    assert read(unpriced(Counted())) == read(known())
+    assert read(fail_to_price(Counted())) == read(count_price())
 
 
 def test_a_copy_stays_lazy_and_keeps_the_raw_response() -> None:
@@ -89,20 +89,20 @@ def test_a_copy_stays_lazy_and_keeps_the_raw_response() -> None:
 
 
 def test_a_cost_that_is_given_later_on_wins() -> None:
-    response = unpriced(Counted()).model_copy(update={"cost_estimate": 2.0})
+    response = fail_to_price(Counted()).model_copy(update={"cost_estimate": 2.0})
     assert (response.cost_estimate, response.cost_source) == (2.0, "list 1")
-    assert list(response.to_dict()) == list(known().to_dict())
+    assert list(response.to_dict()) == list(count_price().to_dict())
 
 
 def test_a_price_that_nobody_knows_is_none() -> None:
-    response = unpriced(Counted(None, None))
+    response = fail_to_price(Counted(None, None))
     assert (response.cost_estimate, response.cost_source) == (None, None)
     assert "cost_estimate" not in response.to_dict()
 
 
 def test_threads_that_ask_at_once_find_the_same() -> None:
     gate = threading.Barrier(8)
-    response = unpriced(Counted())
+    response = fail_to_price(Counted())
     found: list[Any] = []
 
     def ask() -> None:
@@ -143,7 +143,7 @@ def test_a_program_that_asks_for_no_cost_loads_no_prices_and_no_http_library() -
 
 
 def test_an_answer_does_not_keep_the_conversation_that_it_answers() -> None:
-    """Or whoever keeps the answers of a long one would keep it once with each of them."""
+    """Otherwise, keeping responses would keep a long conversation alive once per response."""
     response = scripted_agent("hello").complete([Message.user("a long story"), Message.user("and now?")])
     reached: list[Any] = [response]
     seen: set[int] = set()
@@ -153,7 +153,7 @@ def test_an_answer_does_not_keep_the_conversation_that_it_answers() -> None:
             continue
         seen.add(id(found))
         assert not isinstance(found, AgentRequest | Message), "it is kept"
-        if isinstance(found, FunctionType):  # what it closes over, and not the module that it is of
+        if isinstance(found, FunctionType):  # follow the closure, not the module
             reached += [cell.cell_contents for cell in found.__closure__ or ()]
         else:
             reached += gc.get_referents(found)

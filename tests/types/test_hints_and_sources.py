@@ -1,4 +1,4 @@
-"""Cache hints, citations, blocks of vendors, and what else is billed: read in any spelling, kept, and added up."""
+"""Cache hints, citations, vendor blocks and other billed counts: accepted spellings, round trips, sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package as a whole: what it exports, what importing it costs, and that it may be first used anywhere."""
+"""The package as a whole: exports, cost of the import, and first use from any thread."""
 
 from __future__ import annotations
 

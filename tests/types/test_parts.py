@@ -1,4 +1,4 @@
-"""Parts: what they read, what they refuse, and what they never let go."""
+"""Content parts: accepted and refused input, and round trips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every value: it survives every way out and back in, and all spellings of it read the same."""
+"""Properties of every value: round trips through all formats, and equality of all spellings."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ F = ToolCall(id="1", name="f")
 G = ToolCall(id="2", name="g")
 
 
-def filled(call: ToolCall, **arguments: Any) -> ToolCall:
+def fill(call: ToolCall, **arguments: Any) -> ToolCall:
     return call.model_copy(update={"arguments": arguments})
 
 
@@ -196,24 +196,30 @@ def test_a_refusal_is_its_own_kind_of_block() -> None:
 
 def test_fragments_go_to_the_call_of_their_index() -> None:
     events = [start(F, index=0), start(G, index=1), fragment('{"y"', index=1), fragment('{"x":1}', index=0)]
-    assert content(*events, fragment(":2}", index=1)) == (filled(F, x=1), filled(G, y=2))
+    assert content(*events, fragment(":2}", index=1)) == (fill(F, x=1), fill(G, y=2))
 
 
 def test_fragments_go_to_the_call_of_their_id() -> None:
     events = [start(F), start(G), fragment('{"x":1}', id="1"), fragment('{"y":2}', id="2")]
-    assert content(*events) == (filled(F, x=1), filled(G, y=2))
+    assert content(*events) == (fill(F, x=1), fill(G, y=2))
 
 
 def test_fragments_without_address_go_to_the_last_call() -> None:
-    assert content(start(F), fragment('{"x":1}'), start(G), fragment('{"y":2}')) == (filled(F, x=1), filled(G, y=2))
+    assert content(start(F), fragment('{"x":1}'), start(G), fragment('{"y":2}')) == (
+        fill(F, x=1),
+        fill(G, y=2),
+    )
 
 
 def test_text_between_fragments_does_not_disturb_them() -> None:
-    assert content(start(F), fragment('{"x"'), text("hm"), fragment(":1}")) == (filled(F, x=1), TextContent(text="hm"))
+    assert content(start(F), fragment('{"x"'), text("hm"), fragment(":1}")) == (
+        fill(F, x=1),
+        TextContent(text="hm"),
+    )
 
 
 def test_a_named_fragment_opens_its_call() -> None:
-    assert content(fragment('{"x":1}', id="1", name="f", index=0)) == (filled(F, x=1),)
+    assert content(fragment('{"x":1}', id="1", name="f", index=0)) == (fill(F, x=1),)
 
 
 def test_a_fragment_without_a_call_is_an_error() -> None:
@@ -224,7 +230,7 @@ def test_a_fragment_without_a_call_is_an_error() -> None:
 
 
 def test_the_finished_call_replaces_what_had_arrived() -> None:
-    whole = filled(F, x=1)
+    whole = fill(F, x=1)
     assert content(start(F, index=0), fragment('{"x', index=0), end(whole, index=0)) == (whole,)
     assert content(start(F), fragment('{"x'), end(whole)) == (whole,)
     assert content(end(whole)) == (whole,)
@@ -240,7 +246,7 @@ def test_two_finished_calls_stay_two() -> None:
 
 
 def test_a_call_without_fragments_keeps_its_arguments() -> None:
-    assert content(start(filled(F, x=1))) == (filled(F, x=1),)
+    assert content(start(fill(F, x=1))) == (fill(F, x=1),)
     assert content(start(F), fragment("")) == (F,)
     assert content(start(F), fragment(" ")) == (F,)
 
@@ -325,10 +331,10 @@ def test_errors_and_results_change_no_content() -> None:
 
 def test_a_partial_response_leaves_open_calls_out_and_never_raises() -> None:
     folding = Fold()
-    for event in (text("a"), start(F), fragment("{"), start(G), end(filled(G, y=2))):
+    for event in (text("a"), start(F), fragment("{"), start(G), end(fill(G, y=2))):
         folding.add(event)
     partial = folding.partial()
-    assert partial.content == (TextContent(text="a"), filled(G, y=2))
+    assert partial.content == (TextContent(text="a"), fill(G, y=2))
     assert partial.stop_reason is None
     folding.add(text("b"))
     assert folding.partial().text == "ab"

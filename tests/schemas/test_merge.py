@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent.schemas import compile_schema
 from agent.schemas.merge import CannotMerge, conjoin
-from tests.schemas.generating import answer
+from tests.schemas.generators import answer
 from tests.support.cases import examples
 
 VALUES: list[Any] = [
@@ -65,16 +65,16 @@ def test_a_value_fits_the_merged_schema_if_it_fits_both(seed: int) -> None:
     one, other = some_schema(random), some_schema(random)
     lost: list[str] = []
     try:
-        merged = conjoin(one, other, lost.append)
+        merge = conjoin(one, other, lost.append)
     except CannotMerge:
         return
     for value in VALUES:
         both = admits(one, value) and admits(other, value)
         if "patternProperties" in str((one, other)):
             # Which properties a pattern covers is not looked into, so more may fit; never less.
-            assert admits(merged, value) or not both
+            assert admits(merge, value) or not both
         elif not lost:
-            assert admits(merged, value) is both, (one, other, value)
+            assert admits(merge, value) is both, (one, other, value)
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini"])
@@ -95,31 +95,31 @@ def test_any_mixture_of_keywords_compiles_to_something(dialect: str, seed: int) 
             assert admits(schema, compiled.restore(written)), (schema, compiled.schema, written)
 
 
-def merged(one: Any, other: Any) -> tuple[Any, list[str]]:
+def merge(one: Any, other: Any) -> tuple[Any, list[str]]:
     lost: list[str] = []
     return conjoin(one, other, lost.append), lost
 
 
 def test_limits_become_the_tighter_one() -> None:
-    assert merged({"minimum": 1, "maxLength": 5}, {"minimum": 3, "maxLength": 2})[0] == {"minimum": 3, "maxLength": 2}
-    assert merged({"multipleOf": 4}, {"multipleOf": 6})[0] == {"multipleOf": 12}
+    assert merge({"minimum": 1, "maxLength": 5}, {"minimum": 3, "maxLength": 2})[0] == {"minimum": 3, "maxLength": 2}
+    assert merge({"multipleOf": 4}, {"multipleOf": 6})[0] == {"multipleOf": 12}
 
 
 def test_what_cannot_be_said_at_once_is_reported() -> None:
-    assert merged({"pattern": "a", "format": "date"}, {"pattern": "b", "format": "date"}) == (
+    assert merge({"pattern": "a", "format": "date"}, {"pattern": "b", "format": "date"}) == (
         {"pattern": "a", "format": "date"},
         ["pattern"],
     )
 
 
 def test_the_first_has_the_word_in_descriptions() -> None:
-    assert merged({"title": "A"}, {"title": "B", "description": "C"})[0] == {"title": "A", "description": "C"}
+    assert merge({"title": "A"}, {"title": "B", "description": "C"})[0] == {"title": "A", "description": "C"}
 
 
 def test_closed_objects_admit_only_what_both_name() -> None:
     one = {"properties": {"a": {"type": "string"}, "b": {}}, "additionalProperties": False}
     other = {"properties": {"a": {"minLength": 1}, "c": {}}, "additionalProperties": {"type": "null"}}
-    assert merged(one, other)[0]["properties"] == {
+    assert merge(one, other)[0]["properties"] == {
         "a": {"allOf": [{"type": "string"}, {"minLength": 1}]},
         "b": {"type": "null"},
         "c": False,
@@ -135,6 +135,6 @@ def test_closed_objects_admit_only_what_both_name() -> None:
 )
 def test_what_is_not_one_schema_is_not_enforced(one: Any, other: Any) -> None:
     with pytest.raises(CannotMerge):
-        merged(one, other)
+        merge(one, other)
     schema = {"type": "object", "properties": {"x": {"allOf": [one, other]}}, "required": ["x"]}
     assert not compile_schema(schema, "openai").strict

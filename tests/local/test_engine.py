@@ -1,4 +1,4 @@
-"""The engine's own HTTP server, which nobody here wrote, asked with our codecs.
+"""The engine's own HTTP server, used through our codecs as an independent implementation.
 
 It runs in a process of its own, on the same weights and with the same settings as the model in this process. So it has
 to write the same text, whatever API it is asked through; where it does not, a codec has said something else.
@@ -76,7 +76,7 @@ def server() -> Iterator[Server]:
         process.stdout.close()
 
 
-def counted(response: AgentResponse) -> tuple[int, int]:
+def count_tokens(response: AgentResponse) -> tuple[int, int]:
     assert response.usage is not None
     return response.usage.prompt_tokens, response.usage.completion_tokens
 
@@ -85,7 +85,7 @@ def counted(response: AgentResponse) -> tuple[int, int]:
 
 
 class Here:
-    """The model in this process: what it says without chance, asked once."""
+    """Greedy responses of the in-process model, for comparison."""
 
     def __init__(self) -> None:
         self._agent = Agent("local:smollm2")
@@ -112,7 +112,7 @@ def test_every_api_brings_the_answer_of_the_model_in_process(server: Server, her
     hello = here.says(HELLO)
     assert whole.text == streamed.text == "".join(pieces) == hello.text
     assert len(pieces) > 3
-    assert counted(whole) == counted(streamed) == counted(hello)
+    assert count_tokens(whole) == count_tokens(streamed) == count_tokens(hello)
     assert whole.model == streamed.model == "smollm2"
     assert whole.warnings == streamed.warnings == ()
     # They are cut off here. Through its Responses API this server calls every answer complete.
@@ -125,7 +125,7 @@ def test_an_answer_that_has_come_to_its_end_says_so(server: Server, here: Here, 
     answer = server.agent(api).complete(BRIEFLY, max_tokens=40, temperature=0)
     assert answer.stop_reason == "stop"
     assert answer.text == here.says(BRIEFLY, max_tokens=40).text
-    assert counted(answer)[1] < 40
+    assert count_tokens(answer)[1] < 40
 
 
 @APIS
@@ -135,7 +135,7 @@ def test_a_conversation_reaches_the_model_word_for_word(server: Server, here: He
     again = Message.user("Again, please.")
     more = agent.complete([*HELLO, answer.message, again], max_tokens=SHORTEST, temperature=0)
     expected = here.says([*HELLO, Message.assistant(here.says(HELLO).text), again])
-    assert (more.text, counted(more)) == (expected.text, counted(expected))
+    assert (more.text, count_tokens(more)) == (expected.text, count_tokens(expected))
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
@@ -221,7 +221,7 @@ def test_a_forced_call_is_the_one_that_is_made_in_process(server: Server, here: 
     assert [(call.name, call.arguments) for call in answer.tool_calls] == [
         (call.name, call.arguments) for call in expected.tool_calls
     ]
-    assert counted(answer) == counted(expected)
+    assert count_tokens(answer) == count_tokens(expected)
 
 
 @APIS
@@ -230,10 +230,10 @@ def test_the_result_of_a_call_reaches_the_model(server: Server, here: Here, api:
     story = [*SKY, Message.assistant(tool_calls=[call]), Message.tool("It is blue now.", tool_call_id="call_1")]
     answer = server.agent(api).complete(story, max_tokens=SHORTEST, temperature=0)
     expected = here.says(story)
-    assert (answer.text, counted(answer)) == (expected.text, counted(expected))
+    assert (answer.text, count_tokens(answer)) == (expected.text, count_tokens(expected))
 
 
-# What goes wrong
+# Errors
 
 
 @APIS
@@ -274,7 +274,7 @@ def test_tokens_are_counted_as_in_process(server: Server) -> None:
 
 
 def seconds_to_answer(server: Server) -> float:
-    """The server answers one at a time, so it does not answer before it has dropped what nobody wants."""
+    """The server answers one request at a time, so a response proves that the previous one was dropped."""
     start = time.monotonic()
     server.agent("openai-chat").complete(HELLO, max_tokens=1)
     return time.monotonic() - start

@@ -97,7 +97,7 @@ def talk() -> dict[str, Any]:
     )
 
 
-def numbered(parents: Sequence[Iterable[int]]) -> dict[str, Any]:
+def assign_numbers(parents: Sequence[Iterable[int]]) -> dict[str, Any]:
     """A graph of turns with these parents, for its shape."""
     roles = ("user", "assistant")
     return document(
@@ -119,7 +119,7 @@ def numbered(parents: Sequence[Iterable[int]]) -> dict[str, Any]:
 
 
 def chain(length: int) -> dict[str, Any]:
-    return numbered([[at - 1] if at else [] for at in range(length)])
+    return assign_numbers([[at - 1] if at else [] for at in range(length)])
 
 
 def diamond(branches: int, length: int) -> dict[str, Any]:
@@ -130,10 +130,10 @@ def diamond(branches: int, length: int) -> dict[str, Any]:
         for step in range(length):
             parents.append([len(parents) - 1 if step else 0])
         ends.append(len(parents) - 1)
-    return numbered([*parents, ends])
+    return assign_numbers([*parents, ends])
 
 
-def layered(layers: int, width: int) -> dict[str, Any]:
+def layers_of(layers: int, width: int) -> dict[str, Any]:
     """Layers in which each node has two parents: nothing in it is a run."""
     parents: list[list[int]] = [[]]
     before = [0]
@@ -141,17 +141,19 @@ def layered(layers: int, width: int) -> dict[str, Any]:
         now = list(range(len(parents), len(parents) + width))
         parents += [sorted({before[at % len(before)], before[(at + 1) % len(before)]}) for at in range(width)]
         before = now
-    return numbered(parents)
+    return assign_numbers(parents)
 
 
 def tangle(size: int, seed: int) -> dict[str, Any]:
     """Each node has one to three parents, any that came before it."""
     chance = random.Random(seed)
-    return numbered([{chance.randrange(at) for _ in range(chance.randint(1, 3))} if at else [] for at in range(size)])
+    return assign_numbers(
+        [{chance.randrange(at) for _ in range(chance.randint(1, 3))} if at else [] for at in range(size)]
+    )
 
 
 def hostile(payloads: Sequence[str]) -> dict[str, Any]:
-    """Each payload in every field that there is: a message with all kinds of parts, and a node of another kind."""
+    """Return nodes with the payload in every field of all content parts and node types."""
     nodes: list[dict[str, Any]] = []
     for number, text in enumerate(payloads):
         usage = {text: 7, "prompt_tokens": 5, "details": {text: text}}

@@ -1,4 +1,4 @@
-"""Schemas as people and pydantic write them, values that fit them, and values that fit what became of them."""
+"""Random schemas, values that fit them, and values that fit the compiled schemas."""
 
 from __future__ import annotations
 
@@ -33,9 +33,17 @@ class Generator:
         return schema, make
 
     def some(self, depth: int) -> tuple[Schema, Make]:
-        plain = [self.text, self.integer, self.number, self.boolean, self.listed, self.constant, self.null]
-        nested = [self.record, self.array, self.union, self.reference, self.tree, self.both, self.described]
-        loose = [self.map, self.pair, self.anything]
+        plain = [self.text, self.integer, self.number, self.boolean, self.make_enum, self.constant, self.null]
+        nested = [
+            self.record,
+            self.array,
+            self.union,
+            self.reference,
+            self.tree,
+            self.make_all_of,
+            self.add_description,
+        ]
+        loose = [self.map, self.pair, self.make_any]
         kinds = [*plain, *((nested + (loose if self.maps else [])) * (depth > 0))]
         return self.random.choice(kinds)(depth - 1)
 
@@ -62,7 +70,7 @@ class Generator:
     def null(self, depth: int) -> tuple[Schema, Make]:
         return {"type": "null"}, lambda _: None
 
-    def listed(self, depth: int) -> tuple[Schema, Make]:
+    def make_enum(self, depth: int) -> tuple[Schema, Make]:
         values: list[Any] = self.random.choice(
             [["a", "b"], [1, 2, 3], [1, "1", None], [True, "x"], [0.5, 1], [{"a": 1}, [1]], ["a", None]]
         )
@@ -108,11 +116,11 @@ class Generator:
             schema["description"] = "One of them"
         return schema, lambda left: self.random.choice(variants)[1](left)
 
-    def described(self, depth: int) -> tuple[Schema, Make]:
+    def add_description(self, depth: int) -> tuple[Schema, Make]:
         schema, make = self.some(depth)
         return {**schema, "description": "Something", "default": None, "examples": [1]}, make
 
-    def both(self, depth: int) -> tuple[Schema, Make]:
+    def make_all_of(self, depth: int) -> tuple[Schema, Make]:
         """allOf of two objects with different properties."""
         (one, make_one), (other, make_other) = self.record(depth), self.record(depth)
         for schema in (one, other):
@@ -173,7 +181,7 @@ class Generator:
         schema = {"type": "array", "prefixItems": [one for one, _ in places], "minItems": 2, "maxItems": 2}
         return schema, lambda left: [inner(left - 1) for _, inner in places]
 
-    def anything(self, depth: int) -> tuple[Schema, Make]:
+    def make_any(self, depth: int) -> tuple[Schema, Make]:
         return {}, lambda _: self.random.choice([1, "a", None, [1], {"x": True}])
 
 

@@ -1,4 +1,4 @@
-"""What the engine is told of a request, where its own reading would be of no use. Nothing is loaded."""
+"""Request bodies for the engine. No model is loaded."""
 
 from __future__ import annotations
 
@@ -14,79 +14,86 @@ from agent.local.prompts import encode_count_request, encode_request
 MOST = 2**53 - 1
 
 
-def told(settings: dict[str, Any] | None = None, **body: Any) -> dict[str, Any]:
+def encode(settings: dict[str, Any] | None = None, **body: Any) -> dict[str, Any]:
     asked: dict[str, Any] = json.loads(encode_request({"messages": [], **body}, settings or {}))
     return asked
 
 
-def ended(schema: dict[str, Any]) -> dict[str, Any]:
+def bound(schema: dict[str, Any]) -> dict[str, Any]:
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    sent: dict[str, Any] = told(response_format=form)["response_format"]["json_schema"]["schema"]
+    sent: dict[str, Any] = encode(response_format=form)["response_format"]["json_schema"]["schema"]
     assert sent.pop("x-guidance")["whitespace_flexible"] is False
     return sent
 
 
 def test_every_request_is_streamed_and_can_be_stopped() -> None:
-    asked = told(stream=False)
+    asked = encode(stream=False)
     assert asked["stream"] is True
     assert asked["return_progress"] is True
 
 
 def test_what_the_request_says_counts_more_than_the_settings_of_the_model() -> None:
-    assert told({"temperature": 0.2, "top_p": 0.9}, temperature=1.0)["temperature"] == 1.0
-    assert told({"temperature": 0.2, "top_p": 0.9}, temperature=1.0)["top_p"] == 0.9
+    assert encode({"temperature": 0.2, "top_p": 0.9}, temperature=1.0)["temperature"] == 1.0
+    assert encode({"temperature": 0.2, "top_p": 0.9}, temperature=1.0)["top_p"] == 0.9
 
 
 def test_who_wants_the_same_text_again_gets_it_computed_in_the_same_way() -> None:
-    assert told(seed=1)["cache_prompt"] is False
-    assert told(temperature=0)["cache_prompt"] is False
-    assert told(temperature=0.5)["cache_prompt"] is True
-    assert told(seed=1, cache_prompt=True)["cache_prompt"] is True
+    assert encode(seed=1)["cache_prompt"] is False
+    assert encode(temperature=0)["cache_prompt"] is False
+    assert encode(temperature=0.5)["cache_prompt"] is True
+    assert encode(seed=1, cache_prompt=True)["cache_prompt"] is True
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32 - 1, 2**32, 2**70, -(2**40)])
 def test_no_seed_is_taken_for_a_wish_to_be_surprised(seed: int) -> None:
-    assert 0 <= told(seed=seed)["seed"] < 2**32 - 1
+    assert 0 <= encode(seed=seed)["seed"] < 2**32 - 1
 
 
 def test_a_limit_is_a_number_that_the_engine_can_hold() -> None:
-    assert told(max_tokens=7)["max_tokens"] == 7
-    assert told(max_tokens=10**12)["max_tokens"] == 2**31 - 1
+    assert encode(max_tokens=7)["max_tokens"] == 7
+    assert encode(max_tokens=10**12)["max_tokens"] == 2**31 - 1
 
 
 @pytest.mark.parametrize("value", [-1, 3, 9, 1e308, "x"])
 def test_a_setting_that_would_end_the_process_is_refused(value: Any) -> None:
     with pytest.raises(errors.ConfigurationError, match="mirostat"):
-        told(mirostat=value)
-    assert told(mirostat=2)["mirostat"] == 2
+        encode(mirostat=value)
+    assert encode(mirostat=2)["mirostat"] == 2
 
 
 # Schemas
 
 
 def test_numbers_have_an_end() -> None:
-    assert ended({"type": "integer"}) == {"type": "integer", "minimum": -MOST, "maximum": MOST}
-    assert ended({"type": "number"}) == {"type": "number", "minimum": -MOST, "maximum": MOST, "multipleOf": 1e-6}
-    assert ended({"type": ["integer", "null"]})["maximum"] == MOST
-    assert ended({"anyOf": [{"type": "integer"}, {"type": "null"}]})["anyOf"][0]["maximum"] == MOST
+    assert bound({"type": "integer"}) == {"type": "integer", "minimum": -MOST, "maximum": MOST}
+    assert bound({"type": "number"}) == {"type": "number", "minimum": -MOST, "maximum": MOST, "multipleOf": 1e-6}
+    assert bound({"type": ["integer", "null"]})["maximum"] == MOST
+    assert bound({"anyOf": [{"type": "integer"}, {"type": "null"}]})["anyOf"][0]["maximum"] == MOST
 
 
 def test_what_a_schema_says_about_a_number_stays_as_it_is() -> None:
     for bounds in ({"minimum": 1, "maximum": 5}, {"exclusiveMinimum": 0, "exclusiveMaximum": 2}):
-        assert ended({"type": "integer", **bounds}) == {"type": "integer", **bounds}
-    assert ended({"type": "number", "multipleOf": 0.5})["multipleOf"] == 0.5
-    assert ended({"type": "number", "enum": [3.14159265358979]}) == {"type": "number", "enum": [3.14159265358979]}
+        assert bound({"type": "integer", **bounds}) == {"type": "integer", **bounds}
+    assert bound({"type": "number", "multipleOf": 0.5})["multipleOf"] == 0.5
+    assert bound({"type": "number", "enum": [3.14159265358979]}) == {
+        "type": "number",
+        "enum": [3.14159265358979],
+    }
 
 
 def test_an_end_never_leaves_nothing_to_say() -> None:
-    assert ended({"type": "integer", "minimum": 2**60}) == {"type": "integer", "minimum": 2**60}
-    assert ended({"type": "number", "maximum": -1e20}) == {"type": "number", "maximum": -1e20, "multipleOf": 1e-6}
-    assert "multipleOf" not in ended({"type": "number", "minimum": 1e-9, "maximum": 3e-9})
+    assert bound({"type": "integer", "minimum": 2**60}) == {"type": "integer", "minimum": 2**60}
+    assert bound({"type": "number", "maximum": -1e20}) == {
+        "type": "number",
+        "maximum": -1e20,
+        "multipleOf": 1e-6,
+    }
+    assert "multipleOf" not in bound({"type": "number", "minimum": 1e-9, "maximum": 3e-9})
 
 
 def test_an_object_ends_with_its_properties_unless_it_says_otherwise() -> None:
     closed = {"type": "object", "properties": {"a": {"type": "null"}}}
-    assert ended(closed) == {**closed, "additionalProperties": False}
+    assert bound(closed) == {**closed, "additionalProperties": False}
     ways: tuple[dict[str, Any], ...] = (
         {"additionalProperties": True},
         {"anyOf": [{}]},
@@ -94,32 +101,32 @@ def test_an_object_ends_with_its_properties_unless_it_says_otherwise() -> None:
         {"patternProperties": {}},
     )
     for more in ways:
-        assert ended({**closed, **more}) == {**closed, **more}
-    assert ended({"type": "object"}) == {"type": "object"}
+        assert bound({**closed, **more}) == {**closed, **more}
+    assert bound({"type": "object"}) == {"type": "object"}
 
 
 def test_properties_may_have_the_names_of_keywords() -> None:
     names = ("enum", "not", "type", "const", "properties")
     schema = {"type": "object", "properties": {name: {"type": "integer"} for name in names}}
-    sent = ended(schema)["properties"]
+    sent = bound(schema)["properties"]
     assert [sent[name]["maximum"] for name in names] == [MOST] * 5
 
 
 def test_what_only_looks_like_a_schema_is_left_alone() -> None:
     for keyword in ("const", "default"):
-        assert ended({keyword: {"type": "integer"}}) == {keyword: {"type": "integer"}}
-    assert ended({"enum": [{"type": "integer"}]}) == {"enum": [{"type": "integer"}]}
+        assert bound({keyword: {"type": "integer"}}) == {keyword: {"type": "integer"}}
+    assert bound({"enum": [{"type": "integer"}]}) == {"enum": [{"type": "integer"}]}
 
 
 def test_an_object_of_any_shape_is_an_object() -> None:
-    sent = told(response_format={"type": "json_object"})["response_format"]
+    sent = encode(response_format={"type": "json_object"})["response_format"]
     assert sent["type"] == "json_schema"
     assert sent["json_schema"]["schema"]["type"] == "object"
 
 
 @pytest.mark.parametrize("form", [{"type": "json_schema"}, {"type": "json_schema", "json_schema": {}}, "x", 7])
 def test_a_form_that_makes_no_sense_is_left_to_the_engine_to_refuse(form: Any) -> None:
-    assert told(response_format=form)["response_format"] == form
+    assert encode(response_format=form)["response_format"] == form
 
 
 # Calls
@@ -131,7 +138,7 @@ def call(arguments: str) -> dict[str, Any]:
 
 def test_a_call_that_was_cut_off_can_be_told_to_the_engine_again() -> None:
     history = [{"role": "assistant", "tool_calls": [call('{"text": "Once'), call('{"text": "Hi"}')]}]
-    for body in (told(messages=history), json.loads(encode_count_request({"messages": history}))):
+    for body in (encode(messages=history), json.loads(encode_count_request({"messages": history}))):
         first, second = (made["function"]["arguments"] for made in body["messages"][0]["tool_calls"])
         assert json.loads(first) == {"unreadable": '{"text": "Once'}
         assert second == '{"text": "Hi"}'

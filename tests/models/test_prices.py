@@ -51,7 +51,7 @@ def _nothing_stays_registered() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Bill:
-    """What was used, and millions of dollars it costs: tokens times the price of a million of them."""
+    """Token counts times the price per token, in millionths of a dollar."""
 
     name: str
     provider: str
@@ -220,7 +220,7 @@ def test_prices_depend_on_the_day_and_the_hour() -> None:
     assert deepseek(NOON.replace(hour=2)) == pytest.approx(0.30), "the busy hours"
 
 
-# Who says it, and who does not know
+# Sources of costs
 
 
 def test_what_the_vendor_says_it_charged_wins() -> None:
@@ -470,7 +470,7 @@ def test_an_agent_says_the_same_as_the_hand(drive: Driver) -> None:
 
 @needs_recordings
 def test_list_prices_are_what_vendors_really_charged() -> None:
-    """Some vendors say in their answers what they charged. The list, applied to the same counts, must come to that."""
+    """Recorded costs of vendors equal the price list applied to the same counts."""
     right, compared = 0, 0
     for api in APIS:
         for exchange in exchanges(api):
@@ -503,7 +503,7 @@ def test_every_recorded_answer_can_be_priced_without_trouble() -> None:
 
 
 def test_what_a_vendors_own_tools_read_is_billed_as_input(drive: Driver) -> None:
-    """Gemini counts it beside the prompt; the price list puts the two together, and so do prices of one's own."""
+    """Gemini counts tool input separately; both the price list and registered prices add it to the prompt."""
     usage = {"promptTokenCount": 1_000, "candidatesTokenCount": 150, "thoughtsTokenCount": 50}
     usage |= {"toolUsePromptTokenCount": 5_000, "totalTokenCount": 6_200}
     candidate = {"content": {"role": "model", "parts": [{"text": "hi"}]}, "finishReason": "STOP", "index": 0}

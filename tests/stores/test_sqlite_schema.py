@@ -109,7 +109,7 @@ def test_killed_at_any_step_of_the_way_to_a_new_version_nothing_is_lost(
         formats.append(format_of(path))
         assert_all_is_there(path)
         assert format_of(path) == 2
-        assert list(folder.glob("*.tmp*")) == [], "what was left of a copy is removed"
+        assert list(folder.glob("*.tmp*")) == [], "leftovers of a backup are removed"
         for backup in folder.glob("*.backup*"):
             assert_all_is_there(backup)
         if formats[-1] == 1:
@@ -149,7 +149,7 @@ def test_whatever_fails_on_the_way_to_a_new_version_the_file_stays_as_it_was(ram
             left.unlink()
         older_file(path)
         engine = Engine(len(failed) + 1, code, after=after)
-        with engine.running(), contextlib.suppress(StoreError):
+        with engine.start_task(), contextlib.suppress(StoreError):
             SqliteStore(path).close()
         assert path.exists(), "a failure is no damage"
         if engine.failed is None:
@@ -170,14 +170,14 @@ def test_a_copy_that_cannot_be_made_leaves_the_file_as_it_was(
     path = older_file(ram / "s.db")
     real = getattr(os, name)
 
-    def failing(*args: Any, **options: Any) -> Any:
+    def fail(*args: Any, **options: Any) -> Any:
         result = real(*args, **options) if name == "close" else None
         if "backup" in str(args) or name in ("fsync", "close"):
             raise OSError(28, "No space left on device")
         return result if name == "close" else real(*args, **options)
 
     with monkeypatch.context() as context:
-        context.setattr(os, name, failing)
+        context.setattr(os, name, fail)
         with pytest.raises(StoreError, match="No space left"):
             SqliteStore(path)
     assert format_of(path) == 1
@@ -291,8 +291,8 @@ def whole_store(path: Path) -> dict[str, SessionRecord]:
         return {name: store.load(name) for name in "abc"}
 
 
-def judged(path: Path, expected: dict[str, SessionRecord]) -> str:
-    """What a damaged file gives: what is right, or an error that says so. Anything else fails."""
+def classify_file(path: Path, expected: dict[str, SessionRecord]) -> str:
+    """Classify the outcome of a damaged file: correct data, or an error. Anything else fails."""
     damage: CorruptStoreError | None = None
     try:
         store = SqliteStore(path)
@@ -327,7 +327,7 @@ def judged(path: Path, expected: dict[str, SessionRecord]) -> str:
     return "told" if "told" in outcomes else "right"
 
 
-def damaged(folder: Path, content: bytes) -> Path:
+def damage_file(folder: Path, content: bytes) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / "s.db").write_bytes(content)
@@ -360,11 +360,11 @@ def test_a_damaged_file_gives_what_is_right_or_says_so(
     print(f"seed {SEED}")
     expected = whole_store(ram / "s.db")
     content = (ram / "s.db").read_bytes()
-    assert judged(damaged(ram / "d", content), expected) == "right"
+    assert classify_file(damage_file(ram / "d", content), expected) == "right"
     outcomes: dict[str, int] = {}
     for what, changed in kind(content, random.Random(SEED)):
         try:
-            outcome = judged(damaged(ram / "d", changed), expected)
+            outcome = classify_file(damage_file(ram / "d", changed), expected)
         except AssertionError as error:
             raise AssertionError(f"wrong data after {what}") from error
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
@@ -382,7 +382,7 @@ def test_a_file_damaged_at_thousands_of_places_gives_what_is_right_or_says_so(ra
         changed = bytearray(content)
         changed[place] ^= rng.randrange(1, 256)
         try:
-            judged(damaged(ram / "d", bytes(changed)), expected)
+            classify_file(damage_file(ram / "d", bytes(changed)), expected)
         except AssertionError as error:
             raise AssertionError(f"wrong data after byte {place} (seed {SEED})") from error
 
@@ -477,7 +477,7 @@ def test_others_who_have_a_file_open_notice_that_it_was_set_aside(ram: Path) -> 
         for suffix in ("-wal", "-shm", ""):
             os.rename(f"{path}{suffix}", f"{path}.corrupt{suffix}")
         store.create("new")
-        assert [record.id for record in other.list()] == ["new"], "what goes to the old file would be lost"
+        assert [record.id for record in other.list()] == ["new"], "changes of the old file would be lost"
         other.create("newer")
         assert {record.id for record in store.list()} == {"new", "newer"}
 
@@ -509,7 +509,7 @@ def test_damage_is_dealt_with_by_one_at_a_time(ram: Path) -> None:
             raised.append(error)
 
     folder = os.open(ram, os.O_RDONLY)
-    fcntl.flock(folder, fcntl.LOCK_EX)  # somebody else is at it
+    fcntl.flock(folder, fcntl.LOCK_EX)  # another process moves the file
     thread = threading.Thread(target=find)
     thread.start()
     thread.join(0.2)
@@ -527,7 +527,7 @@ def test_a_table_whose_description_is_no_text_any_more_is_damage(ram: Path, word
     expected = whole_store(path)
     content = path.read_bytes()
     path.write_bytes(content.replace(words, words[:5] + b"\xfa" + words[6:], 1))
-    assert judged(path, expected) == "set aside"
+    assert classify_file(path, expected) == "set aside"
 
 
 def test_a_damaged_file_that_cannot_be_set_aside_stays_and_says_so(ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The table of models: its form, its contents, the names it is asked by, and the script that makes it."""
+"""The model table: format, content, lookup by name, and the script that generates it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching the engine: with pip, with uv, with neither; and a bar that shows how far it is. No network."""
+"""Installation of the engine with pip, with uv and with neither, and its progress bar. No network."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def states(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def fake_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
     """A program in the place of pip; it leaves a note of how it was called."""
 
-    def written(code: str) -> Path:
+    def write_script(code: str) -> Path:
         program, note = tmp_path / "pip.py", tmp_path / "called.json"
         program.write_text(f"import json, os, sys, time\njson.dump(sys.argv[1:], open({str(note)!r}, 'w'))\n{code}")
         real = installer._installer
         monkeypatch.setattr(installer, "_installer", lambda again: [sys.executable, str(program), *real(again)[3:]])
         return note
 
-    return written
+    return write_script
 
 
 def test_both_packages_are_pinned_and_come_without_what_they_depend_on(
@@ -178,12 +178,12 @@ def test_an_engine_that_cannot_be_tried_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_terminal_that_knows_only_ascii_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", written)
+    write_script = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", write_script)
     monkeypatch.setattr(installer, "status", lambda: Status(None, None, "No avx2.", "Use ollama:… instead."))
     assert installer.run(["status"]) == 3
-    written.seek(0)
-    assert "Use ollama:? instead." in written.read()
+    write_script.seek(0)
+    assert "Use ollama:? instead." in write_script.read()
 
 
 ON_A_TERMINAL = """
@@ -260,8 +260,8 @@ def test_the_command_is_part_of_the_whole_one(
 
 
 def test_ctrl_c_ends_the_installer_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(progress: object, again: bool) -> Status:
+    def interrupt(progress: object, again: bool) -> Status:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(installer, "install", interrupted)
+    monkeypatch.setattr(installer, "install", interrupt)
     assert installer.run(["install"]) == 130

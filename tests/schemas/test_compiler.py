@@ -12,8 +12,8 @@ from agent.schemas import CompiledSchema, compile_schema, is_object_schema, wrap
 DIALECTS = ("openai", "anthropic", "gemini")
 
 
-def one(schema: dict[str, Any], dialect: str, **beside: Any) -> tuple[dict[str, Any], CompiledSchema]:
-    """What becomes of a schema as a required property."""
+def compile_one(schema: dict[str, Any], dialect: str, **beside: Any) -> tuple[dict[str, Any], CompiledSchema]:
+    """Compile a schema as a required property."""
     compiled = compile_schema({"type": "object", "properties": {"x": schema}, "required": ["x"], **beside}, dialect)
     return compiled.schema.get("properties", {}).get("x"), compiled
 
@@ -24,24 +24,26 @@ def one(schema: dict[str, Any], dialect: str, **beside: Any) -> tuple[dict[str, 
 def test_references_stay_where_they_may_and_are_written_out_where_they_may_not() -> None:
     defs = {"A": {"type": "string"}, "Unused": {"type": "integer"}}
     for dialect in ("openai", "anthropic"):
-        node, compiled = one({"$ref": "#/$defs/A"}, dialect, **{"$defs": defs})
+        node, compiled = compile_one({"$ref": "#/$defs/A"}, dialect, **{"$defs": defs})
         assert node == {"$ref": "#/$defs/A"}
         assert compiled.schema["$defs"] == {"A": {"type": "string"}}
-    node, compiled = one({"$ref": "#/$defs/A"}, "gemini", **{"$defs": defs})
+    node, compiled = compile_one({"$ref": "#/$defs/A"}, "gemini", **{"$defs": defs})
     assert node == {"type": "string"}
     assert "$defs" not in compiled.schema
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_description_beside_a_reference_is_kept(dialect: str) -> None:
-    node, _ = one({"$ref": "#/definitions/A", "description": "Why"}, dialect, definitions={"A": {"type": "string"}})
+    node, _ = compile_one(
+        {"$ref": "#/definitions/A", "description": "Why"}, dialect, definitions={"A": {"type": "string"}}
+    )
     assert node == {"type": "string", "description": "Why"}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_limits_beside_a_reference_are_joined_with_what_it_means(dialect: str) -> None:
     defs = {"A": {"type": "object", "properties": {"a": {"type": "string"}}}}
-    node, _ = one({"$ref": "#/$defs/A", "required": ["a"]}, dialect, **{"$defs": defs})
+    node, _ = compile_one({"$ref": "#/$defs/A", "required": ["a"]}, dialect, **{"$defs": defs})
     assert node["required"] == ["a"]
     assert node["properties"] == {"a": {"type": "string"}}
 
@@ -59,7 +61,7 @@ def test_references_into_any_part_of_the_schema_are_followed() -> None:
 @pytest.mark.parametrize("reference", ["https://example.com/schema.json", "#/$defs/Missing", "other.json#/x"])
 def test_references_that_lead_out_or_nowhere_cannot_be_enforced(reference: str) -> None:
     for dialect in DIALECTS:
-        _, compiled = one({"$ref": reference}, dialect)
+        _, compiled = compile_one({"$ref": reference}, dialect)
         assert not compiled.strict
         assert reference in compiled.lost[0]
 
@@ -137,10 +139,10 @@ def test_references_that_multiply_are_not_written_out_forever() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_one_of_becomes_any_of(dialect: str) -> None:
-    node, compiled = one({"oneOf": [{"type": "string"}, {"type": "integer"}]}, dialect)
+    node, compiled = compile_one({"oneOf": [{"type": "string"}, {"type": "integer"}]}, dialect)
     assert node == {"anyOf": [{"type": "string"}, {"type": "integer"}]}
     assert compiled.lost == ()
-    _, compiled = one({"oneOf": [{"type": "integer"}, {"type": "number"}]}, dialect)
+    _, compiled = compile_one({"oneOf": [{"type": "integer"}, {"type": "number"}]}, dialect)
     assert compiled.lost == ("/properties/x: oneOf is enforced as anyOf: several variants can match",)
 
 
@@ -160,12 +162,12 @@ def test_discriminated_unions_lose_nothing(dialect: str) -> None:
     assert compiled.lost == ()
     assert len(compiled.schema["properties"]["pet"]["anyOf"]) == 2
     tagged = [{"type": "object", "properties": {"k": {"const": n}}, "required": ["k"]} for n in (1, 2)]
-    assert one({"oneOf": tagged}, dialect)[1].lost == ()
+    assert compile_one({"oneOf": tagged}, dialect)[1].lost == ()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_stands_beside_a_union_goes_into_each_variant(dialect: str) -> None:
-    node, compiled = one(
+    node, compiled = compile_one(
         {
             "type": "object",
             "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
@@ -179,7 +181,7 @@ def test_what_stands_beside_a_union_goes_into_each_variant(dialect: str) -> None
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_all_of_is_merged(dialect: str) -> None:
-    node, compiled = one(
+    node, compiled = compile_one(
         {
             "allOf": [
                 {"type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"]},
@@ -196,14 +198,16 @@ def test_all_of_is_merged(dialect: str) -> None:
 
 
 def test_all_of_with_one_member_is_that_member() -> None:
-    node, _ = one({"allOf": [{"$ref": "#/$defs/A"}], "title": "T"}, "openai", **{"$defs": {"A": {"type": "string"}}})
+    node, _ = compile_one(
+        {"allOf": [{"$ref": "#/$defs/A"}], "title": "T"}, "openai", **{"$defs": {"A": {"type": "string"}}}
+    )
     assert node == {"$ref": "#/$defs/A"}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_contradiction_fits_nothing(dialect: str) -> None:
-    assert not one({"allOf": [{"type": "string"}, {"type": "integer"}]}, dialect)[1].strict
-    node, _ = one({"anyOf": [{"allOf": [{"const": 1}, {"const": True}]}, {"type": "null"}]}, dialect)
+    assert not compile_one({"allOf": [{"type": "string"}, {"type": "integer"}]}, dialect)[1].strict
+    node, _ = compile_one({"anyOf": [{"allOf": [{"const": 1}, {"const": True}]}, {"type": "null"}]}, dialect)
     assert node == {"type": "null"}
 
 
@@ -265,7 +269,7 @@ def test_properties_that_are_only_required_may_be_anything() -> None:
 
 
 def test_the_order_of_properties_is_told_where_it_is_asked_for() -> None:
-    node, _ = one({"type": "object", "properties": {"b": {"type": "null"}, "a": {"type": "null"}}}, "gemini")
+    node, _ = compile_one({"type": "object", "properties": {"b": {"type": "null"}, "a": {"type": "null"}}}, "gemini")
     assert node["propertyOrdering"] == ["b", "a"]
 
 
@@ -295,8 +299,8 @@ def test_tuples() -> None:
 @pytest.mark.parametrize("schema", [{}, {"type": "array"}, {"description": "Whatever"}])
 def test_anything_cannot_be_enforced(schema: dict[str, Any]) -> None:
     for dialect in ("openai", "anthropic"):
-        assert not one(schema, dialect)[1].strict
-    node, compiled = one(schema, "gemini")
+        assert not compile_one(schema, dialect)[1].strict
+    node, compiled = compile_one(schema, "gemini")
     assert compiled.strict
     assert "any value" in compiled.lost[0]
     assert node.get("description") == schema.get("description")
@@ -307,13 +311,13 @@ def test_anything_cannot_be_enforced(schema: dict[str, Any]) -> None:
 
 def test_limits_are_kept_where_they_are_enforced_and_told_where_not() -> None:
     schema = {"type": "integer", "minimum": 1, "exclusiveMaximum": 10, "multipleOf": 2, "description": "Even"}
-    node, compiled = one(schema, "openai")
+    node, compiled = compile_one(schema, "openai")
     assert node == schema
     assert compiled.lost == ()
-    node, compiled = one(schema, "anthropic")
+    node, compiled = compile_one(schema, "anthropic")
     assert node == {"type": "integer", "description": "Even\n\nminimum: 1; exclusiveMaximum: 10; multipleOf: 2"}
     assert "/properties/x: minimum is not enforced" in compiled.lost
-    node, compiled = one(schema, "gemini")
+    node, compiled = compile_one(schema, "gemini")
     assert node == {"type": "integer", "minimum": 1, "maximum": 9, "description": "Even\n\nmultipleOf: 2"}
     assert compiled.lost == ("/properties/x: multipleOf is not enforced",)
 
@@ -329,16 +333,16 @@ def test_limits_are_kept_where_they_are_enforced_and_told_where_not() -> None:
 )
 def test_formats(format: str, enforced: set[str]) -> None:
     for dialect in DIALECTS:
-        node, compiled = one({"type": "string", "format": format}, dialect)
+        node, compiled = compile_one({"type": "string", "format": format}, dialect)
         assert (node.get("format") == format) is (dialect in enforced)
         assert compiled.lost == (() if dialect in enforced else ("/properties/x: format is not enforced",))
 
 
 def test_patterns_that_look_around_are_not_enforced() -> None:
-    node, compiled = one({"type": "string", "pattern": "^(?!0)[0-9]+$"}, "openai")
+    node, compiled = compile_one({"type": "string", "pattern": "^(?!0)[0-9]+$"}, "openai")
     assert node == {"type": "string", "description": 'pattern: "^(?!0)[0-9]+$"'}
     assert compiled.lost == ("/properties/x: pattern is not enforced",)
-    assert one({"type": "string", "pattern": "^(?:a|b)+$"}, "openai")[0]["pattern"] == "^(?:a|b)+$"
+    assert compile_one({"type": "string", "pattern": "^(?:a|b)+$"}, "openai")[0]["pattern"] == "^(?:a|b)+$"
 
 
 @pytest.mark.parametrize("keyword", ["not", "if", "minLength", "uniqueItems", "propertyNames", "dependentRequired"])
@@ -352,7 +356,7 @@ def test_what_nobody_enforces_is_reported(dialect: str, keyword: str) -> None:
         "propertyNames": {"type": "object", "properties": {"a": {"const": 1}}, "propertyNames": {"maxLength": 3}},
         "dependentRequired": {"type": "object", "properties": {"a": {"const": 1}}, "dependentRequired": {"a": ["b"]}},
     }
-    node, compiled = one(cases[keyword], dialect)
+    node, compiled = compile_one(cases[keyword], dialect)
     assert compiled.strict
     assert compiled.lost == (f"/properties/x: {keyword} is not enforced",)
     assert keyword in node["description"]
@@ -361,49 +365,49 @@ def test_what_nobody_enforces_is_reported(dialect: str, keyword: str) -> None:
 def test_limits_that_limit_nothing_are_no_loss() -> None:
     schema = {"type": "array", "items": {"type": "string", "minLength": 0}, "minItems": 0, "uniqueItems": False}
     for dialect in DIALECTS:
-        assert one(schema, dialect)[1].lost == ()
+        assert compile_one(schema, dialect)[1].lost == ()
 
 
 def test_defaults_and_examples_go_without_a_word() -> None:
     for dialect in DIALECTS:
-        node, compiled = one({"type": "string", "default": "a", "examples": ["b"]}, dialect)
+        node, compiled = compile_one({"type": "string", "default": "a", "examples": ["b"]}, dialect)
         assert node == {"type": "string"}
         assert compiled.lost == ()
 
 
 def test_several_types_are_a_union() -> None:
     for dialect in DIALECTS:
-        node, _ = one({"type": ["string", "integer", "null"], "minimum": 3, "description": "D"}, dialect)
+        node, _ = compile_one({"type": ["string", "integer", "null"], "minimum": 3, "description": "D"}, dialect)
         assert [variant["type"] for variant in node["anyOf"]] == ["string", "integer", "null"]
         assert node["description"] == "D"
         assert "minimum" not in node["anyOf"][0]
 
 
 def test_constants_and_enums_keep_their_types_where_they_may() -> None:
-    assert one({"const": "a"}, "openai")[0] == {"type": "string", "const": "a"}
-    assert one({"const": "a"}, "gemini")[0] == {"type": "string", "enum": ["a"]}
-    assert one({"enum": [1, 2.5]}, "anthropic")[0] == {"type": "number", "enum": [1, 2.5]}
-    assert one({"enum": ["a", 1, None]}, "openai")[0] == {
+    assert compile_one({"const": "a"}, "openai")[0] == {"type": "string", "const": "a"}
+    assert compile_one({"const": "a"}, "gemini")[0] == {"type": "string", "enum": ["a"]}
+    assert compile_one({"enum": [1, 2.5]}, "anthropic")[0] == {"type": "number", "enum": [1, 2.5]}
+    assert compile_one({"enum": ["a", 1, None]}, "openai")[0] == {
         "anyOf": [{"type": "string", "enum": ["a"]}, {"type": "integer", "enum": [1]}, {"type": "null"}]
     }
 
 
 def test_enums_of_other_values_are_written_as_text_and_read_back() -> None:
-    node, compiled = one({"enum": [1, True, "x", None]}, "gemini")
+    node, compiled = compile_one({"enum": [1, True, "x", None]}, "gemini")
     assert node == {"anyOf": [{"type": "string", "enum": ["1", "true", "x"]}, {"type": "null"}]}
     for written, meant in (("1", 1), ("true", True), ("x", "x"), (None, None)):
         assert compiled.restore({"x": written}) == {"x": meant}
         assert type(compiled.restore({"x": written})["x"]) is type(meant)
-    node, compiled = one({"enum": [{"a": 1}, [2]]}, "openai")
+    node, compiled = compile_one({"enum": [{"a": 1}, [2]]}, "openai")
     assert node == {"type": "string", "enum": ['{"a":1}', "[2]"]}
     assert compiled.restore({"x": "[2]"}) == {"x": [2]}
 
 
 def test_types_are_guessed_from_what_is_said() -> None:
-    assert one({"properties": {"a": {"const": 1}}, "required": ["a"]}, "openai")[0]["type"] == "object"
-    assert one({"items": {"type": "string"}}, "openai")[0]["type"] == "array"
-    assert one({"format": "date"}, "openai")[0]["type"] == "string"
-    assert one({"minimum": 3}, "openai")[0]["type"] == "number"
+    assert compile_one({"properties": {"a": {"const": 1}}, "required": ["a"]}, "openai")[0]["type"] == "object"
+    assert compile_one({"items": {"type": "string"}}, "openai")[0]["type"] == "array"
+    assert compile_one({"format": "date"}, "openai")[0]["type"] == "string"
+    assert compile_one({"minimum": 3}, "openai")[0]["type"] == "number"
 
 
 # The top
@@ -493,7 +497,7 @@ class Plus(BaseModel):
     left: Tree
     right: Tree
     note: str = ""
-    op: Literal["plus"]  # last, so that whoever tries each variant finds out last
+    op: Literal["plus"]  # last, so that a trial of each variant finds it last
 
 
 class Minus(BaseModel):

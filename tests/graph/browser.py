@@ -65,7 +65,7 @@ class Seen:
     loading: float = 0.0
     """Seconds until it was ready."""
 
-    def shown(self) -> int:
+    def read_text(self) -> int:
         return int(self.page.inner_text("#shown").split(" ")[0].replace(",", ""))
 
     def geometry(self) -> list[dict[str, Any]]:
@@ -73,13 +73,13 @@ class Seen:
         found: list[dict[str, Any]] = self.page.evaluate("() => GraphViewer.geometry()")
         return sorted(found, key=lambda item: int(item["key"][1:].split("-")[0]))
 
-    def labelled(self, words: str) -> dict[str, Any]:
+    def find_by_label(self, words: str) -> dict[str, Any]:
         [found] = [item for item in self.geometry() if words in item["label"]]
         return found
 
     def click(self, words: str, times: int = 1) -> None:
         """Click at the node whose label has these words, where it is on the screen."""
-        found = self.labelled(words)
+        found = self.find_by_label(words)
         self.page.mouse.click(found["x"], found["y"], click_count=times)
 
     def facts(self) -> dict[str, str]:
@@ -119,28 +119,28 @@ class Looking:
             if self._seen is not None:
                 self._seen.wrong.append(what)
 
-        def requested(request: Request) -> None:
+        def list_requests(request: Request) -> None:
             if self._seen is None or request.url != self._seen.address:
                 note(f"request {request.url[:200]}")
 
-        def navigated(frame: Frame) -> None:
+        def navigate(frame: Frame) -> None:
             if self._seen is None or frame.url != self._seen.address:
                 note(f"navigated to {frame.url}")
 
-        def asked(dialog: Dialog) -> None:
+        def answer(dialog: Dialog) -> None:
             note(f"dialog {dialog.message}")
             dialog.dismiss()
 
         page = self._page
-        page.context.on("request", requested)
+        page.context.on("request", list_requests)
         page.on("popup", lambda popup: note(f"window {popup.url}"))
         page.on("worker", lambda worker: note(f"worker {worker.url}"))
         page.on("websocket", lambda socket: note(f"socket {socket.url}"))
         page.on("console", lambda message: note(f"console {message.type}: {message.text}"))
         page.on("pageerror", lambda error: note(f"error {error}"))
         page.on("download", lambda download: note(f"download {download.url}"))
-        page.on("dialog", asked)
-        page.on("framenavigated", navigated)
+        page.on("dialog", answer)
+        page.on("framenavigated", navigate)
 
     def judge(self) -> None:
         """Fail if the page that is open did anything it should not have."""
