@@ -11,6 +11,8 @@ AIMOCK := $(TOOLS)/node_modules/@copilotkit/aimock/package.json
 AIMOCK_VERSION := 1.43.0
 EVERYTHING := $(TOOLS)/node_modules/@modelcontextprotocol/server-everything/package.json
 EVERYTHING_VERSION := 2026.8.31
+PYRIGHT := $(TOOLS)/node_modules/pyright/package.json
+PYRIGHT_VERSION := 1.1.414
 # Libraries of the migration pages, each in its own folder because their dependencies conflict.
 LITELLM_VERSION := 1.100.5
 PYDANTIC_AI_VERSION := 2.66.0
@@ -90,11 +92,11 @@ cover: $(VENV)/.dev $(VENV)/.local peers  ## run the tests with branch coverage
 peers: | $(BIN)/python  ## install third-party servers and libraries for tests
 	@$(call peer,litellm,litellm==$(LITELLM_VERSION),litellm-$(LITELLM_VERSION)) & \
 	$(call peer,pydantic-ai,pydantic-ai-slim[openai]==$(PYDANTIC_AI_VERSION),pydantic_ai_slim-$(PYDANTIC_AI_VERSION)) & wait
-	@if [ -e $(AIMOCK) ] && [ -e $(EVERYTHING) ]; then :; \
-	elif ! command -v npm >/dev/null; then echo "There is no npm: the tests against aimock and server-everything will be skipped."; \
+	@if [ -e $(AIMOCK) ] && [ -e $(EVERYTHING) ] && [ -e $(PYRIGHT) ]; then :; \
+	elif ! command -v npm >/dev/null; then echo "There is no npm: the tests with aimock, server-everything and pyright will be skipped."; \
 	else mkdir -p $(TOOLS) && npm install --prefix $(TOOLS) --no-package-lock --no-audit --no-fund --ignore-scripts \
 		--fetch-retries=1 --fetch-timeout=30000 @copilotkit/aimock@$(AIMOCK_VERSION) \
-		@modelcontextprotocol/server-everything@$(EVERYTHING_VERSION) >$(TOOLS)/npm.log 2>&1 \
+		@modelcontextprotocol/server-everything@$(EVERYTHING_VERSION) pyright@$(PYRIGHT_VERSION) >$(TOOLS)/npm.log 2>&1 \
 		|| echo "The peers cannot be installed (see $(TOOLS)/npm.log): the tests against them will be skipped."; fi
 
 # Install into a new folder first: an interrupted installation must not look complete.

@@ -7,7 +7,7 @@ the decision to the tool's risk.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -15,8 +15,8 @@ from ..engine.context import Context
 from ..engine.flow import Flow, Invoke
 from ..errors import AgentError, ConfigurationError, ToolExecutionError
 from ..models.prices import to_dollars, to_units
-from ..tools.base import Signal, Tool, ToolContext
-from ..types import AgentRequest, AgentResponse, Message, ToolCall, ToolLoopConfig
+from ..tools.base import AgentToolResult, Signal, Tool, ToolContext
+from ..types import AgentRequest, AgentResponse, Message, ToolCall, ToolLoopConfig, ToolResult
 from .events import AgentMessage, coerce_message
 from .journal import Journal
 
@@ -48,10 +48,13 @@ class Ask:
 
 
 Decision: TypeAlias = Allow | Deny | Change | Ask
-BeforeToolCall: TypeAlias = Callable[..., Any]
-"""`(call, context) → Decision | bool | None`, plain or async. True allows, False denies."""
-AfterToolCall: TypeAlias = Callable[..., Any]
-"""`(call, result, context) → ToolResult | AgentToolResult | str | None`, plain or async. None keeps the result."""
+HookDecision: TypeAlias = Decision | bool | None
+# Any: hooks see the contexts of tools with all dependencies
+BeforeToolCall: TypeAlias = Callable[[ToolCall, ToolContext[Any]], HookDecision | Awaitable[HookDecision]]
+"""Hook before a tool call, sync or async. True allows, False denies, None leaves the decision to the tool's risk."""
+Replacement: TypeAlias = ToolResult | AgentToolResult | str | None
+AfterToolCall: TypeAlias = Callable[[ToolCall, ToolResult, ToolContext[Any]], Replacement | Awaitable[Replacement]]
+"""Hook after a tool call, sync or async. None keeps the result."""
 
 
 def parse_decision(value: Any) -> Decision | None:

@@ -248,7 +248,7 @@ class SessionState:
                 earlier = rewind_last_turn(dag)
                 if earlier is None:
                     raise ConfigurationError(
-                        f"The session has fewer than {turns} turns.", field="turns", fix="Undo fewer turns."
+                        "There is no turn to undo.", field="turns", fix=f"Undo fewer than {turns} turns."
                     )
                 dag = earlier
             self._commit(dag, anew=True)

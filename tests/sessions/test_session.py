@@ -252,7 +252,7 @@ def test_one_object_serves_one_turn_at_a_time() -> None:
     thread = threading.Thread(target=session.run, args=("go",))
     thread.start()
     begun.wait(5)
-    with pytest.raises(errors.ConfigurationError, match="middle of a turn"):
+    with pytest.raises(errors.ConfigurationError, match="busy with another turn"):
         session.run("me too")
     release.set()
     thread.join()
