@@ -223,7 +223,7 @@ def test_white_space_at_the_end_of_a_prefill_is_trimmed() -> None:
 
 
 def test_models_that_take_no_prefill_refuse_one_but_go_on_from_their_own_pause() -> None:
-    with pytest.raises(errors.UnsupportedFeatureError, match="stands last"):
+    with pytest.raises(errors.UnsupportedFeatureError, match="does not support a prefill"):
         body_of(Message.user("Hi"), Message.assistant("Hello"), model="claude-opus-4-6")
     home = Origin(provider="anthropic", api="anthropic", model="claude-opus-4-6")
     paused = VendorContent(kind="server_tool_use", provider_data={"type": "server_tool_use"}, origin=home)
@@ -434,7 +434,7 @@ def test_a_result_given_as_the_parts_of_a_message_is_never_lost() -> None:
 def test_an_error_that_holds_more_than_text_says_so_in_words() -> None:
     failed = result_of(content=[ImageContent(image_url="https://x.test/a.png")], is_error=True)
     assert "is_error" not in failed
-    assert failed["content"][0] == text("The tool reports an error.")
+    assert failed["content"][0] == text("The tool failed:")
     message = Message(
         Role.TOOL, [ToolResult(tool_call_id="toolu_1", content=[ImageContent(image_data=PIXEL)], is_error=True)]
     )

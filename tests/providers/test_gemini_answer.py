@@ -369,7 +369,7 @@ def test_sources_of_an_answer_without_text_are_kept() -> None:
 def test_every_reason_has_its_meaning(word: str, reason: str) -> None:
     response = read(chunk(finish=word, finishMessage="because"))
     assert (response.stop_reason, response.raw_stop_reason) == (reason, word)
-    assert response.warnings == (() if word == "STOP" else (f"the answer ended with {word}: because",))
+    assert response.warnings == (() if word == "STOP" else (f"the response ended with {word}: because",))
 
 
 def test_calls_that_are_there_count_more_than_that_they_were_not_expected() -> None:
@@ -382,7 +382,7 @@ def test_a_question_that_was_not_taken_is_an_answer_without_content() -> None:
     feedback = {"blockReason": "SAFETY", "blockReasonMessage": "It is not nice."}
     response = read({"promptFeedback": feedback, "usageMetadata": {"promptTokenCount": 4}, "modelVersion": "m"})
     assert (response.content, response.stop_reason, response.raw_stop_reason) == ((), "content_filter", None)
-    assert response.warnings == ("the vendor would not take the question (SAFETY): It is not nice.",)
+    assert response.warnings == ("the vendor rejected the prompt (SAFETY): It is not nice.",)
     assert response.usage is not None
     assert response.usage.prompt_tokens == 4
 

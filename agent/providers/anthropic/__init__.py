@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, which some other vendors offer, too."""
+"""Anthropic's Messages API, which compatible vendors also serve."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ WIRE_FORMAT = WireFormat(
 
 
 def provider(name: str) -> ProviderFactory:
-    """Factory for the API under the given name."""
+    """Return the provider factory for a name."""
     return lambda config: AnthropicCodec.from_config(config, name)

@@ -1,4 +1,4 @@
-"""Codec for the Messages API, and its endpoint that counts tokens."""
+"""Codec for the Messages API and for its endpoint that counts tokens."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .fields import (
     default_max_tokens,
     encode_thinking,
 )
-from .messages import CacheSlot, MessageEncoder, add_breakpoints, encode_text, fixed_slot
+from .messages import CacheSlot, MessageEncoder, add_cache_markers, encode_text, read_cache_slot
 from .models import API, VERSION
-from .response import BlockReader, read_refusal, read_usage, stop_reason
+from .response import BlockReader, map_stop_reason, read_refusal, read_usage
 from .stream import MessagesDecoder
 
 TOOL_BETAS = {
@@ -57,7 +57,7 @@ KEY_BETAS = {"context_management": "context-management-2025-06-27", "mcp_servers
 
 
 def find_betas(request: AgentRequest, block_types: Iterable[str]) -> tuple[str, ...]:
-    """Return the betas that a request needs. For one feature, the version that a tool needs comes first."""
+    """Return the beta features that a request requires. Versions that tools require come first."""
     betas: list[str] = []
     for tool in request.tools:
         if not isinstance(tool, ToolSpec):
@@ -68,9 +68,9 @@ def find_betas(request: AgentRequest, block_types: Iterable[str]) -> tuple[str, 
     return tuple(betas)
 
 
-def merge_betas(given: str, betas: Iterable[str]) -> str:
-    """Add betas to the caller's header value, except for features that it has already, under any date."""
-    merged = [beta.strip() for beta in given.split(",") if beta.strip()]
+def merge_betas(header: str, betas: Iterable[str]) -> str:
+    """Add betas to the caller's header, except for features that it has in another version."""
+    merged = [beta.strip() for beta in header.split(",") if beta.strip()]
     features = {_feature_of(beta) for beta in merged}
     for beta in betas:
         if _feature_of(beta) not in features:
@@ -105,9 +105,9 @@ _COUNTED_KEYS = frozenset(
 class EncodedBody:
     data: bytes
     warnings: tuple[str, ...]
-    """Warnings about everything left out of the body."""
+    """Warnings about content that was dropped."""
     betas: tuple[str, ...]
-    """Beta features that the body may use."""
+    """Beta features that the body requires."""
 
 
 def encode_body(
@@ -118,16 +118,14 @@ def encode_body(
     stream: bool = False,
     count_tokens: bool = False,
 ) -> EncodedBody:
-    """Encode a request.
-
-    Content that the API cannot take raises an error before anything is sent.
+    """Encode a request. Unsupported content raises an error.
 
     Args:
         request: The request.
         provider: Name of the provider.
-        foreign_thinking: Whether reasoning of other models is dropped, or sent as text.
-        stream: Ask for a stream of events.
-        count_tokens: Encode the body for the endpoint that counts tokens, which accepts only the prompt.
+        foreign_thinking: Drop reasoning of other models, or send it as text.
+        stream: Request a stream of events.
+        count_tokens: Encode for the endpoint that counts tokens, which accepts only the prompt.
     """
     check_extra(request, _RESERVED_KEYS)
     context = MessagesContext(request, request_origin(provider, API, request.model or ""))
@@ -135,14 +133,12 @@ def encode_body(
     context.warn(*warnings)
     system, messages = split_system(repaired, context)
     if not messages:
-        raise errors.ConfigurationError(
-            "There is nothing to send: the conversation is empty.", field="messages", fix="Pass input= or messages."
-        )
+        raise errors.ConfigurationError("The conversation is empty.", field="messages", fix="Pass input= or messages.")
     if not context.features.prefill and ends_with_prefill(messages):
         raise context.feature_error(
-            f"{context.model} does not go on from an assistant's message that stands last.",
+            f"{context.model} does not support a prefill: the last message is from the assistant.",
             field="messages",
-            fix="End the conversation with a user's message.",
+            fix="End the conversation with a user message.",
         )
     encoder = MessageEncoder(context)
     encoded = encoder.encode(messages)
@@ -154,7 +150,7 @@ def encode_body(
     if stream:
         body["stream"] = True
     system_slots = [CacheSlot(cast(JsonDict, encode_text(text.text)), text.cache) for text in system]
-    add_breakpoints(context, (_tool_slots(context), system_slots, encoder.cache_slots))
+    add_cache_markers(context, (_tool_slots(context), system_slots, encoder.cache_slots))
     if system:
         check_extra(request, ("system",))
         body["system"] = _join_system(system, [slot.block for slot in system_slots])
@@ -169,7 +165,7 @@ def _tool_slots(context: MessagesContext) -> list[CacheSlot]:
         if isinstance(tool, ToolSpec):
             slots.append(CacheSlot(block, tool.cache))
         elif control := tool.get("cache_control"):
-            slots.append(fixed_slot(block, control))
+            slots.append(read_cache_slot(block, control))
     return slots
 
 
@@ -180,10 +176,10 @@ def _join_system(texts: Sequence[TextContent], blocks: list[JsonDict]) -> str | 
 
 
 def _add_extra(body: JsonDict, request: AgentRequest, *, count_tokens: bool) -> None:
-    """Add the keys of `extra`, which replace others. `output_config` is merged, because several fields share it."""
+    """Add the keys of `extra`, which override fields. `output_config` is merged."""
     extra = {key: value for key, value in request.extra.items() if not count_tokens or key in _COUNTED_KEYS}
-    if isinstance(given := extra.get("output_config"), Mapping):
-        extra["output_config"] = {**body.get("output_config", {}), **given}
+    if isinstance(config := extra.get("output_config"), Mapping):
+        extra["output_config"] = {**body.get("output_config", {}), **config}
     body.update(extra)
 
 
@@ -203,7 +199,7 @@ _CAPABILITIES = ProviderCapabilities(
 
 
 class AnthropicCodec(CodecBase):
-    """Codec for the Messages API at one address: Anthropic's, or a compatible vendor's."""
+    """Codec for the Messages API of Anthropic or a compatible vendor."""
 
     api = API
     response_kind = "message"
@@ -221,10 +217,10 @@ class AnthropicCodec(CodecBase):
         sent = {"anthropic-version": VERSION}
         if key is not None:
             sent["x-api-key"] = key
-        given = {header.lower(): value for header, value in (headers or {}).items()}
-        super().__init__(name, _CAPABILITIES, {**sent, **given}, () if key is None else (key,))
+        custom_headers = {header.lower(): value for header, value in (headers or {}).items()}
+        super().__init__(name, _CAPABILITIES, {**sent, **custom_headers}, () if key is None else (key,))
         self._foreign_thinking = foreign_thinking
-        self._betas = given.get(_BETA_HEADER.decode(), "")
+        self._betas = custom_headers.get(_BETA_HEADER.decode(), "")
         self._url = address.base_url.rstrip("/").removesuffix("/v1") + "/v1/messages"
 
     @classmethod
@@ -262,27 +258,27 @@ class AnthropicCodec(CodecBase):
             count = parse_json(reply.body)["input_tokens"]
         except (ValueError, KeyError, TypeError) as error:
             raise self._protocol_error(
-                f"the count of tokens cannot be read ({type(error).__name__})", reply, request
+                f"the token count cannot be read ({type(error).__name__})", reply, request
             ) from None
         if not isinstance(count, int):
-            raise self._protocol_error("the count of tokens is not a number", reply, request)
+            raise self._protocol_error("the token count is not a number", reply, request)
         return count
 
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         model = body.get("model") or request.model or ""
         reader = BlockReader(self.name, request, model)
-        parts = [reader.part(block) for block in body["content"]]
+        parts = [reader.read_part(block) for block in body["content"]]
         parts.append(read_refusal(body))
         reason = body.get("stop_reason")
         if not reason:
-            raise ValueError("it does not say how it ended")
+            raise ValueError("it has no stop reason")
         return AgentResponse(
             provider=self.name,
             model=model,
             content=[part for part in parts if part is not None],
             usage=read_usage(body.get("usage")),
-            stop_reason=stop_reason(reason),
+            stop_reason=map_stop_reason(reason),
             raw_stop_reason=reason,
             id=body.get("id") or None,
             request_id=request_id(headers),

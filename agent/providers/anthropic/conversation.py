@@ -1,7 +1,7 @@
-"""Conversations in the shape that the Messages API accepts.
+"""Preparation of conversations for the Messages API.
 
-The system prompt is separate, the user's message comes first, no message is blank, and no turn of the assistant ends
-with thinking.
+The API requires a separate system prompt and a user message first, and rejects blank messages and assistant turns that
+end with thinking.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ..encoding import EncodingContext, to_markdown
 from ..repair import FOREIGN_BLOCK_DROPPED
 
 PLACEHOLDER = "(nothing was said)"
-"""Content of user messages that the API requires. Constant, so that prompts stay the same."""
+"""Content of required user messages. Constant, so that cached prefixes stay valid."""
 
-LATE_SYSTEM = "anthropic takes instructions only at the start; a later system message was told as the user's"
-PLACEHOLDER_SENT = f"the API needs a user's turn where nothing was said; it was sent as {PLACEHOLDER!r}"
-LAST_THINKING = "reasoning that nothing follows was left out of the conversation"
-NO_SIGNATURE = "reasoning that lacks its signature was left out of the conversation"
-NAME_LEFT_OUT = "anthropic has no names of participants; a message's name was left out"
+LATE_SYSTEM = "a system message within the conversation was sent as a user message"
+PLACEHOLDER_SENT = f"the API requires a user message; {PLACEHOLDER!r} was inserted"
+LAST_THINKING = "thinking at the end of an assistant turn was dropped"
+NO_SIGNATURE = "thinking without a signature was dropped"
+NAME_LEFT_OUT = "the name of a message was dropped: the API does not support it"
 
 
 def split_system(messages: Sequence[Message], context: EncodingContext) -> tuple[list[TextContent], list[Message]]:
-    """Return the texts of the system prompt, and the messages in an acceptable shape: none if there is no content."""
+    """Return the system prompt, and messages that the API accepts: none if there is no content."""
     system: list[TextContent] = []
     start = 0
     while start < len(messages) and messages[start].role is Role.SYSTEM:
@@ -81,27 +81,27 @@ def _system_texts(message: Message, context: EncodingContext) -> Iterator[TextCo
 
 
 def _as_user(message: Message, context: EncodingContext) -> Message:
-    """A system message as a user message. Text alone is encoded as the user's anyway."""
+    """Convert a system message to a user message. A plain string is encoded as user text anyway."""
     if message.role is not Role.SYSTEM or isinstance(message.content, str):
         return message
     return Message(Role.USER, tuple(_system_texts(message, context)), name=message.name)
 
 
 def _drop_blank(messages: Sequence[Message], context: EncodingContext) -> list[Message]:
-    """Drop blank messages, and thinking at the end of the assistant's turns."""
+    """Drop blank messages, and thinking at the end of assistant turns."""
     kept: list[Message] = []
     turn_continues = False
     tool, assistant = Role.TOOL, Role.ASSISTANT  # looking up enum members is slow in Python 3.11
     for message in reversed(messages):
         content, role = message.content, message.role
         if role is tool:
-            pass  # a call needs its result, even a blank one
+            pass  # a call requires its result, even a blank one
         elif isinstance(content, str):
             if not content or content.isspace():
                 continue
-        elif role is assistant and not turn_continues and _is_silent(content[-1]):
+        elif role is assistant and not turn_continues and _is_thinking_or_blank(content[-1]):
             length = len(content)
-            while length and _is_silent(content[length - 1]):
+            while length and _is_thinking_or_blank(content[length - 1]):
                 length -= 1
             if any(isinstance(part, ThinkingContent) for part in content[length:]):
                 context.warn(LAST_THINKING)
@@ -119,9 +119,9 @@ def _drop_blank(messages: Sequence[Message], context: EncodingContext) -> list[M
 
 
 def _add_placeholders(original: Sequence[Message], kept: list[Message], context: EncodingContext) -> list[Message]:
-    """Add user messages at the start, and at the end where the user's last message was blank."""
-    last_was_users = bool(original) and original[-1].role is not Role.ASSISTANT
-    if original and (not kept or (kept[-1].role is Role.ASSISTANT and last_was_users)):
+    """Add user messages at the start, and at the end in place of a blank one."""
+    ended_with_user = bool(original) and original[-1].role is not Role.ASSISTANT
+    if original and (not kept or (kept[-1].role is Role.ASSISTANT and ended_with_user)):
         kept.append(Message(Role.USER, PLACEHOLDER))
         context.warn(PLACEHOLDER_SENT)
     if kept and kept[0].role is Role.ASSISTANT:
@@ -131,7 +131,7 @@ def _add_placeholders(original: Sequence[Message], kept: list[Message], context:
 
 
 def is_blank(part: Part) -> bool:
-    """Whether nothing of a part is sent: the API refuses blank text, and thinking without its signature."""
+    """Whether the API rejects a part: blank text, or thinking without a signature."""
     match part:
         case TextContent():
             return not part.text.strip()
@@ -143,7 +143,7 @@ def is_blank(part: Part) -> bool:
             return False
 
 
-def _is_silent(part: Part) -> bool:
+def _is_thinking_or_blank(part: Part) -> bool:
     return isinstance(part, ThinkingContent) or is_blank(part)
 
 
@@ -154,7 +154,7 @@ def _has_result(message: Message) -> bool:
 
 
 def turn_starts_with_thinking(messages: Sequence[Message]) -> bool:
-    """Whether the turn that the model continues starts with thinking. True if the model starts a new turn.
+    """Whether the current turn starts with thinking. True if the model starts a new turn.
 
     Tool results and an assistant message at the end continue a turn.
     """
@@ -173,6 +173,6 @@ def turn_starts_with_thinking(messages: Sequence[Message]) -> bool:
 
 
 def ends_with_prefill(messages: Sequence[Message]) -> bool:
-    """Whether the conversation ends with text for the model to continue. A turn that the model paused is none."""
+    """Whether the conversation ends with a prefill. A paused turn does not."""
     last = messages[-1]
     return last.role is Role.ASSISTANT and not any(isinstance(part, VendorContent) for part in last.parts)

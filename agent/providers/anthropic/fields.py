@@ -1,4 +1,4 @@
-"""Request fields of the Messages API: how each is sent, and what is left out where a model refuses it."""
+"""Request fields and request types of the Messages API."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ToolUseBlock(TypedDict, total=False):
 
 
 VendorBlock: TypeAlias = dict[str, Any]
-"""A block of a server tool, or of any other type that is passed through."""
+"""A block of a server tool or of an unknown type."""
 
 
 class ToolResultBlock(TypedDict, total=False):
@@ -152,32 +152,32 @@ class ThinkingConfig(TypedDict, total=False):
 MAX_NAME_LENGTH = 128
 SCHEMA_DIALECT = "anthropic"
 DEFAULT_MAX_TOKENS = 16_384
-"""`max_tokens`, which the API requires, where the caller sets none: an answer that arrives before clients time out."""
+"""Default of `max_tokens`, which the API requires. Longer responses would exceed usual timeouts."""
 DEFAULT_STREAM_MAX_TOKENS = 32_768
 UNKNOWN_MODEL_MAX_TOKENS = 4_096
-"""The default for unknown models. Every model can write this much."""
+"""Default for unknown models, which every model supports."""
 
-DOES_NOT_THINK = "the model has no reasoning; thinking was left out"
-ALWAYS_THINKS = "the model cannot be kept from thinking; it was asked for little of it"
-THINKING_AND_FORCED_CALL = "anthropic does not combine thinking with a forced tool call; thinking was left out"
-THINKING_MIDWAY = "thinking cannot begin in the middle of a turn; it was left out until the turn has ended"
-NO_ROOM_TO_THINK = f"thinking needs max_tokens of {2 * MIN_THINKING_BUDGET} or more; it was left out"
-NO_FORCED_CALLS = "the model cannot be made to call a tool; tool_choice was left out"
-CHOICE_WITHOUT_TOOLS = "there are no tools to choose from; tool_choice was left out"
-NO_SAMPLING = "the model takes no temperature and no top_p; they were left out"
-THINKING_AND_TEMPERATURE = "anthropic takes no temperature while thinking; it was left out"
-THINKING_AND_TOP_P = "anthropic takes no top_p below 0.95 while thinking; it was left out"
-TEMPERATURE_TOO_HIGH = "anthropic takes temperatures up to 1; the temperature was left out"
-ONE_SAMPLER = "the model takes temperature or top_p, not both; top_p was left out"
-NO_SEED = "anthropic has no seed; it was left out"
-NO_LOGPROBS = "anthropic has no logprobs; they were left out"
-BLANK_STOP = "anthropic takes no stop sequence of white space alone; it was left out"
-NOT_STRICT = "the schema of the tool {!r} does not fit the strict mode; it is not enforced"
+DOES_NOT_THINK = "thinking was dropped: the model does not support it"
+ALWAYS_THINKS = "thinking cannot be disabled for the model; the lowest effort was sent"
+THINKING_AND_FORCED_CALL = "thinking was dropped: the API does not support it with a forced tool call"
+THINKING_MIDWAY = "thinking was dropped: it cannot start in the middle of a turn"
+NO_ROOM_TO_THINK = f"thinking was dropped: it requires max_tokens of at least {2 * MIN_THINKING_BUDGET}"
+NO_FORCED_CALLS = "tool_choice was dropped: the model does not support forced tool calls"
+CHOICE_WITHOUT_TOOLS = "tool_choice was dropped: the request has no tools"
+NO_SAMPLING = "temperature and top_p were dropped: the model does not support them"
+THINKING_AND_TEMPERATURE = "temperature was dropped: the API does not support it with thinking"
+THINKING_AND_TOP_P = "top_p was dropped: with thinking, it must be at least 0.95"
+TEMPERATURE_TOO_HIGH = "temperature was dropped: it must be at most 1"
+ONE_SAMPLER = "top_p was dropped: the model does not support it together with temperature"
+NO_SEED = "seed was dropped: the API does not support it"
+NO_LOGPROBS = "logprobs was dropped: the API does not support it"
+BLANK_STOP = "a blank stop sequence was dropped: the API does not support it"
+NOT_STRICT = "strict was dropped: strict mode does not support the schema of the tool {!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """The thinking settings of a request, on which other fields depend."""
+    """Thinking settings of a request, on which other fields depend."""
 
     config: ThinkingConfig | Mapping[str, Any] | None = None
     effort: Effort | None = None
@@ -194,12 +194,12 @@ class Thinking:
 
 @dataclass(slots=True, kw_only=True)
 class MessagesContext(EncodingContext):
-    """A request for the Messages API."""
+    """Encoding context of the Messages API."""
 
     features: ModelFeatures = field(init=False)
     thinking: Thinking = Thinking()
     vendor_blocks: list[str] = field(default_factory=list)
-    """Types of the vendor's own blocks in the conversation, some of which need a beta header."""
+    """Types of vendor-specific blocks in the conversation. Some require a beta header."""
 
     def __post_init__(self) -> None:
         self.features = features_of(self.model)
@@ -278,51 +278,53 @@ def choose_thinking(context: MessagesContext, messages: Sequence[Message]) -> Th
     if isinstance(given := context.request.extra.get("thinking"), Mapping):
         return Thinking(given)
     if level is None:
-        # Some models think by default, which a forced tool call rules out.
-        return _thinking_off(features) if _forces_call(context) and features.thinking_off == "disabled" else Thinking()
+        # Some models think by default, which the API does not support with a forced tool call.
+        return (
+            _disable_thinking(features) if _forces_call(context) and features.thinking_off == "disabled" else Thinking()
+        )
     if level is ThinkingLevel.OFF:
         if features.thinking_off == "never":
             context.warn(ALWAYS_THINKS)
             return Thinking(effort=features.efforts[0])
-        return _thinking_off(features)
+        return _disable_thinking(features)
     if features.thinking == "none":
         context.warn(DOES_NOT_THINK)
         return Thinking()
     if _forces_call(context):
         context.warn(THINKING_AND_FORCED_CALL)
-        return _thinking_off(features)
+        return _disable_thinking(features)
     if features.thinking == "adaptive":
-        return _adaptive_thinking(features, level)
+        return _encode_adaptive_thinking(features, level)
     if not turn_starts_with_thinking(messages):
         context.warn(THINKING_MIDWAY)
-        return _thinking_off(features)
-    return _thinking_with_budget(context, level)
+        return _disable_thinking(features)
+    return _encode_thinking_budget(context, level)
 
 
-def _thinking_off(features: ModelFeatures) -> Thinking:
+def _disable_thinking(features: ModelFeatures) -> Thinking:
     if features.thinking_off in ("disabled", "between_tools"):
         return Thinking({"type": features.thinking_off})
     return Thinking()
 
 
-def _adaptive_thinking(features: ModelFeatures, level: ThinkingLevel) -> Thinking:
+def _encode_adaptive_thinking(features: ModelFeatures, level: ThinkingLevel) -> Thinking:
     config: ThinkingConfig = {"type": "adaptive"}
     if features.hides_thinking:
         config["display"] = "summarized"
     return Thinking(config, next((effort for effort in EFFORTS[level] if effort in features.efforts), None))
 
 
-def _thinking_with_budget(context: MessagesContext, level: ThinkingLevel) -> Thinking:
+def _encode_thinking_budget(context: MessagesContext, level: ThinkingLevel) -> Thinking:
     budget, limit = THINKING_BUDGETS[level], context.request.max_tokens
     if limit is None:
         limit = context.model_facts.max_output
     if limit is not None:
         if limit < 2 * MIN_THINKING_BUDGET:
             context.warn(NO_ROOM_TO_THINK)
-            return _thinking_off(context.features)
+            return _disable_thinking(context.features)
         if budget > limit - MIN_THINKING_BUDGET:
             budget = limit - MIN_THINKING_BUDGET
-            context.warn(f"thinking was limited to {budget} tokens, to leave room for the answer in max_tokens")
+            context.warn(f"thinking was limited to {budget} tokens to leave room for the response in max_tokens")
     return Thinking({"type": "enabled", "budget_tokens": budget})
 
 
@@ -336,7 +338,7 @@ def encode_thinking(thinking: Thinking) -> JsonDict:
 
 
 def default_max_tokens(context: MessagesContext, *, stream: bool) -> int:
-    """The default for `max_tokens`, which includes thinking."""
+    """Return the default of `max_tokens`, which includes thinking."""
     limit, budget = context.model_facts.max_output, context.thinking.budget
     if limit is None:
         return UNKNOWN_MODEL_MAX_TOKENS + budget
@@ -378,14 +380,14 @@ def encode_stop(context: MessagesContext, stop: Sequence[str]) -> JsonDict:
 
 
 def encode_output_schema(context: MessagesContext, schema: Any) -> JsonDict:
-    """Send a schema that the vendor shall enforce. The other output modes use a tool or the prompt instead."""
+    """Send a schema that the vendor enforces. Other output modes use a tool or the prompt instead."""
     request = context.request
     if request.output_mode not in (None, "native"):
         return {}
     compiled = compile_schema(request.output_json_schema or {}, SCHEMA_DIALECT)
     if not compiled.strict:
         raise context.feature_error(
-            f"{context.provider} cannot enforce this schema: {'; '.join(compiled.lost) or 'it does not fit'}.",
+            f"{context.provider} cannot enforce this schema: {'; '.join(compiled.lost) or 'unsupported'}.",
             field="output_schema",
             fix='Simplify it, or pass output_mode="tool" or "prompted".',
         )
@@ -395,7 +397,7 @@ def encode_output_schema(context: MessagesContext, schema: Any) -> JsonDict:
 
 
 def encode_metadata(context: MessagesContext, metadata: Mapping[str, Any]) -> JsonDict:
-    """The API accepts a user's id and nothing else. Other metadata is meant for the client."""
+    """Send the user's id, the only metadata that the API accepts."""
     user = metadata.get("user_id")
     return {"metadata": {"user_id": user}} if isinstance(user, str) else {}
 
@@ -421,6 +423,6 @@ FIELDS: dict[str, FieldEncoder[MessagesContext]] = {
     "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "thinking", "extra"))
-"""Fields that `encode_body` and the message encoder read. `thinking` comes first, because other fields depend on it."""
+"""Fields that `encode_body` and `MessageEncoder` encode."""
 COUNTED_FIELDS = _PROMPT_FIELDS
 """Fields that the endpoint for counting tokens accepts."""

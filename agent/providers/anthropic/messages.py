@@ -1,4 +1,7 @@
-"""Encoding of messages for the Messages API: one method per kind of content part."""
+"""Encoding of messages for the Messages API, one method per kind of content part.
+
+`add_cache_markers` writes the prompt cache markers (`cache_control`).
+"""
 
 from __future__ import annotations
 
@@ -45,34 +48,36 @@ from .fields import (
 )
 from .models import API, MAX_BREAKPOINTS
 
-TOO_MANY_BREAKPOINTS = f"anthropic takes {MAX_BREAKPOINTS} cache marks; the first of them were left out"
-NO_BREAKPOINT = "a cache mark on a part that cannot hold one was left out"
-SHORTENED = "a cache mark for an hour cannot follow one for minutes; it was shortened"
+TOO_MANY_BREAKPOINTS = f"a request has at most {MAX_BREAKPOINTS} prompt cache markers; the first ones were dropped"
+NO_BREAKPOINT = "a prompt cache marker was dropped: this kind of part cannot have one"
+SHORTENED = "a 1h prompt cache marker cannot follow a 5m one; it was changed to 5m"
 
 CacheHint: TypeAlias = Literal["short", "long"]
 
 
 @dataclass(slots=True)
 class CacheSlot:
-    """A block that has a cache breakpoint, or may get one."""
+    """A block that has a cache marker, or may get one."""
 
     block: JsonDict
     hint: CacheHint | None = None
     fixed: bool = False
-    """The caller wrote the breakpoint in the vendor's form. It is sent unchanged, and counts."""
+    """The caller wrote the marker in the vendor's format. It is sent unchanged, and counts toward the limit."""
 
 
-def fixed_slot(block: JsonDict, control: Any) -> CacheSlot:
+def read_cache_slot(block: JsonDict, control: Any) -> CacheSlot:
     is_long = isinstance(control, Mapping) and control.get("ttl") == "1h"
     return CacheSlot(block, "long" if is_long else "short", fixed=True)
 
 
-def add_breakpoints(context: EncodingContext, sections: Sequence[Sequence[CacheSlot]]) -> None:
-    """Add `cache_control` to the blocks with hints, and with `request.cache` to the last block of each section.
+def add_cache_markers(context: EncodingContext, sections: Sequence[Sequence[CacheSlot]]) -> None:
+    """Add prompt cache markers (`cache_control`).
+
+    Blocks with a hint get one. With `request.cache`, so does the last block of each section.
 
     Args:
         context: The request.
-        sections: The slots of tools, system prompt and messages, in the order in which the API reads them.
+        sections: The slots of tools, system prompt and messages, in the order of the prompt.
     """
     request = context.request
     for section in sections if request.cache is not None else ():
@@ -80,7 +85,7 @@ def add_breakpoints(context: EncodingContext, sections: Sequence[Sequence[CacheS
             last.hint = last.hint or request.cache
     slots = [slot for section in sections for slot in section if slot.hint is not None]
     if control := request.extra.get("cache_control"):
-        slots.append(fixed_slot({}, control))
+        slots.append(read_cache_slot({}, control))
     slots = _limit(slots, context)
     _order(slots, context)
     for slot in slots:
@@ -89,7 +94,7 @@ def add_breakpoints(context: EncodingContext, sections: Sequence[Sequence[CacheS
 
 
 def _limit(slots: list[CacheSlot], context: EncodingContext) -> list[CacheSlot]:
-    """Drop the first hints if there are too many."""
+    """Drop the first markers if there are too many."""
     excess = len(slots) - MAX_BREAKPOINTS
     if excess <= 0:
         return slots
@@ -100,7 +105,7 @@ def _limit(slots: list[CacheSlot], context: EncodingContext) -> list[CacheSlot]:
 
 
 def _order(slots: Sequence[CacheSlot], context: EncodingContext) -> None:
-    """Change hints so that no long breakpoint follows a short one: those before a long one become long, too."""
+    """Lengthen or shorten markers, because a long one must not follow a short one."""
     first_short = next((number for number, slot in enumerate(slots) if slot.fixed and slot.hint == "short"), len(slots))
     long_follows = False
     for number, slot in reversed([*enumerate(slots)]):
@@ -117,8 +122,8 @@ def _encode_cache_control(hint: CacheHint) -> CacheControl:
     return {"type": "ephemeral", "ttl": "1h"} if hint == "long" else {"type": "ephemeral"}
 
 
-DETAIL_LEFT_OUT = "anthropic has no setting for an image's detail; it was left out"
-ERROR_WITH_MEDIA = "a tool's error that holds more than text was sent as a result that says so"
+DETAIL_LEFT_OUT = "the detail of an image was dropped: the API does not support it"
+ERROR_WITH_MEDIA = "a tool error with media was sent as a result, because errors may only contain text"
 
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGE_TYPES = {
@@ -129,8 +134,8 @@ _IMAGE_TYPES = {
     "image/webp": "image/webp",
 }
 _IMAGE_STARTS = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
-_BLANK_ERROR = "The tool failed and said nothing about it."
-"""Content of a blank error, which the API refuses."""
+_BLANK_ERROR = "The tool failed without a message."
+"""Content of a blank error, which the API rejects."""
 
 
 class MessageEncoder:
@@ -141,10 +146,10 @@ class MessageEncoder:
         self._origin = context.origin
         self._caches_request = context.request.cache is not None
         self.cache_slots: list[CacheSlot] = []
-        """Blocks with cache breakpoints, in order. With `request.cache`, all blocks that can have one."""
+        """Blocks with cache markers, in order. With `request.cache`, all blocks that can have one."""
 
     def encode(self, messages: Sequence[Message]) -> list[MessageParam]:
-        """Encode messages. Successive messages of one role become one."""
+        """Encode messages. Consecutive messages of one role are merged."""
         encoded: list[MessageParam] = []
         content: list[Block] = []
         previous = ""
@@ -232,12 +237,12 @@ class MessageEncoder:
             case _:
                 assert_never(part)
 
-    # Cache breakpoints.
+    # Prompt cache markers.
 
     def _add_cache_slot(self, part: Part, block: Block | None) -> None:
         hint = part.cache
         if hint is None and isinstance(part, ToolResult) and not isinstance(part.content, str):
-            # Only a whole result can have a breakpoint.
+            # Only a whole result can have a marker.
             hint = next((inner.cache for inner in reversed(part.content) if inner.cache is not None), None)
         if block is not None and not isinstance(part, ThinkingContent | VendorContent):
             if hint is not None or self._caches_request:
@@ -246,12 +251,12 @@ class MessageEncoder:
         if hint is not None:
             self._context.warn(NO_BREAKPOINT)
         if isinstance(part, VendorContent) and block is not None and (control := block.get("cache_control")):
-            self.cache_slots.append(fixed_slot(cast(JsonDict, block), control))
+            self.cache_slots.append(read_cache_slot(cast(JsonDict, block), control))
 
-    # Parts of the assistant.
+    # Assistant parts.
 
     def _encode_own_text(self, part: TextContent) -> Block | None:
-        """Text of an assistant. Citations and unknown keys go back to the vendor that sent them."""
+        """Encode text of an assistant. Citations and unknown keys are only sent back to their vendor."""
         block = _encode_unless_blank(part.text)
         if block is None or not is_own(part, self._origin):
             return block
@@ -274,7 +279,7 @@ class MessageEncoder:
         # A plain dict is serialized faster than a frozen one.
         arguments = {**call.arguments}
         if call.invalid_arguments is not None:
-            # The API accepts only an object. This shows the model its own text.
+            # The API accepts only objects. The model sees its own text.
             arguments = {"_invalid_json": call.invalid_arguments}
         name = normalize_name(call.name, MAX_NAME_LENGTH)
         block: ToolUseBlock = {"type": "tool_use", "id": _encode_id(call.id), "name": name, "input": arguments}
@@ -286,20 +291,20 @@ class MessageEncoder:
         self._context.vendor_blocks.append(part.kind)
         return {**(part.provider_data or {})}
 
-    # Parts of the user.
+    # User parts.
 
     def _encode_result(self, result: ToolResult) -> ToolResultBlock:
         block: ToolResultBlock = {"type": "tool_result", "tool_use_id": _encode_id(result.tool_call_id)}
         content = self._encode_result_content(result.content)
         if result.is_error and isinstance(content, list) and any(inner["type"] != "text" for inner in content):
             self._context.warn(ERROR_WITH_MEDIA)
-            content = [encode_text("The tool reports an error."), *content]
+            content = [encode_text("The tool failed:"), *content]
         elif result.is_error:
             block["is_error"] = True
             content = content or _BLANK_ERROR
         if content:
             block["content"] = content
-        block.update(cast(ToolResultBlock, _own_settings(result, "toolset_name")))
+        block.update(cast(ToolResultBlock, _read_block_settings(result, "toolset_name")))
         return block
 
     def _encode_result_content(self, content: str | Sequence[Part]) -> str | list[Block]:
@@ -312,24 +317,24 @@ class MessageEncoder:
         if part.detail not in (None, "auto"):
             self._context.warn(DETAIL_LEFT_OUT)
         block: ImageBlock = {"type": "image", "source": self._encode_image_source(part)}
-        block.update(cast(ImageBlock, _own_settings(part, "transformations")))
+        block.update(cast(ImageBlock, _read_block_settings(part, "transformations")))
         return block
 
     def _encode_image_source(self, part: ImageContent) -> Base64Source | UrlSource:
         if part.image_url is not None:
             return {"type": "url", "url": part.image_url}
         data = part.image_data or b""
-        # The API compares the media type with the data.
+        # The API rejects media types that differ from the data.
         media_type = _detect_image_type(data) or _IMAGE_TYPES.get(part.media_type or "image/png")
         if media_type is None:
-            raise self._context.part_error(part, f"as {part.media_type}; it takes PNG, JPEG, GIF and WebP")
+            raise self._context.part_error(part, f"as {part.media_type}; PNG, JPEG, GIF and WebP are supported")
         return {"type": "base64", "media_type": media_type, "data": encode_base64(data)}
 
     def _encode_document(self, part: DocumentContent) -> DocumentBlock:
         block: DocumentBlock = {"type": "document", "source": self._encode_document_source(part)}
         if part.title is not None:
             block["title"] = part.title
-        block.update(cast(DocumentBlock, _own_settings(part, "citations", "context")))
+        block.update(cast(DocumentBlock, _read_block_settings(part, "citations", "context")))
         return block
 
     def _encode_document_source(self, part: DocumentContent) -> Base64Source | UrlSource | TextSource:
@@ -344,8 +349,8 @@ class MessageEncoder:
             try:
                 return {"type": "text", "media_type": "text/plain", "data": part.data.decode()}
             except UnicodeDecodeError:
-                raise self._context.part_error(part, "whose text is not UTF-8") from None
-        where = f"as {media_type}; it takes PDF and plain text, and only PDF by URL"
+                raise self._context.part_error(part, "with text that is not UTF-8") from None
+        where = f"as {media_type}; PDF and plain text are supported, and PDF by URL"
         raise self._context.part_error(part, where)
 
 
@@ -354,7 +359,7 @@ def encode_text(text: str) -> TextBlock:
 
 
 def _encode_unless_blank(text: str) -> TextBlock | None:
-    """Encode text. The API refuses blank text."""
+    """Encode text, unless it is blank, which the API rejects."""
     return {"type": "text", "text": text} if text.strip() else None
 
 
@@ -370,14 +375,14 @@ def _encode_id(id: str) -> str:
 
 
 def _strip_prefill(block: Block) -> None:
-    """Strip white space from the end of text that the model is to continue, which the API requires."""
+    """Strip trailing white space of a prefill, which the API rejects."""
     if block.get("type") == "text":
         prefill = cast(TextBlock, block)
         prefill["text"] = prefill["text"].rstrip()
 
 
-def _own_settings(part: Part, *keys: str) -> Mapping[str, Any]:
-    """Settings of a block that only this API has. Callers pass them as the part's `provider_data`."""
+def _read_block_settings(part: Part, *keys: str) -> Mapping[str, Any]:
+    """Return vendor-specific settings of a block, from the part's `provider_data`."""
     data = part.provider_data
     if not data or (part.origin is not None and part.origin.api != API):
         return {}

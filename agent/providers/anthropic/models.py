@@ -1,8 +1,8 @@
-"""Differences between Claude models in what requests may contain, as data.
+"""Differences between Claude models, as data.
 
-General facts, such as token limits and whether a model takes a temperature, are in `agent.models`. The rows follow the
-vendor's migration guides. The first row whose pattern is found in a model's id applies. Ids are searched, not matched
-from the start, because clouds extend them: `anthropic.claude-opus-4-6-v1`, `claude-opus-4@20250514`.
+General facts, such as token limits and sampling, are in `agent.models`. The rows follow the vendor's migration guides.
+The first row whose pattern occurs in a model's id applies. Clouds add prefixes and suffixes:
+`anthropic.claude-opus-4-6-v1`, `claude-opus-4@20250514`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ...types import ThinkingLevel
 
 API = "anthropic"
 VERSION = "2023-06-01"
-"""Version of the API. The later version accepts no temperature for any model, and adds nothing that is used here."""
+"""Version of the API. Later versions reject `temperature` for all models."""
 
 MAX_BREAKPOINTS = 4
-"""Maximum number of cache breakpoints in a request."""
+"""Maximum number of prompt cache markers in a request."""
 MIN_THINKING_BUDGET = 1024
-"""The smallest thinking budget, and the number of tokens left for the answer besides it."""
+"""Minimum thinking budget, and minimum number of tokens for the response."""
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 _ALL_EFFORTS: tuple[Effort, ...] = ("low", "medium", "high", "xhigh", "max")
@@ -33,14 +33,14 @@ class ModelFeatures:
     """Features of a family of models."""
 
     pattern: str
-    """A regular expression that is found in the models' ids."""
+    """Regular expression that occurs in the models' ids."""
     thinking: Literal["none", "budget", "adaptive"]
-    """No thinking; thinking with a token budget; or thinking as the model sees fit, guided by an effort."""
+    """No thinking, thinking with a token budget, or adaptive thinking with an effort."""
     thinking_off: Literal["omit", "disabled", "between_tools", "never"] = "omit"
-    """How thinking is turned off: by leaving the setting out, by one of two values, or not at all."""
+    """How thinking is disabled: by omitting the setting, by one of two values, or never."""
     efforts: tuple[Effort, ...] = ()
     hides_thinking: bool = False
-    """Responses contain the text of thinking only on request."""
+    """Responses contain thinking only on request."""
     forced_calls: bool = True
     """A request can force a tool call."""
     prefill: bool = True

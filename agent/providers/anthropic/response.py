@@ -1,4 +1,4 @@
-"""Decoding of messages: content blocks and stop reasons, for whole responses and for streams."""
+"""Decoding of content blocks, stop reasons and usage, for whole responses and streams."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _REASONS: dict[str, FinishReason] = {
 }
 
 
-def stop_reason(raw: str | None) -> FinishReason | None:
+def map_stop_reason(raw: str | None) -> FinishReason | None:
     return _REASONS.get(raw, "other") if raw else None
 
 
 class BlockReader:
-    """Reads the content blocks that answer one request, with the tool names and schemas of that request."""
+    """Decodes the content blocks of one response, with the tool names and schemas of its request."""
 
     __slots__ = ("_names", "_origin", "_strict")
 
@@ -52,64 +52,64 @@ class BlockReader:
         self._names = original_names(request, MAX_NAME_LENGTH) if request.tools else {}
         self._strict = {tool.name: tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.strict}
 
-    def part(self, block: dict[str, Any]) -> Part | None:
-        """Read a block; None if it is blank. Unknown types are kept unchanged, to be sent back."""
+    def read_part(self, block: dict[str, Any]) -> Part | None:
+        """Decode a block; None if it is blank. Blocks of unknown types are kept and sent back."""
         match block["type"]:
             case "text":
-                return self._text(block)
+                return self._read_text(block)
             case "thinking":
-                return self._thinking(block)
+                return self._read_thinking(block)
             case "redacted_thinking":
-                return self._redacted_thinking(block)
+                return self._read_redacted_thinking(block)
             case "tool_use":
-                return self._call(block)
+                return self._read_call(block)
             case kind:
                 return VendorContent(kind=kind, provider_data=block, origin=self._origin)
 
     def tool_name(self, sent: str) -> str:
-        """The name of a tool in the request, by the name that was sent."""
+        """Return the name of a tool in the request by its normalized name."""
         return self._names.get(sent, sent)
 
-    def _text(self, block: Mapping[str, Any]) -> TextContent | None:
+    def _read_text(self, block: Mapping[str, Any]) -> TextContent | None:
         text, citations = block.get("text") or "", block.get("citations") or ()
-        rest = _other_keys(block, "type", "text", "citations")
+        rest = _extra_keys(block, "type", "text", "citations")
         if not citations and rest is None:
             return TextContent(text=text) if text else None
         return TextContent(
             text=text, citations=[_read_citation(each) for each in citations], provider_data=rest, origin=self._origin
         )
 
-    def _thinking(self, block: Mapping[str, Any]) -> ThinkingContent | None:
+    def _read_thinking(self, block: Mapping[str, Any]) -> ThinkingContent | None:
         thinking, signature = block.get("thinking") or "", block.get("signature") or ""
         if not thinking and not signature:
             return None
-        rest = _other_keys(block, "type", "thinking", "signature")
+        rest = _extra_keys(block, "type", "thinking", "signature")
         return ThinkingContent(thinking=thinking, signature=signature, provider_data=rest, origin=self._origin)
 
-    def _redacted_thinking(self, block: Mapping[str, Any]) -> ThinkingContent:
-        rest = _other_keys(block, "type", "data")
+    def _read_redacted_thinking(self, block: Mapping[str, Any]) -> ThinkingContent:
+        rest = _extra_keys(block, "type", "data")
         return ThinkingContent(
             thinking="", redacted=True, encrypted_content=block["data"], provider_data=rest, origin=self._origin
         )
 
-    def _call(self, block: Mapping[str, Any]) -> ToolCall:
-        """Read a call. Input that is not a JSON object is kept as `invalid_arguments`."""
-        given, name = block.get("input"), self.tool_name(block["name"])
-        rest = _other_keys(block, "type", "id", "name", "input")
+    def _read_call(self, block: Mapping[str, Any]) -> ToolCall:
+        """Decode a call. Input that is not a JSON object becomes `invalid_arguments`."""
+        arguments, name = block.get("input"), self.tool_name(block["name"])
+        rest = _extra_keys(block, "type", "id", "name", "input")
         invalid: str | None = None
-        if given is not None and not isinstance(given, dict):
-            invalid = given if isinstance(given, str) else to_json(given).decode()
+        if arguments is not None and not isinstance(arguments, dict):
+            invalid = arguments if isinstance(arguments, str) else to_json(arguments).decode()
         return ToolCall(
             id=block["id"],
             name=name,
-            arguments=self._restore(name, given) if isinstance(given, dict) else {},
+            arguments=self._restore(name, arguments) if isinstance(arguments, dict) else {},
             invalid_arguments=invalid,
             provider_data=rest,
             origin=None if rest is None else self._origin,
         )
 
     def _restore(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments in the form of the tool's own schema. Strict tools are sent with a compiled one."""
+        """Convert arguments from the compiled schema of a strict tool to the tool's schema."""
         tool = self._strict.get(name)
         if tool is None:
             return arguments
@@ -128,13 +128,13 @@ def _read_citation(citation: dict[str, Any]) -> Citation:
     )
 
 
-def _other_keys(block: Mapping[str, Any], *known: str) -> dict[str, Any] | None:
-    """The keys of a block that have no field of their own."""
+def _extra_keys(block: Mapping[str, Any], *known: str) -> dict[str, Any] | None:
+    """Return the keys of a block without a field in the part."""
     return {key: value for key, value in block.items() if key not in known} or None
 
 
 def read_refusal(message: Mapping[str, Any]) -> RefusalContent | None:
-    """The explanation of a refusal, if there is one."""
+    """Return the explanation of a refusal, if any."""
     details = message.get("stop_details")
     explanation = details.get("explanation") if isinstance(details, Mapping) else None
     return RefusalContent(refusal=explanation) if explanation else None
@@ -147,11 +147,11 @@ _DETAILS = (
     ("server_tool_use", "web_fetch_requests", "web_fetches"),
 )
 _SEPARATE_ITERATIONS = {"compaction": "compaction", "advisor_message": "advisor"}
-"""Iterations that are billed in addition to the message, and the prefix of their counts in `Usage.details`."""
+"""Iterations that are billed separately, and the prefix of their counts in `Usage.details`."""
 
 
 def read_usage(usage: Any) -> Usage | None:
-    """Read usage. The API's `input_tokens` excludes cache reads and writes, while `prompt_tokens` includes them."""
+    """Read usage. `input_tokens` of the API excludes cache reads and writes."""
     if not isinstance(usage, dict) or not usage:
         return None
     details = {name: _count(usage.get(group), key) for group, key, name in _DETAILS}
@@ -180,6 +180,6 @@ def _prompt_tokens(counts: Mapping[str, Any]) -> int:
 
 
 def _count(counts: Any, key: str) -> int:
-    """A count, or 0 if it is malformed: a response that was paid for must not fail for its usage."""
+    """Return a count, or 0 if it is malformed: a response that was paid for must not fail."""
     value = counts.get(key) if isinstance(counts, dict) else None
     return int(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0

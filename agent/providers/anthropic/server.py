@@ -1,4 +1,4 @@
-"""The server side of the Messages API."""
+"""Server side of the Messages API: responses, streams and errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _MODEL = {"type": "model", "created_at": "1970-01-01T00:00:00Z", "lifecycle": "a
 
 
 class MessagesServer:
-    """The Messages API, as a server speaks it."""
+    """Server side of the Messages API."""
 
     api: ClassVar[str] = API
     signature_field: ClassVar[str | None] = "signature"
@@ -78,12 +78,12 @@ class MessagesServer:
             return RequestReader(Fields(body)).inbound()
 
     def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
+        return tuple(dict.fromkeys(loss for part in response.content if (loss := _find_loss(part)) is not None))
 
     def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
-        blocks = [block for part in response.content if (block := _block(part)) is not None]
-        head = _head(response, inbound)
-        return to_json({**head, "content": blocks, **_ending(response), "usage": _usage(response)})
+        blocks = [block for part in response.content if (block := _encode_block(part)) is not None]
+        head = _encode_head(response, inbound)
+        return to_json({**head, "content": blocks, **_encode_end(response), "usage": _encode_usage(response)})
 
     def encoder(self, inbound: InboundRequest) -> MessagesEncoder:
         return MessagesEncoder(inbound)
@@ -93,7 +93,7 @@ class MessagesServer:
 
     def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
         status, kind = _ERRORS[error_kind(error)]
-        return error_status(error, status), to_json(_error(error, kind))
+        return error_status(error, status), to_json(_encode_error(error, kind))
 
     def encode_count(self, tokens: int) -> bytes:
         return to_json({"input_tokens": tokens})
@@ -104,7 +104,7 @@ class MessagesServer:
         return to_json({"data": data, "has_more": False, "first_id": first, "last_id": last})
 
 
-def _error(error: errors.AgentError, kind: str) -> dict[str, Any]:
+def _encode_error(error: errors.AgentError, kind: str) -> dict[str, Any]:
     return {
         "type": "error",
         "error": {"type": error.code or kind, "message": error.message},
@@ -112,9 +112,9 @@ def _error(error: errors.AgentError, kind: str) -> dict[str, Any]:
     }
 
 
-def _loss(part: Part) -> str | None:
+def _find_loss(part: Part) -> str | None:
     match part:
-        case TextContent() if not all(_is_source(citation) for citation in part.citations):
+        case TextContent() if not all(_has_vendor_location(citation) for citation in part.citations):
             return "citations"
         case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
             return None
@@ -124,32 +124,32 @@ def _loss(part: Part) -> str | None:
             return f"a part of type {part.type!r}"
 
 
-def _is_source(citation: Citation) -> bool:
+def _has_vendor_location(citation: Citation) -> bool:
     return str((citation.provider_data or {}).get("type", "")).endswith("_location")
 
 
-def _block(part: Part) -> dict[str, Any] | None:
-    """A part as a block; None for what stands elsewhere or has no place."""
+def _encode_block(part: Part) -> dict[str, Any] | None:
+    """Encode a part as a block; None if the part is encoded elsewhere or not supported."""
     rest = {} if is_foreign(part, API) else dict(part.provider_data or {})
     match part:
         case TextContent():
             block = {**rest, "type": "text", "text": part.text}
-            sources = [citation.provider_data for citation in part.citations if _is_source(citation)]
+            sources = [citation.provider_data for citation in part.citations if _has_vendor_location(citation)]
             return {**block, "citations": sources} if sources else block
         case ThinkingContent(redacted=True):
             return {**rest, "type": "redacted_thinking", "data": part.encrypted_content}
         case ThinkingContent():
             return {**rest, "type": "thinking", "thinking": part.thinking, "signature": part.signature}
         case ToolCall():
-            given: Any = part.arguments if part.invalid_arguments is None else part.invalid_arguments
-            return {**rest, "type": "tool_use", "id": part.id, "name": part.name, "input": given}
+            arguments: Any = part.arguments if part.invalid_arguments is None else part.invalid_arguments
+            return {**rest, "type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
         case VendorContent() if not is_foreign(part, API):
             return rest or {"type": part.kind}
         case _:
             return None
 
 
-def _head(response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
+def _encode_head(response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
     return {
         "id": response.id or f"msg_{inbound.id}",
         "type": "message",
@@ -158,12 +158,12 @@ def _head(response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
     }
 
 
-def _ending(response: AgentResponse) -> dict[str, Any]:
+def _encode_end(response: AgentResponse) -> dict[str, Any]:
     details = {"type": "refusal", "category": None, "explanation": response.refusal} if response.refusal else None
     return {"stop_reason": encode_stop_reason(response, _REASONS), "stop_sequence": None, "stop_details": details}
 
 
-def _usage(response: AgentResponse) -> dict[str, Any]:
+def _encode_usage(response: AgentResponse) -> dict[str, Any]:
     usage = usage_or_zero(response)
     return {
         "input_tokens": usage.input_tokens,
@@ -174,7 +174,7 @@ def _usage(response: AgentResponse) -> dict[str, Any]:
     }
 
 
-_HOLLOW: Mapping[str, Mapping[str, Any]] = {
+_EMPTY_BLOCKS: Mapping[str, Mapping[str, Any]] = {
     "text": {"type": "text", "text": ""},
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
 }
@@ -186,82 +186,84 @@ _DELTAS = {
 
 
 class MessagesEncoder(BlockEncoder):
-    """Writes a stream of events."""
+    """Encoder of a stream of events."""
 
     def __init__(self, inbound: InboundRequest) -> None:
         super().__init__(inbound)
         self._blocks = 0
 
-    def _start_block(self, block: Mapping[str, Any]) -> bytes:
+    def _encode_block_start(self, block: Mapping[str, Any]) -> bytes:
         number = self._blocks
         self._blocks += 1
-        return _event({"type": "content_block_start", "index": number, "content_block": block})
+        return _encode_event({"type": "content_block_start", "index": number, "content_block": block})
 
-    def _delta(self, number: int, kind: str, **delta: Any) -> bytes:
-        return _event({"type": "content_block_delta", "index": number, "delta": {"type": kind, **delta}})
+    def _encode_delta(self, number: int, kind: str, **delta: Any) -> bytes:
+        return _encode_event({"type": "content_block_delta", "index": number, "delta": {"type": kind, **delta}})
 
     @override
     def write_start(self) -> bytes:
         empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "stop_details": None}
         facts = self.head.model_copy(update={"usage": self.usage})
-        counts = {**_usage(facts), "output_tokens": 1}
-        return _event({"type": "message_start", "message": {**_head(facts, self.inbound), **empty, "usage": counts}})
+        counts = {**_encode_usage(facts), "output_tokens": 1}
+        return _encode_event(
+            {"type": "message_start", "message": {**_encode_head(facts, self.inbound), **empty, "usage": counts}}
+        )
 
     @override
     def write_open(self, block: Block) -> bytes:
         block.number = self._blocks
         if block.kind == "call":
             call = block.call.model_copy(update={"arguments": {}, "invalid_arguments": None})
-            return self._start_block(_block(call) or {})
+            return self._encode_block_start(_encode_block(call) or {})
         if isinstance(block.part, ThinkingContent) and block.part.redacted:
-            return self._start_block(_block(block.part) or {})
+            return self._encode_block_start(_encode_block(block.part) or {})
         if block.kind == "refusal":
-            return b""  # its words stand in the stop details
-        return self._start_block(_HOLLOW[block.kind])
+            return b""  # encoded in the stop details
+        return self._encode_block_start(_EMPTY_BLOCKS[block.kind])
 
     @override
     def write_delta(self, block: Block, text: str) -> bytes:
         if block.kind == "refusal":
             return b""
         kind, key = _DELTAS[block.kind]
-        return self._delta(block.number, kind, **{key: text})
+        return self._encode_delta(block.number, kind, **{key: text})
 
     @override
     def write_close(self, block: Block) -> bytes:
         if block.kind == "refusal":
             return b""
-        written = b""
+        data = b""
         match block.part:
             case ThinkingContent(redacted=False, signature=str(signature)) if signature:
-                written = self._delta(block.number, "signature_delta", signature=signature)
+                data = self._encode_delta(block.number, "signature_delta", signature=signature)
             case TextContent(citations=citations):
-                for citation in filter(_is_source, citations):
-                    written += self._delta(block.number, "citations_delta", citation=citation.provider_data)
+                for citation in filter(_has_vendor_location, citations):
+                    data += self._encode_delta(block.number, "citations_delta", citation=citation.provider_data)
             case _:
                 pass
-        return written + _event({"type": "content_block_stop", "index": block.number})
+        return data + _encode_event({"type": "content_block_stop", "index": block.number})
 
     @override
     def write_part(self, part: Part) -> bytes:
-        block, number = _block(part), self._blocks
+        block, number = _encode_block(part), self._blocks
         if block is None:
             return b""
-        return self._start_block(block) + _event({"type": "content_block_stop", "index": number})
+        return self._encode_block_start(block) + _encode_event({"type": "content_block_stop", "index": number})
 
     @override
     def write_end(self, response: AgentResponse) -> bytes:
-        ending = {"type": "message_delta", "delta": _ending(response), "usage": _usage(response)}
-        return _event(ending) + _event({"type": "message_stop"})
+        ending = {"type": "message_delta", "delta": _encode_end(response), "usage": _encode_usage(response)}
+        return _encode_event(ending) + _encode_event({"type": "message_stop"})
 
     @override
     def ping(self) -> bytes:
-        return _event({"type": "ping"})
+        return _encode_event({"type": "ping"})
 
     def fail(self, error: errors.AgentError) -> bytes:
-        return _event(_error(error, _ERRORS[error_kind(error)][1]))
+        return _encode_event(_encode_error(error, _ERRORS[error_kind(error)][1]))
 
 
-def _event(data: Mapping[str, Any]) -> bytes:
+def _encode_event(data: Mapping[str, Any]) -> bytes:
     return sse(data, str(data["type"]))
 
 

@@ -1,9 +1,8 @@
 """Decoding of streamed messages into events.
 
-Blocks are collected piece by piece and, at their end, read like those of whole responses. A call ends only if its
-arguments are complete; one that was cut off ends with the message, as a call with invalid arguments. `message_stop` is
-the terminal event. Some servers of compatible vendors send all blocks under the same index: a block that starts at an
-index that is taken gets another.
+Blocks are assembled and then decoded like those of whole responses. A call with incomplete arguments ends with the
+message, with invalid arguments. `message_stop` is the terminal event. Some compatible vendors send all blocks with the
+same index, so a block whose index is taken gets a new one.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ from ...http.sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, StreamEvent, TextContent, ToolCall
 from ..codec import DecoderBase
 from ..failures import request_id
-from .response import BlockReader, read_refusal, read_usage, stop_reason
+from .response import BlockReader, map_stop_reason, read_refusal, read_usage
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""Results of server tools, such as a fetched PDF, come in one event."""
+"""Results of server tools, such as a fetched PDF, arrive in one event."""
 
 
 class _PartialBlock:
-    """A content block whose pieces are still arriving."""
+    """A content block that is not complete yet."""
 
     __slots__ = ("block", "input_json", "pieces")
 
     def __init__(self, block: dict[str, Any]) -> None:
         self.block = block
         self.pieces: dict[str, list[str]] = {}
-        """Pieces of text, by key of the block."""
+        """Pieces of text by key of the block."""
         self.input_json: list[str] = []
         """Pieces of the JSON of its input."""
 
     def add(self, delta: Mapping[str, Any]) -> None:
         match delta["type"]:
-            case "thinking_delta":  # may contain an estimate of tokens, which is not part of the block
+            case "thinking_delta":  # may also have a token estimate
                 self._add_value("thinking", delta["thinking"] or "")
             case "signature_delta":
                 self.block["signature"] = delta["signature"]
@@ -47,13 +46,13 @@ class _PartialBlock:
                 self.input_json.append(delta["partial_json"] or "")
             case "citations_delta":
                 self.block["citations"] = [*(self.block.get("citations") or ()), delta["citation"]]
-            case _:  # text, and types of future versions
+            case _:  # text and unknown types
                 for key, value in delta.items():
                     if key != "type" and value is not None:
                         self._add_value(key, value)
 
     def _add_value(self, key: str, value: Any) -> None:
-        """Append text to text and lists to lists. Other values replace earlier ones."""
+        """Append strings and lists. Other values replace earlier ones."""
         before = self.block.get(key)
         if isinstance(value, str) and (before is None or isinstance(before, str)):
             self.pieces.setdefault(key, []).append(value)
@@ -92,7 +91,7 @@ class MessagesDecoder(DecoderBase):
         self._partial: dict[int, _PartialBlock] = {}
         self._ended: dict[int, dict[str, Any]] = {}
         self._positions: dict[int, int] = {}
-        """Position of the latest block by the vendor's index: the index itself, unless it was taken."""
+        """Position of the latest block by the vendor's index, which differs if the index was taken."""
         self._cut_off: dict[int, ToolCall] = {}
         """Calls that ended before their arguments were complete."""
         self._reader = BlockReader(name, request, "")
@@ -100,7 +99,7 @@ class MessagesDecoder(DecoderBase):
     @override
     def _decode_event(self, payload: bytes, events: list[StreamEvent]) -> None:
         if self.done or self.failure is not None:
-            return  # nothing after the end is part of the response
+            return  # events after the end are ignored
         event = parse_json(payload)
         match event["type"]:
             case "content_block_delta":
@@ -119,9 +118,9 @@ class MessagesDecoder(DecoderBase):
             case "error":
                 self._report_error(event)
             case str():
-                pass  # pings, and events of future versions
+                pass  # pings and unknown events
             case _:
-                raise TypeError("the type of an event is no text")
+                raise TypeError("the type of an event is not a string")
 
     def _start_message(self, message: Mapping[str, Any], event: dict[str, Any]) -> None:
         self._message = {**message, "usage": dict(message.get("usage") or {})}
@@ -139,7 +138,7 @@ class MessagesDecoder(DecoderBase):
 
     def _start_block(self, event: dict[str, Any], events: list[StreamEvent]) -> None:
         block = event["content_block"]
-        if not self._message:  # the vendor left message_start out
+        if not self._message:  # some vendors omit message_start
             self._start_message({}, event)
         index = self._place_block(event["index"], event, events)
         self._partial[index] = _PartialBlock(dict(block))  # events keep the vendor's data unchanged
@@ -152,13 +151,13 @@ class MessagesDecoder(DecoderBase):
                 call = ToolCall(id=block["id"], name=self._reader.tool_name(block["name"]))
                 events.append(StreamEvent.tool_call_start(call, index=index, raw=event))
             case "fallback" if isinstance(successor := block.get("to"), dict) and successor.get("model"):
-                # Another model continues the message. A whole response names that one, and its prices apply.
+                # Another model continues the message, at its own price.
                 self._message["model"] = successor["model"]
             case _:
                 pass
 
     def _place_block(self, index: int, event: dict[str, Any], events: list[StreamEvent]) -> int:
-        """Return the position of a block that starts. A partial block under the same index ends."""
+        """Return the position of a new block. An unfinished block with the same index ends."""
         if index in self._positions and self._positions[index] in self._partial:
             self._end_block(self._positions[index], event, events)
         taken = self._ended.keys() | self._partial.keys()
@@ -184,12 +183,12 @@ class MessagesDecoder(DecoderBase):
         partial = self._partial.pop(index)
         block, complete = partial.join()
         self._ended[index] = block
-        part = self._reader.part(block)
+        part = self._reader.read_part(block)
         if isinstance(part, ToolCall):
             if not complete:
                 self._cut_off[index] = part
                 return
-            if part.arguments and not partial.input_json:  # given whole at the start
+            if part.arguments and not partial.input_json:  # sent with the start of the block
                 text = to_json(block["input"]).decode()
                 events.append(StreamEvent.tool_call_delta_event(text, id=part.id, index=index, raw=event))
             events.append(StreamEvent.tool_call_end(part, index=index, raw=event))
@@ -201,7 +200,7 @@ class MessagesDecoder(DecoderBase):
         changes = {**others, **event["delta"]}
         self._message.update({key: value for key, value in changes.items() if value is not None})
         counts = {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
-        if counts:  # totals so far, which replace those of message_start
+        if counts:  # totals, which replace those of message_start
             self._message["usage"] = {**(self._message.get("usage") or {}), **counts}
             usage = read_usage(self._message["usage"])
             if usage is not None and (events or self._start_event is None):
@@ -223,7 +222,7 @@ class MessagesDecoder(DecoderBase):
         facts = AgentResponse(
             model=self._message.get("model") or "",
             usage=usage,
-            stop_reason=stop_reason(reason),
+            stop_reason=map_stop_reason(reason),
             raw_stop_reason=reason,
             raw=dict(self._message),
         )

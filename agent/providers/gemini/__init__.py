@@ -1,7 +1,7 @@
 """Google's generateContent API, served by the Gemini API and by Vertex AI.
 
-Gemini signs parts of its responses and wants each signature back on the same part. So every part is kept as it came,
-and other models' signatures are never sent.
+Gemini signs parts of its responses and requires each signature on the same part. So parts are kept unchanged, and
+signatures of other models are never sent.
 """
 
 from __future__ import annotations

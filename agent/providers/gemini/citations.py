@@ -1,7 +1,7 @@
-"""Citations from grounding and citation metadata.
+"""Decoding of citations from grounding and citation metadata.
 
-Gemini gives positions in bytes of UTF-8, and does not say from where they count. A position is used only if it leads to
-the quoted text; other citations are kept without one.
+Positions are in bytes of UTF-8, relative to a part or to the whole text. A position is only used if the quoted text
+is there; other citations have none.
 """
 
 from __future__ import annotations
@@ -52,18 +52,15 @@ def _chunk_citation(chunk: Mapping[str, Any], start: int | None, end: int | None
 
 
 def _locate(segment: Mapping[str, Any], texts: Sequence[str]) -> tuple[int, int | None, int | None]:
-    """Return the number of the text that contains a segment, and the start and end in it."""
+    """Return the index of the text with a segment, and the segment's start and end in it."""
     quoted = segment.get("text")
     first, last = segment.get("startIndex") or 0, segment.get("endIndex")
     if isinstance(first, int) and isinstance(last, int):
-        joined = "".join(texts)
-        found = _character_range(joined, first, last, quoted)
-        if found is not None:
-            return _split_range(found, texts)
+        if (joined_range := _character_range("".join(texts), first, last, quoted)) is not None:
+            return _split_range(joined_range, texts)
         for number, text in enumerate(texts):
-            found = _character_range(text, first, last, quoted)
-            if found is not None:
-                return number, *found
+            if (text_range := _character_range(text, first, last, quoted)) is not None:
+                return number, *text_range
     if isinstance(quoted, str) and quoted:
         for number, text in enumerate(texts):
             if (start := text.find(quoted)) >= 0:
@@ -85,15 +82,15 @@ def _character_range(text: str, first: int, last: int, quoted: Any) -> tuple[int
 
 
 def _split_range(range: tuple[int, int], texts: Sequence[str]) -> tuple[int, int, int]:
-    """Convert a range in the joined texts into the number of a text and a range in it."""
+    """Convert a range in the joined texts to the index of a text and a range in it."""
     start, end = range
     for number, text in enumerate(texts):
         if start < len(text) or number == len(texts) - 1:
             return number, start, min(end, len(text))
         start, end = start - len(text), end - len(text)
-    raise AssertionError("there is a last text")
+    raise AssertionError("unreachable: there is at least one text")
 
 
 def _last_text(texts: Sequence[str]) -> int:
-    """Return the number of the last text that is not empty. An empty one with a signature may follow it."""
+    """Return the index of the last nonempty text. An empty one with a signature may follow it."""
     return next((number for number in range(len(texts) - 1, -1, -1) if texts[number]), len(texts) - 1)

@@ -249,7 +249,7 @@ class ContentsEncoder:
     # Results.
 
     def _encode_results(self, results: list[ToolResult], calls: Sequence[ToolCall]) -> list[PartParam]:
-        """Encode results in the order of their calls, because ids are optional, then the media that follow them."""
+        """Encode results in the order of their calls, because ids are optional, then separate media."""
         call_by_id = {call.id: call for call in calls}
         attached = [part for result in results for part in self._encode_separate_media(result, call_by_id)]
         order = {id: position for position, id in enumerate(call_by_id)}

@@ -126,7 +126,7 @@ def tools_by_name(request: AgentRequest) -> dict[str, ToolSpec]:
 
 
 def generate_id(response_id: str, position: int, name: str, arguments: Any) -> str:
-    """Return an id for a call without one. It is the same for a stream and a whole response, and is not sent back."""
+    """Return an id for a call without one. It is the same for streams, and is not sent back."""
     seed = f"{response_id}/{position}/{name}/".encode("utf-8", "surrogatepass") + to_json(arguments)
     return "gemini_" + hashlib.sha256(seed).hexdigest()[:20]
 

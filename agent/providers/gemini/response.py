@@ -1,7 +1,7 @@
-"""Reading of responses, chunk by chunk. A whole response is one chunk, or an array of several.
+"""Decoding of responses, chunk by chunk. A whole response is one chunk or an array of chunks.
 
-Gemini splits text into parts arbitrarily, so consecutive parts are joined into one block. A part with a signature stays
-separate, because a signature is valid only on the part that it came with.
+Gemini splits text into parts arbitrarily, so consecutive parts are joined. A part with a signature stays separate,
+because a signature is only valid on its part.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .models import SCHEMA_DIALECT_NAME
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
-    """Read `usageMetadata`. Thoughts are not part of the candidates' count, nor server-side tools of the prompt's."""
+    """Read `usageMetadata`. The counts exclude thoughts and server-side tools, which are added."""
     thoughts, tools = _count(usage, "thoughtsTokenCount"), _count(usage, "toolUsePromptTokenCount")
     total = _count(usage, "totalTokenCount")
     counted = Usage.from_counts(
@@ -60,7 +60,7 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def _count(usage: Mapping[str, Any], key: str) -> int:
-    """A count, or 0 for anything else: a malformed count must not fail a response that was paid for."""
+    """Return a count, or 0 if it is malformed: a response that was paid for must not fail."""
     value = usage.get(key)
     return int(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0
 
@@ -76,16 +76,16 @@ def _modality_count(entries: Any, modality: str) -> int:
 
 
 _CHUNK_KEYS = frozenset(("promptFeedback", "usageMetadata", "modelVersion", "responseId"))
-"""Keys of a chunk without candidates, of which it has at least one."""
+"""A chunk without candidates has at least one of these keys."""
 _TEXT_KEYS = frozenset(("content", "index", "finishReason"))
-"""Keys of a candidate that has no metadata and no log probabilities."""
+"""Keys of a candidate without metadata and log probabilities."""
 _METADATA_KEYS = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "continuationToken")
 _SHARED_KEYS = frozenset(("thought", "thoughtSignature"))
-"""Keys that every kind of part may have."""
+"""Keys that all kinds of parts may have."""
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]")
 
 _UNSPECIFIED = "FINISH_REASON_UNSPECIFIED"
-"""Some servers send it while the model is not done."""
+"""Some servers send it before the end."""
 _FILTERED: FinishReason = "content_filter"
 _FINISH_REASONS: dict[str, FinishReason] = {
     "STOP": "stop",
@@ -106,14 +106,14 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "TOO_MANY_TOOL_CALLS": "error",
 }
 _CALL_REASONS = frozenset(("STOP", "UNEXPECTED_TOOL_CALL", "FUNCTION_CALL"))
-"""Finish reasons of responses that contain calls to answer."""
+"""Finish reasons of responses with calls."""
 
 BlockKind = Literal["text", "thinking", "call", "other"]
 
 
 @dataclass(slots=True)
 class _Block:
-    """One part of the response while it arrives."""
+    """One part of the response, complete or not."""
 
     kind: BlockKind
     index: int
@@ -121,26 +121,26 @@ class _Block:
     signature: str | None = None
     ended: bool = False
     part: Part | None = None
-    """The finished part. Text and thinking have one only if it is more than their pieces."""
+    """The complete part. Text and thinking only have one if it differs from their pieces."""
 
 
 @dataclass(slots=True)
 class _CallBlock(_Block):
-    """A call, whose arguments may arrive in several chunks."""
+    """A call. Its arguments may arrive in several chunks."""
 
     id: str = ""
     name: str = ""
     tool: ToolSpec | None = None
-    """The caller's tool with that name."""
+    """The tool of the request."""
     arguments: dict[str, Any] = field(default_factory=dict)
     started: bool = False
-    """The call's start event was sent."""
+    """Whether the start event was sent."""
 
 
 class ResponseReader:
-    """Reads the chunks of one response: returns their events, and keeps the content.
+    """Decodes the chunks of one response into events and content.
 
-    For whole responses, it builds no events for text and calls.
+    Whole responses have no events for text and calls.
     """
 
     def __init__(self, origin: Origin, tools: Mapping[str, ToolSpec], *, streaming: bool) -> None:
@@ -153,7 +153,7 @@ class ResponseReader:
         self.id = ""
         self._finish_reason: str | None = None
         self._block_reason: str | None = None
-        """Why the vendor rejected the prompt."""
+        """Reason for which the vendor rejected the prompt."""
         self._explanation: str | None = None
         """The vendor's message about the finish reason or block reason."""
         self._usage: dict[str, Any] | None = None
@@ -163,7 +163,7 @@ class ResponseReader:
 
     @property
     def complete(self) -> bool:
-        """Whether a chunk has said how the response ended."""
+        """Whether the response has a finish reason or a block reason."""
         return self._finish_reason is not None or self._block_reason is not None
 
     @property
@@ -175,7 +175,7 @@ class ResponseReader:
         return [self._part(block) for block in self._blocks]
 
     def read_chunk(self, chunk: Mapping[str, Any]) -> list[StreamEvent]:
-        """Read the next chunk. Raises SHAPE_ERRORS for malformed data."""
+        """Decode the next chunk. Raises SHAPE_ERRORS for malformed data."""
         events: list[StreamEvent] = []
         candidates = chunk.get("candidates")
         if not candidates and _CHUNK_KEYS.isdisjoint(chunk):
@@ -185,7 +185,7 @@ class ResponseReader:
         if feedback := chunk.get("promptFeedback"):
             self._read_feedback(feedback)
         if isinstance(usage := chunk.get("usageMetadata"), dict):
-            # Each report replaces the one before, but the last may lack counts that earlier ones had.
+            # A later report replaces counts, but may lack some.
             if self._usage is None:
                 self._usage = {}
             self._usage.update(usage)
@@ -201,9 +201,9 @@ class ResponseReader:
         self._end_last(None, events)
         texts = [block for block in self._blocks if block.kind == "text"]
         cited = read_citations(self._metadata, ["".join(block.pieces) for block in texts])
-        holder = next((block for block in reversed(texts) if any(block.pieces)), None)
+        metadata_block = next((block for block in reversed(texts) if any(block.pieces)), None)
         for block, citations in zip(texts, cited, strict=True):
-            metadata = self._metadata if block is holder and self._metadata else None
+            metadata = self._metadata if block is metadata_block and self._metadata else None
             if citations or metadata:
                 block.part = TextContent(
                     text="".join(block.pieces),
@@ -213,13 +213,13 @@ class ResponseReader:
                     origin=self._origin,
                 )
                 events.append(StreamEvent.content_part_event(block.part, index=block.index))
-        if self._metadata and holder is None:
+        if self._metadata and metadata_block is None:
             part = VendorContent(kind=METADATA_KIND, provider_data=self._metadata, origin=self._origin)
             self._add_part(part, None, events)
         return events
 
     def response(self, *, content: Sequence[Part] = (), model: str = "", **facts: Any) -> AgentResponse:
-        """Return the response, with facts that the reader does not know. Streams pass no content."""
+        """Return the response with additional fields. Streams pass no content."""
         return AgentResponse(
             content=content,
             model=self.model or model,
@@ -253,10 +253,10 @@ class ResponseReader:
 
     def _read_metadata(self, candidate: Mapping[str, Any]) -> None:
         for key in _METADATA_KEYS:
-            if found := candidate.get(key):
-                known = self._metadata.get(key)
-                both = isinstance(known, dict) and isinstance(found, dict)
-                self._metadata[key] = {**(known or {}), **found} if both else found
+            if value := candidate.get(key):
+                previous = self._metadata.get(key)
+                merges = isinstance(previous, dict) and isinstance(value, dict)
+                self._metadata[key] = {**(previous or {}), **value} if merges else value
         if result := candidate.get("logprobsResult"):
             self._logprobs += _read_logprobs(result)
 
@@ -268,7 +268,7 @@ class ResponseReader:
             self._read_text(text, part, chunk, events)
         elif (call := part.get("functionCall")) is not None:
             self._read_call(call, part.get("thoughtSignature"), chunk, events)
-        elif (kind := _kind_of(part)) is not None:
+        elif (kind := _find_kind(part)) is not None:
             self._end_last(chunk, events)
             self._add_part(self._read_other(part, kind), chunk, events)
         else:
@@ -293,7 +293,7 @@ class ResponseReader:
             self._end_last(chunk, events)
 
     def _read_other(self, part: Mapping[str, Any], kind: str) -> Part:
-        """Read an image or audio that the model made, or a part that only the vendor understands."""
+        """Decode a generated image or audio, or a vendor-specific part."""
         media = part.get("inlineData") or {}
         shown = not part.get("thought") and isinstance(media.get("data"), str)
         media_type = str(media.get("mimeType") or "")
@@ -309,7 +309,7 @@ class ResponseReader:
     def _read_call(
         self, call: Mapping[str, Any], signature: str | None, chunk: Mapping[str, Any], events: list[StreamEvent]
     ) -> None:
-        """Read a call. On Vertex AI, its arguments may arrive one by one."""
+        """Decode a call. On Vertex AI, its arguments may arrive separately."""
         block = self._last
         if not isinstance(block, _CallBlock) or block.ended or call.get("name"):
             self._end_last(chunk, events)
@@ -377,15 +377,15 @@ class ResponseReader:
         events.append(StreamEvent.content_part_event(part, index=block.index, raw=chunk))
 
     def _end_last(self, chunk: Mapping[str, Any] | None, events: list[StreamEvent]) -> None:
-        """End the block that arrived last, because another begins or the response ends."""
+        """End the last block, because another one starts or the response ends."""
         block = self._last
         if block is None or block.ended:
             return
         if isinstance(block, _CallBlock):
-            self._end_call(block, chunk, events, incomplete=True)  # more of its arguments were announced
+            self._end_call(block, chunk, events, incomplete=True)
             return
         block.ended = True
-        if block.kind != "text" or block.signature:  # more than the text of its deltas
+        if block.kind != "text" or block.signature:
             events.append(StreamEvent.content_part_event(self._part(block), index=block.index, raw=chunk))
 
     def _part(self, block: _Block) -> Part:
@@ -408,17 +408,17 @@ class ResponseReader:
         return _FINISH_REASONS.get(self._finish_reason, "other")
 
     def _warnings(self) -> tuple[str, ...]:
-        """The vendor's explanation of an abnormal end."""
+        """Return the vendor's explanation of an abnormal end."""
         if self._finish_reason is None:
             because = f": {self._explanation}" if self._explanation else ""
-            return (f"the vendor would not take the question ({self._block_reason}){because}",)
+            return (f"the vendor rejected the prompt ({self._block_reason}){because}",)
         if self._explanation and self._finish_reason != "STOP":
-            return (f"the answer ended with {self._finish_reason}: {self._explanation}",)
+            return (f"the response ended with {self._finish_reason}: {self._explanation}",)
         return ()
 
 
-def _kind_of(part: Mapping[str, Any]) -> str | None:
-    """The key that holds a part's data."""
+def _find_kind(part: Mapping[str, Any]) -> str | None:
+    """Return the key of a part's data."""
     return next((key for key, value in part.items() if value is not None and key not in _SHARED_KEYS), None)
 
 
@@ -427,7 +427,7 @@ def _read_logprobs(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     read: list[dict[str, Any]] = []
     for position, chosen in enumerate(result.get("chosenCandidates") or ()):
         top = (tops[position].get("candidates") or ()) if position < len(tops) else ()
-        read.append({**_token(chosen), "top": [_token(one) for one in top]})
+        read.append({**_token(chosen), "top": [_token(candidate) for candidate in top]})
     return read
 
 
@@ -436,13 +436,13 @@ def _token(candidate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set_argument(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:
-    """Set an argument by its path, such as $.city or $.stops[0].name. Pieces of one string are joined."""
+    """Set an argument by its JSON path, such as $.city or $.stops[0].name. Pieces of a string are joined."""
     steps = [
-        int(found[2]) if found[2] is not None else next(name for name in found.group(1, 3, 4) if name is not None)
-        for found in _PATH_STEP.finditer(piece["jsonPath"].removeprefix("$"))
+        int(match[2]) if match[2] is not None else next(name for name in match.group(1, 3, 4) if name is not None)
+        for match in _PATH_STEP.finditer(piece["jsonPath"].removeprefix("$"))
     ]
     if not steps or isinstance(steps[0], int):
-        raise ValueError("the path does not lead to an argument")
+        raise ValueError("the JSON path has no argument name")
     where: Any = arguments
     for step, following in pairwise(steps):
         where = _entry(where, step, [] if isinstance(following, int) else {})
@@ -461,7 +461,7 @@ def _set_argument(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:
 
 
 def _entry(where: Any, step: str | int, missing: Any) -> Any:
-    """The value at a step of a path; `missing` is added if there is none."""
+    """Return the value at a step of a path. `missing` is added if there is none."""
     if isinstance(step, int):
         if step > len(where):
             raise ValueError("the path skips an item of a list")

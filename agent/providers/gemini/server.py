@@ -1,4 +1,4 @@
-"""The server side of generateContent."""
+"""Server side of generateContent: responses, streams and errors."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ from ..server_dialect import (
     usage_or_zero,
 )
 from ..server_stream import Block, BlockEncoder
+from .contents import METADATA_KIND
 from .server_requests import API, METHOD_IN_PATH, RequestReader
 
-_METADATA_KIND = "metadata"
-"""The kind of a block that holds what a candidate says about itself."""
 _METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "continuationToken")
 _REASONS: Mapping[str, str] = {
     "stop": "STOP",
     "tool_calls": "STOP",
     "length": "MAX_TOKENS",
     "content_filter": "SAFETY",
-    "refusal": "SAFETY",  # it has no word for a model's own refusal
+    "refusal": "SAFETY",  # there is no reason for refusals
     "pause": "CONTINUATION",
     "error": "MALFORMED_RESPONSE",
     "other": "OTHER",
@@ -60,7 +59,7 @@ _ERRORS: Mapping[ErrorKind, tuple[int, str | None]] = {
     "content_filter": (400, "content_filter"),
     "server": (500, None),
 }
-"""Status and the reason in the details, by kind of error."""
+"""Status, and reason in the details, by kind of error."""
 _STATUSES = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
     429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
@@ -68,7 +67,7 @@ _STATUSES = {
 
 
 class GeminiServer:
-    """generateContent, as a server speaks it."""
+    """Server side of generateContent."""
 
     api: ClassVar[str] = API
     signature_field: ClassVar[str | None] = None
@@ -89,11 +88,11 @@ class GeminiServer:
             return RequestReader(body, path).inbound()
 
     def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(loss for part in response.content if (loss := _loss(part)) is not None))
+        return tuple(dict.fromkeys(loss for part in response.content if (loss := _find_loss(part)) is not None))
 
     def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
-        parts = [written for part in response.content if (written := _part(part)) is not None]
-        return to_json(_last_chunk(parts, response, inbound))
+        parts = [written for part in response.content if (written := _encode_part(part)) is not None]
+        return to_json(_encode_last_chunk(parts, response, inbound))
 
     def encoder(self, inbound: InboundRequest) -> GeminiEncoder:
         return GeminiEncoder(inbound)
@@ -133,12 +132,12 @@ def _error(error: errors.AgentError) -> dict[str, Any]:
     return {"error": {"code": status, "message": error.message, "status": name, "details": details}}
 
 
-def _loss(part: Part) -> str | None:
+def _find_loss(part: Part) -> str | None:
     match part:
-        case TextContent() if part.citations and (is_foreign(part, API) or not _metadata_of(part)):
+        case TextContent() if part.citations and (is_foreign(part, API) or not _find_metadata(part)):
             return "citations"
         case ToolCall(invalid_arguments=str()):
-            return "arguments that are no JSON"
+            return "invalid arguments"
         case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
             return None
         case ImageContent(image_data=bytes()) | AudioContent():
@@ -149,43 +148,45 @@ def _loss(part: Part) -> str | None:
             return f"a part of type {part.type!r}"
 
 
-def _metadata_of(part: Part) -> dict[str, Any]:
+def _find_metadata(part: Part) -> dict[str, Any]:
     data = {} if is_foreign(part, API) else part.provider_data or {}
     return {key: value for key, value in data.items() if key in _METADATA}
 
 
-def _part(part: Part) -> dict[str, Any] | None:
-    """A part of the content; None for what stands elsewhere or has no place."""
-    home = not is_foreign(part, API)
-    signature = getattr(part, "signature", None) if home else None
-    sealed = {"thoughtSignature": signature} if signature else {}
+def _encode_part(part: Part) -> dict[str, Any] | None:
+    """Encode a part; None if it is encoded elsewhere or not supported."""
+    is_own = not is_foreign(part, API)
+    signature = getattr(part, "signature", None) if is_own else None
+    signed = {"thoughtSignature": signature} if signature else {}
     match part:
         case TextContent():
-            return {"text": part.text, **sealed}
+            return {"text": part.text, **signed}
         case ThinkingContent():
-            return {"text": part.thinking, "thought": True, **sealed}
+            return {"text": part.thinking, "thought": True, **signed}
         case ToolCall():
             arguments: Mapping[str, Any] = part.arguments
             if part.invalid_arguments is not None:
-                arguments = {"invalid_arguments": part.invalid_arguments}  # this API has no text for them
-            return {"functionCall": {"id": part.id, "name": part.name, "args": arguments}, **sealed}
+                arguments = {"invalid_arguments": part.invalid_arguments}  # the API accepts only objects
+            return {"functionCall": {"id": part.id, "name": part.name, "args": arguments}, **signed}
         case ImageContent(image_data=bytes(data)):
             return _inline(data, part.media_type or "image/png", part)
         case AudioContent():
             return _inline(part.data, part.media_type or "audio/wav", part)
-        case VendorContent() if home and part.kind != _METADATA_KIND:
+        case VendorContent() if is_own and part.kind != METADATA_KIND:
             return dict(part.provider_data or {part.kind: {}})
         case _:
             return None
 
 
 def _inline(data: bytes, media_type: str, part: Part) -> dict[str, Any]:
-    seal = None if is_foreign(part, API) else (part.provider_data or {}).get("thoughtSignature")
+    signature = None if is_foreign(part, API) else (part.provider_data or {}).get("thoughtSignature")
     inline = {"inlineData": {"mimeType": media_type, "data": base64.b64encode(data).decode()}}
-    return {**inline, "thoughtSignature": seal} if seal else inline
+    return {**inline, "thoughtSignature": signature} if signature else inline
 
 
-def _chunk(parts: Sequence[Mapping[str, Any]], response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
+def _encode_chunk(
+    parts: Sequence[Mapping[str, Any]], response: AgentResponse, inbound: InboundRequest
+) -> dict[str, Any]:
     return {
         "candidates": [{"content": {"role": "model", "parts": parts}, "index": 0}],
         "modelVersion": response.model or inbound.model,
@@ -193,12 +194,14 @@ def _chunk(parts: Sequence[Mapping[str, Any]], response: AgentResponse, inbound:
     }
 
 
-def _last_chunk(parts: Sequence[Mapping[str, Any]], response: AgentResponse, inbound: InboundRequest) -> dict[str, Any]:
-    chunk = _chunk(parts, response, inbound)
+def _encode_last_chunk(
+    parts: Sequence[Mapping[str, Any]], response: AgentResponse, inbound: InboundRequest
+) -> dict[str, Any]:
+    chunk = _encode_chunk(parts, response, inbound)
     candidate = chunk["candidates"][0]
     for part in response.content:
         if isinstance(part, TextContent | VendorContent):
-            candidate.update(_metadata_of(part))
+            candidate.update(_find_metadata(part))
     candidate["finishReason"] = encode_stop_reason(response, _REASONS)
     if response.refusal:
         candidate["finishMessage"] = response.refusal
@@ -225,9 +228,9 @@ def _token(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class GeminiEncoder(BlockEncoder):
-    """Writes a stream of chunks: as server-sent events, or as the items of one JSON array.
+    """Encoder of a stream of chunks: server-sent events, or the items of a JSON array.
 
-    The latest piece of text waits for the next event, because a signature must stand on the part it belongs to.
+    The last piece of text is held back until the next event, because its part may have a signature.
     """
 
     def __init__(self, inbound: InboundRequest) -> None:
@@ -243,19 +246,19 @@ class GeminiEncoder(BlockEncoder):
         return lead + data
 
     def _write_part(self, part: Mapping[str, Any]) -> bytes:
-        return self._write_chunk(_chunk([part], self.head, self.inbound))
+        return self._write_chunk(_encode_chunk([part], self.head, self.inbound))
 
     def _release(self, block: Block, signature: str | None = None) -> bytes:
         held, self._held = self._held, ""
         if not held and not signature:
             return b""
         thought = {"thought": True} if block.kind == "thinking" else {}
-        sealed = {"thoughtSignature": signature} if signature else {}
-        return self._write_part({"text": held, **thought, **sealed})
+        signed = {"thoughtSignature": signature} if signature else {}
+        return self._write_part({"text": held, **thought, **signed})
 
     @override
     def write_delta(self, block: Block, text: str) -> bytes:
-        if block.kind in ("call", "refusal"):  # a call is written whole; a refusal's words stand in the last chunk
+        if block.kind in ("call", "refusal"):  # encoded whole, or in the last chunk
             return b""
         released = self._release(block)
         self._held = text
@@ -265,19 +268,19 @@ class GeminiEncoder(BlockEncoder):
     def write_close(self, block: Block) -> bytes:
         part = block.part
         if block.kind == "call":
-            return self._write_part(_part(_ended_call(block)) or {})
-        home = part is not None and not is_foreign(part, API)
-        return self._release(block, getattr(part, "signature", None) if home else None)
+            return self._write_part(_encode_part(_complete_call(block)) or {})
+        is_own = part is not None and not is_foreign(part, API)
+        return self._release(block, getattr(part, "signature", None) if is_own else None)
 
     @override
     def write_part(self, part: Part) -> bytes:
-        written = _part(part)
+        written = _encode_part(part)
         return b"" if written is None else self._write_part(written)
 
     @override
     def write_end(self, response: AgentResponse) -> bytes:
         facts = {"id": self.head.id, "model": self.head.model}
-        ending = self._write_chunk(_last_chunk([], response.model_copy(update=facts), self.inbound))
+        ending = self._write_chunk(_encode_last_chunk([], response.model_copy(update=facts), self.inbound))
         return ending if self.inbound.settings.get("sse") else ending + b"]"
 
     @override
@@ -289,8 +292,8 @@ class GeminiEncoder(BlockEncoder):
         return ending if self.inbound.settings.get("sse") else ending + b"]"
 
 
-def _ended_call(block: Block) -> ToolCall:
-    """The call, from its end or, if the events did not tell it, from the pieces of its arguments."""
+def _complete_call(block: Block) -> ToolCall:
+    """Return the call from its end event, or from the pieces of its arguments."""
     call = block.call
     if call.arguments or call.invalid_arguments is not None or not block.pieces:
         return call

@@ -1,7 +1,7 @@
 """Decoding of streamed generateContent chunks into events.
 
-The stream has no terminal event: it is complete when a chunk has said how the response ended and the bytes end after a
-whole event. Usage or text may still follow a finish reason. Bytes that end anywhere else were cut off.
+The stream has no terminal event. It is complete if it has a finish reason and ends after a whole event. Usage and text
+may follow a finish reason.
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ class GeminiDecoder(DecoderBase):
     def partial(self) -> AgentResponse:
         usage = self._reader.usage
         if usage is not None and not self.done:
-            self._fold.add(StreamEvent.usage_event(usage))  # every chunk reports usage; it has no events of its own
+            self._fold.add(StreamEvent.usage_event(usage))  # usage has no events, because every chunk reports it
         return super().partial()
