@@ -174,7 +174,7 @@ def test_each_kind_of_content_has_its_form(part: Part, written: dict[str, Any]) 
 def test_how_closely_to_look_is_left_to_the_model_with_a_warning() -> None:
     picture = ImageContent(image_data=b"png", detail="low")
     _, warnings = sent(messages=[Message.user([picture])])
-    assert warnings == ("the detail of an image was dropped: the API does not support it",)
+    assert warnings == ("the detail of an image was dropped: gemini does not support it",)
     assert sent(messages=[Message.user([picture])])[1] == warnings, "a warning comes each time"
 
 

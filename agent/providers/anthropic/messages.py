@@ -48,7 +48,7 @@ from .fields import (
 )
 from .models import API, MAX_BREAKPOINTS
 
-TOO_MANY_BREAKPOINTS = f"a request has at most {MAX_BREAKPOINTS} prompt cache markers; the first ones were dropped"
+TOO_MANY_BREAKPOINTS = f"anthropic supports {MAX_BREAKPOINTS} prompt cache markers; the first ones were dropped"
 NO_BREAKPOINT = "a prompt cache marker was dropped: this kind of part cannot have one"
 SHORTENED = "a 1h prompt cache marker cannot follow a 5m one; it was changed to 5m"
 
@@ -122,7 +122,7 @@ def _encode_cache_control(hint: CacheHint) -> CacheControl:
     return {"type": "ephemeral", "ttl": "1h"} if hint == "long" else {"type": "ephemeral"}
 
 
-DETAIL_LEFT_OUT = "the detail of an image was dropped: the API does not support it"
+DETAIL_LEFT_OUT = "the detail of an image was dropped: anthropic does not support it"
 ERROR_WITH_MEDIA = "a tool error with media was sent as a result, because errors may only contain text"
 
 _ID = re.compile(r"[a-zA-Z0-9_-]+")

@@ -48,9 +48,9 @@ METADATA_KIND = "metadata"
 
 LATE_SYSTEM = "a system message within the conversation was sent as a user message"
 NO_USER_FIRST = "the conversation starts with an assistant message; a user message was inserted before it"
-NO_AUTHOR = "the name of a message was dropped: the API does not support it"
-NO_TITLE = "the title of a document was dropped: the API does not support it"
-NO_DETAIL = "the detail of an image was dropped: the API does not support it"
+NO_AUTHOR = "the name of a message was dropped: gemini does not support it"
+NO_TITLE = "the title of a document was dropped: gemini does not support it"
+NO_DETAIL = "the detail of an image was dropped: gemini does not support it"
 
 _EMPTY = {"text": ""}
 """Not sent: the API accepts empty text only with a signature."""

@@ -216,7 +216,7 @@ def encode_tool_choice(context: GeminiContext, choice: str) -> ToolConfig:
 
 def encode_parallel_tool_calls(context: GeminiContext, parallel: bool) -> JsonDict:
     if not parallel and context.functions:
-        context.warn("parallel_tool_calls=False was dropped: the API does not support it")
+        context.warn("parallel_tool_calls=False was dropped: gemini does not support it")
     return {}
 
 
