@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import invalidate_caches
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -281,7 +281,7 @@ def print_status(*, as_json: bool = False) -> int:
     """Print the status; return SETUP if the model cannot be used."""
     found = status()
     if as_json:
-        _write(json.dumps(_as_data(found)) + "\n")
+        _write(json.dumps({"ready": found.ready, **asdict(found)}, default=str) + "\n")
     else:
         _write(f"engine:  {found.engine or 'not installed'}\nweights: {found.weights or 'not installed'}\n")
         _write("ready:   yes\n" if found.ready else f"ready:   no. {found.problem}\n")
@@ -297,16 +297,6 @@ def print_path() -> int:
         raise errors.ConfigurationError(found.problem or "No weights installed.", field="weights", fix=found.fix)
     _write(f"{found.weights}\n")
     return OK
-
-
-def _as_data(found: Status) -> dict[str, object]:
-    return {
-        "ready": found.ready,
-        "engine": found.engine,
-        "weights": None if found.weights is None else str(found.weights),
-        "problem": found.problem,
-        "fix": found.fix,
-    }
 
 
 def _write(text: str, to: TextIO | None = None) -> None:

@@ -315,9 +315,9 @@ def select_new_rows(
     """
     fresh: dict[str, Row] = {}
     for row in rows:
-        there = fresh[row.id].text if row.id in fresh else text(row.id)
-        if there is not None:
-            if not is_same_row(there, row.text):
+        existing = fresh[row.id].text if row.id in fresh else text(row.id)
+        if existing is not None:
+            if not is_same_row(existing, row.text):
                 raise NodeExistsError(node_id=row.id)
             continue
         for parent in row.parents:

@@ -188,13 +188,13 @@ class MemoryStore:
         check_encodable("heads", *heads)
         fresh = select_new_rows(rows, heads, known=session.texts.__contains__, text=session.texts.get)
         old = session.record
-        about = old.metadata if metadata is None else freeze(json.loads(encode_object("The metadata", metadata)))
+        new_metadata = old.metadata if metadata is None else freeze(json.loads(encode_object("The metadata", metadata)))
         record = replace(
             old,
             version=old.version + 1,
             heads=tuple(heads),
             title=old.title if title is None else title,
-            metadata=about,
+            metadata=new_metadata,
             updated_at=max(_now(), old.updated_at),
             node_count=old.node_count + len(fresh),
         )

@@ -57,7 +57,7 @@ from .sqlite_schema import (
 
 _MOST = 2**62
 """Close to the maximum of SQLite integers."""
-Found: TypeAlias = tuple[Any, ...]
+DatabaseRow: TypeAlias = tuple[Any, ...]
 """A database row. Text is bytes, because damaged text may not decode."""
 
 
@@ -74,9 +74,9 @@ class StoredSession:
 
 def insert_session(connection: sqlite3.Connection, session_id: str) -> StoredSession:
     """Insert a session at version 0; `write_changes` completes it."""
-    there = _select_session(connection, session_id)
-    if there is not None:
-        raise ConflictError(session_id=session_id, expected=0, actual=there.record.version)
+    existing = _select_session(connection, session_id)
+    if existing is not None:
+        raise ConflictError(session_id=session_id, expected=0, actual=existing.record.version)
     now = datetime.now(UTC).timestamp()
     number = connection.execute(
         "INSERT INTO sessions (id, version, nodes, created_at, updated_at, header, checksum)"
@@ -150,18 +150,26 @@ def delete_session(connection: sqlite3.Connection, number: int) -> None:
 
 # Reading
 
+_SESSIONS = "SELECT number, id, version, nodes, created_at, updated_at, header, checksum FROM sessions"
+_NODES = (
+    "SELECT s.number, s.id, s.version, s.nodes, s.created_at, s.updated_at, s.header, s.checksum,"
+    " n.version, n.place, n.row, n.checksum FROM nodes AS n JOIN sessions AS s ON s.number = n.session"
+)
+
 
 def find_session(connection: sqlite3.Connection, session_id: str, expected_version: int | None = None) -> StoredSession:
     """Return a session; `ConflictError` unless it has the expected version."""
-    found = _select_session(connection, session_id)
-    if found is None:
+    session = _select_session(connection, session_id)
+    if session is None:
         raise SessionNotFoundError(session_id=session_id)
-    if expected_version is not None and found.record.version != expected_version:
-        raise ConflictError(session_id=session_id, expected=expected_version, actual=found.record.version)
-    return found
+    if expected_version is not None and session.record.version != expected_version:
+        raise ConflictError(session_id=session_id, expected=expected_version, actual=session.record.version)
+    return session
 
 
-def select_session(connection: sqlite3.Connection, session_id: str, since: int) -> tuple[SessionRecord, list[Found]]:
+def select_session(
+    connection: sqlite3.Connection, session_id: str, since: int
+) -> tuple[SessionRecord, list[DatabaseRow]]:
     """Select a session and its raw node rows."""
     session = find_session(connection, session_id)
     # Versions and numbers only grow, so this is insertion order.
@@ -173,36 +181,27 @@ def select_session(connection: sqlite3.Connection, session_id: str, since: int) 
     return session.record, rows
 
 
-def select_page(connection: sqlite3.Connection, limit: int, before: SessionRecord | None) -> list[Found]:
+def select_page(connection: sqlite3.Connection, limit: int, before: SessionRecord | None) -> list[DatabaseRow]:
     """Select raw session rows, most recently changed first."""
     later, id = (float("inf"), "") if before is None else (before.updated_at, before.id)
     return connection.execute(
-        "SELECT number, id, version, nodes, created_at, updated_at, header, checksum FROM sessions"
-        " WHERE (updated_at, id) < (?, ?) ORDER BY updated_at DESC, id DESC LIMIT ?",
+        _SESSIONS + " WHERE (updated_at, id) < (?, ?) ORDER BY updated_at DESC, id DESC LIMIT ?",
         (later, id, min(limit, _MOST)),
     ).fetchall()
 
 
-def select_nodes(connection: sqlite3.Connection) -> Iterable[Found]:
+def select_nodes(connection: sqlite3.Connection) -> Iterable[DatabaseRow]:
     """Select all nodes with their sessions, newest first."""
-    return connection.execute(
-        "SELECT s.number, s.id, s.version, s.nodes, s.created_at, s.updated_at, s.header, s.checksum,"
-        " n.version, n.place, n.row, n.checksum FROM nodes AS n JOIN sessions AS s ON s.number = n.session"
-        " ORDER BY n.number DESC"
-    )
+    return connection.execute(_NODES + " ORDER BY n.number DESC")
 
 
-def select_matches(connection: sqlite3.Connection, query: str) -> Iterable[Found]:
+def select_matches(connection: sqlite3.Connection, query: str) -> Iterable[DatabaseRow]:
     """Select the nodes that match in the index, newest first."""
-    return connection.execute(
-        "SELECT s.number, s.id, s.version, s.nodes, s.created_at, s.updated_at, s.header, s.checksum,"
-        " n.version, n.place, n.row, n.checksum FROM search JOIN nodes AS n ON n.number = search.rowid"
-        " JOIN sessions AS s ON s.number = n.session WHERE search MATCH ? ORDER BY search.rowid DESC",
-        (query,),
-    )
+    matches = _NODES + " JOIN search ON search.rowid = n.number WHERE search MATCH ? ORDER BY search.rowid DESC"
+    return connection.execute(matches, (query,))
 
 
-def collect_hits(rows: Iterable[Found], words: SearchTerms, limit: int) -> Sequence[SearchHit]:
+def collect_hits(rows: Iterable[DatabaseRow], words: SearchTerms, limit: int) -> Sequence[SearchHit]:
     """Return the first nodes that contain all terms."""
     hits: list[SearchHit] = []
     sessions: dict[Any, SessionRecord] = {}
@@ -232,7 +231,7 @@ def read_session(row: Sequence[Any]) -> StoredSession:
     return StoredSession(number, _with_header(record, header))
 
 
-def read_nodes(record: SessionRecord, rows: Sequence[Found], since: int) -> Sequence[NodeRow]:
+def read_nodes(record: SessionRecord, rows: Sequence[DatabaseRow], since: int) -> Sequence[NodeRow]:
     """Decode the nodes added after version `since`."""
     first = 0 if since < 1 else record.node_count - len(rows)
     if [place for _, place, _, _ in rows] != list(range(first, record.node_count)):
@@ -241,16 +240,13 @@ def read_nodes(record: SessionRecord, rows: Sequence[Found], since: int) -> Sequ
 
 
 def _select_session(connection: sqlite3.Connection, session_id: str) -> StoredSession | None:
-    row = connection.execute(
-        "SELECT number, id, version, nodes, created_at, updated_at, header, checksum FROM sessions WHERE id = ?",
-        (session_id,),
-    ).fetchone()
+    row = connection.execute(_SESSIONS + " WHERE id = ?", (session_id,)).fetchone()
     return None if row is None else read_session(row)
 
 
 def _with_header(record: SessionRecord, header: str | bytes) -> SessionRecord:
-    about = json.loads(header)
-    return replace(record, title=about["title"], heads=tuple(about["heads"]), metadata=freeze(about["metadata"]))
+    fields = json.loads(header)
+    return replace(record, title=fields["title"], heads=tuple(fields["heads"]), metadata=freeze(fields["metadata"]))
 
 
 def _read_node(session_id: str, version: Any, place: Any, row: Any, checksum: Any) -> NodeRow:
