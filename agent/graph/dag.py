@@ -76,9 +76,9 @@ def rebase_heads(heads: Sequence[Node], onto: Sequence[Node], *, content_ids: bo
     copies: dict[str, Node] = {}
     make = Node.with_content_id if content_ids else Node.with_parents
     for node in moved:
-        kept = [copies[parent.id] for parent in node.parents if parent.id in copies]
-        foreign = len(kept) < len(node.parents) or not node.parents
-        parents = tuple(dict.fromkeys((*(onto if foreign else ()), *kept)))
+        copied = [copies[parent.id] for parent in node.parents if parent.id in copies]
+        foreign = len(copied) < len(node.parents) or not node.parents
+        parents = tuple(dict.fromkeys((*(onto if foreign else ()), *copied)))
         copies[node.id] = make(parents, node.data, **dict(node.metadata))
     return tuple(dict.fromkeys(copies[head.id] for head in heads if head.id in copies))
 
@@ -122,8 +122,10 @@ class DAG:
 
     def tools(self, *tools: Any) -> DAG:
         """Add tools for all later nodes: specs, tools, dicts, or lists of them."""
-        flat = [one for given in tools for one in (given if isinstance(given, list | tuple) else (given,))]
-        read = AgentRequest(input="", tools=[getattr(one, "spec", one) for one in flat]).tools
+        flat = [
+            tool for argument in tools for tool in (argument if isinstance(argument, list | tuple) else (argument,))
+        ]
+        read = AgentRequest(input="", tools=[getattr(tool, "spec", tool) for tool in flat]).tools
         return self.add(ToolDefinitions(tools=[tool for tool in read if isinstance(tool, ToolSpec)]))
 
     def user(self, content: Content, **metadata: Any) -> DAG:
@@ -198,18 +200,18 @@ class DAG:
 
     def node(self, id: str) -> Node:
         """Return the node with this id."""
-        found = next((node for node in self.nodes() if node.id == id), None)
-        if found is None:
+        match = next((node for node in self.nodes() if node.id == id), None)
+        if match is None:
             raise ConfigurationError(f"Node {id!r} is not in this graph.", field="id", fix="Use an id of this graph.")
-        return found
+        return match
 
     def children(self) -> dict[str, list[Node]]:
         """Return the children of each node that has any, by node id."""
-        found: dict[str, list[Node]] = {}
+        children: dict[str, list[Node]] = {}
         for node in self.nodes():
             for parent in node.parents:
-                found.setdefault(parent.id, []).append(node)
-        return found
+                children.setdefault(parent.id, []).append(node)
+        return children
 
     def to_messages(self) -> list[Message]:
         """Return valid messages for a request: linear, with one result per tool call."""
@@ -330,31 +332,31 @@ def response_metadata(response: AgentResponse) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value not in (None, "")}
 
 
-def append_messages(dag: DAG, said: Sequence[Message], responses: Sequence[AgentResponse] = ()) -> DAG:
+def append_messages(dag: DAG, messages: Sequence[Message], responses: Sequence[AgentResponse] = ()) -> DAG:
     """Append messages, with the metadata of their responses, and tool executions before their results."""
     answers = iter(responses)
-    place = 0
-    while place < len(said):
-        message = said[place]
+    index = 0
+    while index < len(messages):
+        message = messages[index]
         if message.role is Role.ASSISTANT:
             response = next(answers, None)
             dag = dag.add(message, **({} if response is None else response_metadata(response)))
-            place += 1
-            results = _results(said, place)
+            index += 1
+            results = _results(messages, index)
             if results:
                 dag = dag.tool_execution(*(_execution(result) for result in results))
         else:
             dag = dag.add(message)
-            place += 1
+            index += 1
     return dag
 
 
-def _results(said: Sequence[Message], place: int) -> list[ToolResult]:
-    found: list[ToolResult] = []
-    while place < len(said) and said[place].role is Role.TOOL:
-        found += [part for part in said[place].parts if isinstance(part, ToolResult)]
-        place += 1
-    return found
+def _results(messages: Sequence[Message], index: int) -> list[ToolResult]:
+    results: list[ToolResult] = []
+    while index < len(messages) and messages[index].role is Role.TOOL:
+        results += [part for part in messages[index].parts if isinstance(part, ToolResult)]
+        index += 1
+    return results
 
 
 def _execution(result: ToolResult) -> ToolExecution:
@@ -366,20 +368,20 @@ def _execution(result: ToolResult) -> ToolExecution:
 
 def keep_setup(dag: DAG) -> DAG:
     """Return a graph with only the system prompts and tools."""
-    kept = DAG(content_ids=dag.content_ids, extra=dag.extra)
+    setup = DAG(content_ids=dag.content_ids, extra=dag.extra)
     for node in dag.nodes():
         if not isinstance(node.data, Message | ToolExecution) and node.data.type != "stop_reason":
-            kept = kept.add(node.data)
-    return kept
+            setup = setup.add(node.data)
+    return setup
 
 
 def rewind_last_turn(dag: DAG) -> DAG | None:
     """Return the graph before the last user message; None if there is none."""
     at = dag
     while at.heads:
-        said = any(isinstance(head.data, Message) and _is_said(head.data) for head in at.heads)
+        has_user_message = any(isinstance(head.data, Message) and _is_said(head.data) for head in at.heads)
         at = at.back()
-        if said:
+        if has_user_message:
             return replace(at, extra=dag.extra)
     return None
 

@@ -121,8 +121,8 @@ def label(data: NodeData, width: int = _WIDTH) -> str:
         case ToolDefinitions():
             return _short("tools", ", ".join(tool.name for tool in data.tools), width)
         case ToolExecution():
-            said = "".join(part.text or "" for part in data.result)
-            return _short(f"{data.tool_name}{' failed' if data.is_error else ''}", said, width)
+            text = "".join(part.text or "" for part in data.result)
+            return _short(f"{data.tool_name}{' failed' if data.is_error else ''}", text, width)
         case StopReason(reason):
             return _short("stop", reason, width)
         case Message():
@@ -130,15 +130,15 @@ def label(data: NodeData, width: int = _WIDTH) -> str:
 
 
 def _words(message: Message) -> str:
-    said: list[str] = []
+    text: list[str] = []
     for part in message.parts:
         if isinstance(part, ToolCall):
-            said.append(f"{part.name}({', '.join(f'{key}={value!r}' for key, value in part.arguments.items())})")
+            text.append(f"{part.name}({', '.join(f'{key}={value!r}' for key, value in part.arguments.items())})")
         elif isinstance(part, ToolResult):
-            said.append(f"{part.name or part.tool_call_id}: {part.text}" if message.role is Role.TOOL else part.text)
+            text.append(f"{part.name or part.tool_call_id}: {part.text}" if message.role is Role.TOOL else part.text)
         else:
-            said.append(part.text or f"[{part.type}]")
-    return " ".join(said)
+            text.append(part.text or f"[{part.type}]")
+    return " ".join(text)
 
 
 def _short(kind: str, text: str, width: int) -> str:

@@ -92,9 +92,9 @@ def restrict_capabilities(capabilities: ProviderCapabilities, model: ModelFacts)
     if model.thinking:
         changes["thinking"] = True
     for ours, theirs in (("context_window", "max_context_tokens"), ("max_output", "max_output_tokens")):
-        known, given = getattr(model, ours), getattr(capabilities, theirs)
-        if known is not None:
-            changes[theirs] = known if given is None else min(known, given)
+        fact, limit = getattr(model, ours), getattr(capabilities, theirs)
+        if fact is not None:
+            changes[theirs] = fact if limit is None else min(fact, limit)
     return capabilities.model_copy(update=changes)
 
 
@@ -210,17 +210,17 @@ def register_model(model: ModelFacts) -> None:
 @lru_cache(maxsize=4096)
 def _facts(provider: str, model: str) -> ModelFacts:
     with _lookup_lock:
-        found = _find_row(provider, model)
+        row = _find_row(provider, model)
     own = _find_registered(provider, model)
     if own is not None:
-        given = {name: getattr(own, name) for name in own.model_fields_set}
-        found = {**found, **given}
-    named = {**found, "provider": provider, "model": model}
-    if own is not None or "prices" in found:
-        return ModelFacts(**named)
-    if "retires" in found:
-        named["retires"] = date.fromisoformat(found["retires"])
-    return ModelFacts(**named)
+        registered = {name: getattr(own, name) for name in own.model_fields_set}
+        row = {**row, **registered}
+    fields = {**row, "provider": provider, "model": model}
+    if own is not None or "prices" in row:
+        return ModelFacts(**fields)
+    if "retires" in row:
+        fields["retires"] = date.fromisoformat(row["retires"])
+    return ModelFacts(**fields)
 
 
 def _find_registered(provider: str, model: str) -> ModelFacts | None:
@@ -260,17 +260,17 @@ def _find_by_maker(names: list[str], tables: tuple[str, ...] | None) -> dict[str
 def _find_unique(names: list[str]) -> dict[str, Any]:
     """Find a name without a maker prefix, if exactly one table has it."""
     for name in names:
-        found = [rows[name] for table in dict.fromkeys(MAKERS.values()) if name in (rows := _index(table))]
-        if len(found) == 1:
-            return found[0]
+        matches = [rows[name] for table in dict.fromkeys(MAKERS.values()) if name in (rows := _index(table))]
+        if len(matches) == 1:
+            return matches[0]
     return {}
 
 
 def _spellings(model: str) -> Iterator[str]:
     """Iterate over a model's name and its variants without prefixes, versions and suffixes."""
-    whole = model.strip().lower()
-    name = _REGION.sub("", _PREFIX.sub("", whole))
-    seen: dict[str, None] = {whole: None, name: None}  # whole: users may register a model by the name they call it by
+    full_name = model.strip().lower()
+    name = _REGION.sub("", _PREFIX.sub("", full_name))
+    seen: dict[str, None] = {full_name: None, name: None}  # registered models can have any name
     if (tuned := _FINE_TUNED.match(name)) is not None:
         seen[f"ft:{tuned[1]}"] = None
         seen[tuned[1]] = None

@@ -148,9 +148,9 @@ def price(
     if listed is None:
         return None
     for model in models:
-        if model and (found := _find(listed, model)) is not None:
+        if model and (entry := _find(listed, model)) is not None:
             with localcontext(_EXACT):  # independent of the program's decimal precision
-                dollars = _compute_list_price(usage, *found, tier, when or datetime.now(UTC))
+                dollars = _compute_list_price(usage, *entry, tier, when or datetime.now(UTC))
             return None if dollars is None else Cost(dollars, _version())
     return None
 
@@ -226,10 +226,10 @@ def _list_units() -> frozenset[str]:
 def _find(listed: str, model: str) -> tuple[Provider, ModelInfo] | None:
     for name in dict.fromkeys((model, model.rpartition("models/")[2])):
         try:
-            found: tuple[Provider, ModelInfo] = _snapshot().find_provider_model(name, None, listed, None)
+            entry: tuple[Provider, ModelInfo] = _snapshot().find_provider_model(name, None, listed, None)
         except LookupError:
             continue
-        return found
+        return entry
     return None
 
 
@@ -308,11 +308,11 @@ def _compute_detailed(usage: Usage, prices: ModelPrice) -> float:
         counts["output_reasoning_tokens"] = usage.reasoning_tokens
     extra = {name: count for name, count in usage.details.items() if name in _list_units() and name not in counts}
     # If the vendor's counts contradict each other, drop the finest details first and charge the rest.
-    kept = {name: count for name, count in extra.items() if not name.endswith("_tokens")}
-    for details in (extra, {"cache_write_1h_tokens": extra.get("cache_write_1h_tokens"), **kept}, kept):
+    main_counts = {name: count for name, count in extra.items() if not name.endswith("_tokens")}
+    for details in (extra, {"cache_write_1h_tokens": extra.get("cache_write_1h_tokens"), **main_counts}, main_counts):
         try:
             return float(prices.calc_price(Counts(**counts, **details))["total_price"])
         except ValueError:
             continue
-    whole = usage.prompt_tokens + _tool_input_tokens(usage)
-    return _compute_plain(usage.model_copy(update={"prompt_tokens": whole}), prices)
+    prompt_tokens = usage.prompt_tokens + _tool_input_tokens(usage)
+    return _compute_plain(usage.model_copy(update={"prompt_tokens": prompt_tokens}), prices)

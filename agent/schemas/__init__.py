@@ -131,15 +131,15 @@ def _dead_end(text: bytes) -> str | None:
 
 def is_object_schema(schema: Mapping[str, Any]) -> bool:
     """Whether all valid values are objects."""
-    found: Any = schema
+    target: Any = schema
     for _ in range(20):
-        if not isinstance(found, Mapping) or not isinstance(found.get("$ref"), str):
+        if not isinstance(target, Mapping) or not isinstance(target.get("$ref"), str):
             break
         try:
-            found = resolve(found["$ref"], schema)
+            target = resolve(target["$ref"], schema)
         except Unresolvable:
             return False
-    return isinstance(found, Mapping) and types_of(found) == ["object"]
+    return isinstance(target, Mapping) and types_of(target) == ["object"]
 
 
 def wrap_schema(schema: Mapping[str, Any]) -> dict[str, Any]:

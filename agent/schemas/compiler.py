@@ -337,8 +337,8 @@ class Compiler:
         base = {name: schema[name] for name in schema if name != key and name not in ANNOTATIONS | BOOKKEEPING}
         compiled = []
         for position, variant in enumerate(others or variants or ()):
-            meant = variant if self._implies(variant, base) else {"allOf": [variant, base]}
-            compiled.append(self._schema(meant, at.below(key, position)))
+            combined = variant if self._implies(variant, base) else {"allOf": [variant, base]}
+            compiled.append(self._schema(combined, at.below(key, position)))
         return self._build_union(compiled, schema)
 
     def _implies(self, variant: Any, base: Mapping[str, Any]) -> bool:
@@ -418,8 +418,12 @@ class Compiler:
         recursive = reference in self._recursive
         # References are not allowed at the top or beside a description, so inline the target there.
         if self._dialect.references and at.path and ("description" not in local or recursive):
-            found = self._reference(reference, target, at)
-            return found if found is None or "description" not in local else self._build_union([found], local)
+            referenced = self._reference(reference, target, at)
+            return (
+                referenced
+                if referenced is None or "description" not in local
+                else self._build_union([referenced], local)
+            )
         inside = Location(reference_path(reference), at.level + recursive, at.depth)
         most = self._rounds if self._dialect.recursion is not None else MERGED_ROUNDS
         if inside.level > most:

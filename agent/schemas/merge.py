@@ -75,16 +75,16 @@ def _merge_keyword(key: str, one: Any, other: Any, lose: Callable[[str], None]) 
 
 
 def _types(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any]) -> None:
-    given = [_as_list(schema["type"]) for schema in (first, second) if "type" in schema]
-    if not given:
+    lists = [_as_list(schema["type"]) for schema in (first, second) if "type" in schema]
+    if not lists:
         return
-    kept = given[0]
-    if len(given) == 2:
-        kept = [name for name in given[0] if name in given[1] or (name == "integer" and "number" in given[1])]
-        kept += [name for name in given[1] if name == "integer" and "number" in given[0] and name not in kept]
-    if not kept:
+    common = lists[0]
+    if len(lists) == 2:
+        common = [name for name in lists[0] if name in lists[1] or (name == "integer" and "number" in lists[1])]
+        common += [name for name in lists[1] if name == "integer" and "number" in lists[0] and name not in common]
+    if not common:
         raise _Contradiction
-    merged["type"] = kept[0] if len(kept) == 1 else kept
+    merged["type"] = common[0] if len(common) == 1 else common
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -92,13 +92,13 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _literals(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any]) -> None:
-    given = [allowed for schema in (first, second) for allowed in literals_of(schema)]
-    if not given:
+    lists = [allowed for schema in (first, second) for allowed in literals_of(schema)]
+    if not lists:
         return
-    kept = [value for value in given[0] if all(any(is_equal(value, one) for one in other) for other in given[1:])]
-    if not kept:
+    common = [value for value in lists[0] if all(any(is_equal(value, one) for one in other) for other in lists[1:])]
+    if not common:
         raise _Contradiction
-    merged["enum"] = kept
+    merged["enum"] = common
 
 
 def _objects(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[str, Any]) -> None:
@@ -146,9 +146,9 @@ def _arrays(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[st
     if tuples and (len(tuples) == 2 or others):
         raise CannotMerge("tuples in allOf")
     for key in _ARRAY_KEYS:
-        given = [schema[key] for schema in (first, second) if key in schema]
-        if given:
-            merged[key] = given[0] if len(given) == 1 else _combine(*given)
+        values = [schema[key] for schema in (first, second) if key in schema]
+        if values:
+            merged[key] = values[0] if len(values) == 1 else _combine(*values)
 
 
 def _unions(

@@ -99,10 +99,10 @@ def normalize_limits(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Convert boolean exclusiveMinimum and exclusiveMaximum (draft 4, OpenAPI 3.0) to numbers."""
     for flag, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(excluded := schema.get(flag), bool):
-            said = {key: value for key, value in schema.items() if key != flag}
-            if excluded and limit in said:
-                said[flag] = said.pop(limit)
-            schema = said
+            rest = {key: value for key, value in schema.items() if key != flag}
+            if excluded and limit in rest:
+                rest[flag] = rest.pop(limit)
+            schema = rest
     return schema
 
 
@@ -110,13 +110,13 @@ def resolve(reference: str, root: Any) -> Any:
     """Return the target of a local reference."""
     if not reference.startswith("#") or (reference[1:] and not reference.startswith("#/")):
         raise Unresolvable(f"the reference {reference!r} points outside the schema")
-    found = root
+    target = root
     for step in pointer_steps(reference):
         try:
-            found = found[int(step)] if isinstance(found, list) else found[step]
+            target = target[int(step)] if isinstance(target, list) else target[step]
         except (KeyError, IndexError, ValueError, TypeError):
             raise Unresolvable(f"the reference {reference!r} points to nothing") from None
-    return found
+    return target
 
 
 def pointer_steps(reference: str) -> list[str]:
@@ -134,11 +134,11 @@ def recursive_references(root: Any) -> frozenset[str]:
         if reference in leads_to:
             continue
         try:
-            found = set(_references_in(resolve(reference, root)))
+            references = set(_references_in(resolve(reference, root)))
         except Unresolvable:
-            found = set()
-        leads_to[reference] = found
-        waiting.extend(found)
+            references = set()
+        leads_to[reference] = references
+        waiting.extend(references)
     return frozenset(reference for reference in leads_to if _is_recursive(reference, leads_to))
 
 
@@ -210,10 +210,10 @@ def types_of(schema: Mapping[str, Any]) -> list[str]:
         return [named]
     if isinstance(named, list):
         return list(dict.fromkeys(named))
-    meant = [_TYPE_OF_KEYWORD[key] for key in schema if key in _TYPE_OF_KEYWORD]
-    if not meant and "format" in schema:
-        meant = ["string"]
-    return list(dict.fromkeys(meant))
+    implied = [_TYPE_OF_KEYWORD[key] for key in schema if key in _TYPE_OF_KEYWORD]
+    if not implied and "format" in schema:
+        implied = ["string"]
+    return list(dict.fromkeys(implied))
 
 
 def literals_of(schema: Mapping[str, Any]) -> list[list[Any]]:

@@ -64,7 +64,7 @@ class SearchTerms:
 
     def excerpt(self, text: str) -> str:
         """Return the text around the first match, on one line."""
-        places = [found.start() for word in self.words if (found := re.search(re.escape(word), text, re.IGNORECASE))]
+        places = [match.start() for word in self.words if (match := re.search(re.escape(word), text, re.IGNORECASE))]
         start = max(0, min(places, default=0) - _BEFORE)
         part = " ".join(text[start : start + _BEFORE + _AFTER].split())
         return f"{'…' if start else ''}{part}{'…' if start + _BEFORE + _AFTER < len(text) else ''}"
@@ -135,8 +135,8 @@ def drop_index(connection: sqlite3.Connection) -> None:
 
 
 def _exists(connection: sqlite3.Connection) -> bool:
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'search'").fetchone()
-    return found is not None
+    row = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'search'").fetchone()
+    return row is not None
 
 
 def _mark(connection: sqlite3.Connection) -> int:

@@ -100,12 +100,12 @@ def write_changes(
     number, old = session.number, session.record
 
     def has_node(id: str) -> bool:
-        found = connection.execute("SELECT 1 FROM nodes WHERE session = ? AND id = ?", (number, id)).fetchone()
-        return found is not None
+        existing = connection.execute("SELECT 1 FROM nodes WHERE session = ? AND id = ?", (number, id)).fetchone()
+        return existing is not None
 
     def text(id: str) -> bytes | None:
-        found = connection.execute("SELECT row FROM nodes WHERE session = ? AND id = ?", (number, id)).fetchone()
-        return None if found is None else found[0]
+        existing = connection.execute("SELECT row FROM nodes WHERE session = ? AND id = ?", (number, id)).fetchone()
+        return None if existing is None else existing[0]
 
     fresh = select_new_rows(rows, heads, known=has_node, text=text)
     header = encode_object(

@@ -123,7 +123,7 @@ def open_database(path: Path, *, busy_timeout: float, check: bool) -> tuple[sqli
 def _open(path: Path, busy_timeout: float, check: bool) -> tuple[sqlite3.Connection, Identity]:
     with convert_os_errors(path):
         create_private_file(path)
-    found = file_identity(path)
+    opened = file_identity(path)
     connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None, check_same_thread=False)
@@ -141,16 +141,16 @@ def _open(path: Path, busy_timeout: float, check: bool) -> tuple[sqlite3.Connect
         if isinstance(error, FAILURES):
             raise convert_error(error, path) from error
         raise
-    return connection, found
+    return connection, opened
 
 
 def file_identity(path: Path) -> Identity:
     """Return the identity of the file at this path, None if there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 # Checks
@@ -200,7 +200,7 @@ def _text(value: object) -> str:
 
 def _check(connection: sqlite3.Connection) -> bool:
     """Run the integrity check. Return False if only the search index is damaged."""
-    problems = [_text(said) for (said,) in connection.execute("PRAGMA integrity_check(20)")]
+    problems = [_text(message) for (message,) in connection.execute("PRAGMA integrity_check(20)")]
     for problem in problems:
         if problem != "ok" and "FTS5" not in problem:
             raise _DamagedFile(problem)

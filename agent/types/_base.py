@@ -223,8 +223,8 @@ class Value(BaseModel, frozen=True):
         copy = cls.__new__(cls)
         initialize(copy, {**self.__dict__, **values}, {*self.__pydantic_fields_set__, *values})
         for slot in self._carried:
-            if (kept := get_slot(self, slot)) is not None:
-                object.__setattr__(copy, slot, kept)
+            if (value := get_slot(self, slot)) is not None:
+                object.__setattr__(copy, slot, value)
         return copy
 
     def to_dict(self) -> dict[str, Any]:
@@ -252,9 +252,9 @@ class Value(BaseModel, frozen=True):
     def _copy_slots(self, copy: Self, update: Mapping[str, Any]) -> None:
         for slot in self._carried:
             name = slot.removeprefix("_")
-            kept = update[name] if name in update else get_slot(self, slot)
-            if kept is not None:
-                object.__setattr__(copy, slot, kept)
+            value = update[name] if name in update else get_slot(self, slot)
+            if value is not None:
+                object.__setattr__(copy, slot, value)
 
     @classmethod
     def _field_of_alias(cls) -> Mapping[str, str]:

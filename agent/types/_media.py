@@ -77,5 +77,5 @@ def _unpack_source(data: dict[str, Any], source: Mapping[str, Any]) -> dict[str,
 def _require_one(kind: str, fields: Mapping[str, Any], names: tuple[str, ...]) -> None:
     present = [name for name in names if fields.get(name) is not None]
     if len(present) != 1:
-        found = " and ".join(present) if present else "none of them"
-        raise ValueError(f"{kind} needs exactly one of {', '.join(names)}; got {found}")
+        received = " and ".join(present) if present else "none of them"
+        raise ValueError(f"{kind} needs exactly one of {', '.join(names)}; got {received}")

@@ -159,8 +159,8 @@ class StreamEvent(metaclass=_EventMeta):
         raw: Any = None,
     ) -> ToolCallDelta:
         """The next fragment of the JSON text of a tool call's arguments."""
-        given = (("id", id), ("name", name), ("arguments", arguments))
-        delta = FrozenDict([(key, value) for key, value in given if value is not None])
+        pairs = (("id", id), ("name", name), ("arguments", arguments))
+        delta = FrozenDict([(key, value) for key, value in pairs if value is not None])
         if type(arguments) is not str or not (index is None or type(index) is int):
             return _create_event(ToolCallDelta, raw, tool_call_delta=delta, index=index)
         return ToolCallDelta(delta, index, raw)
@@ -289,8 +289,8 @@ class StreamEvent(metaclass=_EventMeta):
 
     @override
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in self._values().items() if value is not None)
-        return f"{type(self).__name__}({given})"
+        pairs = ", ".join(f"{name}={value!r}" for name, value in self._values().items() if value is not None)
+        return f"{type(self).__name__}({pairs})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -319,9 +319,9 @@ class Priced(Value, frozen=True):
 
         def __init__(self, /, **data):
             __tracebackhide__ = True
-            given = [data.pop(name, None) for name in self._cost_fields]
+            costs = [data.pop(name, None) for name in self._cost_fields]
             self.__pydantic_validator__.validate_python(data, self_instance=self)
-            self._set_cost(_UNKNOWN if given.count(None) == len(given) else LazyCost(*_check_cost(self, given)))
+            self._set_cost(_UNKNOWN if costs.count(None) == len(costs) else LazyCost(*_check_cost(self, costs)))
 
         def __eq__(self, other):
             equal = super().__eq__(other)
@@ -365,16 +365,16 @@ class Priced(Value, frozen=True):
         return LazyCost(*({**dict(zip(self._cost_fields, self._cost.get(), strict=False)), **changes}.values()))
 
 
-def _check_cost(value: Priced, given: list[Any]) -> list[Any]:
+def _check_cost(value: Priced, costs: list[Any]) -> list[Any]:
     names = value._cost_fields
     errors: list[InitErrorDetails] = [
-        {"type": kind, "loc": (name,), "input": got}
-        for name, kind, expected, got in zip(names, _ERRORS, _TYPES, given, strict=False)
-        if got is not None and (not isinstance(got, expected) or isinstance(got, bool))
+        {"type": kind, "loc": (name,), "input": cost}
+        for name, kind, expected, cost in zip(names, _ERRORS, _TYPES, costs, strict=False)
+        if cost is not None and (not isinstance(cost, expected) or isinstance(cost, bool))
     ]
     if errors:
         raise ValidationError.from_exception_data(type(value).__name__, errors)
-    return given
+    return costs
 
 
 _TYPES: tuple[tuple[type, ...], ...] = ((int, float), (str,))
