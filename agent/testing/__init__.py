@@ -21,7 +21,7 @@ from ..agent import Agent
 from ..engine.drivers.simulated import SimulatedRun, SimulatedTool, Simulation, Stopped
 from ..engine.wire import Answer, Network, Piece
 from ..providers.scripted import Line, Script
-from ..transports.http import select_library
+from ..transports.http import set_default_library
 from ..transports.scripted import ScriptedTransport
 from .chaos import Chaos, FaultyTransport, InjectedFault
 from .conformance import WIRE_FORMAT_CASES, check_wire_format
@@ -92,8 +92,8 @@ def use_httpx(library: Literal["httpx2", "httpx"] = "httpx2") -> Iterator[None]:
 
     Agents with an `http_client` or an SDK's `client` are not affected. `AGENT_HTTP=httpx` does the same for a process.
     """
-    previous = select_library(library)
+    previous = set_default_library(library)
     try:
         yield
     finally:
-        select_library(previous)
+        set_default_library(previous)

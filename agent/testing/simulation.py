@@ -82,7 +82,7 @@ class SimulatedLoop:
             while position < len(self.run.events):
                 position += 1
                 yield self.run.events[position - 1]
-            if self.run.over:
+            if self.run.finished:
                 return
             if self._aborted and not self.state.ended:
                 yield from self._abort_run()

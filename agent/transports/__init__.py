@@ -1,4 +1,4 @@
-"""Transports send requests: over HTTP, through an SDK's client, or to a script or function in this process."""
+"""Transports send requests over HTTP, through SDK clients, or to scripts, functions and models in process."""
 
 from __future__ import annotations
 
@@ -14,41 +14,39 @@ _NAMES = ("http", "httpx", "local", "scripted", "function")
 
 
 def get_transport(name: str) -> Transport:
-    """The shared transport of this name, made when it is first needed. Agents that share it share connections."""
-    found = _shared.get(name)
-    if found is None:
-        with _lock:
-            found = _shared.get(name)
-            if found is None:
-                found = _shared[name] = _make(name)
-    return found
+    """Get the shared transport of this name. Agents that share it share connections."""
+    with _lock:
+        transport = _shared.get(name)
+        if transport is None:
+            transport = _shared[name] = _create(name)
+        return transport
 
 
 def check_transport(name: str) -> None:
-    """Raise unless there is a transport of this name. Loads nothing."""
+    """Raise ConfigurationError for an unknown transport name. Imports nothing."""
     if name not in _NAMES:
         raise errors.ConfigurationError(
-            f"There is no transport named {name!r}.",
+            f"Unknown transport {name!r}.",
             field="transport",
-            fix=f"Use {', '.join(_NAMES[:-1])} or {_NAMES[-1]}, or pass one.",
+            fix=f"Use {', '.join(_NAMES[:-1])} or {_NAMES[-1]}, or pass a transport.",
         )
 
 
 def for_sdk_client(client: Any) -> Transport:
-    """A transport through a client of an official SDK."""
-    from .sdk_clients import SdkTransport  # lazy: only brought SDK clients need it
+    """Create a transport for a client of an official SDK."""
+    from .sdk_clients import SdkTransport  # lazy: only SDK clients need it
 
     return SdkTransport(client)
 
 
 def for_http_client(http_client: Any) -> Transport:
-    """A transport through a user's HTTP clients."""
+    """Create a transport for the HTTP clients of a user."""
     from .http import HttpClientTransport  # lazy: loads `socket`
 
     return HttpClientTransport(http_client)
 
 
-def _make(name: str) -> Transport:
+def _create(name: str) -> Transport:
     check_transport(name)
     if name in ("http", "httpx"):
         from .http import HttpTransport  # lazy: loads `socket`

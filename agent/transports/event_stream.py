@@ -1,7 +1,7 @@
-"""AWS event streams, pushed as bytes and re-framed as the server-sent events that they carry.
+"""Decoder for AWS event streams, which converts them to the server-sent events that they carry.
 
 Bedrock wraps each event of a vendor's stream into a binary message: two lengths and a checksum, headers, a payload and
-another checksum. Unwrapped, the stream is what the vendor itself would have sent, and its codec can read it.
+another checksum. The payloads are the events of the vendor's own API, which its codec decodes.
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ def is_event_stream(headers: Mapping[str, str]) -> bool:
 
 
 class EventStreamDecoder:
-    """`feed(bytes)` returns the events that are complete, as server-sent ones. A broken message is a ProtocolError."""
+    """Converts messages to server-sent events. An invalid message is a ProtocolError."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_buffer",)
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, chunk: bytes) -> bytes:
-        held = self._held
-        held += chunk
-        unwrapped: list[bytes] = []
+        buffer = self._buffer
+        buffer += chunk
+        events: list[bytes] = []
         start = 0
-        while len(held) - start >= _PRELUDE:
-            total = _checked_length(bytes(held[start : start + _PRELUDE]))
-            if len(held) - start < total:
+        while len(buffer) - start >= _PRELUDE:
+            total = _parse_length(bytes(buffer[start : start + _PRELUDE]))
+            if len(buffer) - start < total:
                 break
-            unwrapped.append(_unwrapped(bytes(held[start : start + total])))
+            events.append(_decode_message(bytes(buffer[start : start + total])))
             start += total
-        del held[:start]
-        return b"".join(unwrapped)
+        del buffer[:start]
+        return b"".join(events)
 
 
-def _checked_length(prelude: bytes) -> int:
+def _parse_length(prelude: bytes) -> int:
     total, headers, checksum = (int.from_bytes(prelude[at : at + 4], "big") for at in (0, 4, 8))
     if zlib.crc32(prelude[:8]) != checksum or total < _PRELUDE + headers + _CHECKSUM:
-        raise errors.ProtocolError("a message of the event stream is broken")
+        raise errors.ProtocolError("an event-stream message has a wrong checksum or length")
     if total > 2 * MAX_EVENT_BYTES:  # base64 makes its content longer
-        raise errors.ProtocolError(f"a message of the event stream is longer than {2 * MAX_EVENT_BYTES} bytes")
+        raise errors.ProtocolError(f"an event-stream message is longer than {2 * MAX_EVENT_BYTES} bytes")
     return total
 
 
-def _unwrapped(message: bytes) -> bytes:
+def _decode_message(message: bytes) -> bytes:
     if zlib.crc32(message[:-_CHECKSUM]) != int.from_bytes(message[-_CHECKSUM:], "big"):
-        raise errors.ProtocolError("a message of the event stream is broken")
+        raise errors.ProtocolError("an event-stream message has a wrong checksum or length")
     end_of_headers = _PRELUDE + int.from_bytes(message[4:8], "big")
     try:
-        headers = _headers(message[_PRELUDE:end_of_headers])
+        headers = _parse_headers(message[_PRELUDE:end_of_headers])
         payload = message[end_of_headers:-_CHECKSUM]
         if headers.get(":message-type", "event") != "event":
-            return _server_sent(_complaint(headers, payload))
+            return _encode_event(_encode_error(headers, payload))
         event = parse_json(payload)
-        return _server_sent(base64.b64decode(event["bytes"])) if "bytes" in event else b""
+        return _encode_event(base64.b64decode(event["bytes"])) if "bytes" in event else b""
     except (ValueError, TypeError, IndexError):
-        raise errors.ProtocolError("a message of the event stream cannot be read") from None
+        raise errors.ProtocolError("an event-stream message cannot be decoded") from None
 
 
-def _headers(data: bytes) -> dict[str, str]:
-    """The headers that are text; those of other types are passed over."""
+def _parse_headers(data: bytes) -> dict[str, str]:
+    """Parse string headers and skip those of other types."""
     headers: dict[str, str] = {}
     at = 0
     while at < len(data):
@@ -91,19 +91,19 @@ def _headers(data: bytes) -> dict[str, str]:
     return headers
 
 
-def _complaint(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """An exception or error, in the words of the stream around it."""
+def _encode_error(headers: Mapping[str, str], payload: bytes) -> bytes:
+    """Encode an exception or error message as an error event of the vendor's stream."""
     kind = headers.get(":exception-type") or headers.get(":error-code") or "error"
-    kind = kind[:1].upper() + kind[1:] if kind.endswith("Exception") else kind  # as it is spelt outside of streams
+    kind = kind[:1].upper() + kind[1:] if kind.endswith("Exception") else kind  # as in non-streaming responses
     message = headers.get(":error-message")
     if message is None:
         try:
-            said = parse_json(payload)
-            message = str(said.get("message") or said.get("Message") or kind)
+            error = parse_json(payload)
+            message = str(error.get("message") or error.get("Message") or kind)
         except (ValueError, AttributeError):
             message = payload.decode("utf-8", "replace") or kind
     return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
 
 
-def _server_sent(data: bytes) -> bytes:
+def _encode_event(data: bytes) -> bytes:
     return b"data: %b\n\n" % data.replace(b"\n", b"\ndata: ")

@@ -1,4 +1,7 @@
-"""Calls Python functions that are models. Plain code gets a thread, async code the running loop or one of its own."""
+"""Transport for Python functions as models.
+
+Sync functions run in a thread; async functions run on the running loop, or in sync calls on a loop in a thread.
+"""
 
 from __future__ import annotations
 
@@ -22,69 +25,60 @@ from ..providers.function import (
     error_from_exception,
     is_async_function,
 )
-from .threaded import GRACE, Head, Stepper, Steps, acollect, aopen_body, collect, open_body
+from .threaded import GRACE, DeferredBody, Head, Stepper, Steps, acollect, aopen_body, begin_body, collect, open_body
 
 if TYPE_CHECKING:
     import asyncio
 
 
 class FunctionTransport:
-    """Carries requests to functions."""
+    """Sends requests to functions."""
 
     def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
         return collect(self.open(request, limits, timeout), limits, timeout)
 
     def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
-        return open_body(_in_thread(_the_call(request), limits), timeout)
+        return open_body(_create_stepper(_check_call(request), limits), timeout)
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         return await acollect(await self.aopen(request, limits, []), limits)
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
-        call = _the_call(request)
+        call = _check_call(request)
         if not is_async_function(call.function):
-            return await aopen_body(_in_thread(call, limits), bodies)
-        body = _LoopBody(call, _context_for(call, limits))
-        bodies.append(body)
-        try:
-            await body.begin()
-        except BaseException:
-            bodies.remove(body)
-            body.closed = True
-            await body.aclose()
-            raise
-        return body
+            return await aopen_body(_create_stepper(call, limits), bodies)
+        return await begin_body(_LoopBody(call, _context_for(call, limits)), bodies)
 
 
-def _the_call(request: WireRequest) -> FunctionCall:
+def _check_call(request: WireRequest) -> FunctionCall:
     if not isinstance(request, FunctionCall):
         raise errors.ConfigurationError(
-            "This transport carries requests to functions only.", field="transport", fix="Leave out transport=."
+            "The function transport works only with a function as the model.", field="transport", fix="Omit transport=."
         )
     return request
 
 
 def _context_for(call: FunctionCall, limits: Limits) -> contextvars.Context:
-    """The caller's context variables; a model that the function asks itself must be done in time, too."""
+    """Copy the caller's context variables, with the ambient deadline for agents that the function calls."""
     context = contextvars.copy_context()
     longest = min(limits.total or math.inf, call.request.deadline or math.inf)
     context.run(lambda: ambient_deadline.set(min(ambient_deadline.get(), monotonic() + longest)))
     return context
 
 
-def _cancelled_itself(call: FunctionCall) -> errors.ProviderError:
-    return errors.ProviderError(f"{call.target}: the function cancelled itself")
+def _cancellation_error(call: FunctionCall) -> errors.ProviderError:
+    return errors.ProviderError(f"{call.target}: the function raised CancelledError")
 
 
 # In a thread
 
 
-def _in_thread(call: FunctionCall, limits: Limits) -> Stepper:
+def _create_stepper(call: FunctionCall, limits: Limits) -> Stepper:
     return Stepper(lambda stepper: _steps(call, stepper), _context_for(call, limits))
 
 
 def _steps(call: FunctionCall, stepper: Stepper) -> Steps:
-    """A function has no headers: its first piece says that it has begun."""
+    """Functions have no headers, so the head comes with the first piece."""
     pieces = _pieces(call, stepper)
     try:
         first = next(pieces)
@@ -96,12 +90,12 @@ def _steps(call: FunctionCall, stepper: Stepper) -> Steps:
 
 
 def _pieces(call: FunctionCall, stepper: Stepper) -> Generator[bytes, None, None]:
-    """An async function, or a plain one that returns something to await, gets a loop of its own."""
+    """Yield the encoded pieces of a response. Awaitables run on a new event loop."""
     failed: errors.AgentError | None = None
     try:
         answer = call.function(call.request)
         if inspect.isawaitable(answer) or hasattr(answer, "__aiter__"):
-            yield from _on_own_loop(call, _awaited(answer), stepper)
+            yield from _run_on_new_loop(call, _iterate(answer), stepper)
         elif hasattr(answer, "__next__"):
             try:
                 for piece in answer:
@@ -113,16 +107,16 @@ def _pieces(call: FunctionCall, stepper: Stepper) -> Generator[bytes, None, None
             yield encode_result(answer)
     except Exception as error:
         failed = error_from_exception(error, call.target)
-    except BaseException as error:  # a loop that plain code ran: to whoever awaits us, it would be their own end
+    except BaseException as error:  # from a loop inside sync code, not the cancellation of the caller
         if type(error).__name__ != "CancelledError" or stepper.closed:
             raise
-        failed = _cancelled_itself(call)
-    if failed is not None:  # raised out here: an error that is being handled would become its context
+        failed = _cancellation_error(call)
+    if failed is not None:  # raised outside the handler, so that it has no context
         raise failed
     yield END_EVENT
 
 
-def _on_own_loop(
+def _run_on_new_loop(
     call: FunctionCall, source: AsyncGenerator[bytes, None], stepper: Stepper
 ) -> Generator[bytes, None, None]:
     import asyncio
@@ -144,17 +138,17 @@ def _on_own_loop(
                     raise
             finally:
                 stepper.interrupt = None
-            raise _cancelled_itself(call)
+            raise _cancellation_error(call)
 
         try:
             while piece := perform():
                 yield piece
         finally:
-            runner.run(pump.stop(grace=None))  # nobody waits for this thread
+            runner.run(pump.stop(grace=None))  # without a limit, because no caller waits for this thread
 
 
-async def _awaited(answer: Any) -> AsyncGenerator[bytes, None]:
-    """Something to await, or to iterate with await, or first the one and then the other."""
+async def _iterate(answer: Any) -> AsyncGenerator[bytes, None]:
+    """Iterate over an awaitable, an async iterator, or an awaitable that returns either iterator."""
     if inspect.isawaitable(answer):
         answer = await answer
     if hasattr(answer, "__aiter__"):
@@ -172,9 +166,9 @@ async def _awaited(answer: Any) -> AsyncGenerator[bytes, None]:
 
 
 class _Pump:
-    """Async code and its pieces: it runs when the next one is asked for, and always in the same task.
+    """Runs an async generator step by step, always in the same task.
 
-    What a generator holds open while it yields, a timeout or a group of tasks, belongs to the task that opened it.
+    Timeouts and task groups that a generator holds open across a yield belong to the task that opened them.
     """
 
     __slots__ = ("_context", "_go", "_source", "_stopped", "_task", "_waiting")
@@ -190,7 +184,7 @@ class _Pump:
         self._stopped = False
 
     async def next(self) -> bytes:
-        """The next piece, or b"" at the end. If this is cancelled, so is the code."""
+        """Get the next piece, b"" at the end. Cancelling this cancels the generator."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -209,7 +203,7 @@ class _Pump:
             raise
 
     async def stop(self, grace: float | None = GRACE) -> None:
-        """Have the code clean up; if that takes longer, as when it swallows its cancellation, it is left behind."""
+        """Cancel the generator and wait at most `grace` seconds for its cleanup."""
         import asyncio
 
         self._stopped = True
@@ -219,17 +213,17 @@ class _Pump:
 
     async def _run(self) -> None:
         try:
-            await self._asked()
+            await self._wait_for_request()
             async for piece in self._source:
                 if self._stopped:
                     break
                 if self._waiting is not None and not self._waiting.done():
                     self._waiting.set_result(piece)
-                await self._asked()
+                await self._wait_for_request()
         finally:
             await self._source.aclose()
 
-    async def _asked(self) -> None:
+    async def _wait_for_request(self) -> None:
         await self._go.wait()
         self._go.clear()
 
@@ -249,7 +243,7 @@ class _Pump:
 # On the running loop
 
 
-class _LoopBody(AsyncBody):
+class _LoopBody(DeferredBody):
     __slots__ = ("_call", "_first", "_pump")
 
     def __init__(self, call: FunctionCall, context: contextvars.Context) -> None:
@@ -258,6 +252,7 @@ class _LoopBody(AsyncBody):
         self._pump = _Pump(self._pieces(), context)
         self._first: bytes | None = None
 
+    @override
     async def begin(self) -> None:
         self._first = await self._step()
 
@@ -271,7 +266,7 @@ class _LoopBody(AsyncBody):
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
         failed: errors.AgentError | None = None
         try:
-            source = _awaited(self._call.function(self._call.request))
+            source = _iterate(self._call.function(self._call.request))
             try:
                 async for piece in source:
                     yield piece
@@ -293,7 +288,7 @@ class _LoopBody(AsyncBody):
         except asyncio.CancelledError:
             if task is not None and task.cancelling() > cancelled_before:
                 raise
-        raise _cancelled_itself(self._call)
+        raise _cancellation_error(self._call)
 
     @override
     async def aclose(self) -> None:

@@ -1,7 +1,7 @@
-"""The HTTP transport: direct HTTP/1.1, or clients of httpx2 where a proxy or the user asks for them.
+"""HTTP transports: direct HTTP/1.1, or clients of httpx2 or httpx for proxies and on request.
 
-It never retries, redirects or decides. Sync calls share connections between threads and drop them after a fork;
-asyncio gets its own for each event loop, closed with the loop.
+They never retry or redirect. Sync calls share one connection pool between threads, dropped after a fork; asyncio has
+one pool per event loop, closed with the loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..http.parser import BadRequest, RequestHead
 from ..providers.base import is_loopback
 from ..providers.codec import secrets_in
 from ..types.secrets import is_credential_header
-from .httpx_clients import AsyncClientCarrier, SyncClientCarrier
+from .httpx_clients import AsyncClientSender, SyncClientSender
 from .proxies import ProxySettings, client_proxy
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _MAX_KNOWN_ROUTES = 256
 
 
 class _Route:
-    """RequestHead and proxy of a request, worked out once. It is not printed: a proxy's URL may hold a password."""
+    """Cached request head and proxy of a URL. Not printable, because a proxy URL may hold a password."""
 
     __slots__ = ("address", "exposes_key", "proxy")
 
@@ -45,18 +45,18 @@ class _Route:
         self.address = address
         self.proxy = proxy
         self.exposes_key = exposes_key
-        """Whether a key would reach a proxy on another machine unencrypted."""
+        """Whether the API key would reach a remote proxy unencrypted."""
 
 
 class HttpTransport:
-    """Sends requests over HTTP/1.1: directly, or with httpx2 through a proxy.
+    """Sends requests over direct HTTP/1.1, or through a proxy with httpx2.
 
     Args:
-        ca_file: PEM file with the certificate authorities to trust instead of the system's.
-        ssl_context: A ready TLS context, for client certificates and the like; excludes `ca_file`.
-        proxy: A proxy for everything; False for none. By default the environment decides.
-        library: "httpx2" or "httpx" sends every request through clients of that library, so that mocks and
-            instrumentation see it. By default `AGENT_HTTP` and `agent.testing.use_httpx` decide.
+        ca_file: PEM file with certificate authorities that replace those of the system.
+        ssl_context: A TLS context, for example with a client certificate; excludes `ca_file`.
+        proxy: Proxy URL for all requests; False for none. By default read from the environment.
+        library: "httpx2" or "httpx" sends all requests through clients of that library, so that mocks and
+            instrumentation see them. By default set by `AGENT_HTTP` and `agent.testing.use_httpx`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class HttpTransport:
         self._library = library
         if ca_file is not None and ssl_context is not None:
             raise errors.ConfigurationError(
-                "Both ca_file and ssl_context are given.", field="ca_file", fix="Load the file into the context."
+                "ca_file and ssl_context exclude each other.", field="ca_file", fix="Load the CA file into the context."
             )
         self._ssl_context = ssl_context if ca_file is None else load_ca_file(ca_file)
         if proxy is None or proxy is True:
@@ -79,23 +79,23 @@ class HttpTransport:
             self._proxies = ProxySettings.always(proxy) if proxy else ProxySettings()
         self._lock = threading.Lock()
         self._routes: dict[tuple[str, tuple[tuple[bytes, bytes], ...]], _Route] = {}
-        self._begin()
+        self._create_pools()
 
-    def _begin(self) -> None:
-        """Start without connections, in this process."""
+    def _create_pools(self) -> None:
+        """Create empty pools for this process."""
         self._pid = os.getpid()
         self._direct = SyncConnectionPool(self._context)
-        self._clients: dict[_ClientKey, SyncClientCarrier] = {}
+        self._clients: dict[_ClientKey, SyncClientSender] = {}
         self._loops: _Loops | None = None
         self._closing = weakref.finalize(self, _close_all, self._direct, self._clients, self._pid)
 
     @override
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"  # a proxy's URL may hold a password
+        return f"{type(self).__name__}()"  # a proxy URL may hold a password
 
     @override
     def __reduce__(self) -> Any:
-        raise TypeError("an HTTP transport holds connections and cannot be pickled; make one in the other process")
+        raise TypeError("an HTTP transport holds connections and cannot be pickled; create one in the other process")
 
     # Sync
 
@@ -113,58 +113,56 @@ class HttpTransport:
             return self._direct.open_body(request, route.address, limits, timeout)
         return client.open_body(request, limits, timeout)
 
-    def _client(self, proxy: str | None) -> SyncClientCarrier | None:
-        """The client to send through; None to connect directly."""
+    def _client(self, proxy: str | None) -> SyncClientSender | None:
+        """Get the HTTP client for a proxy or library; None to connect directly."""
         if self._pid != os.getpid():
-            self._forget_the_parents_connections()
-        library = self._library or selected_library()
+            self._reset_after_fork()
+        library = self._library or default_library()
         if proxy is None and library is None:
             return None
         key = (library or "httpx2", proxy)
-        found = self._clients.get(key)
-        if found is None:
-            with self._lock:
-                found = self._clients.get(key)
-                if found is None:
-                    made = import_module(key[0]).Client(**self._client_options(*key))
-                    found = self._clients[key] = SyncClientCarrier(made, brackets=_forwards(proxy))
-        return found
+        with self._lock:
+            sender = self._clients.get(key)
+            if sender is None:
+                client = import_module(key[0]).Client(**self._client_options(*key))
+                sender = self._clients[key] = SyncClientSender(client, brackets=_is_http_proxy(proxy))
+            return sender
 
     # Async
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         route = self._route(request, limits)
-        of_loop = await self._of_loop()
-        client = self._aclient(of_loop, route.proxy)
+        pools = await self._loop_pools()
+        client = self._aclient(pools, route.proxy)
         if client is None:
-            return await of_loop.direct.send(request, route.address, limits)
+            return await pools.direct.send(request, route.address, limits)
         return await client.send(request, limits)
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
         route = self._route(request, limits)
-        of_loop = await self._of_loop()
-        client = self._aclient(of_loop, route.proxy)
+        pools = await self._loop_pools()
+        client = self._aclient(pools, route.proxy)
         if client is None:
-            return await of_loop.direct.open_body(request, route.address, limits, bodies)
+            return await pools.direct.open_body(request, route.address, limits, bodies)
         return await client.open_body(request, limits, bodies)
 
-    async def _of_loop(self) -> _OfLoop:
+    async def _loop_pools(self) -> _LoopPools:
         if self._pid != os.getpid():
-            self._forget_the_parents_connections()
+            self._reset_after_fork()
         if self._loops is None:
             self._loops = _Loops(self)
-        return self._loops.known() or await self._loops.begin()
+        return self._loops.get() or await self._loops.create()
 
-    def _aclient(self, of_loop: _OfLoop, proxy: str | None) -> AsyncClientCarrier | None:
-        library = self._library or selected_library()
+    def _aclient(self, pools: _LoopPools, proxy: str | None) -> AsyncClientSender | None:
+        library = self._library or default_library()
         if proxy is None and library is None:
             return None
         key = (library or "httpx2", proxy)
-        found = of_loop.clients.get(key)
-        if found is None:
-            made = import_module(key[0]).AsyncClient(**self._client_options(*key))
-            found = of_loop.clients[key] = AsyncClientCarrier(made, brackets=_forwards(proxy))
-        return found
+        sender = pools.clients.get(key)
+        if sender is None:
+            client = import_module(key[0]).AsyncClient(**self._client_options(*key))
+            sender = pools.clients[key] = AsyncClientSender(client, brackets=_is_http_proxy(proxy))
+        return sender
 
     def _client_options(self, library: str, proxy: str | None) -> dict[str, Any]:
         module, context = import_module(library), self._context()
@@ -184,49 +182,51 @@ class HttpTransport:
     # Both
 
     def _route(self, request: WireRequest, limits: Limits) -> _Route:
-        found = self._routes.get((request.url, request.headers))
-        if found is None:
+        route = self._routes.get((request.url, request.headers))
+        if route is None:
             try:
                 address, proxy = RequestHead(request.url, request.headers), self._proxies.for_url(request.url)
             except BadRequest as error:
                 raise request_error(error) from None
-            found = _Route(address, proxy, exposes_key=exposes_key(request, address, proxy))
+            route = _Route(address, proxy, exposes_key=exposes_key(request, address, proxy))
             if len(self._routes) >= _MAX_KNOWN_ROUTES:
                 self._routes.clear()
-            self._routes[request.url, request.headers] = found
-        check_clear_text(limits, exposed=found.exposes_key)
-        return found
+            self._routes[request.url, request.headers] = route
+        if route.exposes_key:
+            check_clear_text(limits)
+        return route
 
     def _context(self) -> ssl.SSLContext:
         if self._ssl_context is None:
             self._ssl_context = default_context()
-        if self._ssl_context not in _PREPARED:
+        if self._ssl_context not in _ALPN_CONTEXTS:
             self._ssl_context.set_alpn_protocols(["http/1.1"])
-            _PREPARED.add(self._ssl_context)
+            _ALPN_CONTEXTS.add(self._ssl_context)
         return self._ssl_context
 
-    def _forget_the_parents_connections(self) -> None:
-        """After a fork: the sockets belong to the parent's conversations, the lock perhaps to a thread that is gone."""
+    def _reset_after_fork(self) -> None:
+        """Drop the parent's sockets, and its lock, which a thread of the parent may hold."""
         self._lock = threading.Lock()
-        self._begin()
+        self._create_pools()
 
     def close(self) -> None:
-        """Close idle connections of blocking calls. Those of event loops close with their loop."""
+        """Close idle connections of sync calls. Those of event loops close with their loop."""
         with self._lock:
             _close_all(self._direct, self._clients, self._pid)
 
 
-def check_clear_text(limits: Limits, *, exposed: bool) -> None:
-    if exposed and not limits.allow_insecure:
+def check_clear_text(limits: Limits) -> None:
+    """Raise for a key that a proxy would receive unencrypted, unless the user allows it."""
+    if not limits.allow_insecure:
         raise errors.ConfigurationError(
-            "The key would travel unencrypted: base_url is plain http, and the proxy is on another machine.",
+            "The API key would be sent unencrypted: base_url is plain http, and the proxy is on another machine.",
             field="proxy",
-            fix="Exclude the host with NO_PROXY, use https, or pass allow_insecure=True if the network is yours.",
+            fix="Exclude the host with NO_PROXY, use https, or pass allow_insecure=True on a trusted network.",
         )
 
 
 def exposes_key(request: WireRequest, address: RequestHead, proxy: str | None) -> bool:
-    """Whether a key in the headers would be readable between this machine and the proxy."""
+    """Whether a remote proxy would receive an API key in the headers unencrypted."""
     if proxy is None or address.secure or proxy.startswith("https:") or is_loopback(proxy):
         return False
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
@@ -234,43 +234,43 @@ def exposes_key(request: WireRequest, address: RequestHead, proxy: str | None) -
 
 
 def load_ca_file(ca_file: str | os.PathLike[str], field: str = "ca_file") -> ssl.SSLContext:
-    """A TLS context that trusts only the authorities in this PEM file."""
+    """Create a TLS context that trusts only the certificate authorities in a PEM file."""
     import ssl
 
     try:
         return ssl.create_default_context(cafile=os.fspath(ca_file))
     except FileNotFoundError:
-        why = "does not exist"
+        reason = "does not exist"
     except ssl.SSLError:
-        why = "holds no certificate in PEM format"
+        reason = "contains no PEM certificate"
     except OSError as error:
-        why = f"cannot be read ({error.strerror})"
+        reason = f"cannot be read ({error.strerror})"
     raise errors.ConfigurationError(
-        f"The file {os.fspath(ca_file)} of certificate authorities {why}.",
+        f"The file {os.fspath(ca_file)} of certificate authorities {reason}.",
         field=field,
-        fix="Name a PEM file with the certificates to trust.",
+        fix="Pass a PEM file with the certificates to trust.",
     )
 
 
 def default_context() -> ssl.SSLContext:
-    """The system's authorities, or those that SSL_CERT_FILE or SSL_CERT_DIR name."""
+    """TLS context with the system's certificate authorities, or those in SSL_CERT_FILE or SSL_CERT_DIR."""
     import httpcore2  # lazy: plain HTTP needs no certificates
 
-    if given := os.environ.get("SSL_CERT_FILE"):
-        return load_ca_file(given, "SSL_CERT_FILE")
+    if ca_file := os.environ.get("SSL_CERT_FILE"):
+        return load_ca_file(ca_file, "SSL_CERT_FILE")
     return httpcore2.default_ssl_context()
 
 
-_PREPARED: weakref.WeakSet[ssl.SSLContext] = weakref.WeakSet()
-"""Contexts that have been told which protocol we speak."""
+_ALPN_CONTEXTS: weakref.WeakSet[ssl.SSLContext] = weakref.WeakSet()
+"""TLS contexts whose ALPN protocols are set."""
 
 
 _ClientKey = tuple[str, str | None]
-"""A library and a proxy."""
+"""Library and proxy URL."""
 
 
-def _forwards(proxy: str | None) -> bool:
-    """Whether the proxy is told the host in HTTP, where IPv6 addresses have brackets."""
+def _is_http_proxy(proxy: str | None) -> bool:
+    """Whether the proxy receives the host in an HTTP message, where IPv6 addresses have brackets."""
     return proxy is not None and not proxy.startswith("socks")
 
 
@@ -280,8 +280,8 @@ def _no_cookies() -> Any:
     return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
 
-def _close_all(direct: SyncConnectionPool, clients: dict[_ClientKey, SyncClientCarrier], owner: int) -> None:
-    """Close the connections, in the process that made them: after a fork they are still the parent's."""
+def _close_all(direct: SyncConnectionPool, clients: dict[_ClientKey, SyncClientSender], owner: int) -> None:
+    """Close connections, but only in the process that created them."""
     if os.getpid() == owner:
         direct.close_idle()
         for client in clients.values():
@@ -289,22 +289,22 @@ def _close_all(direct: SyncConnectionPool, clients: dict[_ClientKey, SyncClientC
         clients.clear()
 
 
-class _OfLoop:
-    """The connections of one event loop, and the generator that closes them."""
+class _LoopPools:
+    """Connection pool and clients of one event loop, and the generator that closes them."""
 
     __slots__ = ("clients", "direct", "keeper")
 
     def __init__(self, direct: AioConnectionPool) -> None:
         self.direct = direct
-        self.clients: dict[_ClientKey, AsyncClientCarrier] = {}
+        self.clients: dict[_ClientKey, AsyncClientSender] = {}
         self.keeper = _close_with_loop(self)
 
 
 class _Loops:
-    """Connections per event loop.
+    """Connection pools by event loop.
 
-    Connections refer to their loop, so a weak key would never die: closed loops are dropped when another one comes.
-    Each loop keeps a suspended async generator whose `finally` closes them; `asyncio.run` runs it at the end.
+    Connections refer to their loop, so weak keys would never expire: closed loops are removed when a new one is added.
+    Each loop has a suspended async generator whose `finally` closes its pools; `asyncio.run` runs it at the end.
     """
 
     def __init__(self, transport: HttpTransport) -> None:
@@ -312,38 +312,38 @@ class _Loops:
 
         self._running = get_running_loop
         self._context = transport._context
-        self.by_loop: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
+        self.by_loop: dict[asyncio.AbstractEventLoop, _LoopPools] = {}
 
-    def known(self) -> _OfLoop | None:
+    def get(self) -> _LoopPools | None:
         return self.by_loop.get(self._running())
 
-    async def begin(self) -> _OfLoop:
+    async def create(self) -> _LoopPools:
         from ..http.asyncio_connections import AioConnectionPool  # lazy: a blocking call needs no event loop
 
-        for old in [old for old in list(self.by_loop) if old.is_closed()]:  # other threads add theirs
-            self.by_loop.pop(old, None)
-        begun = self.by_loop[self._running()] = _OfLoop(AioConnectionPool(self._context))
-        await anext(begun.keeper)
-        return begun
+        for loop in [loop for loop in list(self.by_loop) if loop.is_closed()]:  # other threads add loops
+            self.by_loop.pop(loop, None)
+        created = self.by_loop[self._running()] = _LoopPools(AioConnectionPool(self._context))
+        await anext(created.keeper)
+        return created
 
 
-async def _close_with_loop(of_loop: _OfLoop) -> AsyncIterator[None]:
+async def _close_with_loop(pools: _LoopPools) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        of_loop.direct.close()
-        for client in of_loop.clients.values():
+        pools.direct.close()
+        for client in pools.clients.values():
             await client.aclose()
 
 
-# The option that is used where a transport does not name one
+# Default library of transports
 
 _selected: Literal["httpx2", "httpx"] | None = None
 _reads_environment = True
 
 
-def selected_library() -> Literal["httpx2", "httpx"] | None:
-    """The library that all transports send through; None to connect directly."""
+def default_library() -> Literal["httpx2", "httpx"] | None:
+    """The default library of all transports; None to connect directly."""
     global _selected, _reads_environment
     if _reads_environment:
         _selected = _LIBRARY_CHOICES[_read_environment()]
@@ -351,12 +351,12 @@ def selected_library() -> Literal["httpx2", "httpx"] | None:
     return _selected
 
 
-def select_library(library: Literal["httpx2", "httpx"] | None) -> Literal["httpx2", "httpx"] | None:
-    """Send everything through this library, or directly; the choice before it is returned."""
+def set_default_library(library: Literal["httpx2", "httpx"] | None) -> Literal["httpx2", "httpx"] | None:
+    """Set the default library, and return the previous one."""
     global _selected
-    before = selected_library()
+    previous = default_library()
     _selected = library
-    return before
+    return previous
 
 
 _LIBRARY_CHOICES: dict[str, Literal["httpx2", "httpx"] | None] = {
@@ -368,40 +368,42 @@ _LIBRARY_CHOICES: dict[str, Literal["httpx2", "httpx"] | None] = {
 
 
 def _read_environment() -> str:
-    given = os.environ.get("AGENT_HTTP", "").strip().lower()
-    if given not in _LIBRARY_CHOICES:
+    name = os.environ.get("AGENT_HTTP", "").strip().lower()
+    if name not in _LIBRARY_CHOICES:
         raise errors.ConfigurationError(
-            f"AGENT_HTTP is {given!r}.", field="AGENT_HTTP", fix="Set it to httpx or direct, or leave it out."
+            f"AGENT_HTTP has the unknown value {name!r}.",
+            field="AGENT_HTTP",
+            fix="Set it to httpx or direct, or unset it.",
         )
-    return given
+    return name
 
 
 _CLIENT_LIBRARIES = ("httpx2", "httpx")
-_FIX = "Pass an httpx2.Client, an httpx2.AsyncClient, or a tuple of both; clients of httpx work, too."
+_FIX = "Pass an httpx2.Client, an httpx2.AsyncClient, or a tuple of both; clients of httpx also work."
 
 
 class HttpClientTransport:
-    """Sends requests through a user's clients: sync calls through the sync one, async calls through the async one.
+    """Sends requests through the HTTP clients of a user: a sync one, an async one, or both.
 
-    The clients keep their event hooks, proxies, mounts, certificates and default headers. Timeouts are the agent's,
-    and redirects are not followed. The user closes the clients.
+    Event hooks, proxies, mounts, certificates and default headers of the clients apply. Timeouts are those of the
+    agent, and redirects are not followed. The user closes the clients.
     """
 
     def __init__(self, http_client: Any) -> None:
-        given = tuple(http_client) if isinstance(http_client, Sequence) else (http_client,)
-        self._sync: SyncClientCarrier | None = None
-        self._async: AsyncClientCarrier | None = None
-        self._trust_env = any(getattr(client, "trust_env", False) for client in given)
-        for client in given:
-            kind = _kind_of(client)
+        clients = tuple(http_client) if isinstance(http_client, Sequence) else (http_client,)
+        self._sync: SyncClientSender | None = None
+        self._async: AsyncClientSender | None = None
+        self._trust_env = any(getattr(client, "trust_env", False) for client in clients)
+        for client in clients:
+            kind = _client_kind(client)
             if kind == "Client" and self._sync is None:
-                self._sync = SyncClientCarrier(client)
+                self._sync = SyncClientSender(client)
             elif kind == "AsyncClient" and self._async is None:
-                self._async = AsyncClientCarrier(client)
+                self._async = AsyncClientSender(client)
             else:
-                what = f"two {kind}s" if kind else f"an object of type {type(client).__name__}"
-                raise errors.ConfigurationError(f"http_client is {what}.", field="http_client", fix=_FIX)
-        if not given:
+                value = f"two {kind}s" if kind else f"an object of type {type(client).__name__}"
+                raise errors.ConfigurationError(f"http_client is {value}.", field="http_client", fix=_FIX)
+        if not clients:
             raise errors.ConfigurationError("http_client is empty.", field="http_client", fix=_FIX)
 
     @override
@@ -410,7 +412,7 @@ class HttpClientTransport:
 
     @override
     def __reduce__(self) -> Any:
-        raise TypeError("an HTTP client holds connections and cannot be pickled; make one in the other process")
+        raise TypeError("an HTTP client holds connections and cannot be pickled; create one in the other process")
 
     def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
         return self._sync_client(request, limits).send(request, limits, timeout)
@@ -418,7 +420,7 @@ class HttpClientTransport:
     def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
         return self._sync_client(request, limits).open_body(request, limits, timeout)
 
-    def _sync_client(self, request: WireRequest, limits: Limits) -> SyncClientCarrier:
+    def _sync_client(self, request: WireRequest, limits: Limits) -> SyncClientSender:
         self._check(request, limits)
         if self._sync is None:
             raise errors.ConfigurationError(
@@ -434,7 +436,7 @@ class HttpClientTransport:
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
         return await self._async_client(request, limits).open_body(request, limits, bodies)
 
-    def _async_client(self, request: WireRequest, limits: Limits) -> AsyncClientCarrier:
+    def _async_client(self, request: WireRequest, limits: Limits) -> AsyncClientSender:
         self._check(request, limits)
         if self._async is None:
             raise errors.ConfigurationError(
@@ -445,18 +447,19 @@ class HttpClientTransport:
         return self._async
 
     def _check(self, request: WireRequest, limits: Limits) -> None:
-        """Refuse what must not be sent, whatever carries it."""
+        """Reject invalid requests and unencrypted keys."""
         try:
             address = RequestHead(request.url, request.headers)
         except BadRequest as error:
             raise request_error(error) from None
         if self._trust_env and not address.secure:
             proxy = ProxySettings.from_environment().for_url(request.url)
-            check_clear_text(limits, exposed=exposes_key(request, address, proxy))
+            if exposes_key(request, address, proxy):
+                check_clear_text(limits)
 
 
-def _kind_of(client: Any) -> str:
-    """`Client`, `AsyncClient`, or "" for anything else. Told by name: httpx need not be installed."""
+def _client_kind(client: Any) -> str:
+    """`Client`, `AsyncClient` or "". Compared by name, because httpx may not be installed."""
     for base in type(client).__mro__:
         if base.__name__ in ("Client", "AsyncClient") and base.__module__.partition(".")[0] in _CLIENT_LIBRARIES:
             return base.__name__

@@ -1,7 +1,7 @@
-"""HTTP through clients of httpx2 or httpx: a user's own, or those that a transport creates for proxies.
+"""HTTP through clients of httpx2 or httpx, created by users or for proxies.
 
-A blocking client runs in a worker thread, one step at a time, so that timeouts and cancellation are exact. Redirects
-are not followed. Bodies are read undecoded where possible, so that limits on decompression hold.
+Sync clients run in a worker thread, one step at a time, for exact timeouts and cancellation. Redirects are not
+followed. Bodies are read undecoded where possible, so that the limit on decompression applies.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .threaded import Head, Stepper, Steps, acollect, collect, open_body
 
 _SET_BY_CLIENT = frozenset((b"accept-encoding", b"content-length", b"host"))
 _TURN_KILOBYTES = 64
-"""Kilobytes of a response that is already here before other tasks of the loop get their turn."""
+"""Kilobytes of buffered response data read before other tasks of the loop get a turn."""
 
 
-class SyncClientCarrier:
-    """Sends requests through a blocking client."""
+class SyncClientSender:
+    """Sends requests through a sync client."""
 
     def __init__(self, client: Any, *, brackets: bool = False) -> None:
         self.client = client
@@ -61,7 +61,7 @@ class SyncClientCarrier:
             if piece := decode.finish():
                 yield piece
         except Exception as error:
-            raise _mapped(error, request) from _cause_of(error)
+            raise _map_client_error(error, request) from _cause_of(error)
         finally:
             if response is not None:
                 response.close()
@@ -73,7 +73,7 @@ class SyncClientCarrier:
         self.client.close()
 
 
-class AsyncClientCarrier:
+class AsyncClientSender:
     """Sends requests through an async client."""
 
     def __init__(self, client: Any, *, brackets: bool = False) -> None:
@@ -99,7 +99,7 @@ class AsyncClientCarrier:
             else:
                 await connection.drop_async()
             if isinstance(error, Exception):
-                raise _mapped(error, request) from _cause_of(error)
+                raise _map_client_error(error, request) from _cause_of(error)
             raise
 
     async def aclose(self) -> None:
@@ -134,7 +134,7 @@ class _ClientBody(AsyncBody):
                     return piece
             return self._decode.finish()
         except Exception as error:
-            raise _mapped(error, self._request) from _cause_of(error)
+            raise _map_client_error(error, self._request) from _cause_of(error)
 
     @override
     async def aclose(self) -> None:
@@ -142,12 +142,12 @@ class _ClientBody(AsyncBody):
 
 
 async def _aclose(response: Any) -> None:
-    with suppress(Exception):  # what a connection says while it is closed helps nobody
+    with suppress(Exception):  # errors while closing are irrelevant
         await response.aclose()
 
 
 class _Decoder:
-    """Decompresses a body, unless the client has read and decoded it already, as mocks and event hooks do."""
+    """Decompresses a body, unless a mock or an event hook has already made the client decode it."""
 
     __slots__ = ("_decompressor", "_read")
 
@@ -156,8 +156,8 @@ class _Decoder:
         self._decompressor = None if self._read else decompressor_for(headers.get("content-encoding"))
 
     def chunks(self, response: Any) -> Iterator[bytes]:
-        found: Iterator[bytes] = iter((response.content,)) if self._read else response.iter_raw()
-        return found
+        chunks: Iterator[bytes] = iter((response.content,)) if self._read else response.iter_raw()
+        return chunks
 
     async def chunks_async(self, response: Any) -> AsyncGenerator[bytes, None]:
         if self._read:
@@ -175,9 +175,10 @@ class _Decoder:
 
 
 class _Connection:
-    """The connection of one request, as httpcore's trace events show it. HTTP/2 connections are shared and left alone.
+    """The connection of one request, found through httpcore's trace events.
 
-    It ends blocking calls from another thread, and closes connections that httpcore forgets when a proxy fails.
+    It interrupts blocking calls from other threads, and closes connections that httpcore leaks when a proxy fails.
+    HTTP/2 connections are shared by several requests, so they are never shut down.
     """
 
     __slots__ = ("_handle", "_shared", "_stepper", "_stream")
@@ -194,7 +195,7 @@ class _Connection:
             self._stream = stream
             if self._stepper is not None and stream is not None:
                 self.watch(stream)
-                _announce_writes(stream)
+                _watch_writes(stream)
         elif event.startswith("http2."):
             self._shared = True
             self.release()
@@ -244,20 +245,20 @@ class _Connection:
 
 
 _current = threading.local()
-"""The `_Connection` of the request that this thread performs."""
+"""The `_Connection` of the request that this thread is sending."""
 
 
-def _announce_writes(stream: Any) -> None:
-    """Make a connection of httpcore known to each later request that it is reused for: no trace event tells."""
+def _watch_writes(stream: Any) -> None:
+    """Report reuse of a keep-alive connection to its `_Connection`, because no trace event does."""
     write, reference = type(stream).write, weakref.ref(stream)
 
-    def announcing_write(buffer: bytes, timeout: float | None = None) -> None:
+    def write_and_watch(buffer: bytes, timeout: float | None = None) -> None:
         written_to, connection = reference(), getattr(_current, "connection", None)
         if connection is not None:
             connection.watch(written_to)
         write(written_to, buffer, timeout)
 
-    stream.write = announcing_write
+    stream.write = write_and_watch
 
 
 def _build(
@@ -269,11 +270,11 @@ def _build(
     *,
     brackets: bool,
 ) -> Any:
-    """The request as the client builds it: with its default headers, cookies and parameters.
+    """Build the request with the client's default headers, cookies and parameters.
 
     Args:
-        seconds: Bounds each read, for a thread that nobody waits for any more.
-        brackets: Write IPv6 hosts in brackets, for proxies: httpcore puts the host into `CONNECT` as it is.
+        seconds: Timeout of each read, which only bounds abandoned threads.
+        brackets: Write IPv6 hosts in brackets for proxies, because httpcore does not in `CONNECT`.
     """
     headers = [(name, value) for name, value in request.headers if name.lower() not in _SET_BY_CLIENT]
     wait = None if seconds is None or seconds >= 1e6 else seconds
@@ -287,11 +288,11 @@ def _build(
     )
     if brackets and ":" in built.url.host:
         built.extensions["sni_hostname"] = built.url.host
-        built.url = _bracketed(built.url)
+        built.url = _add_brackets(built.url)
     return built
 
 
-def _bracketed(url: Any) -> Any:
+def _add_brackets(url: Any) -> Any:
     class Bracketed(type(url)):  # type: ignore[misc]
         """A URL whose raw host has the brackets of an IPv6 address."""
 
@@ -306,13 +307,13 @@ def _head(response: Any) -> Head:
     return Head(response.status_code, Headers.from_raw(response.headers.raw))
 
 
-# Errors. They are told apart by name, because neither library need be installed.
+# Errors are compared by name, because neither library may be installed.
 
 _UNSENDABLE = frozenset(("InvalidURL", "LocalProtocolError", "UnsupportedProtocol"))
 
 
 def _cause_of(error: Exception) -> BaseException | None:
-    """The cause to chain: not one that may quote a header, and so a key."""
+    """The cause to chain; None for errors that may quote a header, and so a key."""
     if isinstance(error, errors.AgentError):
         return error.__cause__
     return None if _names(error) & _UNSENDABLE else error
@@ -322,8 +323,8 @@ def _names(error: Exception) -> set[str]:
     return {base.__name__ for base in type(error).__mro__}
 
 
-def _mapped(error: Exception, request: WireRequest) -> Exception:
-    """An exception of the library as an AgentError. Any other, such as one of an event hook, stays as it is."""
+def _map_client_error(error: Exception, request: WireRequest) -> Exception:
+    """Map an exception of the library to an AgentError. Others, such as those of event hooks, stay unchanged."""
     if isinstance(error, errors.AgentError):
         return error
     names = _names(error)
@@ -341,8 +342,8 @@ def _mapped(error: Exception, request: WireRequest) -> Exception:
         return errors.ProtocolError(describe(error, request))
     if names & {"TransportError", "StreamError"}:
         return errors.ConnectionError(describe(error, request), retryable=not is_certificate_error(error))
-    if type(error).__module__.startswith("socksio"):  # an extra, which need not be there
-        return errors.ConnectionError(f"invalid reply of the SOCKS proxy: {describe(error, request)}", retryable=False)
+    if type(error).__module__.startswith("socksio"):  # an optional package
+        return errors.ConnectionError(f"invalid SOCKS reply: {describe(error, request)}", retryable=False)
     if isinstance(error, RuntimeError) and "closed" in str(error):
         return errors.ConfigurationError(
             f"The HTTP client cannot be used: {error}",

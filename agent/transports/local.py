@@ -1,4 +1,4 @@
-"""Carries requests to a model in this process. The engine writes in a thread of its own, ahead of whoever reads."""
+"""Transport for models in this process. The engine generates in its own thread, ahead of the reader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _JSON = Headers({"content-type": "application/json"})
 
 
 class LocalTransport:
-    """Carries requests to the engines of this process."""
+    """Sends requests to the engines of this process."""
 
     def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
         return collect(self.open(request, limits, timeout), limits, timeout)

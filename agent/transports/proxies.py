@@ -20,7 +20,7 @@ _SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 class ProxySettings(NamedTuple):
-    """Proxies by URL scheme, and the hosts that are reached without one."""
+    """Proxies by URL scheme, and the hosts that bypass them."""
 
     by_scheme: tuple[tuple[str, str], ...] = ()
     no_proxy: tuple[str, ...] = ()
@@ -31,9 +31,9 @@ class ProxySettings(NamedTuple):
 
     @classmethod
     def from_environment(cls) -> ProxySettings:
-        found = _configured()
-        by_scheme = tuple((scheme, found[scheme]) for scheme in ("http", "https", "all") if found.get(scheme))
-        excluded = tuple(entry.strip().lower() for entry in found.get("no", "").split(",") if entry.strip())
+        proxies = _read_environment()
+        by_scheme = tuple((scheme, proxies[scheme]) for scheme in ("http", "https", "all") if proxies.get(scheme))
+        excluded = tuple(entry.strip().lower() for entry in proxies.get("no", "").split(",") if entry.strip())
         return cls(by_scheme, excluded)
 
     @classmethod
@@ -41,42 +41,42 @@ class ProxySettings(NamedTuple):
         return cls((("all", proxy),))
 
     def for_url(self, url: str) -> str | None:
-        """The proxy's URL for this one, or None to connect directly."""
+        """The proxy for a URL; None to connect directly."""
         parts = urlsplit(url)
         proxies = dict(self.by_scheme)
         proxy = proxies.get(parts.scheme) or proxies.get("all")
-        if proxy is None or any(_excluded(parts, entry) for entry in self.no_proxy):
+        if proxy is None or any(_is_excluded(parts, entry) for entry in self.no_proxy):
             return None
         return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _configured() -> Mapping[str, str]:
-    """Proxies by scheme, as `urllib.request.getproxies` finds them, but without what that takes to import."""
+def _read_environment() -> Mapping[str, str]:
+    """Proxies by scheme, as from `urllib.request.getproxies`, which is slow to import."""
     if sys.platform in ("darwin", "win32"):
-        # These systems have settings beside the environment.
+        # These systems also have proxy settings outside the environment.
         from urllib.request import getproxies  # lazy: slow to import, and loads `ssl`
 
         return getproxies()
-    given = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-    found = {name.lower()[:-6]: value for name, value in given.items() if value}
+    variables = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    proxies = {name.lower()[:-6]: value for name, value in variables.items() if value}
     if "REQUEST_METHOD" in os.environ:
-        found.pop("http", None)  # in a CGI program, a client could set it with a header named Proxy
-    for name, value in given.items():  # names in small letters win, also with nothing in them
+        proxies.pop("http", None)  # in a CGI program, a client could set it with a header named Proxy
+    for name, value in variables.items():  # lower-case names take precedence, even if empty
         if name.endswith("_proxy"):
-            found[name[:-6].lower()] = value
-    return {scheme: value for scheme, value in found.items() if value}
+            proxies[name[:-6].lower()] = value
+    return {scheme: value for scheme, value in proxies.items() if value}
 
 
-def _excluded(url: SplitResult, entry: str) -> bool:
-    """NO_PROXY: `example.com` covers itself and what is below, `.example.com` only what is below; networks by CIDR."""
+def _is_excluded(url: SplitResult, entry: str) -> bool:
+    """Whether a NO_PROXY entry matches: a domain and its subdomains, `.domain` for subdomains only, or a CIDR."""
     if entry == "*":
         return True
     if "://" in entry:
-        wanted = _split(entry)
-        if wanted is None:
+        pattern = _split(entry)
+        if pattern is None:
             return False
-        same_port = wanted.port is None or wanted.port == url.port
-        return wanted.scheme in ("all", url.scheme) and wanted.hostname == url.hostname and same_port
+        same_port = pattern.port is None or pattern.port == url.port
+        return pattern.scheme in ("all", url.scheme) and pattern.hostname == url.hostname and same_port
     host = url.hostname or ""
     network = _network(entry)
     if network is not None:
@@ -93,7 +93,7 @@ def _excluded(url: SplitResult, entry: str) -> bool:
 
 
 def _split(url: str) -> SplitResult | None:
-    """The parts of a URL that somebody wrote by hand; None if it is none."""
+    """Split a URL; None if it is invalid."""
     try:
         parts = urlsplit(url)
         return parts if parts.port is None or parts.port > 0 else None
@@ -102,7 +102,7 @@ def _split(url: str) -> SplitResult | None:
 
 
 def _host_and_port(entry: str) -> tuple[str, str]:
-    """`example.com:80`, and `[::1]:80`, whose brackets the URL's hostname does not have."""
+    """Split `example.com:80` or `[::1]:80`, and remove the brackets."""
     if entry.startswith("["):
         name, _, rest = entry[1:].partition("]")
         return name, rest.removeprefix(":")
@@ -129,15 +129,15 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def client_proxy(library: Any, proxy: str, ssl_context: ssl.SSLContext) -> Any:
-    """The proxy for a client of httpx2 or httpx; an HTTPS proxy is trusted as vendors are."""
+    """Create the proxy object for a client of httpx2 or httpx. HTTPS proxies are verified like vendors."""
     parts = _split(proxy)
-    if parts is None:  # not quoted: it may hold a password
-        raise errors.ConfigurationError(
-            "The address of a proxy cannot be read.", field="proxy", fix="Write it as http://host:port."
-        )
+    if parts is None:  # not quoted, because it may hold a password
+        raise errors.ConfigurationError("The proxy URL is invalid.", field="proxy", fix="Write it as http://host:port.")
     if parts.scheme not in _SCHEMES or not parts.hostname:
         raise errors.ConfigurationError(
-            f"A proxy has the unknown scheme {parts.scheme!r}.", field="proxy", fix=f"Use one of {', '.join(_SCHEMES)}."
+            f"The proxy URL has an unknown scheme {parts.scheme!r}.",
+            field="proxy",
+            fix=f"Use one of {', '.join(_SCHEMES)}.",
         )
     if parts.scheme.startswith("socks"):
         _require_socks()
@@ -153,7 +153,7 @@ def _require_socks() -> None:
         import socksio  # noqa: F401
     except ImportError:
         raise errors.ConfigurationError(
-            "A SOCKS proxy is configured, but the package for it is missing.",
+            "A SOCKS proxy is configured, but the package socksio is not installed.",
             field="proxy",
             fix="Install the extra: pip install 'agent-llm-router[socks]'.",
         ) from None

@@ -1,4 +1,4 @@
-"""Plays scripted answers in process, without a socket. Waiting is real: limits and cancellation can be tried on it."""
+"""Transport that plays scripted replies in process, without a socket, in real time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..engine.wire import Answer, AsyncBody, Limits, Network, Piece, Reply, RunT
 
 
 class ScriptedTransport:
-    """Carries requests to a function."""
+    """Sends requests to a function that returns scripted replies."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -58,7 +58,7 @@ class ScriptedTransport:
 
 def _within(data: bytes, limits: Limits) -> bytes:
     if len(data) > limits.max_bytes:
-        raise errors.ProtocolError(f"the answer is larger than {limits.max_bytes} bytes", retryable=False)
+        raise errors.ProtocolError(f"the response is larger than {limits.max_bytes} bytes", retryable=False)
     return data
 
 
@@ -108,7 +108,7 @@ class _AsyncBody(AsyncBody):
 
 
 def _wait(seconds: float, timeout: RunTimeout) -> None:
-    """Wait as a socket would: no longer than the run may, and not at all once it is cancelled."""
+    """Wait as a socket would: at most until the deadline, and not after cancellation."""
     if seconds <= 0:
         timeout.run.seconds_left()
         return

@@ -1,9 +1,8 @@
-"""Sends through a client of an official SDK that the caller brings: its address, key and proxies stay in use.
+"""Transport through a client of an official SDK, with its base URL, credentials and proxies.
 
-What it sends is the body that our codec wrote, and what comes back is read by our codec; the SDK neither retries nor
-interprets. A blocking client works in a thread of its own, so that time limits and cancellation are exact, and so
-serves `await`, too. A call that is left before its answer has begun cannot be interrupted there: its thread stays
-behind, and hangs up as soon as the answer comes, or the attempt's timeout.
+The codec encodes the request and decodes the response; the SDK neither retries nor interprets them. Blocking clients
+run in a worker thread with exact timeouts and cancellation, and so serve async calls too. A call abandoned before its
+response starts cannot be interrupted: its thread stays until the response or the timeout, and then closes it.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBod
 from ..http.exchange import is_certificate_error
 from ..providers.sdk_clients import SdkClientKind, identify_client
 from .event_stream import EventStreamDecoder, is_event_stream
-from .threaded import Head, Stepper, Steps, acollect, aopen_body, collect, open_body
+from .threaded import DeferredBody, Head, Stepper, Steps, acollect, aopen_body, begin_body, collect, open_body
 
-_THE_CLIENTS_OWN = frozenset((b"content-type", b"accept", b"user-agent", b"content-length", b"host"))
+_CLIENT_HEADERS = frozenset((b"content-type", b"accept", b"user-agent", b"content-length", b"host"))
 _TIMEOUTS = frozenset(("APITimeoutError", "TimeoutException", "TimeoutError", "ServerTimeoutError"))
 _BROKEN = frozenset(("DecodingError", "ContentDecodingError", "UnknownApiResponseError"))
 _CONNECTIONS = frozenset(
@@ -47,18 +46,17 @@ _MAY_QUOTE_A_HEADER = frozenset(("LocalProtocolError", "UnsupportedProtocol", "I
 _CREDENTIALS = frozenset(("GoogleAuthError", "NoCredentialsError", "CredentialsError", "WorkloadIdentityError"))
 
 
-def headers_to_send(request: WireRequest) -> dict[str, str]:
-    """The codec's headers and the caller's, without those that a client sets itself."""
+def encode_headers(request: WireRequest) -> dict[str, str]:
+    """Headers of a request, without those that the SDK client sets itself."""
     return {
-        name.decode("ascii"): value.decode("latin-1") for name, value in request.headers if name not in _THE_CLIENTS_OWN
+        name.decode("ascii"): value.decode("latin-1") for name, value in request.headers if name not in _CLIENT_HEADERS
     }
 
 
-class Opened:
-    """A response that is still arriving, of whichever HTTP library an SDK uses.
+class StreamedResponse:
+    """A streamed response of an HTTP library.
 
-    That is httpx2 or httpx; in Google's also requests, where there are client certificates, and aiohttp, where that is
-    installed.
+    SDKs use httpx2 or httpx; Google's also uses requests with client certificates, and aiohttp if it is installed.
     """
 
     __slots__ = ("_response", "head")
@@ -69,17 +67,17 @@ class Opened:
 
     def chunks(self) -> Iterator[bytes]:
         response = self._response
-        found: Iterator[bytes] = (
+        chunks: Iterator[bytes] = (
             response.iter_bytes() if hasattr(response, "iter_bytes") else response.iter_content(None)
         )
-        return found
+        return chunks
 
     def achunks(self) -> AsyncIterator[bytes]:
         response = self._response
-        found: AsyncIterator[bytes] = (
+        chunks: AsyncIterator[bytes] = (
             response.aiter_bytes() if hasattr(response, "aiter_bytes") else response.content.iter_any()
         )
-        return found
+        return chunks
 
     def close(self) -> None:
         self._response.close()
@@ -90,30 +88,29 @@ class Opened:
         else:
             self._response.close()
 
-    def hang_up(self) -> Callable[[], object] | None:
-        """How to wake a thread that is reading: closing a socket would not, shutting it down does."""
+    def interrupter(self) -> Callable[[], object] | None:
+        """Get a function that interrupts a reading thread, by shutting its socket down."""
         stream = getattr(self._response, "extensions", {}).get("network_stream")
-        found = None if stream is None else stream.get_extra_info("socket")
-        if not isinstance(found, socket.socket):
+        connection = None if stream is None else stream.get_extra_info("socket")
+        if not isinstance(connection, socket.socket):
             return None
-        connection = found
 
-        def act() -> None:
-            # On the class: an SSLSocket's own shutdown would forget its TLS state under the reader's feet.
+        def shut_down() -> None:
+            # socket.socket.shutdown, because SSLSocket.shutdown would drop the TLS state that the reader is using.
             with suppress(OSError):
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
-        return act
+        return shut_down
 
 
-def unwrapper(head: Head) -> Callable[[bytes], bytes]:
-    """What makes the bytes of an answer those that the vendor's codec can read."""
+def body_decoder(head: Head) -> Callable[[bytes], bytes]:
+    """Get the function that decodes body chunks for the codec of the vendor."""
     return EventStreamDecoder().feed if is_event_stream(head.headers) else lambda chunk: chunk
 
 
-def refusal(error: Exception) -> Steps:
-    """The vendor's answer that an SDK made into an error, as the answer that it was; any other error is raised."""
-    reply = reply_in(error)
+def error_steps(error: Exception) -> Steps:
+    """Convert an SDK exception back to the error response of the vendor. Any other exception is raised."""
+    reply = read_reply(error)
     if reply is None:
         raise error
     yield Head(reply.status, reply.headers)
@@ -121,27 +118,27 @@ def refusal(error: Exception) -> Steps:
         yield reply.body
 
 
-def reply_in(error: BaseException) -> Reply | None:
-    """The vendor's answer, if the error was made from one."""
+def read_reply(error: BaseException) -> Reply | None:
+    """Get the error response of the vendor from an SDK exception, if it has one."""
     response = getattr(error, "response", None)
     status = getattr(error, "status_code", None) or getattr(error, "code", None)
     if response is None or not isinstance(status, int) or status < 300:
         return None
-    return Reply(status, headers_of(getattr(response, "headers", None)), _content(response, error))
+    return Reply(status, decode_headers(getattr(response, "headers", None)), _content(response, error))
 
 
 def _content(response: Any, error: BaseException) -> bytes:
     content: Any = None
-    with suppress(Exception):  # it was never read, and what says so differs from library to library
+    with suppress(Exception):  # unread; each library raises another exception
         content = response.content
     if isinstance(content, bytes):
         return content
-    said = getattr(error, "details", None) or getattr(error, "body", None) or str(error)
-    return json.dumps(said, default=str).encode()
+    details = getattr(error, "details", None) or getattr(error, "body", None) or str(error)
+    return json.dumps(details, default=str).encode()
 
 
-def headers_of(headers: Any) -> Headers:
-    """Headers of any library, with lower-case names."""
+def decode_headers(headers: Any) -> Headers:
+    """Convert headers of any library."""
     if headers is None:
         return Headers()
     raw: Iterable[tuple[bytes, bytes]] | None = getattr(headers, "raw", None)
@@ -151,12 +148,12 @@ def headers_of(headers: Any) -> Headers:
     return Headers.from_raw((str(name).encode("latin-1"), str(value).encode("latin-1")) for name, value in pairs)
 
 
-def ours(error: Exception, target: str) -> errors.AgentError:
-    """The error for a request that got no answer, or half of one."""
+def map_sdk_error(error: Exception, target: str) -> errors.AgentError:
+    """Map an exception of an SDK or its HTTP library to an AgentError."""
     if isinstance(error, errors.AgentError):
         return error
     names = {base.__name__ for base in type(error).__mro__}
-    message = f"{target}: {_described(error)}" if target else _described(error)
+    message = f"{target}: {_describe(error)}" if target else _describe(error)
     if names & _TIMEOUTS:
         return errors.TimeoutError(message)
     if names & _BROKEN:
@@ -165,50 +162,50 @@ def ours(error: Exception, target: str) -> errors.AgentError:
         return errors.AuthenticationError(message)
     if type(error.__cause__ or error).__name__ in _MAY_QUOTE_A_HEADER:
         return errors.ConfigurationError(
-            f"The request cannot be sent: {_described(error)}.", field="client", fix="Check its address and headers."
+            f"The request cannot be sent: {_describe(error)}.", field="client", fix="Check its base URL and headers."
         )
-    misused = isinstance(error.__cause__ or error, RuntimeError)  # which some SDKs call a connection error
+    misused = isinstance(error.__cause__ or error, RuntimeError)  # some SDKs report these as connection errors
     if misused and "loop is closed" in str(error.__cause__ or error):
-        # The pool had kept a connection from another event loop. It is gone now, so the next one will be new.
+        # The pool had a connection of another event loop, and has now dropped it. A retry gets a new one.
         return errors.ConnectionError(f"{message}; an async client is for one event loop", retryable=True)
     if names & _CONNECTIONS and not misused:
         return errors.ConnectionError(message, retryable=not is_certificate_error(error))
     return errors.ConfigurationError(
-        f"The client cannot send the request: {_described(error)}", field="client", fix="See the cause of this error."
+        f"The client cannot send the request: {_describe(error)}", field="client", fix="See the cause of this error."
     )
 
 
-def _described(error: BaseException) -> str:
-    """The SDKs say "Connection error." and mean their cause."""
-    told = error.__cause__ or error
-    if type(told).__name__ in _MAY_QUOTE_A_HEADER:
-        return type(told).__name__
-    return f"{type(told).__name__}: {told}" if str(told) else type(told).__name__
+def _describe(error: BaseException) -> str:
+    """Describe the cause of an error, because SDKs only say "Connection error."."""
+    cause = error.__cause__ or error
+    if type(cause).__name__ in _MAY_QUOTE_A_HEADER:
+        return type(cause).__name__
+    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
 
 
 class GenaiPath:
-    """Sends through the API client below a `google.genai` client."""
+    """Sends through the API client of a `google.genai` client."""
 
     def __init__(self, client: Any) -> None:
         self._api = client._api_client
 
-    def open(self, request: WireRequest, limits: Limits) -> Opened:
+    def open(self, request: WireRequest, limits: Limits) -> StreamedResponse:
         options = _options(request, limits)
-        built = self._built(request, options)
-        self._limit_connecting(built, limits, "_httpx_client", "_use_google_auth_sync")
-        return _wrap_genai_answer(self._api._request(built, options, stream=True))
+        built = self._build(request, options)
+        self._set_connect_timeout(built, limits, "_httpx_client", "_use_google_auth_sync")
+        return _wrap_genai_response(self._api._request(built, options, stream=True))
 
-    async def aopen(self, request: WireRequest, limits: Limits) -> Opened:
+    async def aopen(self, request: WireRequest, limits: Limits) -> StreamedResponse:
         options = _options(request, limits)
-        built = self._built(request, options)
-        self._limit_connecting(built, limits, "_async_httpx_client", "_use_aiohttp")
-        return _wrap_genai_answer(await self._api._async_request(built, options, stream=True))
+        built = self._build(request, options)
+        self._set_connect_timeout(built, limits, "_async_httpx_client", "_use_aiohttp")
+        return _wrap_genai_response(await self._api._async_request(built, options, stream=True))
 
-    def _built(self, request: WireRequest, options: dict[str, Any]) -> Any:
+    def _build(self, request: WireRequest, options: dict[str, Any]) -> Any:
         return self._api._build_request("post", request.url, from_json(request.body), options)
 
-    def _limit_connecting(self, built: Any, limits: Limits, client: str, uses_another: str) -> None:
-        """Its own options know one limit only, but what it hands to httpx may hold one for connecting, too."""
+    def _set_connect_timeout(self, built: Any, limits: Limits, client: str, uses_another: str) -> None:
+        """Set the connect timeout in the built request, because the SDK's options have only one timeout."""
         timeout = getattr(getattr(self._api, client, None), "timeout", None)
         elsewhere = getattr(self._api, uses_another, None)
         if timeout is not None and elsewhere is not None and not elsewhere():
@@ -216,15 +213,15 @@ class GenaiPath:
 
 
 def _options(request: WireRequest, limits: Limits) -> dict[str, Any]:
-    """The limit bounds how long a thread that nobody waits for any more can hang; the real ones are the driver's."""
-    options: dict[str, Any] = {"headers": headers_to_send(request), "retry_options": {"attempts": 1}}
+    """Request options. The timeout only bounds abandoned threads; the driver enforces the limits."""
+    options: dict[str, Any] = {"headers": encode_headers(request), "retry_options": {"attempts": 1}}
     if limits.total is not None:
         options["timeout"] = max(1, int(limits.total * 1000))
     return options
 
 
-def _wrap_genai_answer(answer: Any) -> Opened:
-    return Opened(answer.response_stream, Head(200, headers_of(answer.headers)))
+def _wrap_genai_response(response: Any) -> StreamedResponse:
+    return StreamedResponse(response.response_stream, Head(200, decode_headers(response.headers)))
 
 
 class PostPath:
@@ -234,53 +231,53 @@ class PostPath:
         self._client = client
         self._library = _library_of(client)
 
-    def open(self, request: WireRequest, limits: Limits) -> Opened:
+    def open(self, request: WireRequest, limits: Limits) -> StreamedResponse:
         return _wrap_http_response(self._client.post(request.url, **self._arguments(request, limits, limits.total)))
 
-    async def aopen(self, request: WireRequest, limits: Limits) -> Opened:
+    async def aopen(self, request: WireRequest, limits: Limits) -> StreamedResponse:
         return _wrap_http_response(await self._client.post(request.url, **self._arguments(request, limits, None)))
 
-    def _arguments(self, request: WireRequest, limits: Limits, longest: float | None) -> dict[str, Any]:
-        """The body as a dict: the clients of clouds look into it, and move the model from there into the address.
+    def _arguments(self, request: WireRequest, limits: Limits, total: float | None) -> dict[str, Any]:
+        """Arguments of `post`. The body is a dict, because cloud clients move the model from it into the URL.
 
-        `longest` bounds how long a thread that nobody waits for any more can hang; the real limits are the driver's.
+        `total` only bounds abandoned threads; the driver enforces the limits.
         """
         return {
             "cast_to": self._library.Response,
             "body": from_json(request.body),
-            "stream": True,  # hands over the response before its body has come
+            "stream": True,  # returns the response before its body
             "options": {
-                "headers": headers_to_send(request),
+                "headers": encode_headers(request),
                 "max_retries": 0,
                 "follow_redirects": False,
-                "timeout": self._library.Timeout(longest, connect=limits.connect),
+                "timeout": self._library.Timeout(total, connect=limits.connect),
             },
         }
 
 
 def _library_of(client: Any) -> Any:
-    """httpx2 or httpx: whose client the SDK's client holds. It is imported already, or there would be no client."""
+    """The HTTP library of the SDK client: httpx2 or httpx."""
     roots = {base.__module__.partition(".")[0] for base in type(getattr(client, "_client", None)).__mro__}
     return import_module("httpx" if "httpx" in roots else "httpx2")
 
 
-def _wrap_http_response(response: Any) -> Opened:
-    return Opened(response, Head(response.status_code, headers_of(response.headers)))
+def _wrap_http_response(response: Any) -> StreamedResponse:
+    return StreamedResponse(response, Head(response.status_code, decode_headers(response.headers)))
 
 
 class SdkPath(Protocol):
-    """One SDK's way to send a body that it did not write. A refusal by the vendor is raised as the SDK raises it."""
+    """Sends an encoded body through one SDK. Error responses raise the exceptions of the SDK."""
 
-    def open(self, request: WireRequest, limits: Limits) -> Opened: ...
+    def open(self, request: WireRequest, limits: Limits) -> StreamedResponse: ...
 
-    async def aopen(self, request: WireRequest, limits: Limits) -> Opened: ...
+    async def aopen(self, request: WireRequest, limits: Limits) -> StreamedResponse: ...
 
 
 _PATHS: dict[str, Callable[[Any], SdkPath]] = {"post": PostPath, "genai": GenaiPath}
 
 
 class SdkTransport:
-    """Carries requests through a brought client."""
+    """Sends requests through an SDK client."""
 
     def __init__(self, client: Any) -> None:
         self._kind: SdkClientKind = identify_client(client)
@@ -294,7 +291,7 @@ class SdkTransport:
 
     @override
     def __reduce__(self) -> Any:
-        raise TypeError("a client holds connections and credentials and cannot be pickled; make one over there")
+        raise TypeError("an SDK client holds connections and cannot be pickled; create one in the other process")
 
     def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
         return collect(self.open(request, limits, timeout), limits, timeout)
@@ -302,9 +299,9 @@ class SdkTransport:
     def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
         if not self._kind.blocking:
             raise errors.ConfigurationError(
-                f"A client of type {self._kind.name} has to be awaited.",
+                f"{self._kind.name} is an async client, which sync calls cannot use.",
                 field="client",
-                fix="Call the agent's async methods (acomplete, astream), or bring the blocking client of that SDK.",
+                fix="Call the agent's async methods (acomplete, astream), or pass the sync client of that SDK.",
             )
         return open_body(self._in_thread(request, limits), timeout)
 
@@ -312,23 +309,14 @@ class SdkTransport:
         return await acollect(await self.aopen(request, limits, []), limits)
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
-        if not self._kind.awaiting or (self._kind.blocking and not self._is_home()):
+        if not self._kind.awaiting or (self._kind.blocking and not self._is_home_loop()):
             return await aopen_body(self._in_thread(request, limits), bodies)
-        body = _AwaitedBody(_asteps(self._path, request, limits))
-        bodies.append(body)
-        try:
-            await body.begin()
-        except BaseException:
-            bodies.remove(body)
-            body.closed = True
-            await body.aclose()
-            raise
-        return body
+        return await begin_body(_ClientBody(_asteps(self._path, request, limits)), bodies)
 
-    def _is_home(self) -> bool:
-        """Whether this is the loop that the client's async side was first used on: its connections belong to that one.
+    def _is_home_loop(self) -> bool:
+        """Whether the running loop is the one that owns the connections of the async client, the first one used.
 
-        Other loops get the blocking side, in a thread.
+        Other loops use the sync client in a thread.
         """
         running = asyncio.get_running_loop()
         with self._lock:
@@ -341,49 +329,49 @@ class SdkTransport:
 
 
 def _steps(path: SdkPath, request: WireRequest, limits: Limits, stepper: Stepper) -> Steps:
-    opened: Opened | None = None
+    response: StreamedResponse | None = None
     try:
         try:
-            opened = path.open(request, limits)
+            response = path.open(request, limits)
         except Exception as error:
-            yield from refusal(error)
+            yield from error_steps(error)
             return
-        stepper.interrupt = opened.hang_up()
-        unwrap = unwrapper(opened.head)
-        yield opened.head
-        for chunk in opened.chunks():
+        stepper.interrupt = response.interrupter()
+        unwrap = body_decoder(response.head)
+        yield response.head
+        for chunk in response.chunks():
             if piece := unwrap(chunk):
                 yield piece
     except Exception as error:
-        raise ours(error, request.target) from error
+        raise map_sdk_error(error, request.target) from error
     finally:
-        if opened is not None:
-            opened.close()
+        if response is not None:
+            response.close()
 
 
 async def _asteps(path: SdkPath, request: WireRequest, limits: Limits) -> AsyncGenerator[Head | bytes, None]:
-    opened: Opened | None = None
+    response: StreamedResponse | None = None
     try:
         try:
-            opened = await path.aopen(request, limits)
+            response = await path.aopen(request, limits)
         except Exception as error:
-            for step in refusal(error):
+            for step in error_steps(error):
                 yield step
             return
-        unwrap = unwrapper(opened.head)
-        yield opened.head
-        async for chunk in opened.achunks():
+        unwrap = body_decoder(response.head)
+        yield response.head
+        async for chunk in response.achunks():
             if piece := unwrap(chunk):
                 yield piece
     except Exception as error:
-        raise ours(error, request.target) from error
+        raise map_sdk_error(error, request.target) from error
     finally:
-        if opened is not None:
-            await opened.aclose()
+        if response is not None:
+            await response.aclose()
 
 
-class _AwaitedBody(AsyncBody):
-    """An async client's answer."""
+class _ClientBody(DeferredBody):
+    """Body of an async client."""
 
     __slots__ = ("_steps",)
 
@@ -391,6 +379,7 @@ class _AwaitedBody(AsyncBody):
         super().__init__(0, {})
         self._steps = steps
 
+    @override
     async def begin(self) -> None:
         head = await anext(self._steps)
         assert isinstance(head, Head)

@@ -1,7 +1,7 @@
-"""Runs blocking code in a worker thread, one piece of its response at a time.
+"""Blocking code in a worker thread, one piece of its response at a time.
 
-A user's function or another library's client cannot be interrupted, but waiting for it can end exactly in time, under
-either driver. The code is closed as soon as it returns.
+A user's function or another library's client cannot be interrupted. Run in a thread, waiting for it has exact timeouts
+and cancellation under both drivers; the code is closed as soon as it returns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from typing_extensions import override
 
@@ -24,48 +24,48 @@ if TYPE_CHECKING:
     import asyncio
 
 GRACE = 1.0
-"""Seconds that cancelled code gets to clean up before it is left alone."""
+"""Seconds that cancelled code gets to clean up before it is abandoned."""
 
 
 class Head(NamedTuple):
-    """How an answer begins."""
+    """Status and headers of a response."""
 
     status: int
     headers: Mapping[str, str]
 
 
 Steps: TypeAlias = Generator[Head | bytes, None, None]
-"""An answer: first its head, then its bytes."""
+"""A response: its head, then pieces of its body."""
 Outcome: TypeAlias = Head | bytes | BaseException
 
 
 class Stepper:
-    """Runs one answer's steps in a daemon thread, one whenever it is asked to and none before.
+    """Performs the steps of one response in a daemon thread, one step per request.
 
     Args:
-        make: Makes the steps, in the thread. They may set `interrupt` of the stepper they are given.
-        context: The context variables they see.
+        create: Creates the steps, in the thread. They may set `interrupt` of the stepper.
+        context: Context variables of the steps.
     """
 
-    def __init__(self, make: Callable[[Stepper], Steps], context: contextvars.Context) -> None:
-        self._make = make
+    def __init__(self, create: Callable[[Stepper], Steps], context: contextvars.Context) -> None:
+        self._create = create
         self._context = context
-        self._asked: SimpleQueue[Callable[[Outcome], None] | None] = SimpleQueue()
+        self._requests: SimpleQueue[Callable[[Outcome], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._then: Callable[[], None] | None = None
         self._busy = False
         self.closed = False
         self.ended = threading.Event()
         self.interrupt: Callable[[], object] | None = None
-        """Ends, from any thread, what the steps wait for just now; None if that cannot be done."""
+        """Interrupts the current step from any thread; None if that is impossible."""
 
-    def ask(self, settle: Callable[[Outcome], None]) -> None:
-        """Have `settle` called, in the stepper's thread, with the next piece, b"" at the end, or what was raised."""
+    def request_step(self, settle: Callable[[Outcome], None]) -> None:
+        """Perform a step and call `settle` in the thread with the piece, b"" at the end, or the exception."""
         if self.ended.is_set():
             settle(b"")
             return
         self._busy = True
-        self._asked.put(settle)
+        self._requests.put(settle)
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._context.run, args=(self._main,), daemon=True, name="agent-stepper"
@@ -73,23 +73,23 @@ class Stepper:
             self._thread.start()
 
     def close(self, then: Callable[[], None] | None = None) -> bool:
-        """Close the steps as soon as they let go, and then call `then`. Whether that is going to be soon."""
+        """Close the steps when the current one returns, then call `then`. Returns whether that is imminent."""
         soon = not self._busy or self.interrupt is not None
         self.closed = True
         self._then = then
         if self._thread is None:
             self.ended.set()
-        self._asked.put(None)
+        self._requests.put(None)
         interrupt = self.interrupt
         if self._busy and interrupt is not None:
-            with suppress(Exception):  # it has ended just now
+            with suppress(Exception):  # the step has just ended
                 interrupt()
         return soon and not self.ended.is_set()
 
     def _main(self) -> None:
-        steps = self._make(self)
+        steps = self._create(self)
         try:
-            while (settle := self._asked.get()) is not None:
+            while (settle := self._requests.get()) is not None:
                 outcome: Outcome
                 try:
                     outcome = next(steps, b"")
@@ -98,11 +98,11 @@ class Stepper:
                 self._busy = False
                 is_last = not outcome or isinstance(outcome, BaseException)
                 settle(outcome)
-                outcome = b""  # this frame must not keep an error alive
+                outcome = b""  # the frame must not keep an error alive
                 if is_last:
                     break
         finally:
-            with suppress(Exception):  # what is raised while closing, nobody asked for
+            with suppress(Exception):  # exceptions while closing are discarded
                 steps.close()
             self.ended.set()
             if self._then is not None:
@@ -110,7 +110,7 @@ class Stepper:
 
 
 class ThreadBody(SyncBody):
-    """A stepper's answer, read with blocking calls."""
+    """Body of a stepper for sync drivers."""
 
     __slots__ = ("_stepper",)
 
@@ -120,7 +120,7 @@ class ThreadBody(SyncBody):
         self._stepper = stepper
 
     def begin(self) -> None:
-        """Wait for the head. The body must have joined its run before: from here on there is something to close."""
+        """Wait for the head. The body must already be in the bodies of its run, which closes it."""
         self.status, self.headers = _head(self._step())
 
     @override
@@ -138,23 +138,33 @@ class ThreadBody(SyncBody):
 
         run.wake = settled.set
         try:
-            left = run.seconds_left()  # asked now that there is something to wake us with
-            self._stepper.ask(settle)
+            left = run.seconds_left()  # checked after `wake` was set: an earlier cancel could not use it
+            self._stepper.request_step(settle)
             if not settled.wait(None if left == math.inf else max(0.0, left)):
-                raise errors.TimeoutError("the answer took too long")
+                raise errors.TimeoutError("the response took too long")
             run.seconds_left()
         finally:
             run.wake = None
-        return _unpacked(outcomes)
+        return _unwrap(outcomes)
 
     @override
     def close(self) -> None:
-        if self._stepper.close():  # else it is in the middle of something, and nobody knows for how long
+        if self._stepper.close():  # otherwise the current step may take any time
             self._stepper.ended.wait(GRACE)
 
 
-class AsyncThreadBody(AsyncBody):
-    """A stepper's answer, awaited."""
+class DeferredBody(AsyncBody):
+    """An async body whose head arrives later."""
+
+    __slots__ = ()
+
+    async def begin(self) -> None:
+        """Wait for the head."""
+        raise NotImplementedError
+
+
+class AsyncThreadBody(DeferredBody):
+    """Body of a stepper for asyncio drivers."""
 
     __slots__ = ("_stepper",)
 
@@ -162,6 +172,7 @@ class AsyncThreadBody(AsyncBody):
         super().__init__(0, Headers())
         self._stepper = stepper
 
+    @override
     async def begin(self) -> None:
         self.status, self.headers = _head(await self._step())
 
@@ -182,12 +193,12 @@ class AsyncThreadBody(AsyncBody):
 
         def settle(outcome: Outcome) -> None:
             outcomes.append(outcome)
-            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+            with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(deliver)
 
-        self._stepper.ask(settle)
+        self._stepper.request_step(settle)
         await settled
-        return _unpacked(outcomes)
+        return _unwrap(outcomes)
 
     @override
     async def aclose(self) -> None:
@@ -198,7 +209,7 @@ class AsyncThreadBody(AsyncBody):
 
         def then() -> None:
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(ended.cancel)  # an end like any other, and harmless when it comes twice
+                loop.call_soon_threadsafe(ended.cancel)  # cancelling twice is harmless
 
         if self._stepper.close(then):
             await asyncio.wait({ended}, timeout=GRACE)
@@ -214,14 +225,14 @@ def _bytes(step: Head | bytes) -> bytes:
     return step
 
 
-def _unpacked(outcomes: list[Outcome]) -> Head | bytes:
-    """The one outcome; nothing keeps an error that was raised."""
+def _unwrap(outcomes: list[Outcome]) -> Head | bytes:
+    """Return the only outcome, or raise it without keeping a reference."""
     if not isinstance(outcomes[0], BaseException):
         return outcomes[0]
     raise outcomes.pop()  # type: ignore[misc]
 
 
-# Opening and collecting, for the transports that are made of these
+# Helpers for transports
 
 
 def open_body(stepper: Stepper, timeout: RunTimeout) -> ThreadBody:
@@ -238,7 +249,14 @@ def open_body(stepper: Stepper, timeout: RunTimeout) -> ThreadBody:
 
 
 async def aopen_body(stepper: Stepper, bodies: list[AsyncBody]) -> AsyncThreadBody:
-    body = AsyncThreadBody(stepper)
+    return await begin_body(AsyncThreadBody(stepper), bodies)
+
+
+B = TypeVar("B", bound=DeferredBody)
+
+
+async def begin_body(body: B, bodies: list[AsyncBody]) -> B:
+    """Add a body to the bodies of its run, and wait for its head."""
     bodies.append(body)
     try:
         await body.begin()
@@ -251,7 +269,7 @@ async def aopen_body(stepper: Stepper, bodies: list[AsyncBody]) -> AsyncThreadBo
 
 
 def collect(body: SyncBody, limits: Limits, timeout: RunTimeout) -> Reply:
-    """The whole answer, and the end of its body."""
+    """Read the whole response and close its body."""
     try:
         buffer = BodyBuffer(body.headers, limits.max_bytes)
         while piece := body.read():

@@ -141,12 +141,12 @@ def busy_connections(transport: HttpTransport) -> list[Any]:
 
 async def pools_are_idle(transport: AnyHttp) -> bool:
     """Whether no connection of this loop carries anything."""
-    of_loop = await transport._of_loop()
-    idle = set(of_loop.direct.idle)
-    pools = [carrier.client._transport._pool for carrier in of_loop.clients.values()]
-    return all(connection in idle or connection.transport.is_closing() for connection in of_loop.direct.open) and all(
-        connection.is_idle() or connection.is_closed() for pool in pools for connection in pool.connections
-    )
+    loop_pools = await transport._loop_pools()
+    idle = set(loop_pools.direct.idle)
+    pools = [carrier.client._transport._pool for carrier in loop_pools.clients.values()]
+    return all(
+        connection in idle or connection.transport.is_closing() for connection in loop_pools.direct.open
+    ) and all(connection.is_idle() or connection.is_closed() for pool in pools for connection in pool.connections)
 
 
 @dataclass

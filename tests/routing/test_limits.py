@@ -195,7 +195,7 @@ def test_a_probe_that_is_given_up_is_not_lost() -> None:
     simulation.now += 16
     run = start(simulation, router, "hi")
     while len(fleet.asked) < 11:
-        assert simulation._happen()
+        assert simulation.step()
     simulation.cancel(run)
     assert breaker.state(simulation.now) == "half-open"
     assert simulate(simulation, router, "hi").text == "back"

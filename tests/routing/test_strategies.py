@@ -279,7 +279,7 @@ def test_the_least_busy_is_asked_and_cancelled_requests_do_not_count() -> None:
     simulation = Simulation(fleet)
     runs = [start(simulation, router, "hi") for _ in range(6)]
     while len(fleet.asked) != 6:
-        assert simulation._happen()
+        assert simulation.step()
     assert Counter(fleet.asked) == {"a": 2, "b": 4}
     for run in runs:
         simulation.cancel(run)

@@ -244,7 +244,7 @@ class World:
         if asking.leaves_after is not None:
 
             def leave() -> None:
-                if not run.over:
+                if not run.finished:
                     self.left[asking.number] = simulation.now
                     simulation.cancel(run)
 
@@ -259,7 +259,7 @@ class World:
         def broken(promise: str) -> None:
             self.problems.append(f"request {asking.number}: {promise}")
 
-        if not run.over:
+        if not run.finished:
             broken("it never ended")
             return
         if len(mine) > 4:
@@ -269,7 +269,7 @@ class World:
             broken(f"asked at {late} though it was over at {run.ended_at}")
         if asking.deadline is not None and run.ended_at > run.started_at + asking.deadline + 1e-9:
             broken(f"it ended {run.ended_at - run.started_at - asking.deadline:.3f} s after its deadline")
-        if any(not child.over for child in run.children) or run.bodies:
+        if any(not child.finished for child in run.children) or run.bodies:
             broken("something was left running")
         if asking.number in self.left:
             return

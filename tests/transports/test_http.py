@@ -368,7 +368,7 @@ def test_a_server_that_does_not_read_cannot_hold_a_request_past_its_deadline(
 def test_settings_that_exclude_each_other_are_refused() -> None:
     import ssl
 
-    with pytest.raises(errors.ConfigurationError, match="Both"):
+    with pytest.raises(errors.ConfigurationError, match="exclude each other"):
         HttpTransport(ca_file="x.pem", ssl_context=ssl.create_default_context())
 
 

@@ -645,7 +645,7 @@ _REQUEST = httpx2.Request("POST", "https://x.example")
     ids=lambda value: type(value).__name__,
 )
 def test_what_sdks_raise_has_a_name_of_ours(error: Exception, kind: type[errors.AgentError], retryable: bool) -> None:
-    told = sdk_clients.ours(error, "acme")
+    told = sdk_clients.map_sdk_error(error, "acme")
     assert type(told) is kind
     assert told.retryable is retryable
 
@@ -687,15 +687,15 @@ class _Aiohttp:
 
 def test_responses_of_other_libraries_are_read_too() -> None:
     plain, awaited = _Requests(), _Aiohttp()
-    opened = sdk_clients.Opened(plain, Head(200, sdk_clients.headers_of(plain.headers)))
+    opened = sdk_clients.StreamedResponse(plain, Head(200, sdk_clients.decode_headers(plain.headers)))
     assert opened.head.headers == {"x-some": "1"}
     assert list(opened.chunks()) == [b"a"]
-    assert opened.hang_up() is None
+    assert opened.interrupter() is None
     opened.close()
     assert plain.closed
 
     async def main() -> None:
-        opened = sdk_clients.Opened(awaited, Head(200, sdk_clients.headers_of(awaited.headers)))
+        opened = sdk_clients.StreamedResponse(awaited, Head(200, sdk_clients.decode_headers(awaited.headers)))
         assert opened.head.headers == {"x-some": "1"}
         assert [chunk async for chunk in opened.achunks()] == [b"a"]
         await opened.aclose()
@@ -917,5 +917,5 @@ def test_messages_without_content_and_odd_headers_are_passed_over() -> None:
     prelude = (16 + len(odd) + 2).to_bytes(4, "big") + len(odd).to_bytes(4, "big")
     message = prelude + zlib.crc32(prelude).to_bytes(4, "big") + odd + b"{}"
     assert EventStreamDecoder().feed(message + zlib.crc32(message).to_bytes(4, "big")) == b""
-    with pytest.raises(errors.ProtocolError, match="cannot be read"):
+    with pytest.raises(errors.ProtocolError, match="cannot be decoded"):
         EventStreamDecoder().feed(frame({":message-type": "event"}, b"nonsense"))

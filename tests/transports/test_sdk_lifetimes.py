@@ -179,7 +179,7 @@ def test_a_client_with_two_sides_serves_any_number_of_loops() -> None:
 def test_a_connection_from_an_ended_loop_is_tried_again_on_this_one(error: Exception) -> None:
     if not isinstance(error, RuntimeError):
         error.__cause__ = RuntimeError("Event loop is closed")
-    found = sdk_clients.ours(error, "x")
+    found = sdk_clients.map_sdk_error(error, "x")
     assert isinstance(found, errors.ConnectionError)
     assert found.retryable
     assert "one event loop" in str(found)

@@ -1,7 +1,7 @@
-"""Performs flows in virtual time: one thread, a scripted network, a seeded choice among what can happen next.
+"""Simulated driver: performs flows in virtual time, with one thread, a scripted network and seeded scheduling.
 
-The same seed gives the same run, to the last event. A simulated hour takes milliseconds, so the flows that run in
-production can be tried against thousands of orders of faults.
+The same seed gives the same run, to the last event. A simulated hour takes milliseconds, so production flows can be
+tested against thousands of fault orders.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from ..wire import (
 
 @dataclass(slots=True)
 class SimulatedTool:
-    """A function for Invoke that takes virtual time: reports at given times, then a result or a failure."""
+    """A function for Invoke in virtual time: reports after some seconds, then a result or an exception."""
 
     result: Any
     after: float = 0.0
@@ -72,7 +72,7 @@ class SimulatedTool:
 
 
 class SimulatedBody(Body):
-    """An answer arriving in virtual time."""
+    """A response that arrives in virtual time."""
 
     __slots__ = ("pieces",)
 
@@ -81,7 +81,7 @@ class SimulatedBody(Body):
         self.pieces = deque(answer.iter_pieces())
 
     def next_piece(self) -> Piece:
-        """What comes next, and when; an empty piece is only a pause, as on a socket."""
+        """Take the next piece and its delay. An empty piece is only a pause, as on a socket."""
         waited = 0.0
         while self.pieces:
             piece = self.pieces.popleft()
@@ -91,48 +91,25 @@ class SimulatedBody(Body):
         return Piece(b"", waited)
 
 
-def nothing() -> None:
-    pass
-
-
-def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The value of a coroutine that waits for nothing: there is no event loop in here."""
+def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never waits, because a simulation has no event loop."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
         return stop.value
     coroutine.close()
-    raise AssertionError("user code waits for real time; in a simulation, use a SimulatedTool")
+    raise AssertionError("user code waits in real time; use a SimulatedTool in simulations")
 
 
 Fault: TypeAlias = Callable[["Simulation", AnyEffect], Exception | None]
 
 
 class Stopped(BaseException):
-    """The simulation was told to abandon the run at this step."""
+    """The simulation abandoned the run at `stop_at`."""
 
 
 class SimulatedRun:
-    """One flow of a simulation: when it began and ended, its events, and what became of it."""
-
-    __slots__ = (
-        "bodies",
-        "branch",
-        "branch_events",
-        "children",
-        "deadline",
-        "ended_at",
-        "error",
-        "events",
-        "flow",
-        "over",
-        "parent",
-        "pause",
-        "result",
-        "started_at",
-        "step",
-        "waiting",
-    )
+    """State and outcome of one flow in a simulation."""
 
     def __init__(self, flow: Flow[Any], deadline: float, parent: SimulatedRun | None, *, pause: bool) -> None:
         self.flow = flow
@@ -143,8 +120,8 @@ class SimulatedRun:
         self.branch_events: deque[BranchEvent] = deque()
         self.waiting: Wait | None = None
         self.step = 0
-        """Counts resumptions: what was scheduled for an earlier one is out of date."""
-        self.over = False
+        """Counts resumptions; actions scheduled for an earlier one are outdated."""
+        self.finished = False
         self.started_at = self.ended_at = math.nan
         self.bodies: list[SimulatedBody] = []
         self.children: list[SimulatedRun] = []
@@ -154,13 +131,13 @@ class SimulatedRun:
 
 
 class Simulation:
-    """A little world with a clock, a network and a die.
+    """A virtual clock, a scripted network and a seeded random generator.
 
     Args:
-        network: Decides what becomes of each request.
-        seed: Replays a run exactly.
-        fault: Looks at each effect before it is performed, and may break it.
-        stop_at: Abandon the run at this step, as a consumer who leaves would.
+        network: Returns the scripted reply to each request.
+        seed: The same seed replays a run exactly.
+        fault: Called before each effect; returns an exception to fail the effect with.
+        stop_at: The step at which the run is abandoned, as by a consumer that leaves.
     """
 
     def __init__(
@@ -189,20 +166,20 @@ class Simulation:
         self._ready: list[tuple[SimulatedRun, Any, Exception | None]] = []
 
     def at(self, when: float, act: Callable[[], None]) -> None:
-        """Do something at a time; things at the same time come in random order."""
+        """Schedule an action. Actions at the same time happen in random order."""
         self._count += 1
         heapq.heappush(self._scheduled, (when, self.random.random(), self._count, act))
 
     def run(self, flow: Flow[Any], deadline: float = math.inf) -> Any:
-        """Perform a flow to its end. Its events are in `events`, also if it fails."""
+        """Perform a flow to its end. Its events are in `events` even if it fails."""
         root = self.start(flow, deadline)
         self.events = root.events
-        while not root.over:
+        while not root.finished:
             if self._stop_at is not None and self.steps >= self._stop_at:
                 self.cancel(root)
                 raise Stopped
-            if not self._happen():
-                raise AssertionError("nothing can happen any more: the flow waits for something that will not come")
+            if not self.step():
+                raise AssertionError("deadlock: the flow waits, and no action is scheduled")
         if root.error is not None:
             try:
                 raise root.error
@@ -211,32 +188,28 @@ class Simulation:
         return root.result
 
     def start(self, flow: Flow[Any], deadline: float = math.inf) -> SimulatedRun:
-        """Begin a flow beside whatever else goes on. It goes on while `run` or `finish` makes things happen."""
+        """Start a concurrent flow. It advances during `run`, `step` and `finish`."""
         root = SimulatedRun(flow, deadline, None, pause=False)
         root.started_at = self.now
         self._ready.append((root, None, None))
         return root
 
-    def step(self) -> bool:
-        """Let the next thing happen; False if nothing can."""
-        return self._happen()
-
     def finish(self) -> None:
-        """Let happen whatever can still happen."""
-        while self._happen():
+        """Run all flows and scheduled actions to their end."""
+        while self.step():
             pass
 
     def cancel(self, run: SimulatedRun) -> None:
-        """As a caller who is cancelled or walks away."""
-        if not run.over:
+        """Cancel a run, as an abandoning caller would."""
+        if not run.finished:
             run.ended_at = self.now
             self._close(run)
 
-    def _happen(self) -> bool:
-        """The next thing, if there is one."""
+    def step(self) -> bool:
+        """Perform the next action. Returns False if there is none."""
         if self._ready:
             chosen = self.random.randrange(len(self._ready)) if len(self._ready) > 1 else 0
-            self._step(*self._ready.pop(chosen))
+            self._advance(*self._ready.pop(chosen))
         elif self._scheduled:
             when, _, _, act = heapq.heappop(self._scheduled)
             self.now = max(self.now, when)
@@ -247,8 +220,8 @@ class Simulation:
 
     # One step
 
-    def _step(self, run: SimulatedRun, reply: Any, error: Exception | None) -> None:
-        if run.over:
+    def _advance(self, run: SimulatedRun, reply: Any, error: Exception | None) -> None:
+        if run.finished:
             return
         self.steps += 1
         try:
@@ -274,29 +247,33 @@ class Simulation:
         run.step += 1
         self._ready.append((run, reply, error))
 
-    def _later(
+    def _resume_at(
         self,
         run: SimulatedRun,
         when: float,
         outcome: Any,
         until: float,
         expired: Callable[[], Exception],
-        lost: Callable[[], None],
+        lost_body: SimulatedBody | None = None,
     ) -> None:
-        """Resume with the outcome then, or with a timeout at `until`; `lost` if by then the run has gone on."""
+        """Resume with the outcome at `when`, or with a timeout at `until`. An unused `lost_body` is closed."""
         step = run.step
 
+        def close() -> None:
+            if lost_body is not None:
+                self._close_body(run, lost_body)
+
         def arrive() -> None:
-            if run.over or run.step != step:
-                lost()
+            if run.finished or run.step != step:
+                close()
             elif isinstance(outcome, Exception):
                 self._resume(run, error=outcome)
             else:
                 self._resume(run, outcome)
 
         def expire() -> None:
-            if not run.over and run.step == step:
-                lost()
+            if not run.finished and run.step == step:
+                close()
                 self._resume(run, error=expired())
 
         if when <= until:
@@ -315,7 +292,7 @@ class Simulation:
             case Sleep(seconds):
                 self.open_bodies_while_sleeping = max(self.open_bodies_while_sleeping, len(run.bodies))
                 expired = partial(deadline_error, "waiting for the next attempt")
-                self._later(run, self.now + seconds, None, run.deadline, expired, nothing)
+                self._resume_at(run, self.now + seconds, None, run.deadline, expired)
             case Now():
                 self._resume(run, self.now)
             case Random():
@@ -345,7 +322,8 @@ class Simulation:
         if self.now >= run.deadline:
             self._resume(run, error=reply_timeout(limits, run.deadline, self.now, whole=True))
             return
-        answer = self._ask(request)
+        self.requests.append(request)
+        answer = self._network(request)
         when, outcome = self.now + answer.after, answer.failure
         data: list[bytes] = []
         for piece in answer.iter_pieces() if outcome is None else ():
@@ -356,15 +334,16 @@ class Simulation:
             data.append(piece.outcome)
         until = reply_deadline(limits, self.now, run.deadline, whole=True)
         reply = outcome if outcome is not None else Reply(answer.status, answer.headers, b"".join(data))
-        self._later(run, when, reply, until, lambda: reply_timeout(limits, run.deadline, self.now, whole=True), nothing)
+        self._resume_at(run, when, reply, until, lambda: reply_timeout(limits, run.deadline, self.now, whole=True))
 
     def _open(self, run: SimulatedRun, request: WireRequest, limits: Limits) -> None:
         if self.now >= run.deadline:
             self._resume(run, error=reply_timeout(limits, run.deadline, self.now, whole=False))
             return
-        answer = self._ask(request)
+        self.requests.append(request)
+        answer = self._network(request)
         until = reply_deadline(limits, self.now, run.deadline, whole=False)
-        lost: Callable[[], None] = nothing
+        lost_body: SimulatedBody | None = None
         outcome: Exception | SimulatedBody
         if answer.failure is not None:
             outcome = answer.failure
@@ -373,13 +352,11 @@ class Simulation:
             body.deadline = exchange_deadline(limits, self.now)
             self.open_bodies += 1
             run.bodies.append(body)
-            lost = partial(self._close_body, run, body)
+            lost_body = body
         when = self.now + answer.after
-        self._later(run, when, outcome, until, lambda: reply_timeout(limits, run.deadline, self.now, whole=False), lost)
-
-    def _ask(self, request: WireRequest) -> Answer:
-        self.requests.append(request)
-        return self._network(request)
+        self._resume_at(
+            run, when, outcome, until, lambda: reply_timeout(limits, run.deadline, self.now, whole=False), lost_body
+        )
 
     def _read(self, run: SimulatedRun, effect: Read) -> None:
         body, idle = effect.body, effect.idle
@@ -394,17 +371,16 @@ class Simulation:
             until = min(until, self.now + idle - body.idle_used)
         piece = body.next_piece()
         body.idle_used += piece.after
-        close = partial(self._close_body, run, body)
-        self._later(
+        self._resume_at(
             run,
             self.now + piece.after,
             piece.outcome,
             until,
             lambda: read_timeout(body, idle, run.deadline, self.now),
-            close,
+            body,
         )
         if isinstance(piece.outcome, Exception) or not piece.outcome:
-            close()
+            self._close_body(run, body)
 
     def _close_body(self, run: SimulatedRun, body: SimulatedBody) -> None:
         if not body.closed:
@@ -422,7 +398,7 @@ class Simulation:
             run.events.extend(effect.events)
             self._resume(run)
         elif run.pause:
-            run.over = True
+            run.finished = True
             self._post(run.parent, Paused(run.branch, rest_of(run.flow, effect)))
         else:
             self._post(run.parent, Emitted(run.branch, effect.events))
@@ -434,7 +410,7 @@ class Simulation:
             for after, report in function.reports:
                 self.at(self.now + after, self._reporter(run, report))
             expired = partial(deadline_error, "running user code")
-            self._later(run, self.now + function.after, function.result, run.deadline, expired, nothing)
+            self._resume_at(run, self.now + function.after, function.result, run.deadline, expired)
             return
         kwargs = dict(effect.kwargs)
         if effect.reports:
@@ -442,7 +418,7 @@ class Simulation:
         context = contextvars.copy_context() if effect.context is None else effect.context.copy()
         try:
             value = context.run(function, *effect.args, **kwargs)
-            self._resume(run, context.run(at_once, value) if inspect.iscoroutine(value) else value)
+            self._resume(run, context.run(run_coroutine, value) if inspect.iscoroutine(value) else value)
         except (StopIteration, StopAsyncIteration) as error:
             self._resume(run, error=RuntimeError(f"user code raised {type(error).__name__}"))
         except Exception as error:
@@ -452,7 +428,7 @@ class Simulation:
 
     def _reporter(self, run: SimulatedRun, report: Any) -> Callable[[], None]:
         def post() -> None:
-            if not run.over and run.parent is not None:
+            if not run.finished and run.parent is not None:
                 self._post(run.parent, Emitted(run.branch, [report]))
 
         return post
@@ -469,7 +445,7 @@ class Simulation:
         step = run.step
 
         def expire() -> None:
-            if not run.over and run.step == step:
+            if not run.finished and run.step == step:
                 run.waiting = None
                 late = self.now >= run.deadline
                 self._resume(run, error=deadline_error("waiting for branches") if late else None)
@@ -508,11 +484,11 @@ class Simulation:
             run.error = event.error
         run.ended_at = self.now
         self._close(run)
-        if run.parent is not None and not run.parent.over:
+        if run.parent is not None and not run.parent.finished:
             self._post(run.parent, event)
 
     def _close(self, run: SimulatedRun) -> None:
-        run.over = True
+        run.finished = True
         run.flow.close()
         for child in list(run.children):
             self._close(child)
