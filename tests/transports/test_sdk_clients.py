@@ -823,7 +823,7 @@ def test_an_async_client_cannot_be_used_by_blocking_methods() -> None:
         ("openai:m", {"client": openai.OpenAI}, "Unsupported client"),
         ("openai:m", {"client": openai.OpenAI(api_key=KEY), "api_key": "sk-another"}, "cannot be combined"),
         ("openai:m", {"client": openai.OpenAI(api_key=KEY), "base_url": "https://x.example"}, "cannot be combined"),
-        ("openai:m", {"client": openai.OpenAI(api_key=KEY), "transport": object()}, "both given"),
+        ("openai:m", {"client": openai.OpenAI(api_key=KEY), "transport": object()}, "exclude each other"),
     ],
     ids=["wrong vendor", "wrong SDK", "no client", "a class", "key", "address", "transport"],
 )
