@@ -235,19 +235,17 @@ class _TargetMetricsBuilder:
             self.completion_tokens.add(metrics.usage.completion_tokens)
 
     def snapshot(self) -> TargetMetrics:
-        return TargetMetrics(
-            self.calls,
-            self.streams,
-            self.unsent,
-            self.attempts,
-            dict(self.failures),
-            dict(self.stop_reasons),
-            self.seconds.snapshot(),
-            self.first_event.snapshot(),
-            self.prompt_tokens.snapshot(),
-            self.completion_tokens.snapshot(),
-            self.cost.snapshot(),
-        )
+        return TargetMetrics(**{name: _freeze(value) for name, value in vars(self).items()})
+
+
+def _freeze(value: Any) -> Any:
+    match value:
+        case _HistogramBuilder():
+            return value.snapshot()
+        case dict():
+            return dict(value)
+        case _:
+            return value
 
 
 class Metrics(ForkSafe, Middleware):

@@ -36,26 +36,6 @@ TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"
 """A target, or an agent, router, configuration or `provider:model` for one."""
 
 _NO_BREAKER = BreakerConfig(least=10**9, degraded=1.0)
-_OPTIONS = frozenset(
-    (
-        "strategy",
-        "retry",
-        "on_partial",
-        "on_content_filter",
-        "race",
-        "hedge",
-        "breaker",
-        "spend",
-        "shadow",
-        "max_wait",
-        "deadline",
-        "name",
-        "only",
-        "middleware",
-        "loop",
-        "hooks",
-    )
-)
 
 
 class Router(Client):
@@ -167,14 +147,15 @@ class Router(Client):
         print(Router(["scripted:small", "scripted:large"]).explain("Hi"))
         ```
         """
-        router, changes = self._router(overrides)
+        router, changes = self._select(overrides)
         return explain_routing(*router._select_model(router._prepare(request, changes)), streaming=streaming)
 
     def check(self, request: RequestLike = (), **overrides: Unpack[PreflightOptions]) -> Report:
         """Run the pre-flight check of the first target that accepts the request. Sends nothing."""
-        router, changes = self._router(overrides)
-        asked = router._prepare(request, changes)
-        reports = [target.agent.check(asked.model_copy(update={"model": None})) for target in router._likely(asked)]
+        router, changes = self._select(overrides)
+        prepared = router._prepare(request, changes)
+        targets = router._rank_targets(prepared)
+        reports = [target.agent.check(prepared.model_copy(update={"model": None})) for target in targets]
         report: Report = next((report for report in reports if report.ok), reports[0])
         return report
 
@@ -182,24 +163,25 @@ class Router(Client):
         self, request: RequestLike = (), *, exact: bool | None = None, **overrides: Unpack[PreflightOptions]
     ) -> TokenCount:
         """Count tokens at the first target."""
-        router, changes = self._router(overrides)
-        asked = router._prepare(request, changes)
-        count: TokenCount = router._counter(asked).count_tokens(asked.model_copy(update={"model": None}), exact=exact)
+        router, changes = self._select(overrides)
+        prepared = router._prepare(request, changes)
+        agent = router._token_counting_agent(prepared)
+        count: TokenCount = agent.count_tokens(prepared.model_copy(update={"model": None}), exact=exact)
         return count
 
     async def acount_tokens(
         self, request: RequestLike = (), *, exact: bool | None = None, **overrides: Unpack[PreflightOptions]
     ) -> TokenCount:
         """Async version of `count_tokens`."""
-        router, changes = self._router(overrides)
-        asked = router._prepare(request, changes)
-        counter = router._counter(asked)
-        count: TokenCount = await counter.acount_tokens(asked.model_copy(update={"model": None}), exact=exact)
+        router, changes = self._select(overrides)
+        prepared = router._prepare(request, changes)
+        agent = router._token_counting_agent(prepared)
+        count: TokenCount = await agent.acount_tokens(prepared.model_copy(update={"model": None}), exact=exact)
         return count
 
-    def _counter(self, asked: AgentRequest) -> Any:
+    def _token_counting_agent(self, request: AgentRequest) -> Any:
         """Return the agent that counts tokens, with the router's middleware, which may rewrite the request."""
-        agent = self._likely(asked)[0].agent
+        agent = self._rank_targets(request)[0].agent
         return agent.with_config(middleware=(*self.middleware, *agent.middleware)) if self.middleware else agent
 
     @override
@@ -208,8 +190,8 @@ class Router(Client):
 
         Settings of agents, such as `temperature`, change for all targets.
         """
-        own = {name: value for name, value in changes.items() if name in _OPTIONS}
-        theirs = {name: value for name, value in changes.items() if name not in _OPTIONS}
+        own = {name: value for name, value in changes.items() if name in self._options}
+        theirs = {name: value for name, value in changes.items() if name not in self._options}
         targets = [
             target if not theirs else target.with_agent(target.agent.with_config(**theirs)) for target in self.targets
         ]
@@ -247,7 +229,7 @@ class Router(Client):
     @override
     def __reduce__(self) -> Any:
         # Connections, keys and the state of targets are not pickled.
-        return _rebuild, ([_parts(target) for target in self.targets], self._options)
+        return _rebuild, ([_describe_target(target) for target in self.targets], self._options)
 
     @override
     def __repr__(self) -> str:
@@ -271,31 +253,28 @@ class Router(Client):
     def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
         return merge_tools(self.targets, response)
 
-    def _router(self, overrides: Mapping[str, Any]) -> tuple[Router, Mapping[str, Any]]:
+    @override
+    def _select(self, overrides: Mapping[str, Any]) -> tuple[Router, Mapping[str, Any]]:
         """Return this router, or a copy with the `route` settings of one request."""
         route = overrides.get("route")
         if route is None:
             return self, overrides
-        unknown = sorted(set(route) - _OPTIONS)
+        unknown = sorted(set(route) - set(self._options))
         if unknown:
             raise ConfigurationError(
                 f"Unknown route options: {', '.join(unknown)}.",
                 field="route",
-                fix=f"Use {', '.join(sorted(_OPTIONS))}.",
+                fix=f"Use {', '.join(sorted(self._options))}.",
             )
         return self.with_config(**route), {name: value for name, value in overrides.items() if name != "route"}
 
     @override
-    def _select(self, overrides: Mapping[str, Any]) -> tuple[Client, Mapping[str, Any]]:
-        return self._router(overrides)
-
-    @override
     def _prepare(self, request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:
-        asked = read_request(request, overrides)
-        check_not_empty(asked)
-        if asked.deadline is None and self.deadline is not None:
-            asked = asked.model_copy(update={"deadline": self.deadline})
-        return asked
+        prepared = read_request(request, overrides)
+        check_not_empty(prepared)
+        if prepared.deadline is None and self.deadline is not None:
+            prepared = prepared.model_copy(update={"deadline": self.deadline})
+        return prepared
 
     @override
     def _call(self, *, streaming: bool) -> Call:
@@ -327,13 +306,13 @@ class Router(Client):
         return "; ".join(f"{target.name} {target.agent.describe_defaults()}" for target in self.targets)
 
     def _route_call(self, *, streaming: bool) -> Call:
-        plain = route_call(self._settings, streaming=streaming)
+        default_call = route_call(self._settings, streaming=streaming)
 
         def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
             if request.model is None:
-                return plain(request, context)
-            settings, asked = self._select_model(request)
-            return route_call(settings, streaming=streaming)(asked, context)
+                return default_call(request, context)
+            settings, request = self._select_model(request)
+            return route_call(settings, streaming=streaming)(request, context)
 
         return call
 
@@ -351,29 +330,29 @@ class Router(Client):
         settings = replace(self._settings, targets=targets, _smallest_window=None)
         return settings, request.model_copy(update={"model": None})
 
-    def _likely(self, request: AgentRequest) -> list[Target]:
+    def _rank_targets(self, request: AgentRequest) -> list[Target]:
         """Return the available targets, best first; all of them if none is available."""
         targets = {target.name: target for target in self.targets}
         return [targets[name] for name in self.explain(request).order] or list(self.targets)
 
     @override
     def _json_call(self, request: AgentRequest) -> tuple[Call, Partials]:
-        reader = _Reader(request)
+        parser = _OutputParser(request)
         call = self._call(streaming=True)
 
-        def reading(asked: AgentRequest, context: Context) -> Flow[AgentResponse]:
-            context.on_target = reader.asking
-            return call(asked, context)
+        def call_with_parser(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+            context.on_target = parser.set_agent
+            return call(request, context)
 
-        return reading, Partials(reader.partial, reader.restored)
+        return call_with_parser, Partials(parser.parse_partial, parser.parse_final)
 
     @override
     def _settle(self, request: AgentRequest) -> Settle:
         def settle(partial: AgentResponse, received: StreamTokenCounter) -> AgentResponse:
             names = (partial.provider, partial.model)
             target = next((one for one in self.targets if one.callee.provider_and_model() == names), self.targets[0])
-            asked = target.callee.apply_defaults(request.model_copy(update={"model": None}))
-            return settled(partial, asked, partial.provider or target.provider, received)
+            prepared = target.callee.apply_defaults(request.model_copy(update={"model": None}))
+            return settled(partial, prepared, partial.provider or target.provider, received)
 
         return settle
 
@@ -384,7 +363,7 @@ class Router(Client):
         return transport
 
 
-def _parts(target: Target) -> tuple[Any, dict[str, Any]]:
+def _describe_target(target: Target) -> tuple[Any, dict[str, Any]]:
     return target.agent, {
         "name": target.name, "weight": target.weight, "level": target.level, **target.limit.model_dump()
     }  # fmt: skip
@@ -404,46 +383,46 @@ class _NoTransport:
 _NO_TRANSPORT: Any = _NoTransport()
 
 
-class _Reader:
-    """Reads partial output as the answering agent encodes it."""
+class _OutputParser:
+    """Parses structured output with the output plan of the responding agent."""
 
     def __init__(self, request: AgentRequest) -> None:
         self._request = request.model_copy(update={"model": None})
         self._plan: Any = None
 
-    def asking(self, agent: Any) -> None:
+    def set_agent(self, agent: Any) -> None:
         if isinstance(agent, Agent):
             self._plan = agent.output_plan(self._request)
 
-    def partial(self, value: Any) -> Any:
+    def parse_partial(self, value: Any) -> Any:
         return value if self._plan is None else self._plan.partial(value)
 
-    def restored(self, value: Any) -> Any:
+    def parse_final(self, value: Any) -> Any:
         return value if self._plan is None else self._plan.restored(value)
 
 
-def _read_targets(given: Sequence[TargetLike | Sequence[TargetLike]]) -> tuple[Target, ...]:
-    if isinstance(given, str) or not isinstance(given, Sequence):
+def _read_targets(entries: Sequence[TargetLike | Sequence[TargetLike]]) -> tuple[Target, ...]:
+    if isinstance(entries, str) or not isinstance(entries, Sequence):
         raise ConfigurationError(
-            f"A router takes a list of targets, not {type(given).__name__}.",
+            f"A router takes a list of targets, not {type(entries).__name__}.",
             field="targets",
             fix='Write Router([agent, "provider:model"]).',
         )
     targets: list[Target] = []
-    for level, entry in enumerate(given):
+    has_levels = any(isinstance(entry, list | tuple) for entry in entries)
+    for level, entry in enumerate(entries):
         if isinstance(entry, list | tuple):
             targets += [_read_target(one, level) for one in entry]
         else:
-            levelled = any(isinstance(other, list | tuple) for other in given)
-            targets.append(_read_target(entry, level if levelled else None))
+            targets.append(_read_target(entry, level if has_levels else None))
     if not targets:
         raise ConfigurationError("A router needs at least one target.", field="targets", fix="Pass a list of agents.")
     name_targets(targets)
     return tuple(targets)
 
 
-def _read_target(given: Any, level: int | None) -> Target:
-    target = given if isinstance(given, Target) else Target(given)
+def _read_target(entry: Any, level: int | None) -> Target:
+    target = entry if isinstance(entry, Target) else Target(entry)
     agent = target.agent
     if isinstance(agent, str | AgentConfig):
         target = target.with_agent(Agent(agent))

@@ -90,18 +90,9 @@ class RoutingState:
     """Attempts and failures of one routed request, and the decisions that follow from them."""
 
     __slots__ = (
-        "_admitted",
-        "_closed",
-        "_failures",
-        "_healthy_only",
-        "context",
-        "errors",
-        "failed_at",
-        "profile",
-        "request",
-        "settings",
-        "streaming",
-    )
+        "_admitted", "_closed", "_failures", "_healthy_only",
+        "context", "errors", "failed_at", "profile", "request", "settings", "streaming",
+    )  # fmt: skip
 
     def __init__(
         self, settings: RouterSettings, request: AgentRequest, context: Context, profile: RequestProfile
@@ -203,8 +194,9 @@ class RoutingState:
         )
         if is_short_wait and not self._admitted:
             return []
-        unhealthy = [one.target for one in self._rank([target for target, why in excluded if why.health], [])]
-        return sorted(unhealthy, key=lambda target: target.health.breaker.last_used)
+        unhealthy = [target for target, exclusion in excluded if exclusion.health]
+        ranked = [one.target for one in self._rank(unhealthy, [])]
+        return sorted(ranked, key=lambda target: target.health.breaker.last_used)
 
     def is_charged(self, target: Target) -> bool:
         """Whether an attempt at a target is charged to the retry budget.
