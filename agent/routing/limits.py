@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
@@ -27,12 +27,14 @@ _PLENTY = 20
 """Remaining requests of this size for which no exact token count is needed."""
 
 
-@dataclass(slots=True, eq=False)
 class WindowEntry:
     """One request in the sliding window."""
 
-    at: float
-    tokens: int
+    __slots__ = ("at", "tokens")
+
+    def __init__(self, at: float, tokens: int) -> None:
+        self.at = at
+        self.tokens = tokens
 
 
 _UNCOUNTED = WindowEntry(0.0, 0)
@@ -258,8 +260,7 @@ class Reservation:
     accounts: list[_Account] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class SpendLimitExceeded:
+class SpendLimitExceeded(NamedTuple):
     """A spend limit that a request would exceed."""
 
     limit: SpendLimit
