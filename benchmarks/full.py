@@ -155,10 +155,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.rows = set(options.rows.split(","))
     options.apis = options.apis.split(",")
-    wanted = [part for part in options.contestants.split(",") if part]
-    options.takes = lambda name: not wanted or any(part in name for part in wanted)
-    for given, known in ((options.rows, keys), (options.apis, APIS)):
-        if unknown := set(given) - set(known):
+    parts = [part for part in options.contestants.split(",") if part]
+    options.takes = lambda name: not parts or any(part in name for part in parts)
+    for selected, known in ((options.rows, keys), (options.apis, APIS)):
+        if unknown := set(selected) - set(known):
             parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(known)}")
     return options
 

@@ -184,8 +184,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.rows = set(options.rows.split(","))
     options.apis = options.apis.split(",")
-    for given, known in ((options.rows, EVERY_KEY), (options.apis, APIS)):
-        if unknown := set(given) - set(known):
+    for selected, known in ((options.rows, EVERY_KEY), (options.apis, APIS)):
+        if unknown := set(selected) - set(known):
             parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(known)}")
     return options
 

@@ -19,13 +19,10 @@ ASSUMED_SUCCESSES = 4
 """Successes added to the observed outcomes in estimated failure rates."""
 
 
-class Permit:
+class Permit(NamedTuple):
     """Permission for one request. A trial tests a degraded target, a probe a half-open one."""
 
-    __slots__ = ("kind",)
-
-    def __init__(self, kind: Literal["normal", "trial", "probe", "panic"]) -> None:
-        self.kind = kind
+    kind: Literal["normal", "trial", "probe", "panic"]
 
 
 _NORMAL = Permit("normal")

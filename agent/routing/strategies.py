@@ -270,14 +270,14 @@ def _as_list(chosen: Any) -> Iterable[Any]:
 
 
 def _find_target(chosen: Any, targets: Sequence[Target]) -> Target:
-    """Return the target that is given as itself, as its agent, or by name."""
+    """Return the target for a target, an agent or a name."""
     for target in targets:
         if chosen is target or chosen is target.agent or (isinstance(chosen, str) and chosen == target.name):
             return target
     raise errors.ConfigurationError(
-        f"The routing strategy chose {chosen!r}, which is none of the targets it was given.",
+        f"The routing strategy returned {chosen!r}, which is not an available target.",
         field="strategy",
-        fix="Return some of the targets, of their agents, or of their names.",
+        fix="Return targets, their agents or their names.",
     )
 
 
