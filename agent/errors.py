@@ -69,7 +69,7 @@ _LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def sanitize_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """Return `text` on one line, so that model names and vendor messages cannot forge log lines.
 
     Line breaks become spaces; control characters, direction marks and lone surrogates are escaped.
@@ -101,7 +101,7 @@ class AgentError(Exception):
         retry_after: float | None = None,
         body: str | None = None,
     ) -> None:
-        message = sanitize_line(message)
+        message = escape_line(message)
         super().__init__(message)
         self.message = message
         self.provider = provider
@@ -136,7 +136,7 @@ class AgentError(Exception):
             )
             if value is not None
         ]
-        return f"{self.message} [{sanitize_line(', '.join(facts))}]" if facts else self.message
+        return f"{self.message} [{escape_line(', '.join(facts))}]" if facts else self.message
 
     @override
     def __reduce__(self) -> Any:
@@ -152,7 +152,7 @@ def _rebuild(kind: type[AgentError], args: tuple[Any, ...], facts: dict[str, Any
 
 
 class ConfigurationError(AgentError, ValueError):
-    """An argument or setting is invalid. `field` names it, `fix` tells how to correct it; nothing was sent."""
+    """An argument or setting is invalid. `field` names it, `fix` tells how to fix it; nothing was sent."""
 
     def __init__(self, message: str = "", *, field: str | None = None, fix: str | None = None, **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -161,7 +161,7 @@ class ConfigurationError(AgentError, ValueError):
 
     @override
     def __str__(self) -> str:
-        return f"{super().__str__()} {sanitize_line(self.fix)}" if self.fix else super().__str__()
+        return f"{super().__str__()} {escape_line(self.fix)}" if self.fix else super().__str__()
 
 
 class UnsupportedFeatureError(ConfigurationError):

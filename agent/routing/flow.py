@@ -385,10 +385,10 @@ def _hedge_delay(state: RoutingState, admission: Admission) -> float | None:
     hedge = state.settings.hedge
     if hedge is None:
         return None
-    if hedge.after is not None:
-        return hedge.after
+    if hedge.delay is not None:
+        return hedge.delay
     learned = admission.target.timings.slow_threshold(admission.started, streaming=state.streaming)
-    return hedge.until_learned if learned is None else learned
+    return hedge.initial_delay if learned is None else learned
 
 
 # Explanations

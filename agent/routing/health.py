@@ -66,7 +66,7 @@ class Breaker(ForkSafe):
         opened_at = self.opened_at
         if opened_at is None or now < opened_at:
             return "closed" if self.degraded_at is None else "degraded"
-        return "open" if now < opened_at + self._config.pause else "half-open"
+        return "open" if now < opened_at + self._config.cooldown else "half-open"
 
     @property
     def is_healthy(self) -> bool:
@@ -76,7 +76,7 @@ class Breaker(ForkSafe):
     def is_due(self, now: float) -> bool:
         """Whether a probe or a trial may be sent now."""
         since = self.opened_at if self.opened_at is not None else self.degraded_at
-        return since is not None and self._probe is None and now >= since + self._config.pause
+        return since is not None and self._probe is None and now >= since + self._config.cooldown
 
     def admits(self, now: float) -> bool:
         """Whether a request without `panic` is permitted."""
@@ -84,7 +84,7 @@ class Breaker(ForkSafe):
 
     def seconds_until_probe(self, now: float) -> float:
         """Seconds until a probe is admitted; 0 if one is admitted now."""
-        return 0.0 if self.opened_at is None else max(0.0, self.opened_at + self._config.pause - now)
+        return 0.0 if self.opened_at is None else max(0.0, self.opened_at + self._config.cooldown - now)
 
     def take_permit(self, now: float, *, panic: bool = False) -> Permit | None:
         """Return a permit for one request; None if the breaker is open."""
@@ -133,11 +133,15 @@ class Breaker(ForkSafe):
         self._failures += failed
         if len(outcomes) > config.window:
             self._failures -= outcomes.popleft()
-        if failed and len(outcomes) >= config.least and self._failures >= config.failing * len(outcomes):
+        if (
+            failed
+            and len(outcomes) >= config.min_samples
+            and self._failures >= config.failure_threshold * len(outcomes)
+        ):
             self._clear_outcomes()
             self.opened_at = now
             self._probe = None
-        elif self.estimated_failure_rate < config.degraded:
+        elif self.estimated_failure_rate < config.degraded_threshold:
             self.degraded_at = None
         elif self.degraded_at is None:
             self.degraded_at = now

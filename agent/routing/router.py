@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"
 """A target, or an agent, router, configuration or `provider:model` for one."""
 
-_NO_BREAKER = BreakerConfig(least=10**9, degraded=1.0)
+_NO_BREAKER = BreakerConfig(min_samples=10**9, degraded_threshold=1.0)
 
 
 class Router(Client):
@@ -131,7 +131,7 @@ class Router(Client):
             only=None if only is None else frozenset(only),
             memory=Memory(),
             retry_budget=make_retry_budget(retrying.budget),
-            hedge_budget=make_hedge_budget(hedging.share if hedging else 0.05),
+            hedge_budget=make_hedge_budget(hedging.max_share if hedging else 0.05),
             ledger=SpendLedger(limits),
         )
         self._calls: dict[bool, Call] = {}

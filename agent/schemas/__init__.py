@@ -25,7 +25,7 @@ from ..errors import ConfigurationError
 from ..types import freeze, thaw
 from ..wire_formats import schema_dialect
 from .dialect import WRAPPER, wrap_value
-from .reader import Restorer, Unresolvable, find_dangling_reference, find_schema_error, resolve, types_of
+from .reader import Restorer, Unresolvable, find_dangling_reference, find_schema_error, resolve_reference, types_of
 
 if TYPE_CHECKING:
     from .dialect import SchemaDialect
@@ -136,7 +136,7 @@ def is_object_schema(schema: Mapping[str, Any]) -> bool:
         if not isinstance(target, Mapping) or not isinstance(target.get("$ref"), str):
             break
         try:
-            target = resolve(target["$ref"], schema)
+            target = resolve_reference(target["$ref"], schema)
         except Unresolvable:
             return False
     return isinstance(target, Mapping) and types_of(target) == ["object"]

@@ -46,7 +46,7 @@ from .reader import (
     parts,
     pointer_steps,
     recursive_references,
-    resolve,
+    resolve_reference,
     types_of,
 )
 
@@ -356,7 +356,7 @@ class Compiler:
             if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
                 break
             try:
-                schema = resolve(schema["$ref"], self._root)
+                schema = resolve_reference(schema["$ref"], self._root)
             except Unresolvable:
                 break
         return schema if isinstance(schema, dict) else {}
@@ -402,7 +402,7 @@ class Compiler:
             if level > MERGED_ROUNDS:
                 raise CannotMerge("allOf with a recursive reference")
             local = {key: value for key, value in schema.items() if key != "$ref"}
-            target, level = self._without_reference(resolve(reference, self._root), level, lose)
+            target, level = self._without_reference(resolve_reference(reference, self._root), level, lose)
             schema = conjoin(local, target, lose)
         return schema, level
 
@@ -412,7 +412,7 @@ class Compiler:
         if not local.keys() <= ANNOTATIONS:
             return self._compile_all_of({**local, "allOf": [{"$ref": reference}, *(local.get("allOf") or ())]}, at)
         try:
-            target = resolve(reference, self._root)
+            target = resolve_reference(reference, self._root)
         except Unresolvable as error:
             return self._loosen(at, str(error))
         recursive = reference in self._recursive

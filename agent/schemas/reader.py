@@ -89,7 +89,7 @@ def find_dangling_reference(root: Any) -> str | None:
             continue
         seen.add(reference)
         try:
-            waiting.extend(_references_in(resolve(reference, root)))
+            waiting.extend(_references_in(resolve_reference(reference, root)))
         except Unresolvable:
             return reference
     return None
@@ -106,7 +106,7 @@ def normalize_limits(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return schema
 
 
-def resolve(reference: str, root: Any) -> Any:
+def resolve_reference(reference: str, root: Any) -> Any:
     """Return the target of a local reference."""
     if not reference.startswith("#") or (reference[1:] and not reference.startswith("#/")):
         raise Unresolvable(f"the reference {reference!r} points outside the schema")
@@ -134,7 +134,7 @@ def recursive_references(root: Any) -> frozenset[str]:
         if reference in leads_to:
             continue
         try:
-            references = set(_references_in(resolve(reference, root)))
+            references = set(_references_in(resolve_reference(reference, root)))
         except Unresolvable:
             references = set()
         leads_to[reference] = references
@@ -269,7 +269,7 @@ class Restorer:
             return value
         if isinstance(reference := schema.get("$ref"), str):
             try:
-                value = self._walk(value, resolve(reference, self._original), depth + 1)
+                value = self._walk(value, resolve_reference(reference, self._original), depth + 1)
             except Unresolvable:
                 return value
         for part in schema.get("allOf") or ():
@@ -305,7 +305,7 @@ class Restorer:
             if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
                 break
             try:
-                schema = resolve(schema["$ref"], self._original)
+                schema = resolve_reference(schema["$ref"], self._original)
             except Unresolvable:
                 return {}
         return schema if isinstance(schema, Mapping) and "$ref" not in schema else {}

@@ -143,7 +143,7 @@ def write_changes(
     return new
 
 
-def delete_session(connection: sqlite3.Connection, number: int) -> None:
+def delete_rows(connection: sqlite3.Connection, number: int) -> None:
     connection.execute("DELETE FROM nodes WHERE session = ?", (number,))
     connection.execute("DELETE FROM sessions WHERE number = ?", (number,))
 
@@ -411,7 +411,7 @@ class SqliteStore:
                 remove_from_index(connection, number)
             except sqlite3.DatabaseError:  # a damaged index, or an SQLite without FTS5
                 drop_index(connection)
-            delete_session(connection, number)
+            delete_rows(connection, number)
 
         self._transact("BEGIN IMMEDIATE", act)
 

@@ -311,7 +311,7 @@ def _aliases(cls: type[Value]) -> dict[str, str]:
     }
 
 
-def format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def align_columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Align columns as text, and leave out empty columns."""
     lines = [tuple(head), *(tuple(" ".join(cell.split()) for cell in row) for row in rows)]
     used = [index for index in range(len(head)) if len(lines) == 1 or any(line[index] for line in lines[1:])]

@@ -27,7 +27,7 @@ from agent import errors
 from ._base import EMPTY_OBJECT, Accepts, JsonObject, SequenceOf, Value
 from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
 from .parts import CacheHint
-from .secrets import REDACTED, Secret, SecretField, SecretHeaders, check_header, unmask_headers
+from .secrets import REDACTED, Secret, SecretField, SecretHeaders, unmask_headers, validate_header
 
 if TYPE_CHECKING:
     from .options import ConfigFields
@@ -40,7 +40,7 @@ _NO_HEADERS: Any = SecretHeaders()
 
 def _check_headers(headers: dict[str, Any]) -> dict[str, Any]:
     for name, value in headers.items():
-        check_header(name, value)
+        validate_header(name, value)
     return headers
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, GetCoreSchemaHandler, ValidatorFunctionWrapHandler, 
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
-from ._base import Value, format_table
+from ._base import Value, align_columns
 from .messages import Seconds
 from .usage import Priced, Usage
 
@@ -150,7 +150,7 @@ def _write_route(route: Route) -> Any:
 
 
 def candidates_table(candidates: Iterable[Candidate]) -> str:
-    return format_table(
+    return align_columns(
         _CANDIDATES,
         (
             (
@@ -166,7 +166,7 @@ def candidates_table(candidates: Iterable[Candidate]) -> str:
 
 
 def attempts_table(attempts: Iterable[Attempt]) -> str:
-    return format_table(
+    return align_columns(
         _ATTEMPTS,
         (
             (
@@ -192,24 +192,24 @@ class BreakerConfig(Value, frozen=True, extra="forbid"):
 
     window: int = Field(default=20, ge=1, le=10_000)
     """Number of latest outcomes to consider."""
-    least: int = Field(default=10, ge=1)
+    min_samples: int = Field(default=10, ge=1)
     """Minimum number of outcomes before the breaker can open."""
-    failing: float = Field(default=0.8, gt=0, le=1)
+    failure_threshold: float = Field(default=0.8, gt=0, le=1)
     """Failure rate in the window at which the breaker opens."""
-    degraded: float = Field(default=0.5, gt=0, le=1)
+    degraded_threshold: float = Field(default=0.5, gt=0, le=1)
     """Estimated failure rate at which healthy targets are preferred. The estimate adds four successes."""
-    pause: Seconds = 15.0
+    cooldown: Seconds = 15.0
     """Cooldown in seconds until the breaker is half-open: one request tests the target."""
 
 
 class HedgeConfig(Value, frozen=True, extra="forbid"):
     """Hedging: when to send a request to a second target because the first is slow."""
 
-    after: Seconds | None = None
+    delay: Seconds | None = None
     """Seconds to wait for the first target; None uses the 95th percentile of its latencies."""
-    until_learned: Seconds | None = None
+    initial_delay: Seconds | None = None
     """Seconds to wait while too few latencies are known; None does not hedge until then."""
-    share: float = Field(default=0.05, gt=0, le=1)
+    max_share: float = Field(default=0.05, gt=0, le=1)
     """Maximum share of requests that are hedged."""
 
 

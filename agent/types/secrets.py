@@ -147,7 +147,7 @@ RESERVED_HEADERS = frozenset(
 """Headers that the HTTP client sets itself. Duplicates would allow request smuggling."""
 
 
-def check_header(name: str, value: object) -> None:
+def validate_header(name: str, value: object) -> None:
     """Raise a ValueError, which never shows the value, if the header must not be sent."""
     if not _NAME.fullmatch(name):
         raise ValueError("a header name contains a character that HTTP does not allow")

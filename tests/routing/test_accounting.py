@@ -76,7 +76,7 @@ def test_a_race_sends_four_requests_at_most(targets: int) -> None:
 
 def test_a_hedged_call_pays_for_both_requests() -> None:
     fleet = Fleet(a=answer_slowly(9.0), b=answer_slowly(0.1))
-    response = simulate(Simulation(fleet), fleet.router(hedge=HedgeConfig(after=0.5, share=1.0)), "hi")
+    response = simulate(Simulation(fleet), fleet.router(hedge=HedgeConfig(delay=0.5, max_share=1.0)), "hi")
     assert names(response) == [("a", "Cancelled"), ("b", None)]
     assert_adds_up(response)
 

@@ -29,7 +29,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.config = BreakerConfig(window=6, least=3, failing=0.6, pause=10.0)
+        self.config = BreakerConfig(window=6, min_samples=3, failure_threshold=0.6, cooldown=10.0)
         self.breaker = Breaker(self.config)
         self.now = 0.0
         self.outcomes: list[bool] = []
@@ -224,7 +224,7 @@ def test_a_breaker_opens_at_the_tenth_failure_of_ten_and_not_before() -> None:
 
 
 def test_of_a_thousand_callers_at_once_exactly_one_probes(rng: random.Random) -> None:
-    breaker = Breaker(BreakerConfig(window=1, least=1, pause=1.0))
+    breaker = Breaker(BreakerConfig(window=1, min_samples=1, cooldown=1.0))
     permit = breaker.take_permit(0.0)
     assert permit is not None
     breaker.settle(permit, 0.0, failed=True)
@@ -246,7 +246,7 @@ def test_of_a_thousand_callers_at_once_exactly_one_probes(rng: random.Random) ->
 
 
 def test_a_clock_that_jumps_a_day_does_not_reopen_or_lose_a_probe() -> None:
-    breaker = Breaker(BreakerConfig(window=1, least=1, pause=15.0))
+    breaker = Breaker(BreakerConfig(window=1, min_samples=1, cooldown=15.0))
     permit = breaker.take_permit(100_000.0)
     assert permit is not None
     breaker.settle(permit, 100_000.0, failed=True)
@@ -259,7 +259,7 @@ def test_a_clock_that_jumps_a_day_does_not_reopen_or_lose_a_probe() -> None:
 
 def test_an_old_probe_does_not_end_a_new_one() -> None:
     """A probe that outlives its breaker's recovery and next fall must not make room for a second probe."""
-    breaker = Breaker(BreakerConfig(window=1, least=1, pause=1.0))
+    breaker = Breaker(BreakerConfig(window=1, min_samples=1, cooldown=1.0))
     breaker.settle(_take_permit(breaker, 0.0), 0.0, failed=True)
     old = _take_permit(breaker, 2.0)
     breaker.settle(_take_permit(breaker, 2.0, panic=True), 2.0, failed=False)

@@ -30,7 +30,7 @@ def test_a_host_that_is_down_leaves_the_rotation() -> None:
 
 def test_a_breaker_that_opens_at_the_first_failure_does() -> None:
     fleet = Fleet(a=[busy(), "never"], b=["from b"] * 9)
-    router = fleet.router(breaker=BreakerConfig(window=1, least=1))
+    router = fleet.router(breaker=BreakerConfig(window=1, min_samples=1))
     simulation = Simulation(fleet)
     assert tally(simulation, router, fleet, 4) == {"a": 1, "b": 4}
 
@@ -82,7 +82,7 @@ def test_a_wrong_request_leaves_no_mark_on_the_target(drive: Driver) -> None:
 
     def make(base_url: str) -> Router:
         if not routers:
-            routers.append(fleet.router(base_url, breaker=BreakerConfig(window=3, least=1)))
+            routers.append(fleet.router(base_url, breaker=BreakerConfig(window=3, min_samples=1)))
         return routers[0]
 
     for _ in range(30):
@@ -134,7 +134,7 @@ def test_a_broken_stream_keeps_its_cause_and_its_usage(drive: Driver) -> None:
 
 def test_a_stream_that_breaks_late_is_no_success_for_the_breaker() -> None:
     fleet = Fleet(a=[broken("word")] * 10 + ["never"], b=["fine"] * 20)
-    router = fleet.router(retry=ONCE, breaker=BreakerConfig(degraded=1.0))
+    router = fleet.router(retry=ONCE, breaker=BreakerConfig(degraded_threshold=1.0))
     simulation = Simulation(fleet)
     for _ in range(10):
         with pytest.raises(errors.StreamInterrupted):

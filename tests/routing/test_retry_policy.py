@@ -68,7 +68,7 @@ def test_a_degraded_target_comes_last_and_gets_one_trial_per_pause() -> None:
 
 def test_a_failed_probe_does_not_fail_the_call_while_another_target_is_healthy() -> None:
     fleet = Fleet(a=[busy()] * 2, b=["fine"] * 2)
-    router = fleet.router(breaker=BreakerConfig(window=1, least=1, pause=1.0))
+    router = fleet.router(breaker=BreakerConfig(window=1, min_samples=1, cooldown=1.0))
     simulation = Simulation(fleet)
     simulate(simulation, router, "hi")
     simulation.now += 2.0
@@ -79,7 +79,9 @@ def test_a_failed_probe_does_not_fail_the_call_while_another_target_is_healthy()
 
 def test_without_a_healthy_target_calls_take_turns_among_the_failing_ones() -> None:
     fleet = Fleet(a=[busy()] * 3, b=[busy()] * 3, c=[busy()] * 3)
-    router = fleet.router(breaker=BreakerConfig(window=1, least=1, pause=1000.0), retry=RetryConfig(max_retries=0))
+    router = fleet.router(
+        breaker=BreakerConfig(window=1, min_samples=1, cooldown=1000.0), retry=RetryConfig(max_retries=0)
+    )
     simulation = Simulation(fleet)
     for _ in range(9):
         simulation.now += 0.1
@@ -90,7 +92,9 @@ def test_without_a_healthy_target_calls_take_turns_among_the_failing_ones() -> N
 
 def test_a_call_waits_for_another_target_to_recover_before_its_last_attempt() -> None:
     fleet = Fleet(a=busy(), b=busy(), c=answer_slowly(0.0, "recovered"))
-    router = fleet.router(breaker=BreakerConfig(window=1, least=1, pause=0.4), retry=RetryConfig(max_retries=1))
+    router = fleet.router(
+        breaker=BreakerConfig(window=1, min_samples=1, cooldown=0.4), retry=RetryConfig(max_retries=1)
+    )
     simulation = Simulation(fleet)
     breaker = router.targets[2].health.breaker
     for target in router.targets[1:]:
@@ -132,7 +136,7 @@ def test_hedges_never_exceed_their_share_of_the_requests_so_far(share: float) ->
 
 def test_the_first_five_calls_are_not_hedged() -> None:
     fleet = Fleet(a=answer_slowly(1.0), b=answer_slowly(1.0))
-    router = fleet.router(hedge=HedgeConfig(after=0.1))
+    router = fleet.router(hedge=HedgeConfig(delay=0.1))
     simulation = Simulation(fleet)
     for _ in range(5):
         simulate(simulation, router, "hi")
@@ -140,7 +144,7 @@ def test_the_first_five_calls_are_not_hedged() -> None:
 
 
 def test_a_breaker_without_a_degraded_state_only_opens() -> None:
-    breaker = Breaker(BreakerConfig(degraded=1.0))
+    breaker = Breaker(BreakerConfig(degraded_threshold=1.0))
     for _ in range(9):
         permit = breaker.take_permit(0.0)
         assert permit is not None

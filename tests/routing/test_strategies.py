@@ -193,7 +193,7 @@ def test_hedges_keep_to_their_own_budget() -> None:
     fleet = Fleet(a=answer_slowly(1.0), b=answer_slowly(1.0))
     from agent.types import HedgeConfig
 
-    router = fleet.router(hedge=HedgeConfig(after=0.1, share=0.05))
+    router = fleet.router(hedge=HedgeConfig(delay=0.1, max_share=0.05))
     simulation = Simulation(fleet)
     for call in range(1, 201):
         simulate(simulation, router, "hi")
@@ -205,7 +205,7 @@ def test_a_stream_is_hedged_by_its_first_token() -> None:
     from agent.types import HedgeConfig
 
     fleet = Fleet(a=answer_slowly(9.0), b=answer_slowly(0.1, "word " * 5, delay=1.0))
-    router = fleet.router(hedge=HedgeConfig(after=0.5, share=1.0))
+    router = fleet.router(hedge=HedgeConfig(delay=0.5, max_share=1.0))
     simulation = Simulation(fleet)
     response = simulate(simulation, router, "hi", streaming=True)
     assert response.text == "word " * 5

@@ -99,6 +99,9 @@ def _half(good: Answer) -> list[Any]:
     return [whole[: len(whole) // 2]]
 
 
+NERVOUS = BreakerConfig(window=4, min_samples=2, failure_threshold=0.5, cooldown=1.5)
+
+
 @dataclass(frozen=True)
 class Asking:
     """One caller."""
@@ -201,9 +204,9 @@ class World:
             strategy = lambda request, targets: list(reversed(targets))  # noqa: E731
         self.router = Router(
             targets, strategy=strategy, race=scenario.race, on_partial=scenario.on_partial,  # type: ignore[arg-type]
-            hedge=HedgeConfig(until_learned=1.0, share=1.0) if scenario.hedge else None,
+            hedge=HedgeConfig(initial_delay=1.0, max_share=1.0) if scenario.hedge else None,
             on_content_filter="fallback" if scenario.filtered_elsewhere else "raise",
-            breaker=BreakerConfig(window=4, least=2, failing=0.5, pause=1.5) if scenario.nervous else None,
+            breaker=NERVOUS if scenario.nervous else None,
         )  # fmt: skip
 
     # The vendors
