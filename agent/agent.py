@@ -95,7 +95,7 @@ class Agent(Client):
         get_api_key: GetKey | None = None,
         **options: Unpack[ConfigOptions],
     ) -> None:
-        self.config = read_config(config, options)
+        self.config: AgentConfig = read_config(config, options)
         load_provider(self.config.provider)  # raises for an unknown provider
         self.tools: Sequence[ToolSpec | Mapping[str, Any]] = read_request("", {"tools": tools}).tools if tools else ()
         self._loop = loop
@@ -106,7 +106,7 @@ class Agent(Client):
                 field="max_retries",
                 fix="Use RetryConfig(max_retries=...).",
             )
-        self.retry = retry if retry is not None else RetryConfig(max_retries=self.config.max_retries)
+        self.retry: RetryConfig = retry if retry is not None else RetryConfig(max_retries=self.config.max_retries)
         if client is not None and transport is not None:
             raise ConfigurationError(
                 "client and transport exclude each other.", field="client", fix="Pass one of them."
@@ -127,7 +127,7 @@ class Agent(Client):
             )
         if isinstance(transport, str):
             transports.check_transport(transport)
-        self.middleware = read_middleware(middleware) if middleware else ()
+        self.middleware: tuple[Middleware, ...] = read_middleware(middleware) if middleware else ()
         self._get_key = get_api_key
         self._keys = None if get_api_key is None else _read_keys(get_api_key, self)
         self._client = client

@@ -110,7 +110,7 @@ class AgentError(Exception):
         self.request_id = request_id
         self.code = code
         """The vendor's error code, if any."""
-        self.retryable = self._retryable_by_default if retryable is None else retryable
+        self.retryable: bool = self._retryable_by_default if retryable is None else retryable
         self.retry_after = retry_after
         """Seconds to wait before a retry, if the vendor sent a hint."""
         self.body = body
@@ -280,7 +280,7 @@ class RoutingError(AgentError):
         super().__init__(
             message or "; ".join(f"{type(error).__name__}: {error}" for error in errors) or "no target", **facts
         )
-        self.errors = tuple(errors)
+        self.errors: tuple[AgentError, ...] = tuple(errors)
 
     @override
     def __str__(self) -> str:

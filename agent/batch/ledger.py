@@ -57,7 +57,7 @@ class FileOutput:
         except BaseException:
             os.close(self._descriptor)
             raise
-        self.repaired = False
+        self.repaired: bool = False
         """Whether a partial line was truncated."""
 
     def read_references(self) -> Iterator[LineReference]:
@@ -171,9 +171,10 @@ class Ledger:
                         fix="Remove one of the two, or choose another output.",
                     )
                 digests[reference.key] = reference.digest
-        self.answers, self.failures = len(self.answered), len(self.failed)
-        """Number of lines, including those added since."""
-        self.repaired = answers.repaired or failures.repaired
+        self.answers: int = len(self.answered)
+        """Number of answers, including those added since."""
+        self.failures: int = len(self.failed)
+        self.repaired: bool = answers.repaired or failures.repaired
 
     @classmethod
     def open_files(cls, target: Path, failures: Path) -> Self:

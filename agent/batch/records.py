@@ -36,11 +36,11 @@ class Line:
     __slots__ = ("_data", "_problem", "custom_id", "digest", "number")
 
     def __init__(self, number: int, raw: bytes, *, complete: bool = True) -> None:
-        self.number = number
+        self.number: int = number
         self.custom_id: str | None = None
         self._data: Any = None
         self._problem: ConfigurationError | None = None
-        self.digest = hashlib.sha256(raw).hexdigest()[:16]
+        self.digest: str = hashlib.sha256(raw).hexdigest()[:16]
         if not complete:
             self._problem = _problem(number, f"it is longer than {MAX_LINE_BYTES} bytes", "Split it.")
             return

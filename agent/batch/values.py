@@ -124,9 +124,9 @@ class BatchResult(Sequence[BatchItem[OutputT]]):
     ) -> None:
         self._items = tuple(items)
         self._usage: Usage | None = None
-        self.progress = progress
+        self.progress: BatchProgress = progress
         """Final progress."""
-        self.stopped = stopped
+        self.stopped: str | None = stopped
         """The limit that ended the batch early, or None."""
 
     @overload
@@ -303,12 +303,12 @@ class BatchPlan:
     __slots__ = ("ask", "options", "sized", "source", "total")
 
     def __init__(self, ask: SendRequest, requests: Any, options: Options, *, awaiting: bool) -> None:
-        self.ask = ask
-        self.source = check_source(requests, awaiting=awaiting)
-        self.options = options
+        self.ask: SendRequest = ask
+        self.source: Any = check_source(requests, awaiting=awaiting)
+        self.options: Options = options
         length = len(requests) if hasattr(requests, "__len__") else None
-        self.total = length if options.total is None else options.total
-        self.sized = length is not None and not (awaiting and isinstance(requests, AsyncIterable))
+        self.total: int | None = length if options.total is None else options.total
+        self.sized: bool = length is not None and not (awaiting and isinstance(requests, AsyncIterable))
         """Whether the remaining requests can be listed when the batch stops early."""
 
     def context(self) -> contextvars.Context:

@@ -52,7 +52,7 @@ class _BrokenPipe(Exception):
     """BrokenPipeError, renamed for the same reason."""
 
 
-class CommandGroup(TyperGroup):
+class _CommandGroup(TyperGroup):
     """A group that imports commands lazily."""
 
     @override
@@ -98,9 +98,9 @@ def _hide_argument_types(item: Any) -> None:
         _hide_argument_types(inner)
 
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="agent",
-    cls=CommandGroup,
+    cls=_CommandGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=False,

@@ -87,7 +87,7 @@ class RunDisplay:
     """
 
     def __init__(self, *, show_text: bool = True, show_parts: bool = True, limit: int = 100) -> None:
-        self.printer = TextPrinter()
+        self.printer: TextPrinter = TextPrinter()
         self._show_text = show_text
         self._show_parts = show_parts
         self._limit = limit

@@ -42,9 +42,9 @@ class Send(Effect[Reply]):
     __slots__ = __match_args__ = ("request", "limits", "via")
 
     def __init__(self, request: WireRequest, limits: Limits, via: Any = None) -> None:
-        self.request = request
-        self.limits = limits
-        self.via = via
+        self.request: WireRequest = request
+        self.limits: Limits = limits
+        self.via: Any = via
 
 
 class Open(Effect[Body]):
@@ -53,9 +53,9 @@ class Open(Effect[Body]):
     __slots__ = __match_args__ = ("request", "limits", "via")
 
     def __init__(self, request: WireRequest, limits: Limits, via: Any = None) -> None:
-        self.request = request
-        self.limits = limits
-        self.via = via
+        self.request: WireRequest = request
+        self.limits: Limits = limits
+        self.via: Any = via
 
 
 class Read(Effect[bytes]):
@@ -68,9 +68,9 @@ class Read(Effect[bytes]):
     __slots__ = __match_args__ = ("body", "idle", "fresh")
 
     def __init__(self, body: Body, idle: float | None = None, fresh: bool = True) -> None:
-        self.body = body
-        self.idle = idle
-        self.fresh = fresh
+        self.body: Body = body
+        self.idle: float | None = idle
+        self.fresh: bool = fresh
 
 
 class Sleep(Effect[None]):
@@ -79,7 +79,7 @@ class Sleep(Effect[None]):
     __slots__ = __match_args__ = ("seconds",)
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+        self.seconds: float = seconds
 
 
 class Now(Effect[float]):
@@ -100,7 +100,7 @@ class Emit(Effect[None]):
     __slots__ = __match_args__ = ("events",)
 
     def __init__(self, events: Sequence[Any]) -> None:
-        self.events = events
+        self.events: Sequence[Any] = events
 
 
 class Invoke(Effect[Any]):
@@ -121,12 +121,12 @@ class Invoke(Effect[Any]):
         reports: bool = False,
         context: contextvars.Context | None = None,
     ) -> None:
-        self.function = function
-        self.args = args
+        self.function: Callable[..., Any] = function
+        self.args: tuple[Any, ...] = args
         self.kwargs: Mapping[str, Any] = {} if kwargs is None else kwargs
-        self.blocking = blocking
-        self.reports = reports
-        self.context = context
+        self.blocking: bool = blocking
+        self.reports: bool = reports
+        self.context: contextvars.Context | None = context
 
 
 class Spawn(Effect["Branch"]):
@@ -135,8 +135,8 @@ class Spawn(Effect["Branch"]):
     __slots__ = __match_args__ = ("flow", "pause")
 
     def __init__(self, flow: Generator[Any, Any, Any], pause: bool = False) -> None:
-        self.flow = flow
-        self.pause = pause
+        self.flow: Generator[Any, Any, Any] = flow
+        self.pause: bool = pause
 
 
 class Wait(Effect["BranchEvent | None"]):
@@ -145,8 +145,8 @@ class Wait(Effect["BranchEvent | None"]):
     __slots__ = __match_args__ = ("branches", "timeout")
 
     def __init__(self, branches: Sequence[Branch], timeout: float | None = None) -> None:
-        self.branches = branches
-        self.timeout = timeout
+        self.branches: Sequence[Branch] = branches
+        self.timeout: float | None = timeout
 
 
 class Cancel(Effect[None]):
@@ -155,7 +155,7 @@ class Cancel(Effect[None]):
     __slots__ = __match_args__ = ("branches",)
 
     def __init__(self, branches: Sequence[Branch]) -> None:
-        self.branches = branches
+        self.branches: Sequence[Branch] = branches
 
 
 class Detach(Effect[None]):
@@ -164,8 +164,8 @@ class Detach(Effect[None]):
     __slots__ = __match_args__ = ("flow", "seconds")
 
     def __init__(self, flow: Generator[Any, Any, Any], seconds: float) -> None:
-        self.flow = flow
-        self.seconds = seconds
+        self.flow: Generator[Any, Any, Any] = flow
+        self.seconds: float = seconds
 
 
 AnyEffect: TypeAlias = Send | Open | Read | Sleep | Now | Random | Emit | Invoke | Spawn | Wait | Cancel | Detach
@@ -178,8 +178,8 @@ class Branch:
     __slots__ = ("done", "run")
 
     def __init__(self, run: Any = None) -> None:
-        self.run = run
-        self.done = False
+        self.run: Any = run
+        self.done: bool = False
 
 
 class Emitted:
@@ -188,8 +188,8 @@ class Emitted:
     __slots__ = __match_args__ = ("branch", "events")
 
     def __init__(self, branch: Branch, events: Sequence[Any]) -> None:
-        self.branch = branch
-        self.events = events
+        self.branch: Branch = branch
+        self.events: Sequence[Any] = events
 
 
 class Paused:
@@ -198,8 +198,8 @@ class Paused:
     __slots__ = __match_args__ = ("branch", "rest")
 
     def __init__(self, branch: Branch, rest: Generator[Any, Any, Any]) -> None:
-        self.branch = branch
-        self.rest = rest
+        self.branch: Branch = branch
+        self.rest: Generator[Any, Any, Any] = rest
 
 
 class Finished:
@@ -208,8 +208,8 @@ class Finished:
     __slots__ = __match_args__ = ("branch", "value")
 
     def __init__(self, branch: Branch, value: Any) -> None:
-        self.branch = branch
-        self.value = value
+        self.branch: Branch = branch
+        self.value: Any = value
 
 
 class Failed:
@@ -218,8 +218,8 @@ class Failed:
     __slots__ = __match_args__ = ("branch", "error")
 
     def __init__(self, branch: Branch, error: BaseException) -> None:
-        self.branch = branch
-        self.error = error
+        self.branch: Branch = branch
+        self.error: BaseException = error
 
 
 BranchEvent: TypeAlias = Emitted | Paused | Finished | Failed

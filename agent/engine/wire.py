@@ -88,13 +88,13 @@ class Body:
     __slots__ = ("__weakref__", "closed", "deadline", "headers", "idle_used", "released", "status")
 
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:
-        self.status = status
-        self.headers = headers
-        self.released = False
-        self.closed = False
-        self.idle_used = 0.0
+        self.status: int = status
+        self.headers: Mapping[str, str] = headers
+        self.released: bool = False
+        self.closed: bool = False
+        self.idle_used: float = 0.0
         """Seconds waited since the last meaningful event."""
-        self.deadline = math.inf
+        self.deadline: float = math.inf
         """Deadline from the total timeout of the exchange, on the driver's clock."""
 
     def __enter__(self) -> Self:

@@ -47,17 +47,17 @@ class AioSocket(asyncio.BufferedProtocol):
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.buffer = _buffer_of(self.loop)
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.buffer: memoryview[int] = _buffer_of(self.loop)
         self.transport: Any = None
         self.chunks: list[bytes] = []
-        self.size = 0
-        self.ended = False
-        self.paused = False
+        self.size: int = 0
+        self.ended: bool = False
+        self.paused: bool = False
         self.error: Exception | None = None
         self.reader: asyncio.Future[None] | None = None
         self.writer: asyncio.Future[None] | None = None
-        self.idle_since = 0.0
+        self.idle_since: float = 0.0
 
     # Callbacks of the loop
 
@@ -298,7 +298,9 @@ class TlsSocket(AioSocket):
                 try:
                     raise self.error
                 finally:
-                    self.error = None  # the error's frames and this connection would keep each other alive
+                    self.error: ssl.SSLError | None = (
+                        None  # the error's frames and this connection would keep each other alive
+                    )
             if self.ended:
                 raise OSError("the server closed the connection during the TLS handshake")
             await self._wait_for_data()
@@ -335,7 +337,7 @@ class TlsSocket(AioSocket):
         try:
             while data := self._tls.read(len(self.buffer)):
                 self._store(data)
-            self.ended = True  # close_notify
+            self.ended: bool = True  # close_notify
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:

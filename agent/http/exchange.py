@@ -125,9 +125,9 @@ class Exchange(Generic[C]):
     )
 
     def __init__(self, pool: ConnectionPool[C], request: WireRequest, head: RequestHead, limits: Limits) -> None:
-        self.request = request
-        self.head = head
-        self.limits = limits
+        self.request: WireRequest = request
+        self.head: RequestHead = head
+        self.limits: Limits = limits
         self.connection: C | None = None
         self._pool = pool
         self._parser = ResponseParser()

@@ -76,10 +76,10 @@ class RequestHead:
             raise BadRequest("the URL is invalid", field="base_url") from None
         if parts.scheme not in ("http", "https") or not host or not host.isascii() or port == 0:
             raise BadRequest("the URL does not start with http:// or https:// and a host", field="base_url")
-        self.secure = parts.scheme == "https"
-        self.host = host
-        self.port = port or (443 if self.secure else 80)
-        self.origin = (self.secure, self.host, self.port)
+        self.secure: bool = parts.scheme == "https"
+        self.host: str = host
+        self.port: int = port or (443 if self.secure else 80)
+        self.origin: tuple[bool, str, int] = (self.secure, self.host, self.port)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         bracketed = f"[{host}]" if ":" in host else host
         if not _TARGET.fullmatch(target):
@@ -91,7 +91,7 @@ class RequestHead:
         if not any(name.lower() == b"accept-encoding" for name, _ in lines):
             lines.append((b"accept-encoding", b"identity"))
         fields = b"".join(b"%b: %b\r\n" % line for line in lines)
-        self.encoded = b"POST %b HTTP/1.1\r\n%bcontent-length: " % (target.encode(), fields)
+        self.encoded: bytes = b"POST %b HTTP/1.1\r\n%bcontent-length: " % (target.encode(), fields)
 
 
 _UNTIL_EOF = -1
@@ -119,16 +119,16 @@ class ResponseParser:
     )
 
     def __init__(self) -> None:
-        self.started = False
+        self.started: bool = False
         """Whether any byte of the response has arrived."""
-        self.complete = False
+        self.complete: bool = False
         """Whether the whole body has arrived."""
-        self.keep_alive = False
+        self.keep_alive: bool = False
         """Whether the connection can carry another request."""
         self.failure: BadResponse | None = None
         """The error after the bytes returned last, to be raised before more are received."""
-        self.status = 0
-        self.headers = Headers()
+        self.status: int = 0
+        self.headers: Headers = Headers()
         self._buffer = b""
         """Received bytes that cannot be parsed yet."""
         self._missing = 0

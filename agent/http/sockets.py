@@ -109,7 +109,7 @@ class Connection:
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self.idle_since = 0.0
+        self.idle_since: float = 0.0
 
     def start_tls(self, context: ssl.SSLContext, host: str, timeout: RunTimeout) -> Connection:
         """Perform the TLS handshake within the timeout."""

@@ -26,7 +26,7 @@ class SseDecoder:
     __slots__ = ("_buffered", "_buffered_size", "_data", "_data_size", "_skip_lf", "_started", "limit")
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
-        self.limit = max_event_bytes
+        self.limit: int = max_event_bytes
         self._buffered: list[bytes] = []
         """Unparsed chunks, kept separate so that a long line is not copied once per chunk."""
         self._buffered_size = 0

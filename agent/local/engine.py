@@ -68,9 +68,9 @@ class Generation:
     __slots__ = ("_pieces", "body", "ended", "stopped")
 
     def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.stopped = False
-        self.ended = threading.Event()
+        self.body: bytes = body
+        self.stopped: bool = False
+        self.ended: threading.Event = threading.Event()
         """Set when the engine is finished with it."""
         self._pieces: SimpleQueue[bytes | None] = SimpleQueue()
 

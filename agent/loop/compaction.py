@@ -56,7 +56,7 @@ class Compaction:
         self._kept = int(known * keep)
         self._lock = threading.Lock()
         self._summaries: list[tuple[list[AgentMessage], Message]] = []
-        self.count = 0
+        self.count: int = 0
         """Number of summaries written."""
 
     def __call__(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:

@@ -190,7 +190,7 @@ class RunCost:
     __slots__ = ("_known", "_source", "_units", "_unpriced", "has_charges")
 
     def __init__(self) -> None:
-        self.has_charges = False
+        self.has_charges: bool = False
         self._units = 0
         self._known = True
         self._source: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self
 
 from pydantic import ConfigDict, Field, StrictBool
 
@@ -39,7 +39,7 @@ class PendingCall(Value, frozen=True):
 class Verdict(Value, frozen=True):
     """A decision about one pending call."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     approved: StrictBool = False
     reason: str | None = None
@@ -53,7 +53,7 @@ class Verdict(Value, frozen=True):
 class WaitingCall(Value, frozen=True):
     """A waiting call of the open turn. The call itself is in the messages."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     id: str
     reason: str = ""
@@ -349,7 +349,8 @@ class RunResult(AgentResponse[OutputT], frozen=True):
     paused: PausedRun | None = None
     """Set if the run waits for decisions."""
 
-    __hash__ = AgentResponse.__hash__
+    if not TYPE_CHECKING:
+        __hash__ = AgentResponse.__hash__
 
     @property
     def responses(self) -> Sequence[AgentResponse]:

@@ -175,8 +175,8 @@ class PartialMessage:
 
     def __init__(self) -> None:
         self._fold = Fold()
-        self.begun = False
-        self.has_reported_error = False
+        self.begun: bool = False
+        self.has_reported_error: bool = False
         """Whether an error event has been told already."""
 
     def add(self, event: StreamEvent) -> None:

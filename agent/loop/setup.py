@@ -146,9 +146,9 @@ class PreparedRun:
     __slots__ = ("deadline", "plan", "state")
 
     def __init__(self, plan: RunPlan, state: RunState, deadline: float | None) -> None:
-        self.plan = plan
-        self.state = state
-        self.deadline = deadline
+        self.plan: RunPlan = plan
+        self.state: RunState = state
+        self.deadline: float | None = deadline
         """Seconds for the whole run."""
 
 

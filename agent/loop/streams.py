@@ -70,7 +70,7 @@ class RunView(StreamBase[AgentEvent, RunResult[OutputT]], Generic[OutputT]):
         self._state = state
         self._signal = signal
         self._complete: Finish | None = None
-        self.idle = Signal()
+        self.idle: Signal = Signal()
         """Set when the run is over."""
 
     @property

@@ -54,6 +54,9 @@ def serve_stdio_server(server: Server[Any]) -> None:
 class HttpListener:
     """A running HTTP server. It stops with `close()`, at the end of `with`, or with the program."""
 
+    host: str
+    port: int
+
     def __init__(self, server: Server[Any], host: str, port: int, token: str | None, allow_anyone: bool) -> None:
         if token is not None and len(token) < 16:
             raise ConfigurationError(

@@ -52,7 +52,7 @@ class ToolServer:
 
     def __init__(self, tools: Any, **settings: Unpack[ServingSettings]) -> None:
         require_sdk()
-        self.name = settings.get("name", "agent")
+        self.name: str = settings.get("name", "agent")
         self._settings = settings
         converted = [read_tool(value) for value in ([tools] if _is_single_tool(tools) else tools)]
         hidden = () if settings.get("allow_exec", False) else ("exec",)

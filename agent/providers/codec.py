@@ -144,7 +144,7 @@ class DecoderBase(ABC):
     )  # fmt: skip
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
-        self.done = False
+        self.done: bool = False
         self.failure: errors.AgentError | None = None
         self._name = name
         self._headers = headers

@@ -160,7 +160,7 @@ class FunctionDecoder(DecoderBase):
             case "message_end":
                 self._end = event
             case "error":
-                self.failure = errors.ProviderError(
+                self.failure: errors.AgentError | None = errors.ProviderError(
                     event.error or "the function reports an error", provider=self._name, model=self._request.model
                 )
             case _:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -77,7 +77,7 @@ class LocalCodec(ChatCodec):
     """Codec for Chat Completions in process."""
 
     transport = "local"
-    schema_dialect = None
+    schema_dialect: ClassVar[str | None] = None
 
     @override
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:

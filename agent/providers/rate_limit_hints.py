@@ -41,7 +41,7 @@ class RemainingLimit:
     __slots__ = ("_headers", "_received", "_reset", "_until", "left")
 
     def __init__(self, left: float, received: float, headers: Mapping[str, str], reset: str) -> None:
-        self.left = left
+        self.left: float = left
         self._received = received
         self._headers = headers
         self._reset = reset

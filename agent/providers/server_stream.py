@@ -56,7 +56,7 @@ class BlockEncoder:
 
     def __init__(self, inbound: InboundRequest) -> None:
         self.inbound = inbound
-        self.head = AgentResponse(model=inbound.model)
+        self.head: AgentResponse[Any] = AgentResponse(model=inbound.model)
         """The response without content, from message_start."""
         self.usage: Usage | None = None
         self._started = False

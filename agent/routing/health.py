@@ -59,7 +59,7 @@ class Breaker(ForkSafe):
         """Start of the degraded state, or of the latest trial."""
         self.failing_since: float | None = None
         """Start of the degraded or open state."""
-        self.last_used = -math.inf
+        self.last_used: float = -math.inf
         """Time of the latest request while the breaker was open."""
 
     def state(self, now: float) -> State:
@@ -185,8 +185,8 @@ class Cooldown:
     __slots__ = ("end", "reason")
 
     def __init__(self) -> None:
-        self.end = -math.inf
-        self.reason = ""
+        self.end: float = -math.inf
+        self.reason: str = ""
 
     def extend(self, end: float, reason: str) -> None:
         """Extend the cooldown to `end`, unless it already ends later."""
@@ -206,9 +206,9 @@ class Health:
     __slots__ = ("breaker", "cooldown", "key_cooldown")
 
     def __init__(self, config: BreakerConfig, key_cooldown: Cooldown) -> None:
-        self.breaker = Breaker(config)
-        self.cooldown = Cooldown()
-        self.key_cooldown = key_cooldown
+        self.breaker: Breaker = Breaker(config)
+        self.cooldown: Cooldown = Cooldown()
+        self.key_cooldown: Cooldown = key_cooldown
 
     def longest_cooldown(self, now: float) -> tuple[float, str]:
         """Seconds left of the longest cooldown, and its reason."""

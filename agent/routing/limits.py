@@ -58,14 +58,15 @@ class RateLimiter(ForkSafe):
     def __init__(self, limit: RateLimit) -> None:
         super().__init__()
         self._limit = limit
-        self.unlimited = self._has_no_configured_limit = limit == RateLimit()
+        self._has_no_configured_limit = limit == RateLimit()
+        self.unlimited: bool = self._has_no_configured_limit
         """Whether no limit is configured or reported."""
         self._entries: deque[WindowEntry] = deque()
         self._tokens = 0
         self._vendor_requests: RemainingLimit | None = None
         """Remaining requests according to the vendor."""
         self._vendor_tokens: RemainingLimit | None = None
-        self.in_flight = 0
+        self.in_flight: int = 0
 
     def wait_seconds(self, tokens: int, now: float) -> float:
         """Seconds until another request may be sent; infinity at the concurrency limit."""
@@ -280,7 +281,7 @@ class SpendLedger(ForkSafe):
 
     def __init__(self, limits: Sequence[SpendLimit]) -> None:
         super().__init__()
-        self.limits = tuple(limits)
+        self.limits: tuple[SpendLimit, ...] = tuple(limits)
         self._accounts: dict[tuple[int, Any], _Account] = {}
 
     @property

@@ -102,7 +102,7 @@ class Router(Client):
     ) -> None:
         self.name = name
         self.deadline = deadline
-        self.middleware = read_middleware(middleware) if middleware else ()
+        self.middleware: tuple[Middleware, ...] = read_middleware(middleware) if middleware else ()
         self._loop = loop
         self.hooks = hooks
         self._options: dict[str, Any] = {
@@ -111,7 +111,7 @@ class Router(Client):
             "deadline": deadline, "name": name, "only": only,
             "middleware": self.middleware, "loop": loop, "hooks": hooks,
         }  # fmt: skip
-        self.targets = _read_targets(targets)
+        self.targets: tuple[Target, ...] = _read_targets(targets)
         _check_choice("on_partial", on_partial, ("raise", "restart", "continue"))
         _check_choice("on_content_filter", on_content_filter, ("raise", "fallback"))
         retrying = retry or RetryConfig(max_retries=3)

@@ -97,13 +97,13 @@ class RoutingState:
     def __init__(
         self, settings: RouterSettings, request: AgentRequest, context: Context, profile: RequestProfile
     ) -> None:
-        self.settings = settings
-        self.request = request
-        self.context = context
-        self.profile = profile
-        self.streaming = profile.streaming
+        self.settings: RouterSettings = settings
+        self.request: AgentRequest = request
+        self.context: Context = context
+        self.profile: RequestProfile = profile
+        self.streaming: bool = profile.streaming
         self.errors: list[errors.AgentError] = []
-        self.failed_at = 0.0
+        self.failed_at: float = 0.0
         """Time of the latest failure."""
         self._closed: dict[Target, str] = {}
         """Targets that get no further attempt for this request, and why."""

@@ -43,7 +43,7 @@ class Memory(ForkSafe):
 
     def __init__(self) -> None:
         super().__init__()
-        self.turn = 0.0
+        self.turn: float = 0.0
         """Latest turn, for strategies with turns."""
         self._placements: OrderedDict[bytes, Placement] = OrderedDict()
 

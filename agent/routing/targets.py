@@ -87,13 +87,13 @@ class Target:
                 f"The weight of a target is {weight}.", field="weight", fix="Use a finite number above 0."
             )
         self.agent = agent
-        self.name = name or ""
+        self.name: str = name or ""
         self.weight = weight
         self.level = level
-        self.limit = RateLimit(rpm=rpm, tpm=tpm, concurrency=concurrency)
-        self.limiter = RateLimiter(self.limit)
-        self.timings = Timings()
-        self.turn = 0.0
+        self.limit: RateLimit = RateLimit(rpm=rpm, tpm=tpm, concurrency=concurrency)
+        self.limiter: RateLimiter = RateLimiter(self.limit)
+        self.timings: Timings = Timings()
+        self.turn: float = 0.0
         """Next turn, for strategies with turns. Each turn adds the inverse of the weight."""
         self.health: Health = None  # type: ignore[assignment]  # set by its router
         self._calls: dict[bool, Call] = {}
@@ -228,9 +228,9 @@ class Admission:
         ledger: SpendLedger | None = None,
         reservation: Reservation | None = None,
     ) -> None:
-        self.target = target
-        self.started = started
-        self.reason = _REASONS.get(permit.kind, reason)
+        self.target: Target = target
+        self.started: float = started
+        self.reason: str = _REASONS.get(permit.kind, reason)
         """Why the target was chosen."""
         self._permit = permit
         self._entry = entry

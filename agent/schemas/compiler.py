@@ -72,9 +72,9 @@ class Compiler:
         self.lost: dict[str, None] = {}
         self.loose: dict[str, None] = {}
         """Why the schema cannot be enforced."""
-        self.altered = False
+        self.altered: bool = False
         """Whether output must be restored: nulls or strings stand for other values."""
-        self.wrapped = False
+        self.wrapped: bool = False
 
     def run(self) -> Node:
         top = Location()

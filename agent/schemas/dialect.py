@@ -63,7 +63,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
 }
 LIMITS["integer"] = LIMITS["number"]
 LIMITS_OF_ALL = ("not", "if")
-SAY_NOTHING = {"minLength": 0, "minItems": 0, "minProperties": 0, "uniqueItems": False}
+SAY_NOTHING: dict[str, Any] = {"minLength": 0, "minItems": 0, "minProperties": 0, "uniqueItems": False}
 UNUSUAL_PATTERN = re.compile(r"\(\?(?!:)|\\[1-9bBkpP]")
 """Lookarounds, named groups and backreferences, which constrained decoding does not support."""
 

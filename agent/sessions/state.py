@@ -38,8 +38,8 @@ class SessionWriter:
     __slots__ = ("known", "session_id", "store", "version")
 
     def __init__(self, store: Store, session_id: str) -> None:
-        self.store = store
-        self.session_id = session_id
+        self.store: Store = store
+        self.session_id: str = session_id
         self.version: int | None = None
         self.known: set[str] = set()
         """Ids of the nodes in the store."""
@@ -150,7 +150,7 @@ class SessionState:
         self._title = title
         self._created = self._updated = datetime.now(UTC)
         self.keep_partial = keep_partial
-        self.id = session_id if session_id is not None else f"s_{os.urandom(8).hex()}"
+        self.id: str = session_id if session_id is not None else f"s_{os.urandom(8).hex()}"
         self._writer = None if store is None else SessionWriter(store, self.id)
         start = dag if dag is not None else DAG()
         self._start = start.system(system) if system else start

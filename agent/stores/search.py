@@ -53,7 +53,7 @@ class SearchTerms:
 
     def __init__(self, text: str) -> None:
         # NUL would end the query of the index.
-        self.words = tuple(dict.fromkeys(fold_case(text).replace("\0", " ").split()))
+        self.words: tuple[str, ...] = tuple(dict.fromkeys(fold_case(text).replace("\0", " ").split()))
 
     def __bool__(self) -> bool:
         return bool(self.words)

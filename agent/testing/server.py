@@ -47,8 +47,8 @@ class LoopbackServer:
         self.requests: list[WireRequest] = []
         self.disconnects: list[tuple[str, float]] = []
         """Path and time (time.monotonic) of each response during which the client disconnected."""
-        self.open_connections = 0
-        self.connections_made = 0
+        self.open_connections: int = 0
+        self.connections_made: int = 0
         self._ssl_context = ssl_context
         self._loop = asyncio.new_event_loop()
         self._stop: asyncio.Event | None = None

@@ -64,8 +64,8 @@ class Folder:
                 field="root",
                 fix="Use Linux, macOS or another POSIX system.",
             )
-        given = os.path.abspath(os.fspath(path))
-        self.path = os.path.realpath(given)
+        given: str = os.path.abspath(os.fspath(path))
+        self.path: str = os.path.realpath(given)
         """Absolute, without links. Never shown to a model."""
         self._spellings = tuple({self.path, given})
         if not os.path.isdir(self.path):

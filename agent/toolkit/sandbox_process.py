@@ -63,7 +63,10 @@ ATTRIBUTES = {  # getxattr, setxattr, listxattr and removexattr by path
     "x86_64": (188, 189, 191, 192, 194, 195, 197, 198, 463, 464, 465, 466),
     "aarch64": (5, 6, 8, 9, 11, 12, 14, 15, 463, 464, 465, 466),
 }
-METADATA = {"x86_64": (90, 92, 94, 132, 235, 260, 261, 268, 452, 469), "aarch64": (53, 54, 452, 469)}
+METADATA: dict[str, tuple[int, ...]] = {
+    "x86_64": (90, 92, 94, 132, 235, 260, 261, 268, 452, 469),
+    "aarch64": (53, 54, 452, 469),
+}
 UTIMENSAT = {"x86_64": 280, "aarch64": 88}
 TRUNCATE_CALL = {"x86_64": 76, "aarch64": 45}
 KILL = {"x86_64": 62, "aarch64": 129}
@@ -78,7 +81,7 @@ CAPSET, CAPSET_VERSION = {"x86_64": 126, "aarch64": 91}, 0x20080522
 KEPT_CAPABILITIES = (0, 1, 3, 4)
 """Capabilities kept for root: access to files of other owners, within Landlock."""
 
-libc = ctypes.CDLL(None, use_errno=True)
+libc: ctypes.CDLL = ctypes.CDLL(None, use_errno=True)
 
 
 class CannotConfine(Exception):

@@ -171,8 +171,8 @@ class FolderWalk:
     def __init__(self, context: ToolContext[Any], seconds: float) -> None:
         self._until = min(monotonic() + seconds, context.deadline)
         self._stopped = context.signal.is_set
-        self.visited = 0
-        self.cut_short = False
+        self.visited: int = 0
+        self.cut_short: bool = False
 
     def is_over(self) -> bool:
         if self.visited >= MAX_VISITED or monotonic() > self._until or self._stopped():

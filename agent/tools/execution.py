@@ -43,7 +43,7 @@ class CancellableAwaitable:
     def __init__(self, awaitable: Awaitable[Any], is_cancelled: Callable[[], bool]) -> None:
         self._coroutine = _as_coroutine(awaitable)
         self._is_given_up = is_cancelled
-        self.closed = False
+        self.closed: bool = False
         """Whether the task was closed while it waited."""
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -137,9 +137,9 @@ class RunningCall:
     __slots__ = ("_child", "cancelled", "finished", "signal")
 
     def __init__(self, signal: Signal) -> None:
-        self.signal = signal
-        self.cancelled = False
-        self.finished = False
+        self.signal: Signal = signal
+        self.cancelled: bool = False
+        self.finished: bool = False
         """Whether the tool has returned, so that an event will follow."""
         self._child: ChildProcess | None = None
 

@@ -120,9 +120,9 @@ class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
         self._unbound = isinstance(function, classmethod) or _is_method(function)
         written = function.__func__ if isinstance(function, classmethod) else function
         self._signature = read_signature(written, method=self._unbound)
-        self.name = self.name or self._signature.name
-        self.description = self.description or self._signature.description
-        self.parameters = self.parameters or self._signature.parameters
+        self.name: str = self.name or self._signature.name
+        self.description: str = self.description or self._signature.description
+        self.parameters: dict[str, Any] = self.parameters or self._signature.parameters
         validate_settings(self)
         update_wrapper(self, function, updated=())
 
@@ -219,9 +219,10 @@ class DescribedTool(Tool):
 
     def __post_init__(self) -> None:
         original = self.original
-        self.name, self.description = self.name or original.name, self.description or original.description
-        self.parameters = self.parameters or original.parameters
-        self.strict = original.strict if self.strict is None else self.strict
+        self.name: str = self.name or original.name
+        self.description: str = self.description or original.description
+        self.parameters: dict[str, Any] = self.parameters or original.parameters
+        self.strict: bool | None = original.strict if self.strict is None else self.strict
 
     @property
     @override

@@ -46,7 +46,7 @@ class JsonSample:
     def __init__(self, value: Any, room: int) -> None:
         self._left = room
         self._above: set[int] = set()
-        self.cut = False
+        self.cut: bool = False
         """Whether the value was truncated."""
         self.data: Any = self._convert(value, 0)
 

@@ -63,7 +63,7 @@ class StreamedResponse:
 
     def __init__(self, response: Any, head: Head) -> None:
         self._response = response
-        self.head = head
+        self.head: Head = head
 
     def chunks(self) -> Iterator[bytes]:
         response = self._response

@@ -54,8 +54,8 @@ class Stepper:
         self._thread: threading.Thread | None = None
         self._then: Callable[[], None] | None = None
         self._busy = False
-        self.closed = False
-        self.ended = threading.Event()
+        self.closed: bool = False
+        self.ended: threading.Event = threading.Event()
         self.interrupt: Callable[[], object] | None = None
         """Interrupts the current step from any thread; None if that is impossible."""
 
@@ -112,6 +112,8 @@ class Stepper:
 class ThreadBody(SyncBody):
     """Body of a stepper for sync drivers."""
 
+    headers: Mapping[str, str]
+    status: int
     __slots__ = ("_stepper",)
 
     def __init__(self, stepper: Stepper, timeout: RunTimeout) -> None:
@@ -166,6 +168,8 @@ class DeferredBody(AsyncBody):
 class AsyncThreadBody(DeferredBody):
     """Body of a stepper for asyncio drivers."""
 
+    headers: Mapping[str, str]
+    status: int
     __slots__ = ("_stepper",)
 
     def __init__(self, stepper: Stepper) -> None:

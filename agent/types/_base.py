@@ -76,8 +76,9 @@ class FrozenDict(_Frozen, dict[str, Any]):
     """An immutable JSON object that compares, prints and serializes like a dict, and is hashable by value."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _raise_read_only
-    update = pop = popitem = clear = setdefault = _raise_read_only
+    if not TYPE_CHECKING:
+        __setitem__ = __delitem__ = __ior__ = _raise_read_only
+        update = pop = popitem = clear = setdefault = _raise_read_only
 
     @override
     def __hash__(self) -> int:  # type: ignore[override]  # dict declares `__hash__ = None`
@@ -99,8 +100,9 @@ class FrozenList(_Frozen, list[Any]):
     """An immutable JSON array that compares, prints and serializes like a list, and is hashable by value."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _raise_read_only
-    append = extend = insert = pop = remove = clear = sort = reverse = _raise_read_only
+    if not TYPE_CHECKING:
+        __setitem__ = __delitem__ = __iadd__ = __imul__ = _raise_read_only
+        append = extend = insert = pop = remove = clear = sort = reverse = _raise_read_only
 
     @override
     def __hash__(self) -> int:  # type: ignore[override]  # list declares `__hash__ = None`
@@ -212,7 +214,7 @@ Utc = Annotated[datetime, AfterValidator(_to_utc)]
 class Value(BaseModel, frozen=True):
     """Base class of the value types. Subclasses repeat `frozen=True`, where type checkers look for it."""
 
-    model_config = ConfigDict(defer_build=True, val_json_bytes="base64")
+    model_config: ClassVar[ConfigDict] = ConfigDict(defer_build=True, val_json_bytes="base64")
 
     _carried: ClassVar[tuple[str, ...]] = ()
     """Slots that copies keep; `model_copy(update=...)` names them without the underscore."""

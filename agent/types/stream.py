@@ -36,7 +36,7 @@ WordsType = Literal["text_delta", "thinking_delta", "refusal_delta"]
 class StreamEventData(Value, frozen=True):
     """All fields of all event types, to validate and serialize events with pydantic."""
 
-    model_config = ConfigDict(title="StreamEvent")
+    model_config: ClassVar[ConfigDict] = ConfigDict(title="StreamEvent")
 
     type: StreamEventType
     text: str | None = None
@@ -74,7 +74,8 @@ class _EventMeta(type):
 class _EventTypeMeta(_EventMeta):
     """Metaclass of the event classes, which have the usual dataclass constructor."""
 
-    __call__ = type.__call__
+    if not TYPE_CHECKING:
+        __call__ = type.__call__
 
 
 class StreamEvent(metaclass=_EventMeta):

@@ -294,7 +294,8 @@ class LazyCost:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LazyCost) and self.get() == other.get()
 
-    __hash__ = None  # type: ignore[assignment]
+    if not TYPE_CHECKING:
+        __hash__ = None
 
     @override
     def __reduce__(self) -> Any:

@@ -119,16 +119,16 @@ class ChatSession:
             check_session_id(name)
         self.store = store
         self.settings = settings
-        self.chat_spending = SpendingTotal()
+        self.chat_spending: SpendingTotal = SpendingTotal()
         """All responses since the chat started, including failed and undone turns."""
-        self.interrupted = 0
+        self.interrupted: int = 0
         """Interrupted responses, whose cost is unknown."""
         self.unanswered: Message | None = None
         """The question of a turn that failed or was interrupted."""
-        self.is_named = name is not None
+        self.is_named: bool = name is not None
         """Whether the name was chosen, or is stored."""
         self._metadata: dict[str, Any] = {}
-        self.title = ""
+        self.title: str = ""
         self._is_stale = False
         self._reset(name or random_session_id(), DAG())
         if record is not None:

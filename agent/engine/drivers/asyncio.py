@@ -107,13 +107,13 @@ class AioRun:
         *,
         pause: bool = False,
     ) -> None:
-        self.transport = transport
-        self.flow = flow
-        self.deadline = deadline
-        self.loop = asyncio.get_running_loop()
+        self.transport: AsyncTransport = transport
+        self.flow: Flow[Any] = flow
+        self.deadline: float = deadline
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.result: Any = None
-        self.cancelled = False
-        self.finished = False
+        self.cancelled: bool = False
+        self.finished: bool = False
         self.bodies: list[AsyncBody] = []
         self._parent = parent
         self._pause = pause

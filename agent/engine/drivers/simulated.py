@@ -78,7 +78,7 @@ class SimulatedBody(Body):
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.status, answer.headers)
-        self.pieces = deque(answer.iter_pieces())
+        self.pieces: deque[Piece] = deque(answer.iter_pieces())
 
     def next_piece(self) -> Piece:
         """Take the next piece and its delay. An empty piece is only a pause, as on a socket."""
@@ -111,12 +111,15 @@ class Stopped(BaseException):
 class SimulatedRun:
     """State and outcome of one flow in a simulation."""
 
+    ended_at: float
+    started_at: float
+
     def __init__(self, flow: Flow[Any], deadline: float, parent: SimulatedRun | None, *, pause: bool) -> None:
         self.flow = flow
         self.deadline = deadline
         self.parent = parent
         self.pause = pause
-        self.branch = Branch(self)
+        self.branch: Branch = Branch(self)
         self.branch_events: deque[BranchEvent] = deque()
         self.waiting: Wait | None = None
         self.step = 0
@@ -149,14 +152,14 @@ class Simulation:
         stop_at: int | None = None,
         now: float = 0.0,
     ) -> None:
-        self.random = random.Random(seed)
-        self.now = now
-        self.steps = 0
+        self.random: random.Random = random.Random(seed)
+        self.now: float = now
+        self.steps: int = 0
         self.log: list[str] = []
         self.requests: list[WireRequest] = []
-        self.open_bodies = 0
-        self.open_bodies_while_emitting = 0
-        self.open_bodies_while_sleeping = 0
+        self.open_bodies: int = 0
+        self.open_bodies_while_emitting: int = 0
+        self.open_bodies_while_sleeping: int = 0
         self.events: list[Any] = []
         self._network = network
         self._fault = fault

@@ -106,13 +106,13 @@ class SyncRun:
         *,
         pause: bool = False,
     ) -> None:
-        self.transport = transport
-        self.flow = flow
-        self.deadline = deadline
-        self.effect_deadline = deadline
+        self.transport: SyncTransport = transport
+        self.flow: Flow[Any] = flow
+        self.deadline: float = deadline
+        self.effect_deadline: float = deadline
         self.result: Any = None
-        self.cancelled = False
-        self.finished = False
+        self.cancelled: bool = False
+        self.finished: bool = False
         self.bodies: list[SyncBody] = []
         self.wake: Callable[[], object] | None = None
         self._parent = parent

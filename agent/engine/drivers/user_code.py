@@ -89,8 +89,8 @@ class Pending:
     __slots__ = ("_error", "_task", "_value", "done", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.done = threading.Event()
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.done: threading.Event = threading.Event()
         self._task: asyncio.Task[None] | None = None
         self._value: Any = None
         self._error: BaseException | None = None

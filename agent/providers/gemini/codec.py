@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from typing_extensions import override
@@ -224,7 +224,7 @@ class GeminiCodec(CodecBase):
 
     api = API
     response_kind = "generateContent response"
-    schema_dialect = SCHEMA_DIALECT_NAME
+    schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT_NAME
 
     def __init__(
         self,

@@ -149,8 +149,8 @@ class ResponseReader:
         self._streaming = streaming
         self._blocks: list[_Block] = []
         self._last: _Block | None = None
-        self.model = ""
-        self.id = ""
+        self.model: str = ""
+        self.id: str = ""
         self._finish_reason: str | None = None
         self._block_reason: str | None = None
         """Reason for which the vendor rejected the prompt."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import quote
 
 from typing_extensions import override
@@ -127,7 +127,7 @@ class ResponsesCodec(CodecBase):
 
     api = API
     response_kind = "response"
-    schema_dialect = SCHEMA_DIALECT
+    schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
 
     def __init__(
         self,

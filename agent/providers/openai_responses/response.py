@@ -41,7 +41,7 @@ class ItemReader:
         self._origin = origin
         self._names = original_names(request, MAX_NAME_LENGTH) if request.tools else {}
         self._strict = {tool.name: tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.strict}
-        self.response_id = ""
+        self.response_id: str = ""
 
     def read_item(self, item: Mapping[str, Any], position: int) -> list[tuple[int, Part]]:
         """Decode an item as parts, each with its number in the item."""
