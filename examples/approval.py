@@ -1,4 +1,4 @@
-"""Ask a person before a tool runs: pause the run, write it down, go on later.
+"""Approve a tool call: pause the run, store it, and resume it later.
 
 Runs offline.
 """
@@ -12,11 +12,11 @@ from agent.testing import scripted_agent
 
 @tool
 def pay(recipient: str, amount: int) -> str:
-    """Pays somebody."""
+    """Pay a recipient."""
     return f"paid {amount} to {recipient}"
 
 
-def before(call: ToolCall, context: ToolContext[None]) -> Ask:
+def request_approval(call: ToolCall, context: ToolContext[None]) -> Ask:
     return Ask(f"{call.name} {dict(call.arguments)}?")
 
 
@@ -24,12 +24,12 @@ def main() -> None:
     call = ToolCall(id="call_1", name="pay", arguments={"recipient": "Ada", "amount": 5})
     agent = scripted_agent(call, "Ada has her money.", tools=[pay])
 
-    result = agent.run("Pay Ada five.", before_tool_call=before)
+    result = agent.run("Pay Ada five.", before_tool_call=request_approval)
     assert result.paused is not None
-    print("waiting:", *(one.reason for one in result.paused.pending))
-    written = result.paused.to_json()  # into a file, a database, a queue
+    print("waiting:", *(call.reason for call in result.paused.pending))
+    stored = result.paused.to_json()  # store it in a file, a database or a queue
 
-    paused = PausedRun.from_json(written)
+    paused = PausedRun.from_json(stored)
     result = agent.run(paused.approve())
     print(result.messages[2].text)
     print(result.text)

@@ -1,4 +1,4 @@
-"""Ask a thousand questions, thirty at a time; some fail, and stop nobody.
+"""Run a batch of a thousand requests with retries and failures.
 
 Runs offline. For a real model: AGENT_MODEL=openai-chat:gpt-4o OPENAI_API_KEY=... python examples/batch.py 20
 """

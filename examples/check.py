@@ -1,4 +1,4 @@
-"""Ask before you send: what would fail, what would be lost, whether it fits, and what it would cost at most.
+"""Check requests before sending: errors, dropped settings, context window and cost.
 
 Runs offline, with no key: nothing is sent.
 """
@@ -34,7 +34,7 @@ def main() -> None:
         print(report, end="\n\n")
 
     agent = Agent("openai:gpt-5.6", api_key="unused")
-    count = agent.count_tokens(QUESTION, exact=False)  # exact=True would ask the vendor
+    count = agent.count_tokens(QUESTION, exact=False)  # exact=True sends a request to the vendor
     print(f"{count.low} to {count.high} tokens, {'counted' if count.exact else 'estimated'}")
 
 

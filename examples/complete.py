@@ -1,4 +1,4 @@
-"""Ask a question, and carry on the conversation.
+"""Send a prompt, and continue the conversation.
 
 Runs offline. For a real model: AGENT_MODEL=openai-chat:gpt-4o OPENAI_API_KEY=... python examples/complete.py
 """

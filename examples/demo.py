@@ -1,7 +1,7 @@
-"""The first minute: `make demo` runs this, with no key and no vendor.
+"""A tour in one minute, without a key: `make demo`.
 
-A small language model runs inside this process. Then three HTTP servers on this machine stand in front of it, each
-speaking another vendor's language, and one of them is killed while it is answering.
+A small language model runs in this process. Three local HTTP servers serve it in the wire formats of three vendors, and
+one of them is stopped during a response.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def show(number: int, title: str, code: str) -> None:
     print(f"\n{number}. {title}\n   >>> {code}", flush=True)
 
 
-def embedded_model() -> Agent:
-    """The model in this process; or, on a machine that cannot run it, one that plays a script."""
+def create_agent() -> Agent:
+    """Return the embedded model, or a scripted one if it is not installed."""
     status = local.status()
     if status.ready:
         print("SmolLM2, a language model of 135 million weights, inside this process. No key, no vendor.")
         return Agent("local:smollm2", temperature=0)
-    print(f"{status.problem} {status.fix}\nUntil then, a scripted model answers: it repeats what it is told.")
+    print(f"{status.problem} {status.fix}\nUntil then, a scripted model echoes its input.")
     return scripted_agent(model="echo")
 
 
@@ -51,18 +51,18 @@ def stream(agent: Agent) -> None:
     print()
 
 
-def typed(agent: Agent) -> None:
+def complete_json(agent: Agent) -> None:
     show(
         3, "A typed answer: the model can write nothing else", 'agent.json("Tell me about Paris.", schema=City).output'
     )
     print(f"   {agent.json('Tell me about Paris.', schema=City).output!r}")
 
 
-# Three vendors that are not there
+# Local servers for three vendors
 
 
 def question_in(body: dict[str, Any]) -> str:
-    """What was asked, in any of the three languages."""
+    """Extract the question from a request of any vendor."""
     last = (body.get("messages") or body["contents"])[-1]
     content = last.get("content") or last["parts"]
     return content if isinstance(content, str) else str(content[0]["text"])
@@ -70,7 +70,7 @@ def question_in(body: dict[str, Any]) -> str:
 
 @contextmanager
 def vendors(agent: Agent) -> Iterator[dict[str, LoopbackServer]]:
-    """Servers in front of the agent. Each answers in the wire format of whoever asks, a word every 150 milliseconds."""
+    """Start servers that respond in the wire format of the request, one word every 150 ms."""
 
     def answer(request: WireRequest) -> Answer:
         return VendorScript(lambda body: agent.complete(question_in(body), max_tokens=24), delay=0.15)(request)
@@ -79,8 +79,8 @@ def vendors(agent: Agent) -> Iterator[dict[str, LoopbackServer]]:
         yield {name: stack.enter_context(LoopbackServer(answer)) for name in ("openai-chat", "anthropic", "gemini")}
 
 
-def route_of(servers: dict[str, LoopbackServer]) -> Router:
-    """As in production, but for the addresses."""
+def create_router(servers: dict[str, LoopbackServer]) -> Router:
+    """Create the router as in production, except for the addresses."""
     retry = RetryConfig(max_retries=1)
     agents = {
         name: Agent(f"{name}:smollm2", base_url=server.url, api_key="none-needed") for name, server in servers.items()
@@ -100,7 +100,7 @@ def spread(router: Router) -> None:
         print(f"   {response.route[-1].target:12} {text}.")
 
 
-def killed(router: Router, servers: dict[str, LoopbackServer]) -> None:
+def interrupt(router: Router, servers: dict[str, LoopbackServer]) -> None:
     show(
         5, "One is killed in mid-answer: an error, never half an answer", 'router.stream("What is a river?").collect()'
     )
@@ -113,10 +113,10 @@ def killed(router: Router, servers: dict[str, LoopbackServer]) -> None:
     except errors.StreamInterrupted as error:
         reason, *_details = error.message.split(":")
         print(f"   {type(error).__name__}: {reason}")
-        print(f"   what had arrived: {error.partial.text if error.partial else None!r}")
+        print(f"   partial text: {error.partial.text if error.partial else None!r}")
 
 
-def rerouted(router: Router) -> None:
+def reroute(router: Router) -> None:
     show(6, "The next questions go elsewhere, and the route tells why", "print(response.route)")
     responses = [router.complete("What is the opposite of hot?") for _ in range(3)]
     for line in str(responses[-1].route).splitlines():
@@ -124,14 +124,14 @@ def rerouted(router: Router) -> None:
 
 
 def main() -> None:
-    agent = embedded_model()
-    for step in (complete, stream, typed):
+    agent = create_agent()
+    for step in (complete, stream, complete_json):
         step(agent)
     with vendors(agent) as servers:
-        router = route_of(servers)
+        router = create_router(servers)
         spread(router)
-        killed(router, servers)
-        rerouted(router)
+        interrupt(router, servers)
+        reroute(router)
         print(f"\nDone: {sum(len(server.requests) for server in servers.values())} HTTP requests, all accounted for.")
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong, and what to do about each: retries, deadlines, typed errors.
+"""Typed errors, retries and deadlines.
 
 Runs offline. For a real model: AGENT_MODEL=openai-chat:gpt-4o OPENAI_API_KEY=... python examples/errors.py
 """

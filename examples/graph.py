@@ -1,4 +1,4 @@
-"""A conversation as a graph: branch it, ask in both branches, join them, draw it, save it. Runs offline."""
+"""Fork, merge, draw and save a conversation graph. Runs offline."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from agent.testing import scripted_agent
 
 
 def main() -> None:
-    asked = DAG().system("Answer in one word.").user("Tea or coffee?")
-    one = scripted_agent("Tea.").complete(asked).dag
-    two = scripted_agent("Coffee.").complete(asked).dag
+    question = DAG().system("Answer in one word.").user("Tea or coffee?")
+    one = scripted_agent("Tea.").complete(question).dag
+    two = scripted_agent("Coffee.").complete(question).dag
     joined = scripted_agent("Both, then.").complete(one.merge(two).user("You gave two answers.")).dag
     print(joined)
 

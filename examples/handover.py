@@ -1,6 +1,6 @@
-"""A conversation that moves from vendor to vendor, tools, sealed reasoning and all, with a word on what was lost.
+"""Continue a conversation with other vendors, including tools and reasoning.
 
-Runs offline: a script on this machine speaks like each of the vendors.
+Runs offline: a local server implements the APIs of all vendors.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def main() -> None:
         third = Agent("openai-responses:gpt-5.6", base_url=f"{server.url}/v1", api_key="unused", tools=[WEATHER])
 
         messages = [Message.user("Do I need an umbrella in Paris?")]
-        asked = first.complete(messages)
-        messages.append(asked.message)
-        messages += [Message.tool("21 degrees, sunny", tool_call_id=call.id) for call in asked.tool_calls]
+        response = first.complete(messages)
+        messages.append(response.message)
+        messages += [Message.tool("21 degrees, sunny", tool_call_id=call.id) for call in response.tool_calls]
         for agent, question in ((second, None), (third, "And in Lyon?")):
             messages += [Message.user(question)] if question else []
             response = agent.complete(messages)

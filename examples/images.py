@@ -1,4 +1,4 @@
-"""Ask about a picture: by value, from a file or made on the spot, or by address.
+"""Send an image with a question.
 
 Runs offline. For a real model: AGENT_MODEL=openai-chat:gpt-4o OPENAI_API_KEY=... python examples/images.py
 """

@@ -1,4 +1,4 @@
-"""A run that is killed in the middle, and goes on in another process without paying anybody twice. Runs offline."""
+"""Resume a killed run in another process, without repeating tool calls. Runs offline."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from agent.types import ToolCall
 
 @tool
 def pay(recipient: str) -> str:
-    """Pays somebody."""
+    """Pay a recipient."""
     print(f"  paid {recipient}", flush=True)
     return f"paid {recipient}"
 
 
 @tool
 def power_cut() -> str:
-    """Ends the process at once, as a power cut would, the first time it is called."""
+    """End the process immediately, as a power cut would."""
     os._exit(1)
 
 
 def work(file: str) -> None:
     calls = [ToolCall(id="call_1", name="pay", arguments={"recipient": "Ada"})]
     calls.append(ToolCall(id="call_2", name="power_cut", arguments={}))
-    # A model goes by the conversation; a script has to be told where it was.
+    # A model continues from the conversation; a script skips the calls that were made.
     agent = scripted_agent(
         *calls[len(list_calls(SqliteJournal(file).read("wages"))) :], "Done.", tools=[pay, power_cut]
     )

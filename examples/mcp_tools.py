@@ -1,7 +1,7 @@
-"""Tools of an MCP server in an agent's loop, and tools of ours behind one.
+"""Use the tools of an MCP server in an agent, and serve your own tools.
 
-Runs offline: the server is in this process, or on this machine, and the model is scripted. A server that somebody else
-wrote is used in the same way: MCPServer.stdio("npx", ["-y", "some-server"]) or MCPServer.http("https://…/mcp").
+Runs offline with a local server and a scripted model. Other servers are used in the same way:
+MCPServer.stdio("npx", ["-y", "some-server"]) or MCPServer.http("https://…/mcp").
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def get_weather(city: str) -> str:
     return f"{city}: 21 degrees, sunny"
 
 
-def in_a_loop(server: MCPServer) -> None:
+def run_agent(server: MCPServer) -> None:
     call = ToolCall(id="call_1", name="weather_get_weather", arguments={"city": "Paris"})
     agent = scripted_agent(call, "It is sunny in Paris.", tools=server.tools)
     for message in agent.run("What is the weather in Paris?").messages:
         print(f"{message.role}: {message.text or message.tool_calls}")
 
 
-async def three_at_once(url: str) -> None:
+async def call_concurrently(url: str) -> None:
     async with MCPServer.http(url) as server:
         calls = (server.acall("get_weather", {"city": city}) for city in ("Paris", "Rome", "Oslo"))
         for result in await asyncio.gather(*calls):
@@ -36,9 +36,9 @@ async def three_at_once(url: str) -> None:
 
 def main() -> None:
     with MCPServer.in_process(serve(get_weather), prefix="weather_") as server:
-        in_a_loop(server)
+        run_agent(server)
     with serve_http(get_weather) as listener:
-        asyncio.run(three_at_once(listener.url))
+        asyncio.run(call_concurrently(listener.url))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Record answers once, and replay them where nothing may be sent: in tests, or in continuous integration.
+"""Record responses and replay them.
 
-Runs offline: a script stands in for the vendor that is recorded.
+Runs offline: a script replaces the recorded vendor.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from agent.middleware import Cache, CallInfo, Middleware, SqliteResponseStore
 from agent.testing import scripted_agent
 
 
-class NothingNew(Middleware):
-    """Stands behind the cache: whoever comes this far was never recorded."""
+class RefuseUnrecorded(Middleware):
+    """Runs after the cache, for requests that were not recorded."""
 
     @override
     def before(self, request: AgentRequest, call: CallInfo) -> None:
@@ -30,7 +30,7 @@ def main() -> None:
         for country in ("France", "Italy"):
             recording.complete(f"What is the capital of {country}?")
 
-        replaying = scripted_agent("must not be asked", middleware=[tape, NothingNew()])
+        replaying = scripted_agent("must not be asked", middleware=[tape, RefuseUnrecorded()])
         print(replaying.complete("What is the capital of Italy?").text)
         print(replaying.stream("What is the capital of France?").collect().text)
         try:

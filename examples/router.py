@@ -1,11 +1,11 @@
-"""Three vendors, one of which fails: the router asks on, and tells what it did. Runs offline."""
+"""Route a request over three vendors with fallback. Runs offline."""
 
 from agent import RetryConfig, Router, Target, errors
 from agent.testing import scripted_agent
 
 
 def main() -> None:
-    """Scripted agents stand in for vendors; everything else is as in production."""
+    """Scripted agents replace the vendors; everything else is as in production."""
     overloaded = scripted_agent(*[errors.OverloadedError("no capacity")] * 3, model="large")
     limited = scripted_agent(errors.RateLimitError("slow down", retry_after=30.0), model="medium")
     healthy = scripted_agent("Paris.", "Paris, still.", model="small")

@@ -1,4 +1,4 @@
-"""A conversation that survives its program, forks, and changes vendors. Runs offline."""
+"""Store, fork and continue a conversation, also with another vendor. Runs offline."""
 
 from __future__ import annotations
 

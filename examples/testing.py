@@ -1,6 +1,6 @@
-"""Test code that uses an agent: scripted answers, recorded requests, and time that passes only in theory.
+"""Test code that uses an agent: scripted responses, recorded requests, virtual time.
 
-Runs offline; there is nothing to point at a vendor here.
+Runs offline.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Ready-made tools that are confined to a folder: read, write, search, edit in two steps, keep a list of tasks.
+"""Tools confined to a folder: read, write, search, edit and task list.
 
-Runs offline and asks no model: it calls the tools as a model would.
+Runs offline and without a model: it calls the tools directly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agent.tools import Tool, ToolContext, ToolError
 
 
 def call(tool: Tool, **arguments: Any) -> str:
-    """What a model would read."""
+    """Call a tool and print the text that a model would read."""
     try:
         result = tool.run(tool.check(arguments), ToolContext())
     except ToolError as error:
@@ -33,7 +33,7 @@ def main() -> None:
         call(kit.grep, pattern="return .*", path="src")
 
         call(kit.edit, file_path="src/hello.py", old_string='"hello"', new_string='"good day"')
-        for edit_id, edit in kit.pending_edits.items():  # the moment for a person to look
+        for edit_id, edit in kit.pending_edits.items():  # review the edit here
             print(f"waiting: {edit.old_string} -> {edit.new_string} in line {edit.match_line}\n")
             call(kit.edit_confirm, edit_id=edit_id)
         call(kit.read, file_path="src/hello.py", line_numbers=True)

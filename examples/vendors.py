@@ -1,6 +1,6 @@
-"""One question in four wire formats: text, usage and cost read the same, whoever answers.
+"""One request in four wire formats, with the same response fields.
 
-Runs offline: a script on this machine speaks like each of the vendors. For the real ones leave out `base_url` and
+Runs offline: a local server implements the APIs of all vendors. For the real vendors, remove `base_url` and
 `api_key`; the keys are then read from the environment.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from agent import Agent, AgentResponse, Usage
 from agent.testing import LoopbackServer, VendorScript
 
-# A target, and the path of its API at the server.
+# Targets, and the paths of their APIs at the server.
 TARGETS = (
     ("openai-responses:gpt-5.6", "/v1"),
     ("openai-chat:gpt-4o", "/v1"),

@@ -1,4 +1,4 @@
-"""Stream an answer into a web page with server-sent events, on the standard library alone. Runs offline."""
+"""Stream a response to a web page with server-sent events. Runs offline."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Page(BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream")
         self.end_headers()
         try:
-            with AGENT.stream("Greet me.", deadline=60.0) as stream:  # a reader who leaves closes it
+            with AGENT.stream("Greet me.", deadline=60.0) as stream:  # closed if the reader disconnects
                 for text in stream.text_stream():
-                    self.tell("text", text)
-            self.tell("done", stream.response.stop_reason)
+                    self.send_event("text", text)
+            self.send_event("done", stream.response.stop_reason)
         except errors.AgentError as error:
-            self.tell("failed", type(error).__name__)  # half an answer is never shown as a whole one
+            self.send_event("failed", type(error).__name__)  # a partial answer is marked as failed
 
-    def tell(self, kind: str, data: Any) -> None:
+    def send_event(self, kind: str, data: Any) -> None:
         self.wfile.write(f"event: {kind}\ndata: {json.dumps(data)}\n\n".encode())
 
     @override

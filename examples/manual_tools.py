@@ -1,6 +1,6 @@
-"""Offer a tool, run the call yourself, and send the result back.
+"""Offer a tool, execute the call yourself, and send the result.
 
-Runs offline. For a real model: AGENT_MODEL=openai-chat:gpt-4o OPENAI_API_KEY=... python examples/tools_offered.py
+Runs offline. For a real model: AGENT_MODEL=openai-chat:gpt-4o OPENAI_API_KEY=... python examples/manual_tools.py
 """
 
 from __future__ import annotations

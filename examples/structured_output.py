@@ -1,6 +1,6 @@
-"""Get an object instead of text: the answer is parsed and checked against a schema.
+"""Get a validated object instead of text.
 
-Runs offline. For a real model: AGENT_MODEL=openai-chat:gpt-4o OPENAI_API_KEY=... python examples/typed.py
+Runs offline. For a real model: AGENT_MODEL=openai-chat:gpt-4o OPENAI_API_KEY=... python examples/structured_output.py
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Recipe(BaseModel):
 def make_agent() -> Agent:
     model = os.environ.get("AGENT_MODEL")
     toast = Recipe(title="Toast", minutes=3, ingredients=["bread", "butter"])
-    # What does not fit is asked for again, twice at most, before it is an error.
+    # Invalid output is retried twice before it raises an error.
     return Agent(model) if model else scripted_agent(toast, *['{"title": "Tea", "minutes": "a few"}'] * 3)
 
 
