@@ -1,4 +1,4 @@
-"""A tour in one minute, without a key: `make demo`.
+"""A tour in one minute, with no key: `make demo`.
 
 A small language model runs in this process. Three local HTTP servers serve it in the wire formats of three vendors, and
 one of them is stopped during a response.

@@ -8,10 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from agent import tool
+from agent import ToolCall, tool
 from agent.loop import SqliteJournal, list_calls
 from agent.testing import scripted_agent
-from agent.types import ToolCall
 
 
 @tool
@@ -31,9 +30,8 @@ def work(file: str) -> None:
     calls = [ToolCall(id="call_1", name="pay", arguments={"recipient": "Ada"})]
     calls.append(ToolCall(id="call_2", name="power_cut", arguments={}))
     # A model continues from the conversation; a script skips the calls that were made.
-    agent = scripted_agent(
-        *calls[len(list_calls(SqliteJournal(file).read("wages"))) :], "Done.", tools=[pay, power_cut]
-    )
+    made = len(list_calls(SqliteJournal(file).read("wages")))
+    agent = scripted_agent(*calls[made:], "Done.", tools=[pay, power_cut])
     print(" ", agent.run("Pay the wages.", run_id="wages", journal=SqliteJournal(file)).text)
 
 
