@@ -228,7 +228,7 @@ class MCPServer:
         """Whether the server was opened and not closed."""
         return self._session is not None
 
-    # What it offers
+    # Tools, resources and prompts
 
     @property
     def tools(self) -> list[Tool]:

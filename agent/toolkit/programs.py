@@ -44,7 +44,7 @@ def standard_library() -> str:
     return os.path.realpath(sysconfig.get_paths()["stdlib"])
 
 
-def isolated_command(source: str, order: str) -> list[str]:
+def build_command(source: str, order: str) -> list[str]:
     """Build the command that runs a source file of this package in isolation: no site, environment or bytecode."""
     return [base_interpreter(), "-I", "-S", "-B", "-W", "ignore", "-c", _SOURCES[source], order]
 
@@ -191,7 +191,7 @@ def _run_confined(
     read_end, write_end = os.pipe()
     try:
         process = subprocess.Popen(  # noqa: S603 -- this interpreter, this package's source
-            isolated_command("sandbox_process.py", json.dumps({**order, "report": write_end})),
+            build_command("sandbox_process.py", json.dumps({**order, "report": write_end})),
             cwd="/",
             env=environment,
             stdin=subprocess.PIPE,

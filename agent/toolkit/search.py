@@ -27,7 +27,7 @@ from ..tools.base import Signal, ToolContext, ToolError
 from ..types import JsonObject
 from ..types.config import Risk
 from .files import is_binary
-from .programs import isolated_command
+from .programs import build_command
 from .sandbox import Folder, PathEntry, open_directory
 from .workspace import WorkspaceTool, arguments_schema, boolean_field, integer_field, text_field
 
@@ -50,7 +50,7 @@ class Matcher:
         limits = {"seconds": self._seconds, "memory": MEMORY}
         order = json.dumps({"pattern": self._pattern, "ignore_case": self._ignore_case, **limits})
         self._process = subprocess.Popen(  # noqa: S603 -- this interpreter, this package's source
-            isolated_command("search_process.py", order),
+            build_command("search_process.py", order),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

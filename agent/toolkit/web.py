@@ -199,7 +199,7 @@ def is_public(address: str) -> bool:
         return False
     if isinstance(parsed, IPv4Address):
         return _is_public_v4(parsed)
-    embedded = list(_embedded_addresses(parsed))
+    embedded = list(_find_ipv4_addresses(parsed))
     if not all(_is_public_v4(inner) for inner in embedded):
         return False
     if parsed in _SIX_TO_FOUR or parsed in _NAT64 or any(parsed in network for network in _MAPPED_NETWORKS):
@@ -211,7 +211,7 @@ def _is_public_v4(address: IPv4Address) -> bool:
     return address.is_global and not any(address in network for network in _NOT_PUBLIC_V4)
 
 
-def _embedded_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
+def _find_ipv4_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
     """Yield IPv4 addresses that a gateway can extract from an IPv6 address."""
     bits = int(address)
     if address in _NAT64 or any(address in network for network in _MAPPED_NETWORKS):

@@ -1,4 +1,4 @@
-"""Commands run in this process, with a pipe for a keyboard: quick, and measured."""
+"""Run commands in this process, with piped input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agent.cli import main
 
 @dataclass
 class Result:
-    """What a command came to."""
+    """The outcome of a command."""
 
     code: int
     out: str
@@ -23,7 +23,7 @@ class Result:
 
 @dataclass
 class ChatRunner:
-    """A home of one's own, and a way to run commands there."""
+    """Runs commands with a temporary home."""
 
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]

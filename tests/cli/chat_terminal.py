@@ -1,6 +1,4 @@
-"""A chat in a real terminal: a pseudo-terminal that runs it, an emulator that shows what a person would see, and a
-vendor on loopback whose answers depend on what it is asked.
-"""
+"""Run chats in a pseudo-terminal with an emulated screen, against a loopback vendor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the command line get: a home of their own, no colours, and no model of the environment's."""
+"""Fixtures of command line tests: a temporary home, no colors, and no default model."""
 
 from __future__ import annotations
 

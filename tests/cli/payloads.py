@@ -1,4 +1,4 @@
-"""What a hostile model might say to a terminal. Each begins and ends with text that has to be seen."""
+"""Hostile model output for terminals. Each payload starts and ends with visible text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to drive the command line: in this process, on a terminal of this process, or as a program on a real one."""
+"""Run the command line in this process, on a pseudo-terminal, or as a program."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ROOT = Path(__file__).parents[2]
 MODEL = "openai-chat:gpt-test"
 COMMAND = (sys.executable, "-m", "agent")
 FOREIGN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What must never reach a terminal from anybody but us."""
+"""Control characters that must never reach a terminal."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command came to."""
+    """The outcome of a command."""
 
     code: int
     out: str
@@ -38,7 +38,7 @@ class Result:
 
 
 def stream_chunks(pieces: Sequence[str], *, delay: float = 0.0) -> Answer:
-    """A stream of Chat Completions that says these pieces of text as they are."""
+    """Stream text chunks in the Chat Completions format."""
     events: list[dict[str, object]] = [{"delta": {"content": piece}, "finish_reason": None} for piece in pieces]
     events.append({"delta": {}, "finish_reason": "stop"})
     lines = [_event(choice) for choice in events]
@@ -48,7 +48,7 @@ def stream_chunks(pieces: Sequence[str], *, delay: float = 0.0) -> Answer:
 
 
 def complete_answer(text: str) -> Answer:
-    """The same text as an answer that is not streamed."""
+    """Return a text without streaming."""
     message = {"role": "assistant", "content": text}
     body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m",
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}  # fmt: skip
@@ -75,7 +75,7 @@ def is_streamed(request: WireRequest) -> bool:
 
 @contextmanager
 def pipe_input(data: bytes) -> Iterator[None]:
-    """Standard input that holds this."""
+    """Replace standard input."""
     before = sys.stdin
     sys.stdin = io.TextIOWrapper(io.BytesIO(data))
     try:
@@ -85,7 +85,7 @@ def pipe_input(data: bytes) -> Iterator[None]:
 
 
 def run(*arguments: str, stdin: bytes = b"") -> Result:
-    """A command in this process, with output to pipes."""
+    """Run a command in this process with captured output."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = out, err
@@ -99,7 +99,7 @@ def run(*arguments: str, stdin: bytes = b"") -> Result:
 
 
 def run_on_terminal(*arguments: str) -> tuple[int, bytes]:
-    """A command in this process whose output and errors go to a terminal, and every byte that got there."""
+    """Run a command in this process on a pseudo-terminal; return the exit code and all output bytes."""
     control, terminal = os.openpty()
     tty.setraw(terminal, termios.TCSANOW)
     got: list[bytes] = []
@@ -108,7 +108,7 @@ def run_on_terminal(*arguments: str) -> tuple[int, bytes]:
         while True:
             try:
                 data = os.read(control, 65536)
-            except OSError:  # how Linux says that nobody has it open any more
+            except OSError:  # Linux: the other end is closed
                 return
             if not data:
                 return
@@ -134,7 +134,7 @@ def run_on_terminal(*arguments: str) -> tuple[int, bytes]:
 
 
 def environment(url: str | None = None, **more: str) -> dict[str, str]:
-    """The environment for a program that shall ask a server of ours."""
+    """The environment of a program that calls a test server."""
     kept = {
         name: os.environ[name]
         for name in ("PATH", "HOME", "TMPDIR", "LANG", "COVERAGE_PROCESS_START")
@@ -148,10 +148,10 @@ LOOK = 'before=$(stty -g); "$@"; code=$?; [ "$before" = "$(stty -g)" ] && echo "
 
 
 class Terminal:
-    """A program on a terminal of its own, and what can be seen there.
+    """A program on a pseudo-terminal, and its screen.
 
     Args:
-        look: Whether to say in the end that the terminal is as it was before.
+        look: Whether to verify the terminal settings at the end.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Terminal:
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
-        # A terminal that nobody has open forgets how it was left, so a shell looks before it ends.
+        # A closed terminal loses its settings, so a shell compares them before it ends.
         command, *rest = ("bash", "-c", LOOK, "bash", *COMMAND, *arguments) if look else (*COMMAND, *arguments)
         self.program = pexpect.spawn(
             command, rest, env=dict(env), dimensions=(lines, columns), timeout=20, echo=False, cwd=cwd

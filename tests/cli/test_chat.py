@@ -1,4 +1,4 @@
-"""`agent chat` with a pipe for a keyboard: turns, commands, failures, and what is kept of them."""
+"""`agent chat` with piped input: turns, commands, failures and storage."""
 
 from __future__ import annotations
 
@@ -439,12 +439,12 @@ def _interrupt_at(runner: ChatRunner, moment: int) -> bool:
 def test_an_interrupt_while_the_turn_is_written_tells_what_the_store_says(runner: ChatRunner) -> None:
     append = SqliteStore.append
 
-    def interrupted(self: SqliteStore, *args: Any, **options: Any) -> int:
+    def interrupt_append(self: SqliteStore, *args: Any, **options: Any) -> int:
         append(self, *args, **options)
         raise KeyboardInterrupt
 
     with at_a_keyboard("first", "second", "/history") as chat:
-        runner.monkeypatch.setattr(SqliteStore, "append", interrupted)
+        runner.monkeypatch.setattr(SqliteStore, "append", interrupt_append)
         chat.run()
         assert chat.session.turns == 2
     shown = runner.capsys.readouterr()
@@ -457,13 +457,13 @@ def test_a_store_that_fails_is_told_of_and_the_chat_goes_on(runner: ChatRunner) 
 
     append, failures = SqliteStore.append, [StoreFullError("There is no room.")]
 
-    def failing(self: SqliteStore, *args: Any, **options: Any) -> int:
+    def fail(self: SqliteStore, *args: Any, **options: Any) -> int:
         if failures:
             raise failures.pop()
         return append(self, *args, **options)
 
     with at_a_keyboard("first", "second", "/retry") as chat:
-        runner.monkeypatch.setattr(SqliteStore, "append", failing)
+        runner.monkeypatch.setattr(SqliteStore, "append", fail)
         chat.run()
         assert chat.session.turns == 2
         assert chat.session.chat_spending.responses == 3
@@ -545,7 +545,7 @@ def test_a_keyboard_keeps_its_lines_for_the_next_chat_and_its_answers_to_itself(
     keys: list[str | Exception] = ["one", UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), "tw\udcff", "yes"]
     typed = iter(keys)
 
-    def given(prompt: str) -> str:
+    def record_call(prompt: str) -> str:
         shown.append(prompt)
         key = next(typed)
         if isinstance(key, Exception):
@@ -554,7 +554,7 @@ def test_a_keyboard_keeps_its_lines_for_the_next_chat_and_its_answers_to_itself(
 
     shown: list[str] = []
     runner.monkeypatch.setattr(input, "_import_readline", lambda: readline)
-    runner.monkeypatch.setattr("builtins.input", given)
+    runner.monkeypatch.setattr("builtins.input", record_call)
     runner.monkeypatch.setattr(input, "discard_input", lambda: True)
     runner.monkeypatch.setenv("TERM", "xterm")
     keyboard = Keyboard(runner.home / "deep" / "history", lambda line: [f"{line}!"])

@@ -1,4 +1,4 @@
-"""`agent chat` as a person meets it, in a real terminal."""
+"""`agent chat` in a real terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that ask nobody: `models`, `explain`, `check`, `doctor`, `graph`; help, versions, and completion."""
+"""The commands `models`, `explain`, `check`, `doctor` and `graph`, help pages and versions."""
 
 from __future__ import annotations
 

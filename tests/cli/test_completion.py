@@ -1,4 +1,4 @@
-"""The tab key, in real shells: each is sent keys, and what it made of the line is read back."""
+"""Completion in real shells."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Shell:
         self._program.sendline(f"{setup}; echo rea''dy")
         self._program.expect("ready")
 
-    def completed(self, line: str) -> str:
+    def complete(self, line: str) -> str:
         """The line after the tab key. It is put behind `echo`, so that the shell says what it holds."""
         self._program.send(f"{line}\t\x01echo heard \r")
         self._program.expect(r"\nheard ([^\r\n]*)\r")
@@ -88,13 +88,13 @@ def test_a_shell_completes_commands_options_models_and_files(
     (tmp_path / "notes-of-mine.txt").touch()
     shell = Shell(name, tmp_path)
     try:
-        assert shell.completed(f"agent run -m {ONLY[:-3]}") == f"agent run -m {ONLY}"
-        assert shell.completed("agent run -a notes-o") == "agent run -a notes-of-mine.txt"
+        assert shell.complete(f"agent run -m {ONLY[:-3]}") == f"agent run -m {ONLY}"
+        assert shell.complete("agent run -a notes-o") == "agent run -a notes-of-mine.txt"
         if name == "bash":  # the others would ask the same
-            assert shell.completed("agent mod") == "agent models"
-            assert shell.completed("agent run --max-t") == "agent run --max-tokens"
-            assert shell.completed("agent run --strategy cheap") == "agent run --strategy cheapest"
-            assert shell.completed("agent chat holi") == "agent chat holidays"
+            assert shell.complete("agent mod") == "agent models"
+            assert shell.complete("agent run --max-t") == "agent run --max-tokens"
+            assert shell.complete("agent run --strategy cheap") == "agent run --strategy cheapest"
+            assert shell.complete("agent chat holi") == "agent chat holidays"
     finally:
         shell.close()
 

@@ -1,4 +1,4 @@
-"""What the documentation says about the command line is so: help pages, commands, exit codes."""
+"""The documentation matches the command line: help pages, commands, exit codes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def runner(server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return tmp_path
 
 
-def parsed(arguments: list[str]) -> Any:
+def parse_snippets(arguments: list[str]) -> Any:
     """The command that these arguments would run. Wrong ones raise."""
     group: Any = create_command()
     context = group.make_context("agent", list(arguments), resilient_parsing=False)
@@ -130,7 +130,7 @@ def test_there_are_commands_in_the_documentation() -> None:
 def test_every_command_of_the_documentation_is_right(one: Line) -> None:
     if one.arguments[:1] and one.arguments[0] in NOT_RUN:
         if one.arguments[0] in COMMANDS:
-            assert parsed(one.arguments).name in (*COMMANDS, *one.arguments)
+            assert parse_snippets(one.arguments).name in (*COMMANDS, *one.arguments)
         return
     done = run(*one.arguments, stdin=one.stdin)
     assert done.code == ExitCode.OK, done.err
@@ -142,9 +142,9 @@ def test_every_command_of_the_documentation_is_right(one: Line) -> None:
 
 def test_a_command_that_is_wrong_would_be_found() -> None:
     with pytest.raises(Exception, match="No such option"):
-        parsed(["chat", "--no-such-option"])
+        parse_snippets(["chat", "--no-such-option"])
     with pytest.raises(Exception, match="No such command"):
-        parsed(["local", "explode"])
+        parse_snippets(["local", "explode"])
 
 
 def test_the_help_pages_are_those_of_the_program() -> None:

@@ -1,4 +1,4 @@
-"""What is said when something is wrong: in words for a shell, with an exit code, and with nobody's secrets in it."""
+"""Error messages of the command line, their exit codes, and the absence of secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a program: on a real terminal, in a pipe, interrupted, resized, and without its extra."""
+"""The command line as a program: terminals, pipes, interrupts, and a missing extra."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def server() -> Iterator[LoopbackServer]:
         yield one
 
 
-def started(server: LoopbackServer, *arguments: str, **more: str) -> Terminal:
+def start_program(server: LoopbackServer, *arguments: str, **more: str) -> Terminal:
     return Terminal("run", "-m", MODEL, *arguments, env=environment(server.url, **more))
 
 
 def test_an_answer_appears_while_it_arrives(server: LoopbackServer) -> None:
-    with started(server, "slowly") as terminal:
+    with start_program(server, "slowly") as terminal:
         terminal.see("word3 ")
         assert "word59" not in terminal.shown
         terminal.see("word59")
@@ -80,7 +80,7 @@ def test_ctrl_c_ends_the_answer_and_leaves_a_clean_line(server: LoopbackServer) 
 
 
 def test_a_resized_terminal_loses_nothing(server: LoopbackServer) -> None:
-    with started(server, "slowly") as terminal:
+    with start_program(server, "slowly") as terminal:
         for columns, lines, word in ((30, 30, "word5 "), (100, 10, "word20 "), (60, 40, "word40 ")):
             terminal.see(word)
             terminal.resize(columns, lines)
@@ -90,7 +90,7 @@ def test_a_resized_terminal_loses_nothing(server: LoopbackServer) -> None:
 
 def test_a_hostile_model_commands_no_terminal(server: LoopbackServer) -> None:
     for options in ((), ("--no-stream",)):
-        with started(server, *options, "hostile", NO_COLOR="1") as terminal:
+        with start_program(server, *options, "hostile", NO_COLOR="1") as terminal:
             assert terminal.end() == ExitCode.OK
             seen = terminal.raw.decode().replace("\r\n", "\n")
             assert FOREIGN.findall(seen) == []
@@ -106,10 +106,10 @@ def test_an_error_is_red_and_has_no_traceback() -> None:
 
 
 def test_a_terminal_without_a_prompt_or_with_a_wrong_flag_is_told_so(server: LoopbackServer) -> None:
-    with started(server) as terminal:
+    with start_program(server) as terminal:
         assert terminal.end() == ExitCode.USAGE
         assert "prompt is empty" in terminal.shown
-    with started(server, "--modle", "x", "hi", NO_COLOR="1") as terminal:
+    with start_program(server, "--modle", "x", "hi", NO_COLOR="1") as terminal:
         assert terminal.end() == ExitCode.USAGE
         assert terminal.shown.startswith("Usage: agent run [OPTIONS] [PROMPT]...\nerror: No such option: --modle")
         assert terminal.shown.endswith("fix: agent run --help")

@@ -1,4 +1,4 @@
-"""`agent run`, in this process: what is asked, what is printed, and with which exit code it ends."""
+"""`agent run`: requests, output and exit codes."""
 
 from __future__ import annotations
 

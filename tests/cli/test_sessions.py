@@ -1,4 +1,4 @@
-"""`agent sessions`: what is kept can be listed, read, written, branched, drawn and deleted."""
+"""`agent sessions`: list, show, export, fork, draw and delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and lists fit into the terminal, whatever is in them."""
+"""Tables and lists fit the width of the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing of a model's but text reaches a terminal."""
+"""Only sanitized text reaches a terminal."""
 
 from __future__ import annotations
 

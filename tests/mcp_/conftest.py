@@ -1,4 +1,4 @@
-"""Servers to call, and the check that no test leaves a thread or a child behind."""
+"""Server fixtures, and a check for leftover threads and processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def threads(*, pooled: bool) -> set[threading.Thread]:
 
 
 @contextmanager
-def nothing_left_behind(*, pooled: bool) -> Iterator[None]:
+def check_leftovers(*, pooled: bool) -> Iterator[None]:
     before = threads(pooled=pooled), children()
     yield
     until(lambda: threads(pooled=pooled) <= before[0] and children() <= before[1])
@@ -51,7 +51,7 @@ def nothing_left_behind(*, pooled: bool) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
-    with nothing_left_behind(pooled=False):
+    with check_leftovers(pooled=False):
         yield
 
 
@@ -78,5 +78,5 @@ def server(request: pytest.FixtureRequest) -> Iterator[MCPServer]:
             made = MCPServer.stdio(sys.executable, [OFFICIAL, "stdio"])
         case _:
             made = MCPServer.http(request.getfixturevalue("official_url"))
-    with nothing_left_behind(pooled=True), made:
+    with check_leftovers(pooled=True), made:
         yield made

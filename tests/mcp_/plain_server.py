@@ -1,4 +1,4 @@
-"""A small server of the older kind that needs nothing but Python, and misbehaves as it is told on its command line."""
+"""A server for the older protocol in plain Python, with misbehavior by command line options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop against the official reference server, which nobody here wrote: `server-everything` of the MCP project.
+"""The loop against the reference server `server-everything` of the MCP project.
 
 It is a program for Node, and `make peers` installs it into .tools; without it these tests are skipped.
 """

@@ -1,4 +1,4 @@
-"""Programs that fork, are interrupted, or end without closing their servers: nothing hangs, nothing stays."""
+"""Programs that fork, are interrupted, or end with open servers leave nothing behind."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def test_a_forked_child_makes_a_connection_of_its_own_and_leaves_the_parents_alo
 def server_that(handle: Callable[[Any, Any], Awaitable[mcp_types.CallToolResult]]) -> MCPServer:
     """A low-level server of the SDK, whose only tool is what `handle` does, on the session's own loop."""
 
-    async def listed(context: Any, params: Any) -> mcp_types.ListToolsResult:
+    async def list_tools(context: Any, params: Any) -> mcp_types.ListToolsResult:
         return mcp_types.ListToolsResult(tools=[mcp_types.Tool(name="act", input_schema={"type": "object"})])
 
-    return MCPServer.in_process(Server("low level", on_list_tools=listed, on_call_tool=handle))
+    return MCPServer.in_process(Server("low level", on_list_tools=list_tools, on_call_tool=handle))
 
 
 def test_a_server_in_this_process_that_blocks_its_loop_does_not_block_its_callers(

@@ -1,4 +1,4 @@
-"""Servers over HTTP that refuse, break off, flood and forget; played by a loopback server, byte by byte."""
+"""HTTP servers that refuse, break off, flood and forget, played by a loopback server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def older(call: Callable[[Any, WireRequest], Answer], session: Callable[[], str]
     return network
 
 
-def said(message: Any, text: str) -> Answer:
+def read_messages(message: Any, text: str) -> Answer:
     return reply(message, {"content": [{"type": "text", "text": text}]})
 
 
@@ -114,7 +114,7 @@ def test_a_failed_request_fails_its_call_alone() -> None:
     answers = [Answer(failure=OSError()), Answer(status=503, pieces=[b"busy"])]
 
     def call(message: Any, request: WireRequest) -> Answer:
-        return answers.pop(0) if answers else said(message, "fine")
+        return answers.pop(0) if answers else read_messages(message, "fine")
 
     with LoopbackServer(older(call)) as loopback, MCPServer.http(loopback.url) as server:
         with pytest.raises(errors.ConnectionError, match="Error"):
@@ -131,7 +131,7 @@ def test_a_server_that_has_forgotten_the_session_is_asked_again_in_a_new_one() -
 
     def call(message: Any, request: WireRequest) -> Answer:
         known = (b"mcp-session-id", b"s2") in [(name.lower(), value) for name, value in request.headers]
-        return said(message, "fine") if known else Answer(status=404)
+        return read_messages(message, "fine") if known else Answer(status=404)
 
     with (
         LoopbackServer(older(call, lambda: sessions.pop(0))) as loopback,

@@ -1,4 +1,4 @@
-"""What a model sees of a server's tools: names that every vendor takes, risks that are believed, arguments checked."""
+"""Names, risks and argument checks of a server's tools."""
 
 from __future__ import annotations
 

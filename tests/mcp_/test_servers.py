@@ -1,4 +1,4 @@
-"""Tools of servers on the official SDK, in process, over stdio and over HTTP: the same tests for all three."""
+"""Tools of servers on the official SDK: in process, over stdio and over HTTP."""
 
 from __future__ import annotations
 

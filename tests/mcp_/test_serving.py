@@ -1,4 +1,4 @@
-"""Our tools behind a server, called by the official SDK's own client: in process, over stdio and over HTTP."""
+"""Served tools, called by the official SDK's client in process, over stdio and HTTP."""
 
 from __future__ import annotations
 

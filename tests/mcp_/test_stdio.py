@@ -1,4 +1,4 @@
-"""Servers as child processes that lie, invalid_line, hang and die."""
+"""Child process servers that send invalid data, hang and die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A root to work in, and beside it a folder that nobody may read or change."""
+"""A root folder, and a folder outside that must stay unread and unchanged."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make_places(parent: Path) -> Places:
 
 
 def use(tool: Tool, **arguments: Any) -> str:
-    """What the model would read: the result, or the error."""
+    """Call a tool; return the text that a model would read."""
     try:
         result = tool.run(tool.check(arguments), ToolContext())
     except ToolError as error:
@@ -65,8 +65,8 @@ def use(tool: Tool, **arguments: Any) -> str:
     return result if isinstance(result, str) else str(result.content)
 
 
-def refused(tool: Tool, **arguments: Any) -> str:
-    """The error that a tool answers with. It must be one."""
+def expect_error(tool: Tool, **arguments: Any) -> str:
+    """Call a tool that must fail; return the error."""
     answer = use(tool, **arguments)
     assert answer.startswith("ToolError: "), answer
     return answer.removeprefix("ToolError: ")

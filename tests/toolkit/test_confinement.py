@@ -1,4 +1,4 @@
-"""One folder and no way out of it, also while somebody swaps folders for links."""
+"""Confinement of paths to the root, including races with links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agent.errors import ConfigurationError
 from agent.toolkit import Toolkit
 from agent.toolkit.sandbox import Folder
 from agent.tools import ToolError
-from tests.toolkit.places import CANARY, Places, refused, use
+from tests.toolkit.places import CANARY, Places, expect_error, use
 
 
 @pytest.fixture
@@ -145,9 +145,9 @@ def test_only_files_are_read_and_written_and_nothing_hangs(
     else:
         os.mkdir("odd")
     before = os.lstat("odd")
-    assert "is a" in refused(kit.read, file_path="odd")
-    assert "is a" in refused(kit.write, file_path="odd", content="x")
-    assert "is a" in refused(kit.edit, file_path="odd", old_string="a", new_string="b")
+    assert "is a" in expect_error(kit.read, file_path="odd")
+    assert "is a" in expect_error(kit.write, file_path="odd", content="x")
+    assert "is a" in expect_error(kit.edit, file_path="odd", old_string="a", new_string="b")
     assert use(kit.stat, file_path="odd").startswith("'odd': a ")
     assert "inside" in use(kit.grep, pattern="inside")
     assert os.lstat("odd").st_ino == before.st_ino
@@ -173,7 +173,7 @@ def test_no_descriptor_stays_open(kit: Toolkit, places: Places) -> None:
     (places.root / "link").symlink_to("sub/deep")
     (places.root / "out").symlink_to("..")
 
-    def everything() -> None:
+    def list_contents() -> None:
         for path in ("sub/file.txt", "link/../file.txt", "out/x", "missing/x", "sub", "../x", "a/b/c"):
             use(kit.read, file_path=path)
             use(kit.stat, file_path=path)
@@ -181,9 +181,9 @@ def test_no_descriptor_stays_open(kit: Toolkit, places: Places) -> None:
             use(kit.glob, pattern="**", path=path)
             use(kit.edit, file_path=path, old_string="x", new_string="y")
 
-    everything()
+    list_contents()
     before = len(os.listdir("/dev/fd"))
-    everything()
+    list_contents()
     assert len(os.listdir("/dev/fd")) == before
 
 
@@ -245,7 +245,7 @@ def before_call(number: int, act: Callable[[], None], monkeypatch: pytest.Monkey
     """Do something just before the n-th call to the system that takes a path."""
     counted = [0]
 
-    def hooked(real: Callable[..., Any]) -> Callable[..., Any]:
+    def run_hooked(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             counted[0] += 1
             if counted[0] == number:
@@ -256,7 +256,7 @@ def before_call(number: int, act: Callable[[], None], monkeypatch: pytest.Monkey
 
     with monkeypatch.context() as patched:
         for name in ("open", "stat", "lstat", "readlink", "mkdir", "replace"):
-            patched.setattr(os, name, hooked(getattr(os, name)))
+            patched.setattr(os, name, run_hooked(getattr(os, name)))
         patched.setattr(os, "supports_dir_fd", {os.open})
         yield counted
 

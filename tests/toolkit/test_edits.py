@@ -1,4 +1,4 @@
-"""Editing in two steps, and the list of tasks."""
+"""Edits in two steps, and the task list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from agent.toolkit import PendingEdit, TaskStatus, TodoItem, Toolkit
 from agent.tools import AgentToolResult, ArgumentsError, ToolContext
-from tests.toolkit.places import Places, refused, use
+from tests.toolkit.places import Places, expect_error, use
 
 CODE = "import os\n\n\ndef one():\n    return 1\n\n\ndef two():\n    return 2\n"
 
@@ -46,7 +46,7 @@ def test_an_edit_is_shown_first_and_made_when_it_is_confirmed(kit: Toolkit, plac
     assert use(kit.edit_confirm, edit_id=edit_id) == "Changed 'code.py', line 5."
     assert content(places) == CODE.replace("return 1", "return 11")
     assert kit.pending_edits == {}
-    assert f"There is no proposed edit '{edit_id}'" in refused(kit.edit_confirm, edit_id=edit_id)
+    assert f"There is no proposed edit '{edit_id}'" in expect_error(kit.edit_confirm, edit_id=edit_id)
 
 
 def test_an_edit_can_be_dropped(kit: Toolkit, places: Places) -> None:
@@ -58,7 +58,7 @@ def test_an_edit_can_be_dropped(kit: Toolkit, places: Places) -> None:
 def test_an_edit_of_a_file_that_has_changed_is_refused(kit: Toolkit, places: Places) -> None:
     edit_id = propose(kit, "return 1", "return 11")
     (places.root / "code.py").write_text(f"# a line more\n{CODE}")
-    assert "has changed since" in refused(kit.edit_confirm, edit_id=edit_id)
+    assert "has changed since" in expect_error(kit.edit_confirm, edit_id=edit_id)
     assert content(places) == f"# a line more\n{CODE}"
     assert kit.pending_edits == {}
 
@@ -66,23 +66,23 @@ def test_an_edit_of_a_file_that_has_changed_is_refused(kit: Toolkit, places: Pla
 def test_of_two_edits_proposed_for_one_file_the_second_is_refused(kit: Toolkit, places: Places) -> None:
     first, second = propose(kit, "return 1", "return 11"), propose(kit, "return 2", "return 22")
     assert use(kit.edit_confirm, edit_id=first).startswith("Changed")
-    assert "has changed since" in refused(kit.edit_confirm, edit_id=second)
+    assert "has changed since" in expect_error(kit.edit_confirm, edit_id=second)
     assert "return 2\n" in content(places)
 
 
 def test_a_file_that_is_gone_or_a_link_by_now_is_not_edited(kit: Toolkit, places: Places) -> None:
     first, second = propose(kit, "return 1", "x"), propose(kit, "return 2", "x")
     (places.root / "code.py").unlink()
-    assert refused(kit.edit_confirm, edit_id=first) == "'code.py' does not exist."
+    assert expect_error(kit.edit_confirm, edit_id=first) == "'code.py' does not exist."
     (places.outside / "code.py").write_text(CODE)
     (places.root / "code.py").symlink_to(places.outside / "code.py")
-    assert "leads out" in refused(kit.edit_confirm, edit_id=second)
+    assert "leads out" in expect_error(kit.edit_confirm, edit_id=second)
     assert (places.outside / "code.py").read_text() == CODE
 
 
 def test_it_must_be_clear_what_is_meant(kit: Toolkit, places: Places) -> None:
     def answer(old: str, new: str = "x") -> str:
-        return refused(kit.edit, file_path="code.py", old_string=old, new_string=new)
+        return expect_error(kit.edit, file_path="code.py", old_string=old, new_string=new)
 
     assert "is in 'code.py' 2 times (lines 5, 9)" in answer("return")
     assert "is not in 'code.py'" in answer("return 3")
@@ -120,13 +120,13 @@ def test_all_other_bytes_stay_as_they_are(
 def test_what_is_no_text_is_not_edited(kit: Toolkit, places: Places) -> None:
     for data in (b"a\0b", "wide".encode("utf-16")):
         (places.root / "code.py").write_bytes(data)
-        assert "cannot be edited" in refused(kit.edit, file_path="code.py", old_string="a", new_string="b")
+        assert "cannot be edited" in expect_error(kit.edit, file_path="code.py", old_string="a", new_string="b")
 
 
 def test_an_edit_that_cannot_be_written_is_refused(places: Places) -> None:
     with Toolkit(places.root, max_file_bytes=100) as kit:
-        assert "bytes" in refused(kit.edit_confirm, edit_id=propose(kit, "return 1", "x" * 200))
-        assert "lone surrogate" in refused(kit.edit_confirm, edit_id=propose(kit, "return 1", "\ud800"))
+        assert "bytes" in expect_error(kit.edit_confirm, edit_id=propose(kit, "return 1", "x" * 200))
+        assert "lone surrogate" in expect_error(kit.edit_confirm, edit_id=propose(kit, "return 1", "\ud800"))
     assert content(places) == CODE
 
 

@@ -248,7 +248,7 @@ SHELL: dict[str, bool] = {
 }
 
 
-def written(template: str, places: Places) -> str:
+def write_text(template: str, places: Places) -> str:
     if "{" not in template:
         return template
     return template.format(out=places.outside, root=places.root, pid=os.getpid())
@@ -278,7 +278,7 @@ def test_no_path_leads_out(kit: Toolkit, places: Places, tool: str) -> None:
     before = places.outside_as_it_is()
     attempt = attempts(kit)[tool]
     for template in PATHS:
-        path = written(template, places)
+        path = write_text(template, places)
         answer = attempt(path)
         assert CANARY not in answer, path
         assert "root:x:" not in answer, path
@@ -295,7 +295,7 @@ def test_no_path_leads_a_search_out(kit: Toolkit, places: Places, tool: str, mon
     before = places.outside_as_it_is()
     attempt = attempts(kit)[tool]
     for template in PATHS:
-        path = written(template, places)
+        path = write_text(template, places)
         answer = attempt(path)
         assert CANARY not in answer, path
         assert "root:x:" not in answer, path
@@ -321,7 +321,7 @@ def test_the_paths_lead_out_where_nothing_holds_them(places: Places) -> None:
     """Or the tests above would prove nothing."""
     found = 0
     for template in PATHS:
-        path = written(template, places)
+        path = write_text(template, places)
         try:
             reached = Path(places.root, path)
             found += reached.is_file() and CANARY in reached.read_text()
@@ -332,7 +332,7 @@ def test_the_paths_lead_out_where_nothing_holds_them(places: Places) -> None:
 
 def put_links(places: Places) -> None:
     for name, (target, _) in LINKS.items():
-        (places.root / name).symlink_to(written(target, places))
+        (places.root / name).symlink_to(write_text(target, places))
 
 
 @pytest.mark.parametrize("tool", ["Read", "Stat", "Glob a path", "Glob a pattern", "Grep a path", "Edit", "Write"])
@@ -342,7 +342,7 @@ def test_no_link_leads_out(kit: Toolkit, places: Places, tool: str, monkeypatch:
     before = places.outside_as_it_is()
     attempt = attempts(kit)[tool]
     for _, template in LINKS.values():
-        path = written(template, places)
+        path = write_text(template, places)
         for tried in (path, f"./{path}", f"sub/../{path}", f"{places.root}/{path}"):
             answer = attempt(tried)
             assert CANARY not in answer, tried
@@ -357,7 +357,7 @@ def test_the_links_lead_out_where_nothing_holds_them(places: Places) -> None:
     put_links(places)
     found = 0
     for _, template in LINKS.values():
-        path = places.root / written(template, places)
+        path = places.root / write_text(template, places)
         if path.is_file():
             found += CANARY in path.read_text()
     assert found >= 15
@@ -374,16 +374,16 @@ def test_a_walk_enters_no_link(kit: Toolkit, places: Places) -> None:
 # ProgramRunner
 
 
-def one_after_another(commands: Iterable[str], places: Places) -> str:
+def run_sequentially(commands: Iterable[str], places: Places) -> str:
     """One shell for several commands, since starting one takes a while."""
-    return "\n".join([*(f"( {written(command, places)} )" for command in commands), "echo to the end"])
+    return "\n".join([*(f"( {write_text(command, places)} )" for command in commands), "echo to the end"])
 
 
 @pytest.mark.parametrize("first", range(0, len(SHELL), 6))
 def test_no_command_leads_out(confined: Toolkit, places: Places, first: int) -> None:
     commands = list(SHELL)[first : first + 6]
     before = places.outside_as_it_is()
-    answer = use(confined.bash, command=one_after_another(commands, places), timeout=60)
+    answer = use(confined.bash, command=run_sequentially(commands, places), timeout=60)
     assert answer.endswith("to the end")
     assert_nothing_happened(places, before, answer, str(commands))
 
@@ -400,7 +400,7 @@ def test_no_command_leads_out_where_there_are_no_namespaces(confined: Toolkit, p
     """In many containers there are none."""
     confined.bash.programs = replace(confined.bash.programs, namespaces=False)
     before = places.outside_as_it_is()
-    answer = use(confined.bash, command=one_after_another(SHELL, places), timeout=60)
+    answer = use(confined.bash, command=run_sequentially(SHELL, places), timeout=60)
     assert answer.endswith("to the end")
     assert_nothing_happened(places, before, answer, "all of them")
 
@@ -452,7 +452,7 @@ def test_the_commands_lead_out_where_nothing_holds_them(tmp_path: Path) -> None:
         places = make_places(tmp_path / str(number))
         before = places.outside_as_it_is()
         with Toolkit(places.root, allow_exec="unconfined") as kit:
-            answer = use(kit.bash, command=written(command, places), timeout=20)
+            answer = use(kit.bash, command=write_text(command, places), timeout=20)
         seen = CANARY in answer or UNMENTIONED in answer or places.holds_the_canary()
         try:
             changed = places.outside_as_it_is() != before

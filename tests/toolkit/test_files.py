@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.toolkit import Toolkit, TruncationConfig
-from tests.toolkit.places import Places, refused, use
+from tests.toolkit.places import Places, expect_error, use
 
 
 def put(places: Places, content: str | bytes, name: str = "it.txt") -> str:
@@ -32,7 +32,7 @@ def test_a_part_is_read_by_offset_and_limit(kit: Toolkit, places: Places) -> Non
     put(places, "".join(f"{number}\n" for number in range(1, 11)))
     assert use(kit.read, file_path="it.txt", offset=4, limit=2) == "4\n5"
     assert use(kit.read, file_path="it.txt", offset=10) == "10"
-    assert "the file has 10 lines" in refused(kit.read, file_path="it.txt", offset=11)
+    assert "the file has 10 lines" in expect_error(kit.read, file_path="it.txt", offset=11)
 
 
 def test_a_long_file_is_read_in_pages_and_nothing_is_lost(places: Places) -> None:
@@ -102,13 +102,13 @@ def test_bytes_that_are_no_characters_do_not_keep_a_file_from_being_read(
 )
 def test_what_is_no_text_is_described(kit: Toolkit, places: Places, content: bytes, kind: str) -> None:
     put(places, content)
-    assert kind in refused(kit.read, file_path="it.txt")
+    assert kind in expect_error(kit.read, file_path="it.txt")
 
 
 def test_a_file_that_is_too_large_is_not_read(places: Places) -> None:
     put(places, "x" * 101)
     with Toolkit(places.root, max_file_bytes=100) as kit:
-        assert refused(kit.read, file_path="it.txt") == "'it.txt' has 101 bytes; the limit is 100."
+        assert expect_error(kit.read, file_path="it.txt") == "'it.txt' has 101 bytes; the limit is 100."
         put(places, "x" * 100)
         assert use(kit.read, file_path="it.txt") == "x" * 100
 
@@ -125,11 +125,11 @@ def test_a_file_is_written_and_replaced(kit: Toolkit, places: Places) -> None:
 
 def test_what_no_file_can_hold_is_not_written(places: Places) -> None:
     with Toolkit(places.root, max_file_bytes=10) as kit:
-        assert "lone surrogate" in refused(kit.write, file_path="inside.txt", content="\ud800")
-        assert "11 bytes" in refused(kit.write, file_path="inside.txt", content="x" * 11)
-        assert "is a folder" in refused(kit.write, file_path="sub", content="x")
-        assert "is a folder" in refused(kit.write, file_path=".", content="x")
-        assert "not a folder" in refused(kit.write, file_path="inside.txt/x", content="x")
+        assert "lone surrogate" in expect_error(kit.write, file_path="inside.txt", content="\ud800")
+        assert "11 bytes" in expect_error(kit.write, file_path="inside.txt", content="x" * 11)
+        assert "is a folder" in expect_error(kit.write, file_path="sub", content="x")
+        assert "is a folder" in expect_error(kit.write, file_path=".", content="x")
+        assert "not a folder" in expect_error(kit.write, file_path="inside.txt/x", content="x")
     assert (places.root / "inside.txt").read_text() == "inside\n"
 
 
@@ -149,11 +149,11 @@ def test_paths_are_described(kit: Toolkit, places: Places) -> None:
     assert use(kit.stat, file_path="absolute").startswith("'absolute': a link, to 'inside.txt', mode")
     assert use(kit.stat, file_path="out").startswith("'out': a link, broken, or leads outside the root folder, mode")
     assert use(kit.stat, file_path="broken").startswith("'broken': a link, broken, or")
-    assert refused(kit.stat, file_path="missing") == "'missing' does not exist."
+    assert expect_error(kit.stat, file_path="missing") == "'missing' does not exist."
 
 
 def test_a_root_of_another_name_is_never_shown(tmp_path: Path) -> None:
     (tmp_path / "secret-name").mkdir()
     with Toolkit(tmp_path / "secret-name") as kit:
         for tool in (kit.read, kit.stat):
-            assert "secret-name" not in refused(tool, file_path=f"{tmp_path}/secret-name/missing")
+            assert "secret-name" not in expect_error(tool, file_path=f"{tmp_path}/secret-name/missing")

@@ -1,4 +1,4 @@
-"""Programs: what they may do, when they end, what is left of them."""
+"""Programs: permissions, time limits and cleanup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agent.toolkit import Toolkit, TruncationConfig, sandbox_process, search_pro
 from agent.toolkit import programs as processes
 from agent.toolkit.programs import base_interpreter
 from agent.tools import AgentToolResult, ToolContext
-from tests.toolkit.places import Places, refused, use, why_not_confined
+from tests.toolkit.places import Places, expect_error, use, why_not_confined
 
 BOTH = ["confined", "unconfined"]
 
@@ -113,11 +113,11 @@ def test_a_command_that_fails_is_no_error_and_says_its_code(kit: Toolkit) -> Non
     result = kit.bash.run({"command": "exit 3"}, ToolContext())
     assert isinstance(result, AgentToolResult)
     assert (result.is_error, result.details["exit_code"]) == (False, 3)
-    assert "NUL byte" in refused(kit.bash, command="echo \0")
+    assert "NUL byte" in expect_error(kit.bash, command="echo \0")
 
 
 def test_a_command_that_is_too_long_for_the_system_is_told(kit: Toolkit) -> None:
-    assert "Argument list too long" in refused(kit.bash, command="#" * 10_000_000)
+    assert "Argument list too long" in expect_error(kit.bash, command="#" * 10_000_000)
 
 
 def test_a_root_in_shared_memory_is_fine() -> None:
@@ -164,7 +164,7 @@ def ends_at_once(kit: Toolkit, places: Places, command: str) -> None:
     context = ToolContext[None]()
 
     def give_up() -> None:
-        waited(lambda: (places.root / "begun").exists())
+        wait_for(lambda: (places.root / "begun").exists())
         context.signal.set()
 
     waiting = threading.Thread(target=give_up)
@@ -173,7 +173,7 @@ def ends_at_once(kit: Toolkit, places: Places, command: str) -> None:
     waiting.join()
     assert result.is_error
     assert result.content == "begun\n[Stopped: it was cancelled. The output so far is above.]"
-    waited(lambda: not alive(mark))  # who was killed takes a moment to be gone
+    wait_for(lambda: not alive(mark))  # who was killed takes a moment to be gone
 
 
 def fresh_mark() -> str:
@@ -181,7 +181,7 @@ def fresh_mark() -> str:
     return str(3_000_000 + time.monotonic_ns() % 1_000_000)
 
 
-def waited(happened: Callable[[], object]) -> None:
+def wait_for(happened: Callable[[], object]) -> None:
     until = monotonic() + 10
     while not happened():
         assert monotonic() < until
@@ -193,7 +193,7 @@ def test_a_command_has_the_time_it_asks_for(kit: Toolkit) -> None:
     result = kit.bash.run({"command": f"sleep {mark}", "timeout": 0.2}, ToolContext())
     assert 0.2 <= monotonic() - started < 5
     assert result.content == "[Stopped: it took longer than 0.2 s. The output so far is above.]"
-    waited(lambda: not alive(mark))  # who was killed takes a moment to be gone
+    wait_for(lambda: not alive(mark))  # who was killed takes a moment to be gone
 
 
 def test_what_is_left_running_ends_with_the_command(confined: Toolkit) -> None:
@@ -229,10 +229,10 @@ bash.run({{"command": "echo > begun; setsid sleep {mark}"}}, ToolContext())
     # It gets no chance to clean up, so its folder is put where this test's own is.
     environment = {**os.environ, "TMPDIR": str(places.root.parent)}
     process = subprocess.Popen([sys.executable, "-c", script], env=environment)
-    waited(lambda: (places.root / "begun").exists() and alive(f"sleep\0{mark}"))
+    wait_for(lambda: (places.root / "begun").exists() and alive(f"sleep\0{mark}"))
     process.kill()
     process.wait()
-    waited(lambda: not alive(f"sleep\0{mark}"))
+    wait_for(lambda: not alive(f"sleep\0{mark}"))
 
 
 # Output
@@ -275,35 +275,37 @@ def test_a_script_is_created_run_and_edited(kit: Toolkit, places: Places) -> Non
     assert use(kit.python, action="run", file_id=file_id) == "[exit code 4]"
     assert "ZeroDivisionError" in run_script(kit, "1 / 0")
     result = kit.python.run(
-        {"action": "run", "file_id": created(kit, "while True: pass"), "timeout": 0.2}, ToolContext()
+        {"action": "run", "file_id": create_script(kit, "while True: pass"), "timeout": 0.2}, ToolContext()
     )
     assert "took longer than 0.2 s" in result.content
 
 
-def created(kit: Toolkit, content: str) -> str:
+def create_script(kit: Toolkit, content: str) -> str:
     return use(kit.python, action="create", content=content).split()[1].rstrip(":")
 
 
 def run_script(kit: Toolkit, content: str) -> str:
-    return use(kit.python, action="run", file_id=created(kit, content))
+    return use(kit.python, action="run", file_id=create_script(kit, content))
 
 
 def test_what_cannot_be_done_with_scripts_is_told(unconfined: Toolkit) -> None:
     kit = unconfined
-    file_id = created(kit, "one = 1\none = 1")
-    assert "needs content" in refused(kit.python, action="create")
-    assert f"There is no script 'py_none'. Scripts: {file_id}." == refused(kit.python, action="run", file_id="py_none")
-    assert "There is no script '../x'" in refused(kit.python, action="edit", file_id="../x", content="x")
-    assert "There is no script None" in refused(kit.python, action="run")
-    assert "needs content, or" in refused(kit.python, action="edit", file_id=file_id, old_string="x")
-    assert "2 times" in refused(kit.python, action="edit", file_id=file_id, old_string="one", new_string="two")
-    assert "NUL byte" in refused(kit.python, action="run", file_id=file_id, args=["\0"])
+    file_id = create_script(kit, "one = 1\none = 1")
+    assert "needs content" in expect_error(kit.python, action="create")
+    assert f"There is no script 'py_none'. Scripts: {file_id}." == expect_error(
+        kit.python, action="run", file_id="py_none"
+    )
+    assert "There is no script '../x'" in expect_error(kit.python, action="edit", file_id="../x", content="x")
+    assert "There is no script None" in expect_error(kit.python, action="run")
+    assert "needs content, or" in expect_error(kit.python, action="edit", file_id=file_id, old_string="x")
+    assert "2 times" in expect_error(kit.python, action="edit", file_id=file_id, old_string="one", new_string="two")
+    assert "NUL byte" in expect_error(kit.python, action="run", file_id=file_id, args=["\0"])
     use(kit.python, action="edit", file_id=file_id, old_string="one", new_string="two", replace_all=True)
     assert kit.scripts[file_id].content == "two = 1\ntwo = 1"
 
 
 def test_only_so_many_scripts_are_kept_and_they_go_with_the_toolkit(unconfined: Toolkit) -> None:
-    ids = [created(unconfined, "") for _ in range(102)]
+    ids = [create_script(unconfined, "") for _ in range(102)]
     assert list(unconfined.scripts) == ids[-100:]
     folder = Path(unconfined.scripts[ids[-1]].file_path).parent
     assert len(list(folder.iterdir())) == 100
@@ -386,7 +388,7 @@ def test_what_cannot_be_confined_is_not_run(confined: Toolkit, places: Places, m
     for name, (old, new) in broken.items():
         assert old in source, name
         monkeypatch.setitem(interpreter._SOURCES, "sandbox_process.py", source.replace(old, new))
-        answer = refused(confined.bash, command="touch ran")
+        answer = expect_error(confined.bash, command="touch ran")
         assert "was not run, because it could not be confined" in answer, name
     assert not (places.root / "ran").exists()
 
@@ -462,7 +464,7 @@ def test_orders_hold_no_secret_and_no_folder_that_was_not_named(
     monkeypatch.setattr(processes.ProgramRunner, "check", lambda self: None)
     monkeypatch.setattr(subprocess, "Popen", record)
     with Toolkit(places.root, allow_exec=True) as kit:
-        assert "could not be started: No such file" in refused(kit.bash, command="true")
+        assert "could not be started: No such file" in expect_error(kit.bash, command="true")
     [(command, settings)] = taken
     order = json.loads(command[-1])
     assert "sk-secret" not in repr(settings["env"]) + command[-1]

@@ -11,7 +11,7 @@ import pytest
 
 from agent.toolkit import Toolkit
 from agent.tools import ToolContext, ToolError
-from tests.toolkit.places import Places, refused, use
+from tests.toolkit.places import Places, expect_error, use
 
 FILES = (
     "a.py",
@@ -72,9 +72,9 @@ def test_a_folder_and_an_absolute_pattern_are_taken_from_the_root(kit: Toolkit, 
     assert use(kit.glob, pattern="*.py", path=f"{tree}/src/deep") == "src/deep/c.py"
     assert use(kit.glob, pattern=f"{tree}/src/*.py") == "src/a.py"
     for wrong in ("../*", "/etc/*", "~/*", "", "/", "src/../../*", "x" * 2000):
-        assert "pattern" in refused(kit.glob, pattern=wrong)
-    assert refused(kit.glob, pattern="*", path="missing") == "'missing' does not exist."
-    assert "not a folder" in refused(kit.glob, pattern="*", path="a.py")
+        assert "pattern" in expect_error(kit.glob, pattern=wrong)
+    assert expect_error(kit.glob, pattern="*", path="missing") == "'missing' does not exist."
+    assert "not a folder" in expect_error(kit.glob, pattern="*", path="a.py")
 
 
 def test_a_list_that_is_too_long_says_so(kit: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +127,8 @@ def test_a_search_says_what_it_left_out(tree: Path) -> None:
         answer = use(kit.grep, pattern="needle", limit=3)
         assert answer.splitlines()[-2].startswith("[There are more than 3.")
         assert answer.splitlines()[-1] == "[2 binary or very large files were skipped.]"
-        assert "600 bytes" in refused(kit.grep, pattern="needle", path="large")
-        assert "does not exist" in refused(kit.grep, pattern="x", path="missing")
+        assert "600 bytes" in expect_error(kit.grep, pattern="needle", path="large")
+        assert "does not exist" in expect_error(kit.grep, pattern="x", path="missing")
 
 
 def test_very_long_lines_are_shown_around_the_match(kit: Toolkit, tree: Path) -> None:
@@ -146,7 +146,7 @@ def test_wide_text_is_searched_too(kit: Toolkit, tree: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["(", "*a", "a{2,1}", "(?P<x", "\\"])
 def test_a_pattern_that_is_none_is_refused(kit: Toolkit, pattern: str) -> None:
-    assert refused(kit.grep, pattern=pattern).startswith("The pattern is not a regular expression: ")
+    assert expect_error(kit.grep, pattern=pattern).startswith("The pattern is not a regular expression: ")
 
 
 @pytest.mark.parametrize("pattern", [r"^(a+)+$", r"(.*a){25}$", r"^(([a-z])+.)+[A-Z]([a-z])+$"])
@@ -164,7 +164,7 @@ def test_a_pattern_that_never_ends_is_stopped_and_holds_up_nobody(tree: Path, pa
     ticking.start()
     started = monotonic()
     try:
-        assert "took longer than 0.2 s" in refused(kit.grep, pattern=pattern, path="b.txt")
+        assert "took longer than 0.2 s" in expect_error(kit.grep, pattern=pattern, path="b.txt")
     finally:
         done.set()
         ticking.join()
@@ -177,8 +177,8 @@ def test_a_pattern_that_eats_memory_or_is_huge_is_refused(
 ) -> None:
     monkeypatch.setattr("agent.toolkit.search.MEMORY", 80 << 20)
     (tree / "b.txt").write_text("a" * 2_000_000)
-    assert "exceeds the memory" in refused(kit.grep, pattern="^(?:(a)|b)*c", path="b.txt")
-    assert "too long" in refused(kit.grep, pattern="a" * 20_000)
+    assert "exceeds the memory" in expect_error(kit.grep, pattern="^(?:(a)|b)*c", path="b.txt")
+    assert "too long" in expect_error(kit.grep, pattern="a" * 20_000)
 
 
 def test_a_search_ends_when_the_call_is_given_up(tree: Path) -> None:
@@ -198,4 +198,4 @@ def test_a_long_output_of_another_tool_can_be_searched(places: Places) -> None:
         use(kit.glob, pattern="*", limit=1000)
         [stored] = kit.truncated_outputs
         assert ":301: " in use(kit.grep, pattern="name-0300", path=stored.temp_file_path)
-        assert "is outside the root" in refused(kit.write, file_path=stored.temp_file_path, content="x")
+        assert "is outside the root" in expect_error(kit.write, file_path=stored.temp_file_path, content="x")

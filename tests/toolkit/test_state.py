@@ -1,4 +1,4 @@
-"""What the seed document says of todos and tool state, run as it is: only imports were adapted."""
+"""Examples of the seed document about todos and tool state; only imports were adapted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long outputs are cut, and say so."""
+"""Truncation of long outputs."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from typing_extensions import override
 from agent.toolkit import Toolkit
 from agent.toolkit.web import FetchPolicy, fetch, is_public, read_body
 from agent.tools import AgentToolResult, ToolContext, ToolError
-from tests.toolkit.places import refused
+from tests.toolkit.places import expect_error
 
 PUBLIC = (
     "8.8.8.8",
@@ -437,12 +437,12 @@ def test_a_name_is_resolved_once_and_the_connection_goes_where_it_was_judged(
     answers = iter([["127.0.0.1"], ["10.0.0.1"]])
     asked: list[str] = []
 
-    def rebinding(host: str, port: int) -> Sequence[str]:
+    def rebind(host: str, port: int) -> Sequence[str]:
         asked.append(host)
         return next(answers)
 
     server.pages["/page"] = (200, "text/plain", b"hello")
-    rebound = replace(policy, resolve=rebinding)
+    rebound = replace(policy, resolve=rebind)
     assert get(at(server, "/page"), rebound) == b"hello"
     assert asked == ["good.example"]
     assert "not on the public internet" in why_not(at(server, "/page"), rebound)
@@ -557,8 +557,8 @@ def test_the_tool_refuses_what_is_not_public_unless_it_is_told_otherwise(tmp_pat
     with Toolkit(tmp_path, allow_network=True) as kit:
         assert kit.web_fetch.risk == "network"
         for host in ("127.0.0.1", "localhost"):
-            assert "port" in refused(kit.web_fetch, url=at(server, "/", host))
-            assert "not on the public internet" in refused(kit.web_fetch, url=f"https://{host}/")
+            assert "port" in expect_error(kit.web_fetch, url=at(server, "/", host))
+            assert "not on the public internet" in expect_error(kit.web_fetch, url=f"https://{host}/")
     assert server.seen == []
 
 
