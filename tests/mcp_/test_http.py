@@ -184,7 +184,7 @@ def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None:
         ("npx some-server", {}, "url", "MCPServer.stdio"),
         ("ftp://example.com", {}, "url", "http or https"),
         ("http://example.com/mcp", {"Authorization": "Bearer k"}, "url", "allow_insecure"),
-        ("https://example.com/mcp", {"X-Key": "a\r\nEvil: 1"}, "headers", "'X-Key' contains a control character"),
+        ("https://example.com/mcp", {"X-Key": "a\r\nEvil: 1"}, "headers", "'X-Key' contains a control"),
     ],
 )
 def test_an_address_that_cannot_be_right_is_refused_at_once(
