@@ -29,9 +29,8 @@ def power_cut() -> str:
 def work(file: str) -> None:
     calls = [ToolCall(id="call_1", name="pay", arguments={"recipient": "Ada"})]
     calls.append(ToolCall(id="call_2", name="power_cut", arguments={}))
-    # A model continues from the conversation; a script skips the calls that were made.
-    made = len(list_calls(SqliteJournal(file).read("wages")))
-    agent = scripted_agent(*calls[made:], "Done.", tools=[pay, power_cut])
+    executed = list_calls(SqliteJournal(file).read("wages"))  # a script, unlike a model, does not read the conversation
+    agent = scripted_agent(*calls[len(executed) :], "Done.", tools=[pay, power_cut])
     print(" ", agent.run("Pay the wages.", run_id="wages", journal=SqliteJournal(file)).text)
 
 

@@ -107,9 +107,9 @@ def run_file(
 
     Args:
         caller: The agent or router.
-        source: A file of JSON lines, as a path or opened in binary mode. Each line is text, an object with the fields of
-            an `AgentRequest` (`prompt` is an alias of `input`), or a line in the format of batch APIs. `custom_id` is
-            optional.
+        source: A file of JSON lines, as a path or opened in binary mode. Each line is text, an object with the fields
+            of an `AgentRequest` (`prompt` is an alias of `input`), or a line in the format of batch APIs. `custom_id`
+            is optional.
         target: The output file, in order of completion. A stream also receives the failures, and cannot be resumed.
         failures: The file for failures. Defaults to one beside the target, such as `out.failed.jsonl`.
         retry_failed: Send lines again that failed in earlier runs.

@@ -339,8 +339,8 @@ def agent_loop(
 ) -> EventStream:
     """Run the loop with these prompts until the model makes no more calls. Call it inside an event loop.
 
-    The stream's result is the list of added messages; `context` is not changed. If the run fails, the last message has the
-    stop reason `error` or `aborted`.
+    The stream's result is the list of added messages; `context` is not changed. If the run fails, the last message
+    has the stop reason `error` or `aborted`.
     """
     return _start_loop([coerce_message(prompt) for prompt in prompts], context, config, signal, stream_fn)
 

@@ -1,4 +1,4 @@
-"""Every behaviour of a batch is tried with blocking calls and with await."""
+"""Every batch behaviour is tested sync and async."""
 
 from __future__ import annotations
 

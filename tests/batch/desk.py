@@ -11,19 +11,19 @@ from agent import Agent, errors
 from agent.batch import FileReport, run_file
 from agent.engine.wire import WireRequest
 from agent.testing import Answer, Script
-from tests.batch.ways import asked, watched
+from tests.batch.ways import create_observed_agent, last_text
 
 
-def answering(request: WireRequest) -> Answer:
+def reject_bad_requests(request: WireRequest) -> Answer:
     """Refuses what is bad, echoes the rest."""
-    return (Script(errors.BadRequestError("refused")) if "bad" in asked(request) else Script())(request)
+    return (Script(errors.BadRequestError("refused")) if "bad" in last_text(request) else Script())(request)
 
 
 def echo() -> Agent:
-    return watched(script=answering)[0]
+    return create_observed_agent(script=reject_bad_requests)[0]
 
 
-def written(path: Path) -> list[dict[str, Any]]:
+def read_records(path: Path) -> list[dict[str, Any]]:
     text = path.read_text("utf-8")
     assert not text or text.endswith("\n"), "a torn line"
     return [json.loads(line) for line in text.splitlines()]
@@ -56,7 +56,7 @@ class Files:
 
     def check(self, *, complete: bool = True) -> None:
         """No line twice, no torn line, every answer with its question; at the end, all of them."""
-        answers, failures = written(self.target), written(self.failures)
+        answers, failures = read_records(self.target), read_records(self.failures)
         numbers = Counter(record["line"] for record in (*answers, *failures))
         assert not [number for number, times in numbers.items() if times > 1]
         for record in answers:

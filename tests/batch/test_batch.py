@@ -1,4 +1,4 @@
-"""Many requests at a time: order, limits, errors of one that leave the others alone, and nothing left behind."""
+"""Batches: order, limits, isolation of failures, and cleanup."""
 
 from __future__ import annotations
 
@@ -24,16 +24,25 @@ from agent.engine.wire import WireRequest
 from agent.middleware import Middleware
 from agent.testing import Answer, LoopbackServer, Script, scripted_agent
 from agent.types import AgentRequest, Message
-from tests.batch.ways import Awaiting, Way, asked, echoes, said, slowly, waiting, watched
+from tests.batch.ways import (
+    Awaiting,
+    Way,
+    create_observed_agent,
+    delay_responses,
+    echo_texts,
+    echoes,
+    last_text,
+    slowly,
+)
 
 # Order, and what a request may be
 
 
 def test_results_come_in_the_order_of_the_input(way: Way, rng: random.Random) -> None:
     waits = {str(number): rng.random() * 0.02 for number in range(60)}
-    agent, transport = watched(script=waiting(waits.__getitem__))
+    agent, transport = create_observed_agent(script=delay_responses(waits.__getitem__))
     result = way.batch(agent, list(waits), concurrency=16)
-    assert echoes(result) == said(*waits)
+    assert echoes(result) == echo_texts(*waits)
     assert [item.index for item in result] == list(range(60))
     assert [item.request for item in result] == list(waits)
     assert result.ok
@@ -42,15 +51,15 @@ def test_results_come_in_the_order_of_the_input(way: Way, rng: random.Random) ->
 
 
 def test_a_stream_gives_what_is_done_first(way: Way) -> None:
-    agent, _ = watched(script=waiting(float))
+    agent, _ = create_observed_agent(script=delay_responses(float))
     items = way.stream(agent, ["0.2", "0.1", "0.001"], concurrency=3)
     assert [item.index for item in items] == [2, 1, 0]
-    assert [item.unwrap().text for item in items] == said("0.001", "0.1", "0.2")
+    assert [item.unwrap().text for item in items] == echo_texts("0.001", "0.1", "0.2")
 
 
 def test_requests_may_be_anything_that_complete_takes(way: Way) -> None:
     requests = ["text", Message.user("message"), [Message.user("list")], AgentRequest(input="request")]
-    assert echoes(way.batch(scripted_agent(), requests)) == said("text", "message", "list", "request")
+    assert echoes(way.batch(scripted_agent(), requests)) == echo_texts("text", "message", "list", "request")
 
 
 def test_fields_of_the_requests_are_given_once_for_all(way: Way) -> None:
@@ -82,11 +91,11 @@ def test_an_empty_input_is_an_empty_result(way: Way) -> None:
 
 def test_an_error_of_one_request_leaves_the_others_alone(way: Way) -> None:
     def network(request: WireRequest) -> Answer:
-        if asked(request) == "bad":
+        if last_text(request) == "bad":
             return Script(errors.BadRequestError("not like this"))(request)
         return Script()(request)
 
-    agent, _ = watched(script=network)
+    agent, _ = create_observed_agent(script=network)
     requests = ["a", "bad", 5, AgentRequest(), "b"]
     result = way.batch(agent, requests, concurrency=2)
     assert [item.ok for item in result] == [True, False, False, False, True]
@@ -94,7 +103,13 @@ def test_an_error_of_one_request_leaves_the_others_alone(way: Way) -> None:
     assert isinstance(result[2].error, errors.ConfigurationError)
     assert result[2].error.field == "request"
     assert [item.index for item in result.failed] == [1, 2, 3]
-    assert [response and response.text for response in result.responses] == [*said("a"), None, None, None, *said("b")]
+    assert [response and response.text for response in result.responses] == [
+        *echo_texts("a"),
+        None,
+        None,
+        None,
+        *echo_texts("b"),
+    ]
     assert not result.ok
     assert result.progress.failed == 3
     with pytest.raises(errors.BadRequestError) as caught:
@@ -149,7 +164,7 @@ def test_what_code_of_the_user_raises_is_the_error_of_that_request(way: Way) -> 
 def test_what_cannot_work_is_refused_before_anything_is_sent(
     way: Way, requests: Any, options: dict[str, Any], field: str
 ) -> None:
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     with pytest.raises(errors.ConfigurationError) as caught:
         way.batch(agent, requests, **options)
     assert caught.value.field == field
@@ -175,10 +190,10 @@ def test_an_input_that_raises_loses_nothing_that_was_asked(way: Way) -> None:
         yield from "abcde"
         raise OSError("the cursor is gone")
 
-    agent, _ = watched(after=0.02)
+    agent, _ = create_observed_agent(after=0.02)
     with pytest.raises(BatchInputError, match="OSError after 5 requests: the cursor is gone") as caught:
         way.batch(agent, broken(), concurrency=8)
-    assert echoes(caught.value.result) == said(*"abcde")
+    assert echoes(caught.value.result) == echo_texts(*"abcde")
     assert isinstance(caught.value.__cause__, OSError)
 
 
@@ -190,7 +205,7 @@ def test_an_async_input_that_raises_loses_nothing_either() -> None:
 
     with pytest.raises(BatchInputError) as caught:
         Awaiting().batch(scripted_agent(), broken())
-    assert echoes(caught.value.result) == said("a")
+    assert echoes(caught.value.result) == echo_texts("a")
 
 
 def test_an_async_input_that_is_cancelled_from_within_is_one_that_raises() -> None:
@@ -200,7 +215,7 @@ def test_an_async_input_that_is_cancelled_from_within_is_one_that_raises() -> No
 
     with pytest.raises(BatchInputError, match="the input was cancelled") as caught:
         Awaiting().batch(scripted_agent(), broken())
-    assert echoes(caught.value.result) == said("a")
+    assert echoes(caught.value.result) == echo_texts("a")
 
 
 def test_an_async_input_that_ends_in_a_panic_is_no_input_that_ends() -> None:
@@ -228,7 +243,7 @@ def test_an_input_without_an_end_is_read_only_as_far_as_needed(way: Way, concurr
             read = number + 1
             yield str(number)
 
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     items = way.stream(agent, endless(), until=20, concurrency=concurrency)
     assert len({item.index for item in items}) == 20
     assert read <= 20 + 2 * concurrency
@@ -239,14 +254,14 @@ def test_an_input_without_an_end_is_read_only_as_far_as_needed(way: Way, concurr
 def test_whoever_does_not_take_items_is_not_overrun() -> None:
     read = 0
 
-    def counted() -> Iterator[str]:
+    def count() -> Iterator[str]:
         nonlocal read
         for number in range(1000):
             read = number + 1
             yield str(number)
 
-    agent, _ = watched()
-    with agent.batch_stream(counted(), concurrency=4) as stream:
+    agent, _ = create_observed_agent()
+    with agent.batch_stream(count(), concurrency=4) as stream:
         for _ in stream:
             time.sleep(0.01)
             assert read <= stream.progress.done + 8
@@ -258,14 +273,14 @@ def test_whoever_does_not_take_items_is_not_overrun() -> None:
 def test_an_async_input_is_read_as_answers_come() -> None:
     read = 0
 
-    async def counted() -> Any:
+    async def count() -> Any:
         nonlocal read
         for number in itertools.count():
             read = number + 1
             yield str(number)
 
-    agent, transport = watched(after=0.02)
-    items = Awaiting().stream(agent, counted(), until=20, concurrency=4)
+    agent, transport = create_observed_agent(after=0.02)
+    items = Awaiting().stream(agent, count(), until=20, concurrency=4)
     assert len(items) == 20
     assert read <= 20 + 2 * 4 + 1
     assert transport.most == 4
@@ -274,7 +289,7 @@ def test_an_async_input_is_read_as_answers_come() -> None:
 def test_a_slow_async_input_holds_up_nothing_that_is_under_way() -> None:
     async def main() -> list[float]:
         began = time.monotonic()
-        agent, _ = watched(after=0.01)
+        agent, _ = create_observed_agent(after=0.01)
         return [time.monotonic() - began async for _ in agent.abatch_stream(slowly("abc", 0.1), concurrency=8)]
 
     came = asyncio.run(main())
@@ -297,7 +312,7 @@ def test_a_slow_plain_input_leaves_the_loop_to_others() -> None:
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
-        items = [item async for item in watched()[0].abatch_stream(slow(), concurrency=100)]
+        items = [item async for item in create_observed_agent()[0].abatch_stream(slow(), concurrency=100)]
         ticking.cancel()
         return ticks, items
 
@@ -307,7 +322,7 @@ def test_a_slow_plain_input_leaves_the_loop_to_others() -> None:
 
 
 def test_what_was_read_is_asked_before_the_input_comes_up_with_more() -> None:
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     asked_in_time: list[bool] = []
 
     def waits() -> Iterator[str]:
@@ -318,7 +333,7 @@ def test_what_was_read_is_asked_before_the_input_comes_up_with_more() -> None:
         asked_in_time.append(transport.begun == 1)
         yield "b"
 
-    assert echoes(agent.batch(waits(), concurrency=8)) == said("a", "b")
+    assert echoes(agent.batch(waits(), concurrency=8)) == echo_texts("a", "b")
 
     async def awaits() -> AsyncIterator[str]:
         yield "a"
@@ -327,14 +342,14 @@ def test_what_was_read_is_asked_before_the_input_comes_up_with_more() -> None:
         asked_in_time.append(transport.begun == 3)
         yield "b"
 
-    assert echoes(asyncio.run(agent.abatch(awaits(), concurrency=8))) == said("a", "b")
+    assert echoes(asyncio.run(agent.abatch(awaits(), concurrency=8))) == echo_texts("a", "b")
     assert asked_in_time == [True, True]
 
 
 def test_an_async_input_is_closed_at_once_and_in_the_task_that_read_it() -> None:
     closed: list[bool] = []
 
-    async def opened() -> AsyncIterator[str]:
+    async def open_file() -> AsyncIterator[str]:
         task = asyncio.current_task()
         try:
             for number in itertools.count():
@@ -343,7 +358,7 @@ def test_an_async_input_is_closed_at_once_and_in_the_task_that_read_it() -> None
             closed.append(asyncio.current_task() is task)
 
     async def main() -> None:
-        async with watched()[0].abatch_stream(opened(), concurrency=2) as stream:
+        async with create_observed_agent()[0].abatch_stream(open_file(), concurrency=2) as stream:
             async for _ in stream:
                 break
         assert closed == [True]
@@ -357,8 +372,8 @@ def test_a_slow_input_of_a_blocking_batch_holds_up_nothing_either() -> None:
             time.sleep(0.05)
             yield word
 
-    agent, _ = watched(after=0.01)
-    agent.complete("what is loaded only once is loaded now")
+    agent, _ = create_observed_agent(after=0.01)
+    agent.complete("load lazy modules")
     began = time.monotonic()
     came = [time.monotonic() - began for _ in agent.batch_stream(slow(), concurrency=8)]
     assert came[0] < came[-1] - 0.1
@@ -369,7 +384,7 @@ def test_a_blocking_batch_reads_its_input_on_the_callers_thread() -> None:
     connection.execute("create table prompts (text)")
     connection.executemany("insert into prompts values (?)", [("a",), ("b",)])
     rows = connection.execute("select text from prompts order by text")
-    assert echoes(scripted_agent().batch(row[0] for row in rows)) == said("a", "b")
+    assert echoes(scripted_agent().batch(row[0] for row in rows)) == echo_texts("a", "b")
     connection.close()
 
 
@@ -380,7 +395,7 @@ def test_progress_is_told_on_the_callers_thread(way: Way) -> None:
 
 
 def test_context_variables_reach_each_request_and_do_not_leak(way: Way) -> None:
-    tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+    tenant: ContextVar[str] = ContextVar("tenant", default="unset")
     seen: list[str] = []
 
     class Notes(Middleware):
@@ -401,7 +416,7 @@ def test_a_blocking_batch_works_inside_a_running_loop() -> None:
     async def main() -> Any:
         return scripted_agent().batch(["a", "b"])
 
-    assert echoes(asyncio.run(main())) == said("a", "b")
+    assert echoes(asyncio.run(main())) == echo_texts("a", "b")
 
 
 def test_a_blocking_batch_works_in_threads_side_by_side() -> None:
@@ -415,7 +430,7 @@ def test_a_blocking_batch_works_in_threads_side_by_side() -> None:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert found == {n: said(*(f"{n}/{i}" for i in range(20))) for n in range(4)}
+    assert found == {n: echo_texts(*(f"{n}/{i}" for i in range(20))) for n in range(4)}
 
 
 def in_the_child(agent: Agent, found: Any) -> None:
@@ -425,15 +440,15 @@ def in_the_child(agent: Agent, found: Any) -> None:
 def test_a_batch_works_after_a_fork() -> None:
     with LoopbackServer(Script()) as server:
         agent = Agent("openai-chat:m", api_key="k", base_url=f"{server.url}/v1")
-        assert echoes(agent.batch(["a", "b"])) == said("a", "b")
+        assert echoes(agent.batch(["a", "b"])) == echo_texts("a", "b")
         fork = multiprocessing.get_context("fork")
         found = fork.SimpleQueue()
         child = fork.Process(target=in_the_child, args=(agent, found))
         child.start()
         child.join(30)
         assert child.exitcode == 0
-        assert found.get() == said("c", "d")
-        assert echoes(agent.batch(["a", "b"])) == said("a", "b")
+        assert found.get() == echo_texts("c", "d")
+        assert echoes(agent.batch(["a", "b"])) == echo_texts("a", "b")
 
 
 def test_a_thousand_at_a_time_need_one_thread_and_as_many_connections(way: Way) -> None:
@@ -443,7 +458,7 @@ def test_a_thousand_at_a_time_need_one_thread_and_as_many_connections(way: Way) 
     if soft != resource.RLIM_INFINITY and soft < 4096:
         resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
     threads: list[int] = []
-    with LoopbackServer(waiting(lambda _: 0.5)) as server:
+    with LoopbackServer(delay_responses(lambda _: 0.5)) as server:
         agent = Agent("openai-chat:m", api_key="k", base_url=f"{server.url}/v1", max_retries=0)
         before = threading.active_count()
         result = way.batch(
@@ -454,7 +469,7 @@ def test_a_thousand_at_a_time_need_one_thread_and_as_many_connections(way: Way) 
         )
         assert server.connections_made <= 1500
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert echoes(result) == said(*range(1500))
+    assert echoes(result) == echo_texts(*range(1500))
     assert max(threads) <= before + 1
 
 

@@ -1,4 +1,4 @@
-"""`agent batch` as a shell sees it: what is said where, and exit codes."""
+"""`agent batch` in a shell: output and exit codes."""
 
 from __future__ import annotations
 

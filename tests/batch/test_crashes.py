@@ -1,4 +1,4 @@
-"""Files of requests, and what can happen to them: crashes at any write, full disks, other writers, files of others."""
+"""File batches under crashes at any write, full disks, concurrent writers and foreign files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from agent import errors
 from agent.batch import BatchFileError, run_file
 from agent.testing import scripted_agent
-from tests.batch.desk import Files, echo, written
-from tests.batch.ways import watched
+from tests.batch.desk import Files, echo, read_records
+from tests.batch.ways import create_observed_agent
 
 
 class Crash(BaseException):
@@ -25,7 +25,7 @@ class Crash(BaseException):
 
 
 class Dying:
-    """A system that dies at one of its writes, having done a part of it. What runs after that does nothing."""
+    """A system that crashes during a write. Later calls have no effect."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, share: float) -> None:
         self.left, self.share, self.dead = at, share, False
@@ -123,7 +123,7 @@ def test_a_line_without_its_end_is_cut_off_and_asked_again(files: Files) -> None
 def test_a_file_of_somebody_else_is_never_touched(files: Files, content: bytes) -> None:
     for path in (files.target, files.failures):
         path.write_bytes(content)
-        agent, transport = watched()
+        agent, transport = create_observed_agent()
         with pytest.raises(errors.ConfigurationError, match=r"Line 1 of .* was not written by a batch") as caught:
             files.run(agent)
         assert caught.value.field == ("target" if path == files.target else "failures")
@@ -180,7 +180,7 @@ def test_a_full_disk_is_said_and_nothing_is_torn(files: Files, monkeypatch: pyte
             files.run()
     assert caught.value.code == "ENOSPC"
     assert caught.value.fix
-    assert 0 < len(written(files.target)) + len(written(files.failures)) < 10
+    assert 0 < len(read_records(files.target)) + len(read_records(files.failures)) < 10
     assert not files.run().repaired
     files.check()
 
@@ -206,12 +206,12 @@ def test_a_stream_that_takes_no_more_is_said(files: Files) -> None:
 
 
 def hold(source: str, target: str, ready: Any, done: Any) -> None:
-    def waiting(body: dict[str, Any]) -> str:
+    def wait(body: dict[str, Any]) -> str:
         ready.set()
         done.wait(20)
         return "late"
 
-    run_file(scripted_agent(waiting), source, target, concurrency=1)
+    run_file(scripted_agent(wait), source, target, concurrency=1)
 
 
 def test_two_processes_do_not_write_to_one_output(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_two_processes_do_not_write_to_one_output(tmp_path: Path) -> None:
     other.start()
     try:
         assert ready.wait(20)
-        agent, transport = watched()
+        agent, transport = create_observed_agent()
         with pytest.raises(errors.ConfigurationError, match="Another process is writing to"):
             run_file(agent, source, target)
         with pytest.raises(errors.ConfigurationError, match="Another process is writing to"):
@@ -233,4 +233,4 @@ def test_two_processes_do_not_write_to_one_output(tmp_path: Path) -> None:
         done.set()
         other.join(20)
     assert other.exitcode == 0
-    assert len(written(target)) == 1
+    assert len(read_records(target)) == 1

@@ -1,4 +1,4 @@
-"""How a batch ends before its end: left, closed, interrupted, cancelled, or at a limit. Nothing that came is lost."""
+"""Batches that end early: left, closed, interrupted, cancelled or limited. No outcome is lost."""
 
 from __future__ import annotations
 
@@ -18,11 +18,20 @@ from agent import errors
 from agent.batch import BatchCancelled, BatchInputError, BatchInterrupted, BatchItem, BatchProgress, BatchStream
 from agent.engine.wire import WireRequest
 from agent.testing import Answer, Script, scripted_agent
-from tests.batch.ways import Blocking, Way, asked, echoes, priced, said, waiting, watched
+from tests.batch.ways import (
+    Blocking,
+    Way,
+    create_observed_agent,
+    create_priced_script,
+    delay_responses,
+    echo_texts,
+    echoes,
+    last_text,
+)
 
 
 def test_leaving_a_stream_cancels_what_is_under_way(way: Way) -> None:
-    agent, transport = watched(script=waiting(lambda text: 0.1 if text == "0" else 30.0))
+    agent, transport = create_observed_agent(script=delay_responses(lambda text: 0.1 if text == "0" else 30.0))
     began = time.monotonic()
     items = way.stream(agent, [str(number) for number in range(8)], until=1, concurrency=8)
     assert [item.index for item in items] == [0]
@@ -32,8 +41,8 @@ def test_leaving_a_stream_cancels_what_is_under_way(way: Way) -> None:
 
 
 def test_closing_a_stream_inside_its_loop_ends_the_loop(way: Way) -> None:
-    agent, transport = watched(script=waiting(lambda text: 0.0 if text == "0" else 30.0))
-    items, rest = way.closing(agent, [str(number) for number in range(8)], concurrency=4)
+    agent, transport = create_observed_agent(script=delay_responses(lambda text: 0.0 if text == "0" else 30.0))
+    items, rest = way.close_early(agent, [str(number) for number in range(8)], concurrency=4)
     assert [item.index for item in items] == [0]
     assert rest == []
     assert transport.begun == transport.cancelled + 1 < 8
@@ -41,7 +50,7 @@ def test_closing_a_stream_inside_its_loop_ends_the_loop(way: Way) -> None:
 
 
 def test_what_had_come_of_a_closed_stream_is_not_lost(way: Way) -> None:
-    agent, _ = watched()
+    agent, _ = create_observed_agent()
     stopped: list[int] = []
 
     def stop(progress: BatchProgress) -> None:
@@ -58,7 +67,7 @@ def test_what_had_come_of_a_closed_stream_is_not_lost(way: Way) -> None:
 
 
 def test_closing_a_stream_from_elsewhere_ends_its_loop() -> None:
-    agent, transport = watched(after=30.0)
+    agent, transport = create_observed_agent(after=30.0)
     stream = agent.batch_stream(["a", "b"])
     threading.Timer(0.2, stream.close).start()
     began = time.monotonic()
@@ -83,7 +92,7 @@ def test_closing_a_stream_from_elsewhere_ends_its_loop() -> None:
 
 
 def test_a_display_may_close_the_stream() -> None:
-    agent, _ = watched(script=waiting(lambda text: 0.0 if text == "0" else 30.0))
+    agent, _ = create_observed_agent(script=delay_responses(lambda text: 0.0 if text == "0" else 30.0))
     stream: BatchStream
     stream = agent.batch_stream([str(number) for number in range(8)], on_progress=lambda _: stream.close())
     assert [item.index for item in (*stream, *stream.rest())] == [0]
@@ -109,7 +118,7 @@ def test_a_stream_cannot_be_iterated_twice(way: Way) -> None:
 
 
 def test_ctrl_c_ends_a_batch_and_keeps_what_is_done() -> None:
-    agent, transport = watched(script=waiting(lambda text: 0.0 if int(text) < 5 else 30.0))
+    agent, transport = create_observed_agent(script=delay_responses(lambda text: 0.0 if int(text) < 5 else 30.0))
 
     def interrupt(progress: BatchProgress) -> None:
         if progress.done == 5:
@@ -120,7 +129,7 @@ def test_ctrl_c_ends_a_batch_and_keeps_what_is_done() -> None:
         agent.batch([str(number) for number in range(10)], concurrency=10, on_progress=interrupt)
     assert isinstance(caught.value, KeyboardInterrupt)
     assert time.monotonic() - began < 5
-    assert echoes(caught.value.result) == said(*range(5))
+    assert echoes(caught.value.result) == echo_texts(*range(5))
     assert transport.cancelled == 5
 
 
@@ -132,13 +141,13 @@ def test_ctrl_c_is_heard_while_the_input_takes_its_time() -> None:
 
     began = time.monotonic()
     with pytest.raises(BatchInterrupted) as caught:
-        watched()[0].batch(slow())
+        create_observed_agent()[0].batch(slow())
     assert time.monotonic() - began < 5
-    assert echoes(caught.value.result) == said("a", "b")
+    assert echoes(caught.value.result) == echo_texts("a", "b")
 
 
 def test_cancelling_abatch_keeps_what_is_done() -> None:
-    agent, transport = watched(script=waiting(lambda text: 0.0 if int(text) < 5 else 30.0))
+    agent, transport = create_observed_agent(script=delay_responses(lambda text: 0.0 if int(text) < 5 else 30.0))
 
     async def main() -> Any:
         task = asyncio.create_task(agent.abatch([str(number) for number in range(10)]))
@@ -152,12 +161,12 @@ def test_cancelling_abatch_keeps_what_is_done() -> None:
         assert isinstance(caught.value.__cause__, BatchCancelled)
         return caught.value.__cause__.result
 
-    assert echoes(asyncio.run(main())) == said(*range(5))
+    assert echoes(asyncio.run(main())) == echo_texts(*range(5))
     assert transport.cancelled == 5
 
 
 def test_a_timeout_around_abatch_is_a_timeout_and_nothing_is_lost() -> None:
-    agent, transport = watched(script=waiting(lambda text: 0.0 if text == "0" else 30.0))
+    agent, transport = create_observed_agent(script=delay_responses(lambda text: 0.0 if text == "0" else 30.0))
 
     async def main() -> Any:
         with pytest.raises(TimeoutError) as caught:
@@ -168,12 +177,12 @@ def test_a_timeout_around_abatch_is_a_timeout_and_nothing_is_lost() -> None:
         assert isinstance(cancelled.__cause__, BatchCancelled)
         return cancelled.__cause__.result
 
-    assert echoes(asyncio.run(main())) == said("0")
+    assert echoes(asyncio.run(main())) == echo_texts("0")
     assert transport.cancelled == 3
 
 
 def test_the_limit_in_time_ends_everything_and_says_so(way: Way) -> None:
-    agent, _ = watched(script=waiting(lambda text: 0.0 if int(text) < 2 else 30.0))
+    agent, _ = create_observed_agent(script=delay_responses(lambda text: 0.0 if int(text) < 2 else 30.0))
     began = time.monotonic()
     result = way.batch(agent, [str(number) for number in range(6)], concurrency=3, max_seconds=0.3)
     assert time.monotonic() - began < 3
@@ -186,7 +195,7 @@ def test_the_limit_in_time_ends_everything_and_says_so(way: Way) -> None:
 
 
 def test_after_so_many_failures_nothing_more_is_asked(way: Way) -> None:
-    agent, transport = watched(script=Script(*[errors.BadRequestError("no")] * 9))
+    agent, transport = create_observed_agent(script=Script(*[errors.BadRequestError("no")] * 9))
     result = way.batch(agent, list("abcdef"), concurrency=1, max_failures=2)
     assert transport.begun == 2
     assert len(result) == 6
@@ -201,7 +210,7 @@ def test_an_input_may_also_raise_when_nothing_more_is_asked_of_it(way: Way) -> N
             yield from super().__iter__()
             raise OSError("gone")
 
-    agent, _ = watched(script=Script(*[errors.BadRequestError("no")] * 9))
+    agent, _ = create_observed_agent(script=Script(*[errors.BadRequestError("no")] * 9))
     with pytest.raises(BatchInputError, match="OSError after 4 requests: gone") as caught:
         way.batch(agent, Broken("abcd"), concurrency=1, max_failures=1)
     assert len(caught.value.result) == 4
@@ -209,20 +218,20 @@ def test_an_input_may_also_raise_when_nothing_more_is_asked_of_it(way: Way) -> N
 
 def test_what_is_under_way_when_a_limit_is_reached_is_not_lost(way: Way) -> None:
     def network(request: WireRequest) -> Answer:
-        if asked(request) == "0":
+        if last_text(request) == "0":
             return Script(errors.BadRequestError("no"))(request)
         answer = Script()(request)
         answer.after = 0.1
         return answer
 
-    agent, transport = watched(script=network)
+    agent, transport = create_observed_agent(script=network)
     result = way.batch(agent, (str(number) for number in itertools.count()), concurrency=4, max_failures=1)
     assert [item.ok for item in result] == [False, True, True, True]
     assert transport.begun == 4
 
 
 def test_the_money_is_counted_and_ends_the_batch(way: Way) -> None:
-    agent, transport = watched(script=priced(0.25))
+    agent, transport = create_observed_agent(script=create_priced_script(0.25))
     told: list[BatchProgress] = []
     result = way.batch(agent, list("abcdefgh"), concurrency=1, max_cost=1.0, on_progress=told.append)
     assert transport.begun == 4
@@ -234,7 +243,7 @@ def test_the_money_is_counted_and_ends_the_batch(way: Way) -> None:
 
 
 def test_a_limit_on_money_that_cannot_be_kept_stops_the_batch(way: Way) -> None:
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     result = way.batch(agent, list("abcdefgh"), concurrency=1, max_cost=1.0)
     assert transport.begun == 1
     assert "the price of this model is unknown" in str(result.stopped)

@@ -23,8 +23,8 @@ from agent.engine.wire import WireRequest
 from agent.middleware import Middleware
 from agent.testing import Answer, Script, scripted_agent
 from agent.types import AgentRequest, AgentResponse, ToolCall
-from tests.batch.desk import Files, answering, echo, written
-from tests.batch.ways import asked, waiting, watched
+from tests.batch.desk import Files, echo, read_records, reject_bad_requests
+from tests.batch.ways import create_observed_agent, delay_responses, last_text
 
 
 def test_every_line_is_answered_or_reported(files: Files) -> None:
@@ -32,7 +32,7 @@ def test_every_line_is_answered_or_reported(files: Files) -> None:
     assert (report.total, report.answered, report.failed, report.left) == (10, 7, 3, 0)
     assert str(report) == "7 of 10 answered, 3 failed"
     files.check()
-    by_line = {record["line"]: record["error"] for record in written(files.failures)}
+    by_line = {record["line"]: record["error"] for record in read_records(files.failures)}
     assert by_line[4]["type"] == "ConfigurationError"
     assert by_line[4]["message"].startswith("Line 4 of the input is invalid: it is not JSON")
     assert by_line[5] == {
@@ -95,7 +95,7 @@ def test_an_answer_that_cannot_be_written_is_a_failure_with_its_text(tmp_path: P
     source = tmp_path / "in.jsonl"
     source.write_text('"a"\n', "utf-8")
     assert run_file(scripted_agent(middleware=[Odd()]), source, tmp_path / "out.jsonl").failed == 1
-    (record,) = written(tmp_path / "out.failed.jsonl")
+    (record,) = read_records(tmp_path / "out.failed.jsonl")
     assert record["error"]["type"] == "SchemaValidationError"
     assert record["error"]["message"].startswith("The output is not JSON serializable")
     assert record["error"]["text"] == "You said: a"
@@ -110,7 +110,7 @@ def test_an_answer_as_deep_as_a_vendor_may_send_it_is_known_again(tmp_path: Path
     source.write_text('"a"\n', "utf-8")
     call = ToolCall(id="call_1", name="f", arguments={"deep": deep})
     assert run_file(scripted_agent(call), source, tmp_path / "out.jsonl").answered == 1
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     assert run_file(agent, source, tmp_path / "out.jsonl").answered == 1
     assert transport.begun == 0
     (answer,) = read_answers(tmp_path / "out.jsonl")
@@ -120,7 +120,7 @@ def test_an_answer_as_deep_as_a_vendor_may_send_it_is_known_again(tmp_path: Path
 
 def test_a_second_run_asks_nothing_again(files: Files) -> None:
     files.run()
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     report = files.run(agent)
     assert transport.begun == 0
     assert (report.answered, report.failed) == (7, 3)
@@ -131,18 +131,18 @@ def test_lines_may_be_added_at_the_end(files: Files) -> None:
     files.run()
     with files.source.open("a") as file:
         file.write('"one more"\n')
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     assert files.run(agent).answered == 8
     assert transport.begun == 1
 
 
 def test_what_failed_is_asked_again_if_wanted(files: Files) -> None:
     files.run()
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     report = files.run(agent, retry_failed=True)
     assert (report.answered, report.failed) == (9, 1)  # the line that is no JSON is none again
     assert transport.begun == 2
-    assert {record["line"] for record in written(files.failures)} == {4}
+    assert {record["line"] for record in read_records(files.failures)} == {4}
     files.check()
 
 
@@ -159,7 +159,7 @@ def test_a_change_of_what_was_answered_is_refused(files: Files) -> None:
     files.run()
     before = files.target.read_bytes()
     original = files.source.read_text("utf-8")
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     for text, said in (
         (original.replace("question 2", "question two"), "changed: line 2"),
         (original.replace("question 3", "question three"), "changed: line 3"),
@@ -185,7 +185,7 @@ def test_lines_with_ids_may_change_places(tmp_path: Path) -> None:
     source.write_text("\n".join(lines[:3]), "utf-8")
     assert run_file(scripted_agent(), source, tmp_path / "out.jsonl").answered == 3
     source.write_text("\n".join(reversed(lines)), "utf-8")
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     assert run_file(agent, source, tmp_path / "out.jsonl").answered == 6
     assert transport.begun == 3
 
@@ -194,7 +194,7 @@ def test_two_read_lines_one_id_are_refused_with_their_numbers(tmp_path: Path) ->
     source = tmp_path / "in.jsonl"
     lines = [json.dumps({"custom_id": f"c{n % 7}", "prompt": f"q{n}"}) for n in range(20)]
     source.write_text("\n".join(lines), "utf-8")
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     with pytest.raises(errors.ConfigurationError) as caught:
         run_file(agent, source, tmp_path / "out.jsonl")
     assert "'c0' on lines 1 and 8, 'c1' on lines 2 and 9" in str(caught.value)
@@ -212,13 +212,17 @@ def test_ctrl_c_keeps_what_is_done_and_can_be_resumed(files: Files) -> None:
 
     with pytest.raises(BatchInterrupted) as caught:
         files.run(
-            watched(script=waiting(lambda text: 30.0 if text.endswith(("6", "7", "8")) else 0.0, answering))[0],
+            create_observed_agent(
+                script=delay_responses(
+                    lambda text: 30.0 if text.endswith(("6", "7", "8")) else 0.0, reject_bad_requests
+                )
+            )[0],
             concurrency=10,
             on_progress=interrupt,
         )
     assert caught.value.result.left == 3
     files.check(complete=False)
-    assert len(written(files.target)) + len(written(files.failures)) == 7
+    assert len(read_records(files.target)) + len(read_records(files.failures)) == 7
     files.run()
     files.check()
 
@@ -231,20 +235,22 @@ def test_ctrl_c_keeps_also_what_has_come_and_was_not_written_yet(files: Files) -
     with pytest.raises(BatchInterrupted) as caught:
         files.run(concurrency=1, on_progress=interrupt)
     assert caught.value.result.left == 7
-    assert len(written(files.target)) == 3
+    assert len(read_records(files.target)) == 3
     files.run()
     files.check()
 
 
 def test_a_limit_in_time_is_no_failure_of_a_line(files: Files) -> None:
     report = files.run(
-        watched(script=waiting(lambda text: 30.0 if text.endswith(("6", "7", "8")) else 0.0, answering))[0],
+        create_observed_agent(
+            script=delay_responses(lambda text: 30.0 if text.endswith(("6", "7", "8")) else 0.0, reject_bad_requests)
+        )[0],
         concurrency=4,
         max_seconds=0.3,
     )
     assert report.stopped == "max_seconds: 0.3 seconds have passed"
     assert report.left == 10 - report.answered - report.failed > 0
-    assert {record["line"] for record in written(files.failures)} <= {4, 5, 10}  # bad in themselves
+    assert {record["line"] for record in read_records(files.failures)} <= {4, 5, 10}  # bad in themselves
     files.run()
     files.check()
 
@@ -252,20 +258,20 @@ def test_a_limit_in_time_is_no_failure_of_a_line(files: Files) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        errors.AuthenticationError("who are you?"),
+        errors.AuthenticationError("invalid key"),
         errors.QuotaExceededError("no money"),
         errors.ModelNotFoundError("no"),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_what_is_wrong_with_every_line_ends_the_run_and_blames_none(files: Files, error: Exception) -> None:
-    agent, transport = watched(script=Script(*[error] * 50))
+    agent, transport = create_observed_agent(script=Script(*[error] * 50))
     for caller in (agent, Router([agent])):
         report = files.run(caller, concurrency=2)
         assert report.stopped is not None
         assert type(error).__name__ in report.stopped
         assert report.answered == 0
-        assert {record["line"] for record in written(files.failures)} <= {4}
+        assert {record["line"] for record in read_records(files.failures)} <= {4}
     assert transport.begun <= 10
     files.run()
     files.check()
@@ -279,13 +285,13 @@ def test_a_model_that_one_line_names_is_the_business_of_that_line(tmp_path: Path
         wrong = json.loads(request.body)["model"] == "nonesuch"
         return (Script(errors.ModelNotFoundError("no such model")) if wrong else Script())(request)
 
-    report = run_file(watched(script=network)[0], source, tmp_path / "out.jsonl", concurrency=1)
+    report = run_file(create_observed_agent(script=network)[0], source, tmp_path / "out.jsonl", concurrency=1)
     assert (report.answered, report.failed, report.stopped) == (1, 1, None)
 
 
-def forbidding(request: WireRequest) -> Answer:
+def forbid(request: WireRequest) -> Answer:
     """As the guard in front of some vendors: it does not like one of the prompts."""
-    if "select * from" in asked(request):
+    if "select * from" in last_text(request):
         return Answer([b'{"error": {"message": "blocked"}}'], status=403)
     return Script()(request)
 
@@ -293,20 +299,20 @@ def forbidding(request: WireRequest) -> Answer:
 def test_a_line_that_is_forbidden_does_not_stop_those_that_are_not(tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('"a"\n"select * from users"\n"b"\n', "utf-8")
-    report = run_file(watched(script=forbidding)[0], source, target, concurrency=1)
+    report = run_file(create_observed_agent(script=forbid)[0], source, target, concurrency=1)
     assert (report.answered, report.failed, report.stopped) == (2, 1, None)
 
 
 def test_where_nothing_is_answered_a_refusal_is_taken_for_the_keys(tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('"select * from users"\n"a"\n"b"\n', "utf-8")
-    report = run_file(watched(script=forbidding)[0], source, target, concurrency=1)
+    report = run_file(create_observed_agent(script=forbid)[0], source, target, concurrency=1)
     assert report.failed == 0
     assert report.left >= 2  # the second line was on its way when the first one came back
     assert str(report.stopped).startswith("AuthenticationError: ")
     assert str(report.stopped).endswith("(line 1)")
     source.write_text('{"prompt": "select * from users", "model": "mine"}\n"a"\n"b"\n', "utf-8")
-    report = run_file(watched(script=forbidding)[0], source, target, concurrency=1)
+    report = run_file(create_observed_agent(script=forbid)[0], source, target, concurrency=1)
     assert (report.answered, report.failed) == (2, 1)  # it asked for a model of its own
 
 
@@ -350,7 +356,7 @@ def test_an_output_of_ones_own_type_is_written(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text('"a"\n', "utf-8")
     run_file(scripted_agent({"name": "Rome"}), source, tmp_path / "out.jsonl", schema=City)
-    (record,) = written(tmp_path / "out.jsonl")
+    (record,) = read_records(tmp_path / "out.jsonl")
     assert record["response"]["output"] == {"name": "Rome"}
 
 
@@ -393,14 +399,14 @@ def test_an_interrupt_while_an_answer_is_written_down_does_not_lose_it(
     (tmp_path / "in.jsonl").write_text('"one"\n"two"\n"three"\n', "utf-8")
     write, times = files._Run._write, 0
 
-    def interrupted(run: files._Run, item: Any) -> None:
+    def interrupt(run: files._Run, item: Any) -> None:
         nonlocal times
         times += 1
         if times == 2:
             raise KeyboardInterrupt
         write(run, item)
 
-    monkeypatch.setattr(files._Run, "_write", interrupted)
+    monkeypatch.setattr(files._Run, "_write", interrupt)
     with pytest.raises(BatchInterrupted) as caught:
         run_file(scripted_agent(), tmp_path / "in.jsonl", tmp_path / "out.jsonl", concurrency=1)
     numbers = [json.loads(line)["line"] for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]

@@ -1,4 +1,4 @@
-"""`agent batch` on two thousand requests, against a vendor in trouble, killed five times in the middle."""
+"""`agent batch` with two thousand requests, a faulty vendor, and five kills."""
 
 from __future__ import annotations
 
@@ -81,21 +81,21 @@ def begin(folder: Path, url: str) -> subprocess.Popen[bytes]:
     )
 
 
-def written(folder: Path) -> list[bytes]:
-    """The outcomes so far. What is written this moment, or was when the process was killed, may lack its end."""
+def read_outcomes(folder: Path) -> list[bytes]:
+    """Read the complete lines of both outputs."""
     found = [path.read_bytes() for path in (folder / "out.jsonl", folder / "out.failed.jsonl") if path.exists()]
     return [record for content in found for record in content.split(b"\n")[:-1]]
 
 
-def settled(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(record) for record in written(folder)]
+def parse_outcomes(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(record) for record in read_outcomes(folder)]
 
 
 def kill(running: subprocess.Popen[bytes], folder: Path, more: int, pause: float) -> None:
     """Not before so many more outcomes are there."""
-    enough = len(written(folder)) + more
+    enough = len(read_outcomes(folder)) + more
     end = time.monotonic() + 60
-    while len(written(folder)) < enough and running.poll() is None:
+    while len(read_outcomes(folder)) < enough and running.poll() is None:
         assert time.monotonic() < end, "it does nothing"
         time.sleep(0.005)
     time.sleep(pause)
@@ -111,7 +111,7 @@ def test_every_line_is_answered_or_reported_exactly_once_however_often_it_is_kil
     with LoopbackServer(vendor.chaos) as server:
         for _ in range(KILLS):
             kill(begin(tmp_path, server.url), tmp_path, more=rng.randrange(20, 250), pause=rng.random() * 0.03)
-            done = {prompt(record["line"]) for record in settled(tmp_path)}
+            done = {prompt(record["line"]) for record in parse_outcomes(tmp_path)}
             assert vendor.asked.keys() - done, "nothing was under way when it was killed"
             assert len(done) < LINES
         last = begin(tmp_path, server.url)
@@ -119,7 +119,7 @@ def test_every_line_is_answered_or_reported_exactly_once_however_often_it_is_kil
         sent = len(server.requests)
     assert last.returncode == ExitCode.PARTIAL, said
 
-    records = settled(tmp_path)
+    records = parse_outcomes(tmp_path)
     assert sorted(record["line"] for record in records) == list(range(1, LINES + 1))
     for name in ("out.jsonl", "out.failed.jsonl"):
         assert (tmp_path / name).read_bytes().endswith(b"\n"), "a torn line"
@@ -132,7 +132,7 @@ def test_every_line_is_answered_or_reported_exactly_once_however_often_it_is_kil
         assert failures.pop(number) == ("ConfigurationError" if number % 333 == 0 else "BadRequestError")
     assert len(failures) <= 10  # those that met a fault five times in a row
 
-    # What was under way when it was killed was asked again, and what met a fault, and nothing else.
+    # Only requests that were running at a kill, or met a fault, were sent again.
     faults = len(vendor.chaos.injected)
     assert 0.02 < faults / sent < 0.08
     assert sum(times - 1 for times in vendor.asked.values()) <= KILLS * CONCURRENCY + faults

@@ -1,4 +1,4 @@
-"""What a line of a batch file may be, and what is said about one that is nothing of the kind."""
+"""Accepted and rejected lines of batch files."""
 
 from __future__ import annotations
 

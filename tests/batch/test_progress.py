@@ -1,4 +1,4 @@
-"""What is told about a batch while it runs, and what it gives back."""
+"""Progress reports and results of batches."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from agent.batch import BatchItem, BatchProgress
 from agent.engine.wire import WireRequest
 from agent.testing import Answer, Script, scripted_agent
 from agent.types import AgentResponse
-from tests.batch.ways import Blocking, Way, asked, echoes, priced, said, watched
+from tests.batch.ways import Blocking, Way, create_observed_agent, create_priced_script, echo_texts, echoes, last_text
 
 
 def test_progress_adds_up(way: Way) -> None:
     def network(request: WireRequest) -> Answer:
-        return (Script(errors.BadRequestError("no")) if int(asked(request)) % 3 == 0 else Script())(request)
+        return (Script(errors.BadRequestError("no")) if int(last_text(request)) % 3 == 0 else Script())(request)
 
     told: list[BatchProgress] = []
-    agent, _ = watched(script=network)
+    agent, _ = create_observed_agent(script=network)
     result = way.batch(agent, map(str, range(9)), total=9, concurrency=4, on_progress=told.append)
     assert [progress.done for progress in told] == list(range(1, 10))
     assert told[-1].failed == 3 == len(result.failed)
@@ -59,7 +59,7 @@ def test_a_display_that_breaks_costs_no_answers(way: Way) -> None:
 
     with pytest.warns(RuntimeWarning, match="on_progress is disabled.*ZeroDivisionError: the bar"):
         result = way.batch(scripted_agent(), ["a", "b"], on_progress=broken)
-    assert echoes(result) == said("a", "b")
+    assert echoes(result) == echo_texts("a", "b")
 
 
 def test_a_progress_bar_shows_cost_and_failures(way: Way, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,14 +79,14 @@ def test_a_terminal_that_has_gone_away_costs_no_answers(way: Way, monkeypatch: p
             raise BrokenPipeError
 
     monkeypatch.setattr("sys.stderr", Gone())
-    assert echoes(way.batch(scripted_agent(), ["a", "b"], progress=True)) == said("a", "b")
+    assert echoes(way.batch(scripted_agent(), ["a", "b"], progress=True)) == echo_texts("a", "b")
 
 
 def test_without_rich_a_bar_is_refused_before_anything_is_sent(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    agent, transport = watched()
+    agent, transport = create_observed_agent()
     with pytest.raises(errors.ConfigurationError, match=r"pip install .agent-llm-router\[cli\]"):
         way.batch(agent, ["a"], progress=True)
     assert transport.begun == 0
@@ -106,7 +106,7 @@ def test_an_item_has_a_response_or_raises() -> None:
 def test_what_was_handed_out_is_not_kept(way: Way) -> None:
     import tracemalloc
 
-    agent, _ = watched(script=priced(0.0))
+    agent, _ = create_observed_agent(script=create_priced_script(0.0))
     sizes: list[int] = []
 
     def measure(progress: BatchProgress) -> None:

@@ -1,4 +1,4 @@
-"""One way to try a batch under both drivers, and a network that watches how many requests are under way."""
+"""Sync and async variants of batch calls, and a transport that counts running requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def no_more_threads_than(count: int) -> bool:
 
 
 class Way:
-    """Blocking, or with await."""
+    """Sync or async."""
 
     name = ""
 
@@ -39,8 +39,8 @@ class Way:
         """The items as they come; the loop is left after `until` of them."""
         raise NotImplementedError
 
-    def closing(self, caller: Client, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
-        """The stream is closed while its loop goes on: after its first item, and then nothing may come any more."""
+    def close_early(self, caller: Client, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
+        """Close the stream inside its loop, after the first item."""
         raise NotImplementedError
 
 
@@ -67,7 +67,7 @@ class Blocking(Way):
         return items
 
     @override
-    def closing(self, caller: Client, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
+    def close_early(self, caller: Client, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
         items: list[BatchItem] = []
         stream = caller.batch_stream(requests, **options)
         for item in stream:
@@ -96,7 +96,7 @@ class Awaiting(Way):
         return run_and_leave_nothing(main())
 
     @override
-    def closing(self, caller: Client, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
+    def close_early(self, caller: Client, requests: Any, **options: Any) -> tuple[list[BatchItem], list[BatchItem]]:
         async def main() -> tuple[list[BatchItem], list[BatchItem]]:
             items: list[BatchItem] = []
             stream = caller.abatch_stream(requests, **options)
@@ -139,24 +139,24 @@ class Watched(ScriptedTransport):
             self.under_way -= 1
 
 
-def watched(after: float = 0.0, script: Any = None, **options: Any) -> tuple[Agent, Watched]:
+def create_observed_agent(after: float = 0.0, script: Any = None, **options: Any) -> tuple[Agent, Watched]:
     """An agent that echoes, and what it sends through."""
     transport = Watched(script, after)
     return Agent("scripted:watched", transport=transport, **{"max_retries": 0, **options}), transport
 
 
-def waiting(seconds: Callable[[str], float], script: Any = None) -> Callable[[WireRequest], Answer]:
+def delay_responses(seconds: Callable[[str], float], script: Any = None) -> Callable[[WireRequest], Answer]:
     """A script that takes its time, for each text its own."""
 
     def network(request: WireRequest) -> Answer:
         answer: Answer = (script or Script())(request)
-        answer.after = seconds(asked(request))
+        answer.after = seconds(last_text(request))
         return answer
 
     return network
 
 
-def asked(request: WireRequest) -> str:
+def last_text(request: WireRequest) -> str:
     """The text of the last message."""
     text: str = json.loads(request.body)["messages"][-1]["content"]
     return text
@@ -172,11 +172,11 @@ def echoes(items: Any) -> list[str | None]:
     return [item.unwrap().text for item in items]
 
 
-def said(*words: object) -> list[str]:
+def echo_texts(*words: object) -> list[str]:
     return [f"You said: {word}" for word in words]
 
 
-def priced(cost: float) -> Any:
+def create_priced_script(cost: float) -> Any:
     """Answers whose price the vendor says."""
     body = {
         "id": "1", "object": "chat.completion", "created": 0, "model": "m",

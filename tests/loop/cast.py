@@ -1,4 +1,4 @@
-"""Who plays in the simulated worlds of the tool loop: a model that knows its lines, tools, a journal, and mortality."""
+"""Parts of the simulated worlds: a scripted model, tools, a journal, and crashes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required
 
 
 class Model(VendorScript):
-    """Says the next thing that it has to say in a conversation, whoever asks, and however often."""
+    """Returns the scripted response for a conversation, whatever the number of calls."""
 
     def __init__(self, turns: Sequence[Sequence[Wish]]) -> None:
         super().__init__("", strict=True, delay=0.01)
@@ -64,7 +64,7 @@ def _arguments(wish: Wish) -> dict[str, Any]:
 
 @dataclass
 class TriedTool(FlowTool):
-    """A tool that the world watches. What it does to the world it does when it begins."""
+    """A tool that the world observes. It takes effect when it starts."""
 
     world: Any = None
     after: float = 0.0
@@ -150,7 +150,7 @@ class MortalSimulation(Simulation):
     most: int | None = None
     """After how many it ends."""
     last: Callable[[], None] | None = None
-    """What happens then."""
+    """The outcome."""
 
     @override
     def step(self) -> bool:

@@ -192,8 +192,8 @@ def asks_an_agent_that_never_answers() -> str:
 
 @fails(re.compile("ToolExecutionError: .*|BudgetExceededError: .*"))
 def asks_an_agent_that_goes_in_circles() -> str:
-    def nothing() -> str:
+    def do_nothing() -> str:
         return "nothing"
 
     agent = scripted_agent(*[ToolCall(id="c", name="nothing", arguments={})] * 9)
-    return str(agent.run("Hi", tools=[tool(nothing)]).text)
+    return str(agent.run("Hi", tools=[tool(do_nothing)]).text)

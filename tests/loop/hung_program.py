@@ -1,4 +1,4 @@
-"""A program whose tool hangs, for tests that look at how it ends: `python -m tests.loop.hung_program run waits 1 x`."""
+"""A program with a hanging tool, for tests of its exit: `python -m tests.loop.hung_program run waits 1 x`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def swallows(place: str) -> None:
 
 
 async def blocks(place: str) -> None:
-    """It holds the loop, which is shared with other tools in a blocking run, and with everything else in another."""
+    """It blocks the event loop, which other tools share."""
     say("begun")
     time.sleep(60)
 
@@ -69,7 +69,7 @@ def main(way: str, name: str, seconds: float, place: str) -> None:
 
 
 def _ran(agent: Any, way: str) -> RunResult:
-    async def collected() -> Any:
+    async def collect() -> Any:
         return await (agent.arun("Go.") if way == "arun" else agent.arun_stream("Go.").collect())
 
     found: RunResult
@@ -78,7 +78,7 @@ def _ran(agent: Any, way: str) -> RunResult:
     elif way == "run_stream":
         found = agent.run_stream("Go.").collect()
     else:
-        found = asyncio.run(_and_say(collected()))
+        found = asyncio.run(_and_say(collect()))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Tools for processes of their own, most of which these do not survive. Each call loads this module, so it is light."""
+"""Tools for process isolation, most of which kill their process. The module is imported for each call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HUGE = 100_000_000
 
 
 class Doom(BaseException):
-    """No Exception, and nobody else's either."""
+    """A direct subclass of BaseException."""
 
 
 class Unprintable:

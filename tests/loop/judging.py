@@ -35,10 +35,10 @@ def ran(way: str, agent: Agent, **loop: Any) -> RunResult:
             return asyncio.run(agent.arun("Go.", **options))
         case _:
 
-            async def collected() -> RunResult:
+            async def collect() -> RunResult:
                 return await agent.arun_stream("Go.", **options).collect()
 
-            return asyncio.run(collected())
+            return asyncio.run(collect())
 
 
 def results_of(messages: Sequence[Message]) -> dict[str, ToolResult]:

@@ -1,8 +1,8 @@
-"""A process that lives to be forked: each child runs a run with a journal, until it comes to its end or is killed.
+"""A process to fork: each child executes a run with a journal, until it ends or is killed.
 
 Starting an interpreter takes a hundred times as long as forking one that has loaded everything, and a test that kills a
 hundred of them cannot wait that long. Commands are lines of JSON: `{"start": {…}}` is answered with the child's pid,
-`{"wait": pid}` with its exit status, when it has ended. What a run came to is in the file `<pid>.json`.
+`{"wait": pid}` with its exit status, when it has ended. The result of a run is in the file `<pid>.json`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Nursery:
         return self._ask({"wait": pid})
 
     def outcome(self, directory: Path, pid: int) -> dict[str, Any] | None:
-        """What the child came to; None if it was killed before."""
+        """The child's result, or None if it was killed."""
         self.wait(pid)
         file = directory / f"{pid}.json"
         return json.loads(file.read_text()) if file.exists() else None
@@ -69,7 +69,7 @@ class Nursery:
 
 
 def reply(body: dict[str, Any]) -> AgentResponse:
-    """The same for the same conversation, whoever asks."""
+    """Deterministic for a conversation."""
     turn = sum(message["role"] == "assistant" for message in body["messages"])
     calls = [
         ToolCall(id=f"t{turn}c{place}", name="append", arguments={"n": 10 * turn + place})
@@ -78,7 +78,7 @@ def reply(body: dict[str, Any]) -> AgentResponse:
     return AgentResponse(content=(TextContent(text=f"turn {turn}"), *calls))
 
 
-def appending_agent(file: Path, seconds: float) -> Agent:
+def create_appending_agent(file: Path, seconds: float) -> Agent:
     """An agent with a tool that leaves a trace for each time it is run."""
 
     @tool
@@ -107,7 +107,7 @@ def perform(directory: str, run_id: str, way: str = "run", seconds: float = 0.00
     outcome: dict[str, Any]
     try:
         journal = SqliteJournal(place / "runs.db")
-        agent = appending_agent(place / run_id, seconds)
+        agent = create_appending_agent(place / run_id, seconds)
         asked: dict[str, Any] = {"run_id": run_id, "journal": journal, "before_tool_call": hook}
         result: RunResult = agent.run(request, **asked) if way == "run" else asyncio.run(agent.arun(request, **asked))
         outcome = {"messages": [message.to_dict() for message in result.messages], "text": result.text}

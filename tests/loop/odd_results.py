@@ -1,4 +1,4 @@
-"""Tools that return what no tool should return: too much, endless things, circles, and what is no JSON."""
+"""Tools with problematic return values: huge, endless, circular, or not JSON."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ class ExitsWhenPrinted:
 
 class Confusing:
     def __getattr__(self, name: str) -> Any:
-        raise ValueError(f"what is {name}?")
+        raise ValueError(f"unknown {name}")
 
 
 @returns("<Unprintable>")
@@ -303,23 +303,23 @@ async def returns_an_async_generator() -> AsyncIterator[int]:
     yield 1
 
 
-async def _one() -> int:
+async def _create_part() -> int:
     return 1
 
 
-@returns(re.compile(r'\["<coroutine object _one>"\]'))
+@returns(re.compile(r'\["<coroutine object _create_part>"\]'))
 def returns_coroutines_that_nobody_awaits() -> list[Any]:
-    return [_one()]
+    return [_create_part()]
 
 
 @returns("1")
 def returns_a_coroutine() -> Any:
-    return _one()
+    return _create_part()
 
 
-@returns(re.compile("<coroutine object _one>"))
+@returns(re.compile("<coroutine object _create_part>"))
 async def returns_a_coroutine_async() -> Any:
-    return _one()
+    return _create_part()
 
 
 @returns('{"1":"a","1_":"b","2.5":"c","None":"d","[1, 2]":"e","True":"f"}')

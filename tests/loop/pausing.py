@@ -19,7 +19,7 @@ WAYS = ["run", "arun", "run_stream", "arun_stream"]
 def run_by(way: str, asked_of: Any, request: Any = "Go.", **options: Any) -> RunResult:
     """Run an agent, a router or a session in one of four ways."""
 
-    async def collected() -> RunResult:
+    async def collect() -> RunResult:
         result: RunResult = await asked_of.arun_stream(request, **options).collect()
         return result
 
@@ -34,7 +34,7 @@ def run_by(way: str, asked_of: Any, request: Any = "Go.", **options: Any) -> Run
             streamed: RunResult = asked_of.run_stream(request, **options).collect()
             return streamed
         case _:
-            return asyncio.run(collected())
+            return asyncio.run(collect())
 
 
 def call(id: str, name: str = "pay", /, **arguments: Any) -> ToolCall:
@@ -46,7 +46,7 @@ def pays(*ids: str) -> list[ToolCall]:
     return [call(id, amount=int(id[-1])) for id in ids]
 
 
-def reloaded(result: RunResult) -> PausedRun:
+def reload(result: RunResult) -> PausedRun:
     """The paused run after it was stored as JSON."""
     assert result.paused is not None
     assert result.stop_reason == "pause"

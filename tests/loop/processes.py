@@ -13,8 +13,8 @@ import pytest
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
 
-def gone(*pids: int) -> bool:
-    """Whether these processes have ended, whether or not somebody has waited for them."""
+def is_gone(*pids: int) -> bool:
+    """Whether these processes have ended, including zombies."""
     return not any(_is_alive(pid) for pid in pids)
 
 

@@ -1,4 +1,4 @@
-"""What happens to a tool loop, as plain data made from a seed: what the model wants, who says what, what breaks when.
+"""Random scenarios for the tool loop as plain data: model calls, decisions and faults.
 
 A scenario that breaks a promise is made smaller while it still breaks it.
 """
@@ -15,7 +15,7 @@ from tests.routing.world import FAULTS
 VENDORS = ("openai-chat", "anthropic", "openai-responses", "gemini")
 TOOLS = ("quick", "slow", "safe", "broken", "flaky", "stuck", "lone", "wild", "outside", "sub", "missing", "choosy")
 SAID = ("nothing", "allow", "deny", "change", "ask: yes", "ask: no", "ask: changed", "ask: answered")
-"""What is said about a call before it is made; a question is answered by a person, after the run was paused."""
+"""Decisions about a call; `ask` is decided after the run paused."""
 BREAKS = ("connection", "timeout", "journal", "journal, but written", "hook")
 
 
@@ -44,7 +44,7 @@ class Scenario:
     crashes: tuple[tuple[int, str], ...] = ()
     """After how many steps the first lives end, and how: `crash` or `abort`."""
     spoken: tuple[tuple[float, str], ...] = ()
-    """When somebody says something meanwhile: `steer` or `follow_up`."""
+    """Messages sent during the run: `steer` or `follow_up`."""
     parallel: bool = True
     stop_on_error: bool = False
     streaming: bool = True
@@ -54,10 +54,10 @@ class Scenario:
     deadline: float | None = None
     """Seconds of each of the first lives."""
     rival: float | None = None
-    """After how many seconds somebody else begins the same run, in the first lives."""
+    """Seconds after which another process starts the same run."""
 
     @classmethod
-    def drawn(cls, seed: int) -> Scenario:
+    def draw(cls, seed: int) -> Scenario:
         rng = random.Random(seed)
         calm = rng.random() < 0.5  # so that in half of the worlds nothing but a crash keeps the run from its end
         return cls(
@@ -70,7 +70,7 @@ class Scenario:
                 (rng.randint(1, rng.choice((12, 60, 160))), "abort" if rng.random() < 0.2 else "crash")
                 for _ in range(rng.choice((0, 1, 1, 1, 2, 3)))
             ),
-            spoken=() if rng.random() < 0.75 else _spoken(rng),
+            spoken=() if rng.random() < 0.75 else _create_lines(rng),
             parallel=rng.random() < 0.7,
             stop_on_error=rng.random() < 0.15,
             streaming=rng.random() < 0.5,
@@ -98,7 +98,7 @@ class Scenario:
 
 
 def _wishes(rng: random.Random) -> tuple[Wish, ...]:
-    """The calls of one turn: in half of them of a few usual tools, and mostly nothing special is said about them."""
+    """The calls of one turn, mostly of ordinary tools without special decisions."""
     tools = TOOLS if rng.random() < 0.5 else ("quick", "slow", "safe")
     return tuple(
         Wish(rng.choice(tools), rng.choice(SAID) if rng.random() < 0.2 else "nothing", rng.choice((number, number, 7)))
@@ -110,7 +110,7 @@ def _some(rng: random.Random, count: int, last: int, kinds: Sequence[str]) -> tu
     return tuple(sorted((place, rng.choice(kinds)) for place in rng.sample(range(last), count)))
 
 
-def _spoken(rng: random.Random) -> tuple[tuple[float, str], ...]:
+def _create_lines(rng: random.Random) -> tuple[tuple[float, str], ...]:
     return tuple(
         (round(rng.uniform(0.0, 6.0), 2), rng.choice(("steer", "follow_up"))) for _ in range(rng.choice((1, 2)))
     )

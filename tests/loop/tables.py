@@ -26,7 +26,7 @@ released = threading.Event()
 
 @dataclass(frozen=True)
 class Misbehaviour:
-    """A tool, and what the model is told when it calls it."""
+    """A tool and its expected result."""
 
     tool: Tool
     told: str | re.Pattern[str]
@@ -42,20 +42,20 @@ class Misbehaviour:
 
 
 class Table:
-    """Tools and what is told of them."""
+    """Tools and their expected results."""
 
     def __init__(self) -> None:
         self.rows: list[Misbehaviour] = []
 
     def fails(self, told: str | re.Pattern[str], **settings: Any) -> Callable[[F], F]:
         """The call fails, and the model reads this."""
-        return self._listed(told, settings, failed=True)
+        return self._list(told, settings, failed=True)
 
     def returns(self, told: str | re.Pattern[str], **settings: Any) -> Callable[[F], F]:
         """The call is fine after all, and the model reads this."""
-        return self._listed(told, settings, failed=False)
+        return self._list(told, settings, failed=False)
 
-    def _listed(self, told: str | re.Pattern[str], settings: dict[str, Any], *, failed: bool) -> Callable[[F], F]:
+    def _list(self, told: str | re.Pattern[str], settings: dict[str, Any], *, failed: bool) -> Callable[[F], F]:
         def add(function: F) -> F:
             seconds = LIMIT if told == LATE else 5.0
             made = tool(function, description="Misbehaves.", **{"timeout": seconds, **settings})

@@ -20,7 +20,7 @@ def story(events: list[Any]) -> list[str]:
 def _line(event: Any) -> str:
     match event.type:
         case "message_start" | "message_end":
-            return f"{event.type} {_who(event.message)}"
+            return f"{event.type} {_describe_sender(event.message)}"
         case "message_update":
             return f"message_update {event.assistant_message_event.type}"
         case "turn_end":
@@ -37,7 +37,7 @@ def _line(event: Any) -> str:
             return str(event.type)
 
 
-def _who(message: Any) -> str:
+def _describe_sender(message: Any) -> str:
     if not isinstance(message, Message):
         return f"{message['role']}"
     reason = f" [{message.stop_reason}]" if message.stop_reason in ("error", "aborted") else ""

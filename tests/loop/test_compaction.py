@@ -48,7 +48,7 @@ def test_old_turns_are_told_in_a_summary_and_the_latest_stay() -> None:
     assert shown[1:] == messages[-len(shown) + 1 :]
     assert _tokens(shown) < 0.5 * 4000
     check_history([message for message in shown if isinstance(message, Message)])
-    assert "look" in str(script.requests[0])  # what tools did is part of the summary's source
+    assert "look" in str(script.requests[0])  # tool calls are part of the summarized text
 
 
 @pytest.mark.parametrize("calls", [0, 1, 3])
@@ -71,7 +71,7 @@ def test_what_was_summed_up_stays_summed_up() -> None:
     assert compact.count == 1
     grown = [*messages, Message.user("A short question.")]
     assert compact(grown) == [*first, grown[-1]]
-    assert compact.count == 1  # nobody was asked again
+    assert compact.count == 1  # the summary is cached
     much = [*grown, *(message for number in range(8, 14) for message in turn(number))]
     again = compact(much)
     assert compact.count == 2

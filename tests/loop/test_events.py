@@ -120,12 +120,12 @@ def test_steering_in_the_middle_skips_calls_that_have_not_begun(drive: Driver) -
     tool = look()
     calls = [call("c1", "look"), call("c2", "look"), call("c3", "look")]
 
-    def watching(event: Any, run: Any) -> None:
+    def watch(event: Any, run: Any) -> None:
         if event.type == "tool_execution_start" and event.tool_call_id == "c1":
             run.steer("Never mind, look north.")
 
     script = Script(calls, "North it is.")
-    ran = drive.run(script, tools=[tool], asked={"watching": watching, "loop": {"parallel_tool_execution": False}})
+    ran = drive.run(script, tools=[tool], asked={"watching": watch, "loop": {"parallel_tool_execution": False}})
     assert story(ran.events) == snapshot(
         [
             "agent_start",
@@ -171,12 +171,12 @@ def test_steering_in_the_middle_skips_calls_that_have_not_begun(drive: Driver) -
 def test_steering_during_parallel_calls_waits_for_those_that_have_begun(drive: Driver) -> None:
     tool = look(0.01)
 
-    def watching(event: Any, run: Any) -> None:
+    def watch(event: Any, run: Any) -> None:
         if event.type == "tool_execution_start" and event.tool_call_id == "c1":
             run.steer("Stop.")
 
     ran = drive.run(
-        Script([call("c1", "look"), call("c2", "look")], "Stopped."), tools=[tool], asked={"watching": watching}
+        Script([call("c1", "look"), call("c2", "look")], "Stopped."), tools=[tool], asked={"watching": watch}
     )
     assert tool.calls == 2
     assert [message.role.value for message in ran.ok.messages] == snapshot(
@@ -185,12 +185,12 @@ def test_steering_during_parallel_calls_waits_for_those_that_have_begun(drive: D
 
 
 def test_a_follow_up_is_heard_when_the_run_would_end(drive: Driver) -> None:
-    def watching(event: Any, run: Any) -> None:
+    def watch(event: Any, run: Any) -> None:
         if event.type == "tool_execution_start":
             run.follow_up("And then?")
 
     script = Script(call("c1", "look"), "A river.", "A bridge.")
-    ran = drive.run(script, tools=[look()], asked={"watching": watching})
+    ran = drive.run(script, tools=[look()], asked={"watching": watch})
     assert story(ran.events) == snapshot(
         [
             "agent_start",
@@ -226,12 +226,12 @@ def test_a_follow_up_is_heard_when_the_run_would_end(drive: Driver) -> None:
 
 
 def test_an_abort_while_a_tool_runs(drive: Driver) -> None:
-    def watching(event: Any, run: Any) -> None:
+    def watch(event: Any, run: Any) -> None:
         if event.type == "tool_execution_update":
             run.abort()
 
     tools = [look(60.0, reports=[(0.01, "looking")]), TimedTool("wait", "Waits.", after=60.0)]
-    ran = drive.run(Script([call("c1", "look"), call("c2", "wait")]), tools=tools, asked={"watching": watching})
+    ran = drive.run(Script([call("c1", "look"), call("c2", "wait")]), tools=tools, asked={"watching": watch})
     assert story(ran.events) == snapshot(
         [
             "agent_start",
@@ -266,11 +266,11 @@ def test_an_abort_while_a_tool_runs(drive: Driver) -> None:
 
 
 def test_an_abort_while_the_model_speaks(drive: Driver) -> None:
-    def watching(event: Any, run: Any) -> None:
+    def watch(event: Any, run: Any) -> None:
         if event.type == "message_update" and event.assistant_message_event.type == "text_delta":
             run.abort()
 
-    ran = drive.run(Script("One two three four five.", delay=0.005), asked={"watching": watching})
+    ran = drive.run(Script("One two three four five.", delay=0.005), asked={"watching": watch})
     assert story(ran.events) == snapshot(
         [
             "agent_start",

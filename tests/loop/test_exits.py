@@ -1,4 +1,4 @@
-"""Programs whose tools hang: they end when they are done, or when somebody presses Ctrl-C, and leave nothing behind."""
+"""Exit of programs whose tools hang: at the end or after Ctrl-C, without leftovers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.loop.processes import gone, needs_proc, pids_in, soon
+from tests.loop.processes import is_gone, needs_proc, pids_in, soon
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [needs_proc, pytest.mark.timing]
@@ -34,7 +34,7 @@ class Program:
             text=True,
         )
         self.said: dict[str, float] = {}
-        """What it said, and when."""
+        """Output lines with times."""
         self.complaints = ""
         self.end = 0.0
         self._listener = threading.Thread(target=self._listen)
@@ -119,7 +119,7 @@ def test_ctrl_c_ends_a_program_whose_tool_hangs(tmp_path: Path) -> None:
             assert program.complaints.rstrip().endswith("KeyboardInterrupt"), f"{program.name}: {program.complaints}"
             assert program.process.returncode == -signal.SIGINT, program.name
             if program.tool == "process":
-                assert soon(lambda place=program.place: gone(*pids_in(place))), program.name  # type: ignore[misc]
+                assert soon(lambda place=program.place: is_gone(*pids_in(place))), program.name  # type: ignore[misc]
 
 
 def test_the_process_of_a_tool_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
@@ -127,4 +127,4 @@ def test_the_process_of_a_tool_ends_with_a_program_that_is_killed(tmp_path: Path
         program.wait_until_it_hangs()
         program.process.kill()
         program.wait()
-        assert soon(lambda: gone(*pids_in(program.place)))
+        assert soon(lambda: is_gone(*pids_in(program.place)))

@@ -41,7 +41,7 @@ def config(**settings: Any) -> AgentLoopConfig:
 
 
 class Fake:
-    """A stream response of somebody else's making."""
+    """A custom stream response."""
 
     def __init__(self, message: dict[str, Any], texts: Sequence[str] = ()) -> None:
         self._message = message
@@ -60,7 +60,7 @@ class Fake:
         return self._message
 
 
-async def collected(stream: EventStream) -> list[Any]:
+async def collect(stream: EventStream) -> list[Any]:
     return [event async for event in stream]
 
 
@@ -85,7 +85,7 @@ def test_a_brought_stream_function_drives_the_loop() -> None:
     async def main() -> tuple[list[Any], Any]:
         context = AgentContext("Be brief.", [], [AgentTool("look", "Looks.", execute=execute)])
         events = agent_loop(["What is there?"], context, config(temperature=0.5, max_tokens=9), None, stream)
-        told = await collected(events)
+        told = await collect(events)
         assert context.messages == []  # it is the caller's
         return told, await events.result()
 
@@ -128,7 +128,7 @@ def test_a_failure_is_the_last_message() -> None:
         events = agent_loop(
             ["Hi"], AgentContext(), config(), None, stream_function(scripted_agent(errors.BadRequestError("no")))
         )
-        await collected(events)
+        await collect(events)
         return await events.result()
 
     messages = asyncio.run(main())
@@ -161,7 +161,7 @@ def test_a_signal_aborts_the_run() -> None:
         context = AgentContext(tools=[hang])
         agent = scripted_agent(ToolCall(id="c1", name="hang", arguments={}))
         events = agent_loop(["Hi"], context, config(), signal, stream_function(agent))
-        told = await collected(events)
+        told = await collect(events)
         return told, await events.result()
 
     told, messages = asyncio.run(main())
@@ -258,7 +258,7 @@ def test_events_come_out_in_order_and_the_end_event_brings_the_result() -> None:
         stream = make_stream()
         for event in ("a", "b", "end", "too late"):
             stream.push(event)
-        return await collected(stream), await stream.result()
+        return await collect(stream), await stream.result()
 
     events, result = asyncio.run(main())
     assert events == ["a", "b", "end"]
@@ -277,7 +277,7 @@ def test_a_stream_may_be_filled_from_another_thread_and_ended_by_hand() -> None:
 
         thread = threading.Thread(target=fill)
         waiting = asyncio.create_task(stream.result())
-        reading = asyncio.create_task(collected(stream))
+        reading = asyncio.create_task(collect(stream))
         await asyncio.sleep(0)
         thread.start()
         events = await reading
@@ -292,7 +292,7 @@ def test_a_stream_may_be_filled_from_another_thread_and_ended_by_hand() -> None:
 def test_a_reader_that_is_cancelled_leaves_nothing_behind() -> None:
     async def main() -> int:
         stream = make_stream()
-        task = asyncio.create_task(collected(stream))
+        task = asyncio.create_task(collect(stream))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

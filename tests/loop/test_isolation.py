@@ -21,7 +21,7 @@ from agent.tools import Tool
 from agent.types import ToolCall
 from tests.loop import isolated_tools
 from tests.loop.judging import OF_PROGRAMMERS, check_conversation, ran, results_of
-from tests.loop.processes import gone, needs_proc, no_zombies, pids_in, soon
+from tests.loop.processes import is_gone, needs_proc, no_zombies, pids_in, soon
 from tests.loop.tables import CUT, MOST
 
 DYING: dict[Tool, str] = {
@@ -97,7 +97,7 @@ def test_what_a_tool_started_ends_with_it(tmp_path: Path) -> None:
     leaves = isolated_tools.leaves_a_child_behind
     result = ran("arun", agent_with(a_call(leaves, place=str(tmp_path / "pids")), tools=[leaves]))
     assert results_of(result.messages)["leaves_a_child_behind_id"].text == "done"
-    assert soon(lambda: gone(*pids_in(tmp_path / "pids")))
+    assert soon(lambda: is_gone(*pids_in(tmp_path / "pids")))
 
 
 @needs_proc
@@ -111,7 +111,7 @@ def test_a_process_that_hangs_is_killed_when_its_time_is_up(tmp_path: Path) -> N
     results = results_of(result.messages)
     assert results["hangs_id"].text.startswith("The tool timed out after 1.2 seconds")
     assert results["add_id"].text == "5"
-    assert soon(lambda: gone(*pids_in(tmp_path / "pids")))
+    assert soon(lambda: is_gone(*pids_in(tmp_path / "pids")))
     assert no_zombies()
 
 
@@ -134,7 +134,7 @@ def test_a_child_that_escapes_and_holds_the_pipes_delays_nothing(tmp_path: Path)
     assert time.monotonic() - asked[0] < 1.0
     assert isinstance(stream.error, errors.Aborted)
     leader, escaped = pids_in(place)
-    assert soon(lambda: gone(leader))
+    assert soon(lambda: is_gone(leader))
     os.kill(escaped, signal.SIGKILL)
     assert soon(lambda: not any("agent-" in thread.name for thread in set(threading.enumerate()) - before))
 
@@ -155,7 +155,7 @@ def test_a_process_ends_with_the_task_that_waits_for_it(tmp_path: Path) -> None:
         return time.monotonic() - began
 
     assert asyncio.run(main()) < 1.0
-    assert soon(lambda: gone(*pids_in(place)))
+    assert soon(lambda: is_gone(*pids_in(place)))
     assert no_zombies()
 
 
@@ -190,7 +190,7 @@ print(agent.run("Go.").messages[2].parts[0].text)
 
 
 def test_a_tool_of_the_program_itself_is_found_there(tmp_path: Path) -> None:
-    """The program runs once more in the tool's process, as nothing keeps it from that. There it starts no others."""
+    """A program without a main guard runs again in the tool's process, but starts no further ones."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

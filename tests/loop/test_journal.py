@@ -1,4 +1,4 @@
-"""Runs that are written down: what was done is not done again, whatever happens to the process that does it."""
+"""Journals: completed work is not repeated after a crash."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def results(result: RunResult) -> list[str]:
 
 @pytest.fixture(params=["run", "arun"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Blocking, and with await."""
+    """Sync and async."""
 
-    def started(agent: Agent | Router, asked: Any = "Go.", **options: Any) -> RunResult:
+    def start(agent: Agent | Router, asked: Any = "Go.", **options: Any) -> RunResult:
         if request.param == "run":
             return agent.run(asked, **options)
         return asyncio.run(agent.arun(asked, **options))
 
-    return started
+    return start
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -99,7 +99,7 @@ def test_a_finished_run_is_not_run_again(run: Run, journal: Any) -> None:
         tools=[TimedTool("look")],
     )
     first = run(agent, run_id="r", journal=journal)
-    again = run(scripted_agent(errors.BadRequestError("nobody asks")), run_id="r", journal=journal)
+    again = run(scripted_agent(errors.BadRequestError("never called")), run_id="r", journal=journal)
     assert again.messages == first.messages
     assert (again.text, again.turns, again.run_id, again.stop_reason) == ("Done.", 2, "r", "stop")
     assert again.usage == first.usage
@@ -279,7 +279,7 @@ def test_everything_that_can_become_of_a_call_is_on_record(run: Run, journal: An
     def fail() -> str:
         raise ValueError("broken")
 
-    first = [call("c1"), call("c2", "fail"), call("c3", "nobody"), call("c4"), call("c5")]
+    first = [call("c1"), call("c2", "fail"), call("c3", "unknown"), call("c4"), call("c5")]
     agent = scripted_agent(first, "Done.", tools=[TimedTool("look"), fail])
     steering = iter(["Stop."])
     result = run(
@@ -292,7 +292,7 @@ def test_everything_that_can_become_of_a_call_is_on_record(run: Run, journal: An
         "c1": "rejected", "c2": "failed", "c3": "rejected", "c4": "completed", "c5": "rejected",
     }  # fmt: skip
     records = list_calls(journal.read("r"))
-    assert [record.name for record in records] == ["look", "fail", "nobody", "look", "look"]
+    assert [record.name for record in records] == ["look", "fail", "unknown", "look", "look"]
     assert [(record.result or {})["content"] for record in records] == results(result)
 
 
@@ -303,11 +303,11 @@ def test_what_was_skipped_is_on_record(journal: Any) -> None:
     assert outcomes(journal) == {"c1": "completed", "c2": "skipped"}
 
 
-# What a run remembers besides its conversation
+# State besides the conversation
 
 
 class Place(BaseModel):
-    """Whose fields are named otherwise in JSON, and which has more to say than was said."""
+    """An output with aliases and a computed default."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -330,7 +330,7 @@ def test_typed_output_comes_back_as_what_it_was(run: Run, journal: Any) -> None:
     for number, (schema, said) in enumerate(cases):
         options: dict[str, Any] = {"schema": schema, "run_id": f"r{number}", "journal": journal}
         first = run(scripted_agent(json.dumps(said)), **options)
-        again = run(scripted_agent(errors.BadRequestError("nobody asks")), **options)
+        again = run(scripted_agent(errors.BadRequestError("never called")), **options)
         assert again.output == first.output
         assert type(again.output) is type(first.output)
 
@@ -369,10 +369,10 @@ def test_calls_that_bring_nothing_new_are_counted_over_all_lives(run: Run, journ
 def test_calls_that_cannot_be_made_are_counted_over_all_lives(run: Run, journal: Any) -> None:
     for turn in range(2):
         with pytest.raises(errors.BadRequestError):
-            script = scripted_agent(call(f"c{turn}", "nobody"), errors.BadRequestError("no"))
+            script = scripted_agent(call(f"c{turn}", "unknown"), errors.BadRequestError("no"))
             run(script, run_id="r", journal=journal, loop={"max_repairs": 2})
     with pytest.raises(errors.ToolExecutionError, match="3 turns"):
-        run(scripted_agent(call("c2", "nobody")), run_id="r", journal=journal, loop={"max_repairs": 2})
+        run(scripted_agent(call("c2", "unknown")), run_id="r", journal=journal, loop={"max_repairs": 2})
 
 
 def test_a_name_that_is_none_is_none_in_the_next_life_as_well() -> None:
@@ -502,7 +502,7 @@ def test_what_cannot_be_read_back_is_an_error(run: Run) -> None:
         run(scripted_agent(), schema=list[int], run_id="r", journal=kept)
     assert run(scripted_agent(), run_id="r", journal=kept).output == {"a": 1}
     kept.write("s", "request", kept.read("r")[0].data)
-    kept.write("s", "message:1", {"message": {"role": "nobody"}})
+    kept.write("s", "message:1", {"message": {"role": "unknown"}})
     with pytest.raises(JournalError, match="cannot be read"):
         run(scripted_agent(), run_id="s", journal=kept)
 

@@ -1,4 +1,4 @@
-"""Processes that are killed, have rivals, or run out of disk: what their runs have done is not done again."""
+"""Killed processes, concurrent processes and full disks: completed work is not repeated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.cases import examples
 
 
 def outcomes(directory: Path, run_id: str) -> dict[str, str]:
-    """What became of each call of a run, by its journal."""
+    """The outcome of each call, from the journal."""
     journal = SqliteJournal(directory / "runs.db")
     became = {record.id: record.outcome for record in list_calls(journal.read(run_id))}
     journal.close()
@@ -69,7 +69,7 @@ class Killer:
         """One run, and what must be true of it at the end."""
         run_id = f"run-{self._runs}"
         self._runs += 1
-        longest = 0.12  # growing, or on a very busy machine nobody would ever get anywhere
+        longest = 0.12  # grows, so that a slow machine makes progress
         while True:
             pid = self._nursery.start(self._directory, run_id, **options)
             time.sleep(self._rng.uniform(0.0, longest))

@@ -1,4 +1,4 @@
-"""What a run does: tools are called, answered, limited and paid for, under every driver."""
+"""Runs: tool calls, results, limits and costs, under every driver."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_sync_and_async_tools_run_and_the_model_gets_their_results(ways: Any) ->
     assert results(result) == ["5", "Hello, Ada!"]
     second = script.requests[1]["messages"]
     assert [message["role"] for message in second] == ["user", "assistant", "tool", "tool"]
-    assert second[0]["content"] == "Go."  # what was asked is in every request
+    assert second[0]["content"] == "Go."  # every request has the prompt
     check_history(list(result.messages))
 
 
@@ -202,7 +202,7 @@ def test_a_vendors_pause_is_continued(drive: Driver) -> None:
     assert ran.ok.turns == 2
 
 
-# What tools know
+# Tool context
 
 
 def test_a_tool_gets_its_context_and_the_model_never_sees_that_parameter(ways: Any) -> None:
@@ -291,7 +291,7 @@ def test_a_run_that_does_not_end_is_ended(ways: Any) -> None:
     assert result.usage.total_tokens > 0
     assert len(result.route) == 3
     check_history(list(result.messages))
-    assert "not executed" in results(result)[-1]  # nobody would have seen its result
+    assert "not executed" in results(result)[-1]  # its result would be unused
 
 
 def test_the_same_call_with_the_same_result_is_not_made_for_ever(ways: Any) -> None:

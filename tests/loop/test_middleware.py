@@ -1,4 +1,4 @@
-"""Middleware stands around each turn of a run, and hears the run's own events."""
+"""Middleware around the turns of a run, and its run events."""
 
 from __future__ import annotations
 

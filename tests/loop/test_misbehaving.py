@@ -1,4 +1,4 @@
-"""Tools that misbehave in every way: the run goes on, other calls are not harmed, and the conversation stays sound."""
+"""Misbehaving tools: the run continues, other calls are unaffected, the history stays valid."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_there_are_enough_of_them() -> None:
     assert len({case.name for table in TABLES for case in table.rows}) >= 140
 
 
-def tried(way: str, cases: Sequence[Misbehaviour], **loop: Any) -> float:
-    """Call them all in one turn, among well-behaved ones, and judge what became of it. Returns how long it took."""
+def execute_cases(way: str, cases: Sequence[Misbehaviour], **loop: Any) -> float:
+    """Call all in one turn among well-behaved tools, check the results, and return the duration."""
     tools = [add, *(case.tool for case in cases), multiply]
     agent = scripted_agent(
         [
@@ -86,7 +86,7 @@ def tried(way: str, cases: Sequence[Misbehaviour], **loop: Any) -> float:
 
 
 def misread(case: Misbehaviour, told: ToolResult) -> str | None:
-    """What is wrong with what the model reads of a call."""
+    """Describe the problems of a tool result."""
     as_expected = told.text == case.told if isinstance(case.told, str) else case.told.fullmatch(told.text)
     if not as_expected or told.is_error is not case.failed:
         return f"{case.name}: {told.is_error} {told.text[:500]}"
@@ -97,25 +97,25 @@ def misread(case: Misbehaviour, told: ToolResult) -> str | None:
 
 @pytest.mark.parametrize("way", ["run", "arun_stream"])
 def test_whatever_tools_raise_and_touch(way: str) -> None:
-    tried(way, [case for table in TABLES[:2] for case in table.rows if not case.hangs])
+    execute_cases(way, [case for table in TABLES[:2] for case in table.rows if not case.hangs])
 
 
 @pytest.mark.parametrize("way", ["run", "arun_stream"])
 def test_whatever_tools_return(way: str) -> None:
-    tried(way, odd_results.TABLE.rows, parallel_tool_execution=False)  # or they would all be in memory at once
+    execute_cases(way, odd_results.TABLE.rows, parallel_tool_execution=False)  # or they would all be in memory at once
 
 
 @pytest.mark.timing
 @pytest.mark.parametrize("way", WAYS)
 def test_tools_that_hang_beside_each_other_take_no_longer_than_one(way: str) -> None:
-    assert tried(way, [case for case in HANGING if case.name not in ALONE]) < LIMIT + 1.0
+    assert execute_cases(way, [case for case in HANGING if case.name not in ALONE]) < LIMIT + 1.0
 
 
 @pytest.mark.timing
 @pytest.mark.parametrize("way", ["run", "arun"])
 @pytest.mark.parametrize("name", ALONE)
 def test_tools_that_hang_alone_are_left_in_time(name: str, way: str) -> None:
-    assert tried(way, [case for case in HANGING if case.name == name]) < LIMIT + 1.0
+    assert execute_cases(way, [case for case in HANGING if case.name == name]) < LIMIT + 1.0
 
 
 @pytest.mark.timing
@@ -206,7 +206,7 @@ def test_a_run_that_must_not_fail_ends_with_the_words_of_the_tool(way: str) -> N
     assert caught.value.tool_call_id == "c1"
 
 
-# What it leaves behind
+# Cleanup
 
 
 @pytest.mark.parametrize("way", ["run", "arun"])
@@ -280,7 +280,7 @@ def test_a_coroutine_may_clean_up_when_it_is_cancelled() -> None:
     assert steps == ["tidy"]
 
 
-# What is kept besides the words
+# Values beside the text
 
 
 @pytest.mark.parametrize("way", ["run", "arun"])

@@ -1,4 +1,4 @@
-"""Calls as no model should make them: never made by mistake, always answered, and taken back by every vendor."""
+"""Malformed tool calls: never executed by mistake, always answered, accepted back by every vendor."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def unknown(shown: str) -> str:
     return f"There is no tool {shown}. Available tools: add, look."
 
 
-def nested(depth: int) -> str:
+def nest(depth: int) -> str:
     return f'{{"value": {"[" * depth}{"]" * depth}}}'
 
 
@@ -65,8 +65,8 @@ ODD_ARGUMENTS: dict[str, tuple[str, str]] = {
     '{"value": 1e999}': ("look", NOT_JSON),
     '{"value": "\\ud800"}': ("look", NOT_JSON),
     f'{{"value": {"9" * 5_000}}}': ("look", NOT_JSON),
-    nested(20_000): ("look", NOT_JSON),
-    nested(50): ("look", "looked"),
+    nest(20_000): ("look", NOT_JSON),
+    nest(50): ("look", "looked"),
     '{"value": "a\\u0000b"}': ("look", "looked"),
     f'{{"value": {"9" * 100}}}': ("look", "looked"),
     '{"a": 1, "a": 2, "b": 3}': ("add", "5"),
@@ -175,7 +175,7 @@ def test_the_last_call_of_an_answer_that_was_cut_off_is_not_made(target: str, wa
 
     broken = AgentResponse(content=[call("c1", "wipe", path="a"), call("c2", "wipe")], stop_reason=reason)
     result = ran(way, agent_at(target, broken, "Done.", tools=[wipe]))
-    assert made == ["a"], "what came before it was complete"
+    assert made == ["a"], "the earlier call was complete"
     assert "may be incomplete" in results_of(result.messages)["c2"].text
     check_history(list(result.messages))
 
@@ -271,20 +271,20 @@ def function(**changes: Any) -> dict[str, Any]:
 NAMELESS = "The call names no tool. Available tools: add."
 RAW: dict[str, tuple[Any, str | None]] = {
     "without an id": ({"type": "function", "function": function()}, "5"),
-    "whose id is null": ({"id": None, "type": "function", "function": function()}, "5"),
-    "whose id is a number": ({"id": 5, "type": "function", "function": function()}, "5"),
+    "its id is null": ({"id": None, "type": "function", "function": function()}, "5"),
+    "its id is a number": ({"id": 5, "type": "function", "function": function()}, "5"),
     "without a type": ({"id": "c9", "function": function()}, "5"),
     "without a name": ({"id": "c9", "function": {"arguments": "{}"}}, NAMELESS),
-    "whose name is null": (
+    "its name is null": (
         {"id": "c9", "function": function(name=None)},
         NAMELESS,
     ),
     "without a function": ({"id": "c9", "type": "function"}, NAMELESS),
-    "whose arguments are null": ({"id": "c9", "function": function(arguments=None)}, MISSING),
-    "whose arguments are empty": ({"id": "c9", "function": function(arguments="")}, MISSING),
-    "whose arguments are an object": ({"id": "c9", "function": function(arguments={"a": 2, "b": 3})}, "5"),
-    "whose name is a list": ({"id": "c9", "function": function(name=["add"])}, None),
-    "whose function is text": ({"id": "c9", "function": "add"}, None),
+    "its arguments are null": ({"id": "c9", "function": function(arguments=None)}, MISSING),
+    "its arguments are empty": ({"id": "c9", "function": function(arguments="")}, MISSING),
+    "its arguments are an object": ({"id": "c9", "function": function(arguments={"a": 2, "b": 3})}, "5"),
+    "its name is a list": ({"id": "c9", "function": function(name=["add"])}, None),
+    "its function is text": ({"id": "c9", "function": "add"}, None),
     "that is null": (None, None),
     "that is text": ("add", None),
 }

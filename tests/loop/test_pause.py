@@ -1,4 +1,4 @@
-"""Runs that wait for a person: they stop, are written down, and go on elsewhere as if they had never stopped."""
+"""Paused runs: they stop, are stored, and resume elsewhere without a difference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def call(id: str, name: str = "pay", /, **arguments: Any) -> ToolCall:
     return ToolCall(id=id, name=name, arguments=arguments)
 
 
-def paused(result: RunResult) -> PausedRun:
+def reload_paused(result: RunResult) -> PausedRun:
     """After it has been written down and read."""
     assert result.paused is not None
     assert result.stop_reason == "pause"
@@ -48,7 +48,7 @@ def results(result: RunResult) -> list[str]:
 def run(request: pytest.FixtureRequest) -> Run:
     """All four ways to run."""
 
-    def started(agent: Agent | Router, asked: Any = "Go.", **options: Any) -> RunResult:
+    def start(agent: Agent | Router, asked: Any = "Go.", **options: Any) -> RunResult:
         match request.param:
             case "run":
                 return agent.run(asked, **options)
@@ -57,12 +57,12 @@ def run(request: pytest.FixtureRequest) -> Run:
             case "run_stream":
                 return agent.run_stream(asked, **options).collect()
             case _:
-                return asyncio.run(collected(agent, asked, options))
+                return asyncio.run(collect(agent, asked, options))
 
-    async def collected(agent: Agent | Router, asked: Any, options: dict[str, Any]) -> RunResult:
+    async def collect(agent: Agent | Router, asked: Any, options: dict[str, Any]) -> RunResult:
         return await agent.arun_stream(asked, **options).collect()
 
-    return started
+    return start
 
 
 class Till:
@@ -94,7 +94,7 @@ def test_the_other_calls_are_made_and_the_run_waits(run: Run) -> None:
     till = Till()
     result = run(scripted_agent(THREE, "Done."), tools=[till.pay], before_tool_call=ask_about("c2"))
     assert sorted(till.paid) == [1, 3]
-    kept = paused(result)
+    kept = reload_paused(result)
     assert [(one.id, one.name, one.reason, one.kind) for one in kept.pending] == [("c2", "pay", "c2?", "approval")]
     assert kept.pending[0].arguments == {"amount": 2}
     assert kept.undecided == kept.pending
@@ -122,7 +122,7 @@ def test_it_goes_on_as_if_it_had_never_stopped(run: Run, decide: Any, said: Any,
         before_tool_call=lambda call, context: said if call.id == "c2" else None,
     )
     first = run(scripted_agent(THREE), tools=[stopped.pay], before_tool_call=ask_about("c2"))
-    decided = PausedRun.from_json(decide(paused(first)).to_json())
+    decided = PausedRun.from_json(decide(reload_paused(first)).to_json())
     result = run(scripted_agent("Done."), decided, tools=[stopped.pay], before_tool_call=ask_about("c2"))
     assert sorted(stopped.paid) == sorted(whole.paid) == paid
     assert result.messages == expected.messages
@@ -136,14 +136,14 @@ def test_it_goes_on_as_if_it_had_never_stopped(run: Run, decide: Any, said: Any,
 def test_a_person_may_bring_the_result(run: Run) -> None:
     till = Till()
     first = run(scripted_agent(THREE), tools=[till.pay], before_tool_call=ask_about("c2"))
-    result = run(scripted_agent("Done."), paused(first).answer("c2", {"paid": "in cash"}), tools=[till.pay])
+    result = run(scripted_agent("Done."), reload_paused(first).answer("c2", {"paid": "in cash"}), tools=[till.pay])
     assert results(result) == ["paid 1", '{"paid":"in cash"}', "paid 3"]
     assert sorted(till.paid) == [1, 3]
 
 
 def test_pictures_are_results_too(run: Run) -> None:
     first = run(scripted_agent(call("c1", "draw")), tools=[ToolSpec(name="draw")])
-    answered = paused(first).answer("c1", [TextContent(text="a dot"), ImageContent(image_data=PNG)])
+    answered = reload_paused(first).answer("c1", [TextContent(text="a dot"), ImageContent(image_data=PNG)])
     result = run(scripted_agent("Nice."), PausedRun.from_json(answered.to_json()), tools=[ToolSpec(name="draw")])
     part = result.messages[2].parts[0]
     assert [one.type for one in part.content] == ["text", "image"]  # type: ignore[union-attr]
@@ -155,11 +155,11 @@ def test_calls_that_nobody_decided_wait_again(run: Run) -> None:
     hook = ask_about("c1", "c3")
     first = run(scripted_agent(THREE), tools=[till.pay], before_tool_call=hook)
     assert till.paid == [2]
-    second = run(scripted_agent(), paused(first).approve("c3"), tools=[till.pay], before_tool_call=hook)
+    second = run(scripted_agent(), reload_paused(first).approve("c3"), tools=[till.pay], before_tool_call=hook)
     assert till.paid == [2, 3]
-    assert [one.id for one in paused(second).pending] == ["c1"]
+    assert [one.id for one in reload_paused(second).pending] == ["c1"]
     assert second.turns == 1
-    result = run(scripted_agent("Done."), paused(second).deny("c1"), tools=[till.pay], before_tool_call=hook)
+    result = run(scripted_agent("Done."), reload_paused(second).deny("c1"), tools=[till.pay], before_tool_call=hook)
     assert results(result) == ["The call was denied.", "paid 2", "paid 3"]
     assert till.paid == [2, 3]
 
@@ -168,8 +168,10 @@ def test_a_run_may_wait_in_every_turn(run: Run) -> None:
     till = Till()
     hook = ask_about("c1", "d1")
     first = run(scripted_agent(call("c1", amount=1)), tools=[till.pay], before_tool_call=hook)
-    second = run(scripted_agent(call("d1", amount=2)), paused(first).approve(), tools=[till.pay], before_tool_call=hook)
-    result = run(scripted_agent("Done."), paused(second).approve(), tools=[till.pay], before_tool_call=hook)
+    second = run(
+        scripted_agent(call("d1", amount=2)), reload_paused(first).approve(), tools=[till.pay], before_tool_call=hook
+    )
+    result = run(scripted_agent("Done."), reload_paused(second).approve(), tools=[till.pay], before_tool_call=hook)
     assert till.paid == [1, 2]
     assert result.turns == 3
     assert [message.role.value for message in result.messages] == [
@@ -178,7 +180,7 @@ def test_a_run_may_wait_in_every_turn(run: Run) -> None:
 
 
 def test_calls_one_by_one_wait_for_each_other(run: Run) -> None:
-    """What comes later may need what came before."""
+    """Later calls may depend on earlier ones."""
     till = Till()
     options: dict[str, Any] = {
         "tools": [till.pay],
@@ -187,23 +189,23 @@ def test_calls_one_by_one_wait_for_each_other(run: Run) -> None:
     }
     first = run(scripted_agent(THREE), **options)
     assert till.paid == [1]
-    assert [one.id for one in paused(first).pending] == ["c2"]
-    result = run(scripted_agent("Done."), paused(first).approve(), **options)
+    assert [one.id for one in reload_paused(first).pending] == ["c2"]
+    result = run(scripted_agent("Done."), reload_paused(first).approve(), **options)
     assert till.paid == [1, 2, 3]
     assert results(result) == ["paid 1", "paid 2", "paid 3"]
 
 
 def test_what_is_refused_anyway_is_refused_while_others_wait(run: Run) -> None:
     till = Till()
-    calls = [call("c1", amount=1), call("c2", amount="much"), call("c3", "nobody")]
+    calls = [call("c1", amount=1), call("c2", amount="much"), call("c3", "unknown")]
     options: dict[str, Any] = {"tools": [till.pay], "before_tool_call": ask_about("c1")}
     first = run(scripted_agent(calls), **options, loop={"parallel_tool_execution": False})
-    assert len(paused(first).results) == 2
-    result = run(scripted_agent("Done."), paused(first).approve(), **options)
+    assert len(reload_paused(first).results) == 2
+    result = run(scripted_agent("Done."), reload_paused(first).approve(), **options)
     assert [text.split(":")[0] for text in results(result)] == [
         "paid 1",
         "Invalid arguments",
-        "There is no tool 'nobody'. Available tools",
+        "There is no tool 'unknown'. Available tools",
     ]
 
 
@@ -211,11 +213,11 @@ def test_tools_without_a_function_are_answered_by_the_caller(run: Run) -> None:
     outside = ToolSpec(name="outside", description="Elsewhere.", parameters={"type": "object"})
     till = Till()
     first = run(scripted_agent([call("c1", "outside", q=1), call("c2", amount=2)]), tools=[outside, till.pay])
-    kept = paused(first)
+    kept = reload_paused(first)
     assert [(one.id, one.kind) for one in kept.pending] == [("c1", "external")]
     assert kept.approve().verdicts == {}, "an approval is no result"
     again = run(scripted_agent(), kept.approve("c1"), tools=[outside, till.pay])
-    result = run(scripted_agent("Done."), paused(again).answer("c1", "brought"), tools=[outside, till.pay])
+    result = run(scripted_agent("Done."), reload_paused(again).answer("c1", "brought"), tools=[outside, till.pay])
     assert results(result) == ["brought", "paid 2"]
     assert till.paid == [2]
     assert run(scripted_agent("Done."), kept.deny("c1"), tools=[outside, till.pay]).text == "Done."
@@ -223,10 +225,10 @@ def test_tools_without_a_function_are_answered_by_the_caller(run: Run) -> None:
 
 def test_ids_that_do_not_wait_are_refused() -> None:
     result = scripted_agent(THREE).run("Go.", tools=[Till().pay], before_tool_call=ask_about("c2"))
-    kept = paused(result)
+    kept = reload_paused(result)
     decisions: list[Callable[[], PausedRun]] = [
         lambda: kept.approve("c1"),
-        lambda: kept.approve("c2", "nobody"),
+        lambda: kept.approve("c2", "unknown"),
         lambda: kept.deny("c9"),
         lambda: kept.answer("", 1),
         lambda: kept.approve(arguments={"amount": 1}),
@@ -242,18 +244,18 @@ def test_ids_that_do_not_wait_are_refused() -> None:
 def test_the_last_word_counts(run: Run) -> None:
     till = Till()
     first = run(scripted_agent(call("c1", amount=1)), tools=[till.pay], before_tool_call=ask_about("c1"))
-    run(scripted_agent("Done."), paused(first).approve().deny("c1"), tools=[till.pay])
+    run(scripted_agent("Done."), reload_paused(first).approve().deny("c1"), tools=[till.pay])
     assert till.paid == []
 
 
-# What is carried along
+# Preserved state
 
 
 def test_the_events_of_both_parts_are_whole(drive: Driver) -> None:
     till = Till()
     hook = ask_about("c2")
     first = drive.run(Script(THREE), tools=[till.pay], asked={"before_tool_call": hook})
-    decided = paused(first.ok).approve()
+    decided = reload_paused(first.ok).approve()
     second = drive.run(Script("Done."), decided, tools=[till.pay], asked={"before_tool_call": hook})
     lines = [line for line in story(first.events) if not line.startswith("message_update")]
     assert lines[-2:] == ["turn_end 1 results", "agent_end 3 messages"]
@@ -286,7 +288,7 @@ def test_pictures_thoughts_and_signatures_survive(drive: Driver) -> None:
     till = Till()
     options: dict[str, Any] = {"agent": "anthropic:claude-sonnet-4-5", "tools": [till.pay]}
     first = drive.run(network, asked, asked={"before_tool_call": ask_about("c1")}, **options)
-    kept = paused(first.ok)
+    kept = reload_paused(first.ok)
     assert kept.messages[0].parts[1].image_data == PNG
     second = drive.run(network, kept.approve(), **options)
     assert second.ok.text == "Done."
@@ -305,7 +307,7 @@ def test_messages_with_roles_of_their_own_survive(run: Run) -> None:
     said = {"history": [Message.user("Before."), note], "prompts": [note, Message.user("Go.")]}
     first = run(scripted_agent(call("c1", amount=1)), "", before_tool_call=ask_about("c1"), **said, **options)
     script = Script("Done.")
-    result = run(Agent("scripted:m", transport=ScriptedTransport(script)), paused(first).approve(), **options)
+    result = run(Agent("scripted:m", transport=ScriptedTransport(script)), reload_paused(first).approve(), **options)
     assert [message["content"] for message in script.requests[0]["messages"][:4]] == [
         "Before.",
         "be quick",
@@ -324,7 +326,7 @@ def test_dependencies_are_given_again(run: Run) -> None:
         return "seen"
 
     first = run(scripted_agent(call("c1", "look")), tools=[look], deps="old", before_tool_call=ask_about("c1"))
-    run(scripted_agent("Done."), paused(first).approve(), tools=[look], deps=["new"])
+    run(scripted_agent("Done."), reload_paused(first).approve(), tools=[look], deps=["new"])
     assert seen == [["new"]]
 
 
@@ -336,7 +338,7 @@ def test_the_schema_is_given_again_or_the_output_is_plain(run: Run) -> None:
     till = Till()
     asked: dict[str, Any] = {"tools": [till.pay], "schema": Receipt, "before_tool_call": ask_about("c1")}
     first = run(scripted_agent(call("c1", amount=1)), **asked)
-    kept = paused(first).approve()
+    kept = reload_paused(first).approve()
     assert run(scripted_agent('{"amount": 1}'), kept, tools=[till.pay], schema=Receipt).output == Receipt(amount=1)
     assert run(scripted_agent('{"amount": 1}'), kept, tools=[till.pay]).output == {"amount": 1}
 
@@ -347,7 +349,7 @@ def test_settings_of_the_request_are_kept_and_can_be_changed(run: Run) -> None:
         scripted_agent(call("c1", amount=1)), tools=[till.pay], system="Be brief.", temperature=0.5,
         before_tool_call=ask_about("c1"),
     )  # fmt: skip
-    kept = paused(first).approve()
+    kept = reload_paused(first).approve()
     for changes, temperature in (({}, 0.5), ({"temperature": 1.0}, 1.0)):
         script = Script("Done.")
         agent = Agent("scripted:m", transport=ScriptedTransport(script), tools=[till.pay])
@@ -366,7 +368,7 @@ def test_a_router_pauses_and_goes_on(run: Run) -> None:
         return Router([scripted_agent(errors.OverloadedError("busy"), model="a"), scripted_agent(*lines, model="b")])
 
     first = run(router(THREE), tools=[till.pay], before_tool_call=hook)
-    result = run(router("Done."), paused(first).approve(), tools=[till.pay], before_tool_call=hook)
+    result = run(router("Done."), reload_paused(first).approve(), tools=[till.pay], before_tool_call=hook)
     assert result.text == "Done."
     assert sorted(till.paid) == [1, 2, 3]
     assert [attempt.model for attempt in result.route] == ["a", "b", "a", "b"]
@@ -377,7 +379,7 @@ def test_limits_hold_over_both_parts(run: Run) -> None:
     hook = ask_about("c1")
     calls = [call("c1", amount=1)]
     first = run(scripted_agent(calls), tools=[till.pay], before_tool_call=hook, loop={"max_iterations": 2})
-    kept = paused(first).approve()
+    kept = reload_paused(first).approve()
     second = scripted_agent(call("c2", amount=1), "Done.")
     with pytest.raises(errors.BudgetExceededError, match="2 model calls"):
         run(second, kept, tools=[till.pay], loop={"max_iterations": 2})
@@ -391,7 +393,7 @@ def test_what_brings_nothing_new_is_counted_over_both_parts(run: Run) -> None:
         scripted_agent(call("c0", "look"), call("c1", "look"), call("c2", "look")), tools=[look], before_tool_call=hook
     )
     with pytest.raises(errors.BudgetExceededError, match="3 times with the same arguments"):
-        run(scripted_agent("Done."), paused(first).approve(), tools=[look])
+        run(scripted_agent("Done."), reload_paused(first).approve(), tools=[look])
 
 
 def test_a_failure_before_the_pause_still_ends_a_run_that_must_not_fail(run: Run) -> None:
@@ -408,10 +410,10 @@ def test_a_failure_before_the_pause_still_ends_a_run_that_must_not_fail(run: Run
     }
     first = run(scripted_agent(calls), **options)
     with pytest.raises(errors.ToolExecutionError, match="broken") as raised:
-        run(scripted_agent("Done."), paused(first).approve(), **options)
+        run(scripted_agent("Done."), reload_paused(first).approve(), **options)
     check_history(list(raised.value.result.messages))
     assert till.paid == []
-    assert run(scripted_agent("Fine."), paused(first).approve(), tools=[fail, till.pay]).text == "Fine."
+    assert run(scripted_agent("Fine."), reload_paused(first).approve(), tools=[fail, till.pay]).text == "Fine."
 
 
 def test_an_error_after_the_pause_leaves_no_call_unanswered(run: Run) -> None:
@@ -422,11 +424,11 @@ def test_an_error_after_the_pause_leaves_no_call_unanswered(run: Run) -> None:
 
     first = run(scripted_agent(THREE), tools=[Till().pay], before_tool_call=ask_about("c2"))
     with pytest.raises(errors.AgentError, match="gone") as raised:
-        run(scripted_agent("Done."), paused(first).approve(), tools=[Till().pay], journal=Broken())
+        run(scripted_agent("Done."), reload_paused(first).approve(), tools=[Till().pay], journal=Broken())
     check_history(list(raised.value.result.messages))
 
 
-# What is written down
+# Journals
 
 
 def test_a_paused_run_reads_what_it_wrote_and_more_and_nothing_else() -> None:
@@ -528,15 +530,15 @@ def test_a_run_with_a_journal_goes_on_from_either(run: Run, journal: SqliteJourn
     options: dict[str, Any] = {"tools": [till.pay], "before_tool_call": ask_about("c2"), "journal": journal}
     first = run(scripted_agent(THREE), run_id="r", **options)
     again = run(scripted_agent(), run_id="r", **options)
-    assert [one.id for one in paused(again).pending] == ["c2"], "started again, it asks again"
+    assert [one.id for one in reload_paused(again).pending] == ["c2"], "started again, it asks again"
     assert sorted(till.paid) == [1, 3]
-    result = run(scripted_agent("Done."), paused(first).approve(), **options)
+    result = run(scripted_agent("Done."), reload_paused(first).approve(), **options)
     assert sorted(till.paid) == [1, 2, 3]
     assert {record.id: record.outcome for record in list_calls(journal.read("r"))} == dict.fromkeys(
         ("c1", "c2", "c3"), "completed"
     )
-    for asked in (paused(first).approve(), paused(first).deny(), "Go."):
-        done = run(scripted_agent(errors.BadRequestError("nobody asks")), asked, run_id="r", **options)
+    for asked in (reload_paused(first).approve(), reload_paused(first).deny(), "Go."):
+        done = run(scripted_agent(errors.BadRequestError("never called")), asked, run_id="r", **options)
         assert done.messages == result.messages
         assert done.usage == result.usage
     assert sorted(till.paid) == [1, 2, 3]
@@ -553,8 +555,8 @@ def test_an_approved_call_that_was_interrupted_is_not_made_again(journal: Sqlite
     options: dict[str, Any] = {"tools": [pay], "before_tool_call": ask_about("c1"), "journal": journal}
     first = scripted_agent(call("c1", amount=1)).run("Go.", run_id="r", **options)
     with pytest.raises(KeyboardInterrupt):
-        scripted_agent().run(paused(first).approve(), **options)
-    denied = scripted_agent("Done.").run(paused(first).deny(), **options)
+        scripted_agent().run(reload_paused(first).approve(), **options)
+    denied = scripted_agent("Done.").run(reload_paused(first).deny(), **options)
     assert results(denied) == ["The call was interrupted; it may have taken effect."], "it was not denied"
     assert paid == [1]
 
@@ -567,6 +569,6 @@ def test_somebody_who_knows_better_may_say_what_became_of_an_interrupted_call(jo
     options: dict[str, Any] = {"tools": [pay], "before_tool_call": ask_about("c1"), "journal": journal}
     first = scripted_agent(call("c1", amount=1)).run("Go.", run_id="r", **options)
     with pytest.raises(KeyboardInterrupt):
-        scripted_agent().run(paused(first).approve(), **options)
-    result = scripted_agent("Done.").run(paused(first).answer("c1", "It was paid; I looked."), **options)
+        scripted_agent().run(reload_paused(first).approve(), **options)
+    result = scripted_agent("Done.").run(reload_paused(first).answer("c1", "It was paid; I looked."), **options)
     assert results(result) == ["It was paid; I looked."]

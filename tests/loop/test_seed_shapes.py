@@ -1,4 +1,4 @@
-"""The vocabulary that the loop was described in: every declaration of that document holds for this package.
+"""The vocabulary of stream functions: this package has every declaration of its document.
 
 The document itself lies beside the recordings. Its blocks are run as they are, with this package's names for their
 imports, and what they declare is compared with what we have. The table below says the same without the document.

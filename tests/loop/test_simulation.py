@@ -1,4 +1,4 @@
-"""The tool loop under thousands of orders of faults and crashes, in virtual time: its promises hold in all of them."""
+"""The tool loop under thousands of fault and crash orders in virtual time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIRST = SEED if FULL else 0
 
 def _try(seeds: range) -> None:
     for seed in seeds:
-        scenario = Scenario.drawn(seed)
+        scenario = Scenario.draw(seed)
         if problems := violations(scenario):
             least = shrunk(scenario, _breaks)
             raise AssertionError(f"seed {seed}: {problems}\nthe least that breaks it: {least}\n{violations(least)}")
@@ -112,11 +112,11 @@ def test_a_run_goes_on_after_a_fault_between_any_two_effects(kind: str) -> None:
     assert places > 5, "from there on, there was nothing left to break"
 
 
-# What these worlds are like
+# Coverage of the worlds
 
 
 def test_the_worlds_are_as_various_as_they_should_be() -> None:
-    drawn = [Scenario.drawn(FIRST + number) for number in range(SEEDS)]
+    drawn = [Scenario.draw(FIRST + number) for number in range(SEEDS)]
     wishes = [wish for scenario in drawn for turn in scenario.turns for wish in turn]
     assert {wish.tool for wish in wishes} == set(TOOLS)
     assert {wish.said for wish in wishes} == set(SAID)
@@ -135,7 +135,7 @@ def test_the_worlds_are_as_various_as_they_should_be() -> None:
 
 def test_everything_happens_in_these_worlds_that_promises_are_made_about() -> None:
     """Or they would be kept by nothing happening."""
-    worlds = [World(Scenario.drawn(seed)).run() for seed in range(FIRST, FIRST + 120)]
+    worlds = [World(Scenario.draw(seed)).run() for seed in range(FIRST, FIRST + 120)]
     records = [record for world in worlds for record in list_calls(world.journal.read(RUN))]
     assert {record.outcome for record in records} == {"completed", "failed", "rejected", "skipped", "interrupted"}
     ends = {type(life.error).__name__ for world in worlds for life in world.lives}
@@ -145,7 +145,7 @@ def test_everything_happens_in_these_worlds_that_promises_are_made_about() -> No
 
 
 def test_both_of_two_rivals_lose_and_win_in_these_worlds() -> None:
-    drawn = (Scenario.drawn(seed) for seed in range(FIRST, FIRST + SEEDS))
+    drawn = (Scenario.draw(seed) for seed in range(FIRST, FIRST + SEEDS))
     worlds = [World(scenario).run() for scenario in drawn if scenario.rival is not None and not scenario.crashes]
     for lives in (
         [life for world in worlds for life in world.rivals],
@@ -157,7 +157,7 @@ def test_both_of_two_rivals_lose_and_win_in_these_worlds() -> None:
 
 def test_the_same_seed_is_the_same_run_to_the_last_step() -> None:
     for seed in range(FIRST, FIRST + 25):
-        first, second = World(Scenario.drawn(seed)).run(), World(Scenario.drawn(seed)).run()
+        first, second = World(Scenario.draw(seed)).run(), World(Scenario.draw(seed)).run()
         assert first.log == second.log
         assert first.journal.read(RUN) == second.journal.read(RUN)
 
@@ -165,21 +165,21 @@ def test_the_same_seed_is_the_same_run_to_the_last_step() -> None:
 # The checks themselves: a loop that is broken on purpose is found out
 
 
-def _nothing(*args: Any) -> Flow[None]:
+def _do_nothing(*args: Any) -> Flow[None]:
     return
     yield
 
 
 def _begin_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_calls, "write_started", _nothing)
+    monkeypatch.setattr(tool_calls, "write_started", _do_nothing)
 
 
 def _end_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_calls, "write_ended", _nothing)
+    monkeypatch.setattr(tool_calls, "write_ended", _do_nothing)
 
 
 def _forget_what_the_model_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "write_response", _nothing)
+    monkeypatch.setattr(flow, "write_response", _do_nothing)
 
 
 def _forget_results(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,11 +213,11 @@ def _deny_what_had_begun(monkeypatch: pytest.MonkeyPatch) -> None:
 def _share_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     real = recovery._write
 
-    def written(*args: Any) -> Flow[bool]:
+    def write(*args: Any) -> Flow[bool]:
         yield from real(*args)
         return True
 
-    monkeypatch.setattr(recovery, "_write", written)
+    monkeypatch.setattr(recovery, "_write", write)
 
 
 def _tell_results_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,30 +240,30 @@ def _skip_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Slot, message: str, outcome: Any) -> None:
         real(self, message, outcome)
         if outcome == "skipped":
-            self.result = ToolResult(tool_call_id="nobody's", content=message)
+            self.result = ToolResult(tool_call_id="unknown", content=message)
 
     monkeypatch.setattr(Slot, "fail", fail)
 
 
 def _retry_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tried(running: Any, tool: Any, arguments: Any, context: Any, timeout: Any, limit: Any, until: Any) -> Flow[Any]:
+    def retry(running: Any, tool: Any, arguments: Any, context: Any, timeout: Any, limit: Any, until: Any) -> Flow[Any]:
         try:
             return (yield from run_tool(running, tool, arguments, context, timeout, limit))
         except Exception:
             return (yield from run_tool(running, tool, arguments, context, timeout, limit))
 
-    monkeypatch.setattr(tool_calls, "run_with_retries", tried)
+    monkeypatch.setattr(tool_calls, "run_with_retries", retry)
 
 
 def _let_tools_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     real = tool_calls._spawn_call
 
-    def spawned(plan: Any, slot: Slot, around: Any) -> Flow[Any]:
+    def spawn(plan: Any, slot: Slot, around: Any) -> Flow[Any]:
         branch = yield from real(plan, slot, around)
         slot.expires_at = float("inf")
         return branch
 
-    monkeypatch.setattr(tool_calls, "_spawn_call", spawned)
+    monkeypatch.setattr(tool_calls, "_spawn_call", spawn)
 
 
 def _never_mind_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,22 +294,22 @@ def _begin_anew_with_every_life(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("sabotage", "found"),
     [
-        (_begin_without_a_word, "nobody has written that down"),
-        (_end_without_a_word, "is told before it is written down"),
+        (_begin_without_a_word, "it is not in the journal"),
+        (_end_without_a_word, "is reported before it is in the journal"),
         (_forget_what_the_model_said, "the journal holds"),
         (_forget_results, "is run though it has ended"),
         (_forget_results_of_paused_runs, "the run never ended"),
         (_run_interrupted_calls_again, "is run again"),
         (_give_up_on_safe_calls, "is said to be interrupted"),
         (_deny_what_had_begun, "is said to be rejected, and was run"),
-        (_share_runs, "is interrupted, and the model is told|is run again"),
+        (_share_runs, "is interrupted, and the model reads|is run again"),
         (_tell_results_as_they_come, "results are in the order of their calls"),
         (_leave_calls_unanswered, "calls without results"),
         (_skip_without_a_word, "calls without results|order of their calls"),
         (_retry_tools, r"was run \d+ times"),
         (_let_tools_take_their_time, "goes on after its time"),
         (_never_mind_the_order, "is run beside|before its turn"),
-        (_ask_for_ever, "the model was asked, though"),
+        (_ask_for_ever, "the model was called, though"),
         (_lose_the_bill, "the journal holds"),
         (_begin_anew_with_every_life, "the run never ended"),
     ],
@@ -319,14 +319,14 @@ def test_a_loop_that_is_broken_is_found_out(
 ) -> None:
     sabotage(monkeypatch)
     for seed in range(SEEDS):
-        if any(re.search(found, problem) for problem in violations(Scenario.drawn(seed))):
+        if any(re.search(found, problem) for problem in violations(Scenario.draw(seed))):
             return
-    raise AssertionError(f"{SEEDS} worlds and nobody noticed")
+    raise AssertionError(f"{SEEDS} worlds without a detection")
 
 
 def test_the_least_that_breaks_a_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     _run_interrupted_calls_again(monkeypatch)
-    scenario = next(one for one in map(Scenario.drawn, range(SEEDS)) if one.size > 8 and _breaks(one))
+    scenario = next(one for one in map(Scenario.draw, range(SEEDS)) if one.size > 8 and _breaks(one))
     least = shrunk(scenario, _breaks)
     assert _breaks(least)
     assert least.size <= 6, "one turn with one call, one vendor, and one crash is all it takes"

@@ -15,7 +15,7 @@ from agent import Agent, Hooks, Router, errors, tool
 from agent.loop import MemoryJournal, PausedRun, SqliteJournal, list_calls
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import AgentResponse, TextContent, ToolCall, Usage
-from tests.loop.pausing import NOBODY, WAYS, Run, Till, ask_about, call, ids, pays, reloaded, results, run_by
+from tests.loop.pausing import NOBODY, WAYS, Run, Till, ask_about, call, ids, pays, reload, results, run_by
 from tests.loop.telling import check_history, story
 
 
@@ -34,20 +34,20 @@ def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     kept.close()
 
 
-def charged(number: int, *said: Any) -> AgentResponse:
+def create_charged_response(number: int, *said: Any) -> AgentResponse:
     """An answer that costs something of its own."""
     content = [TextContent(text=part) if isinstance(part, str) else part for part in said]
     return AgentResponse(content=content, usage=Usage(prompt_tokens=number, completion_tokens=number))
 
 
-def priced_agent(*lines: Any, model: str = "gpt-4o", **options: Any) -> Agent:
+def create_priced_agent(*lines: Any, model: str = "gpt-4o", **options: Any) -> Agent:
     """An agent whose answers have a price."""
     return Agent(f"openai-chat:{model}", api_key="k", transport=ScriptedTransport(Script(*lines)), **options)
 
 
 def helper(till: Till, *lines: Any, hook: Any = None, name: str = "helper", **options: Any) -> Any:
     """A sub-agent that can pay."""
-    inner = priced_agent(*lines, tools=[till.pay], hooks=Hooks(before_tool_call=hook), model="gpt-4o-mini")
+    inner = create_priced_agent(*lines, tools=[till.pay], hooks=Hooks(before_tool_call=hook), model="gpt-4o-mini")
     return inner.as_tool(name, "Helps.", **options)
 
 
@@ -60,22 +60,22 @@ def asks(id: str = "o1", name: str = "helper") -> ToolCall:
 
 def test_a_call_of_a_sub_agent_that_waits_pauses_the_outer_run(run: Run) -> None:
     whole, stopped = Till(), Till()
-    inner = [charged(10, *pays("i1")), charged(20, "Paid.")]
-    outer = [charged(1, asks()), charged(2, "Done.")]
-    expected = run(priced_agent(*outer, tools=[helper(whole, *inner)]))
-    first = run(priced_agent(outer[0], tools=[helper(stopped, inner[0], hook=ask_about("i1"))]))
+    inner = [create_charged_response(10, *pays("i1")), create_charged_response(20, "Paid.")]
+    outer = [create_charged_response(1, asks()), create_charged_response(2, "Done.")]
+    expected = run(create_priced_agent(*outer, tools=[helper(whole, *inner)]))
+    first = run(create_priced_agent(outer[0], tools=[helper(stopped, inner[0], hook=ask_about("i1"))]))
     assert stopped.paid == []
-    kept = reloaded(first)
+    kept = reload(first)
     assert [(one.id, one.name, one.arguments, one.reason) for one in kept.pending] == [
         ("o1/i1", "pay", {"amount": 1}, "i1?")
     ]
     assert first.usage == Usage(prompt_tokens=11, completion_tokens=11)
-    again = run(priced_agent(NOBODY, tools=[helper(stopped, NOBODY)]), kept)
+    again = run(create_priced_agent(NOBODY, tools=[helper(stopped, NOBODY)]), kept)
     assert stopped.paid == []
-    assert reloaded(again) == kept, "nothing was decided, so nothing has changed"
+    assert reload(again) == kept, "nothing was decided, so nothing has changed"
     approved = PausedRun.from_json(kept.approve().to_json())
     assert approved.undecided == ()
-    result = run(priced_agent(outer[1], tools=[helper(stopped, inner[1])]), approved)
+    result = run(create_priced_agent(outer[1], tools=[helper(stopped, inner[1])]), approved)
     assert stopped.paid == whole.paid == [1]
     assert result.messages == expected.messages
     assert result.usage == expected.usage
@@ -103,7 +103,7 @@ def test_every_verdict_reaches_the_call(
         heard.append(body["messages"][-1]["content"])
         return "Well."
 
-    decided = PausedRun.from_json(decide(reloaded(first)).to_json())
+    decided = PausedRun.from_json(decide(reload(first)).to_json())
     result = run(scripted_agent("Done.", tools=[helper(till, reply)]), decided)
     assert (till.paid, heard, results(result)) == (paid, [told], ["Well."])
 
@@ -126,15 +126,15 @@ def test_sub_agents_wait_beside_other_calls_of_their_turn(run: Run) -> None:
         before_tool_call=ask_about("c3"),
     )
     assert till.paid == [2]
-    kept = reloaded(paused)
+    kept = reload(paused)
     assert ids(kept) == ["o1/i6", "o1/i7", "c3", "o4/i8"]
     some = run(agent(NOBODY), kept.approve("o1/i7"))
     assert till.paid == [2, 7]
-    kept = reloaded(some)
+    kept = reload(some)
     assert ids(kept) == ["o1/i6", "c3", "o4/i8"]
     more = run(agent(NOBODY, other="Other."), kept.approve("c3", "o4/i8"))
     assert sorted(till.paid) == [2, 3, 7, 8]
-    kept = reloaded(more)
+    kept = reload(more)
     assert ids(kept) == ["o1/i6"]
     result = run(agent("Done.", first="First."), kept.deny())
     assert results(result) == ["First.", "paid 2", "paid 3", "Other.", "Third."]
@@ -148,7 +148,7 @@ def test_calls_one_by_one_wait_for_a_sub_agent(run: Run) -> None:
     lines = [[asks(), *pays("c2")]]
     first = run(scripted_agent(*lines, tools=[till.pay, helper(till, pays("i1"), hook=ask_about())]), **options)
     assert till.paid == []
-    result = run(scripted_agent("Done.", tools=[till.pay, helper(till, "Paid.")]), reloaded(first).approve(), **options)
+    result = run(scripted_agent("Done.", tools=[till.pay, helper(till, "Paid.")]), reload(first).approve(), **options)
     assert till.paid == [1, 2]
     assert results(result) == ["Paid.", "paid 2"]
 
@@ -156,12 +156,12 @@ def test_calls_one_by_one_wait_for_a_sub_agent(run: Run) -> None:
 def test_a_sub_agent_may_wait_in_every_turn_and_be_asked_about_itself(run: Run) -> None:
     till = Till()
     first = run(scripted_agent(asks(), tools=[helper(till, NOBODY)]), before_tool_call=ask_about("o1"))
-    assert ids(reloaded(first)) == ["o1"]
+    assert ids(reload(first)) == ["o1"]
     for line, id, paid in ((pays("i1"), "o1/i1", []), (pays("i2"), "o1/i2", [1])):
-        first = run(scripted_agent(NOBODY, tools=[helper(till, line, hook=ask_about())]), reloaded(first).approve())
-        assert ids(reloaded(first)) == [id]
+        first = run(scripted_agent(NOBODY, tools=[helper(till, line, hook=ask_about())]), reload(first).approve())
+        assert ids(reload(first)) == [id]
         assert till.paid == paid
-    result = run(scripted_agent("Done.", tools=[helper(till, "Paid.")]), reloaded(first).approve())
+    result = run(scripted_agent("Done.", tools=[helper(till, "Paid.")]), reload(first).approve())
     assert (result.text, results(result), till.paid) == ("Done.", ["Paid."], [1, 2])
 
 
@@ -171,11 +171,11 @@ def test_ids_of_calls_are_never_ambiguous(run: Run) -> None:
         scripted_agent([asks(), call("o1/i1", amount=5)], tools=[till.pay, helper(till, pays("i1"), hook=ask_about())]),
         before_tool_call=ask_about("o1/i1"),
     )
-    kept = reloaded(first)
+    kept = reload(first)
     assert {one.id: one.arguments["amount"] for one in kept.pending} == {"o1/i1_": 1, "o1/i1": 5}
     some = run(scripted_agent(NOBODY, tools=[till.pay, helper(till, "Paid.")]), kept.approve("o1/i1_"))
     assert till.paid == [1]
-    assert ids(reloaded(some)) == ["o1/i1"]
+    assert ids(reload(some)) == ["o1/i1"]
 
 
 def test_a_router_is_a_sub_agent_too(run: Run) -> None:
@@ -186,7 +186,7 @@ def test_a_router_is_a_sub_agent_too(run: Run) -> None:
         return Router([target]).as_tool("helper", "Helps.", before_tool_call=hook)
 
     first = run(Router([scripted_agent(asks(), tools=[router(pays("i1"), hook=ask_about())])]))
-    result = run(Router([scripted_agent("Done.", tools=[router("Paid.")])]), reloaded(first).approve("o1/i1"))
+    result = run(Router([scripted_agent("Done.", tools=[router("Paid.")])]), reload(first).approve("o1/i1"))
     assert (result.text, till.paid) == ("Done.", [1])
 
 
@@ -199,7 +199,7 @@ def test_the_events_of_both_parts_are_whole() -> None:
         "tool_execution_start o1 helper",
         "tool_execution_end o1 The agent waits for a decision about: pay.",
     ]
-    second = scripted_agent("Done.", tools=[helper(till, "Paid.")]).run_stream(reloaded(first.result).approve())
+    second = scripted_agent("Done.", tools=[helper(till, "Paid.")]).run_stream(reload(first.result).approve())
     lines = [line for line in story(list(second)) if "tool_execution" in line and "update" not in line]
     assert lines == ["tool_execution_start o1 helper", "tool_execution_end o1 Paid."]
 
@@ -214,42 +214,42 @@ def test_without_its_sub_agent_a_run_is_not_resumed() -> None:
 
     for tools in ([], [impostor]):
         with pytest.raises(errors.ConfigurationError) as raised:
-            scripted_agent(NOBODY, tools=tools).run(reloaded(first).approve())
+            scripted_agent(NOBODY, tools=tools).run(reload(first).approve())
         assert raised.value.field == "tools"
 
 
 # Two levels
 
 
-def nested(till: Till, lines: Sequence[Any], hook: Any = None) -> Agent:
+def nest(till: Till, lines: Sequence[Any], hook: Any = None) -> Agent:
     outer, middle, inner = lines
     leaf = helper(till, *inner, hook=hook, name="leaf")
-    between = priced_agent(*middle, tools=[leaf, till.pay], hooks=Hooks(before_tool_call=hook))
-    return priced_agent(*outer, tools=[between.as_tool("between", "Delegates.")])
+    between = create_priced_agent(*middle, tools=[leaf, till.pay], hooks=Hooks(before_tool_call=hook))
+    return create_priced_agent(*outer, tools=[between.as_tool("between", "Delegates.")])
 
 
 LEVELS = (
-    [charged(1, asks("o1", "between")), charged(2, "Done.")],
-    [charged(10, asks("m1", "leaf"), *pays("m2")), charged(20, "Passed on.")],
-    [charged(100, *pays("i1", "i3")), charged(200, "Paid.")],
+    [create_charged_response(1, asks("o1", "between")), create_charged_response(2, "Done.")],
+    [create_charged_response(10, asks("m1", "leaf"), *pays("m2")), create_charged_response(20, "Passed on.")],
+    [create_charged_response(100, *pays("i1", "i3")), create_charged_response(200, "Paid.")],
 )
 
 
 def test_two_levels_deep_nothing_is_lost_and_nothing_is_counted_twice(run: Run) -> None:
     whole, stopped = Till(), Till()
-    expected = run(nested(whole, LEVELS))
+    expected = run(nest(whole, LEVELS))
     assert expected.usage is not None
     assert expected.usage.prompt_tokens == 333
     hook = ask_about("i1", "m2")
-    first = run(nested(stopped, [level[:1] for level in LEVELS], hook=hook))
+    first = run(nest(stopped, [level[:1] for level in LEVELS], hook=hook))
     assert stopped.paid == [3]
     assert first.usage is not None
     assert first.usage.prompt_tokens == 111
-    assert ids(reloaded(first)) == ["o1/m1/i1", "o1/m2"]
-    some = run(nested(stopped, ([NOBODY], [NOBODY], LEVELS[2][1:])), reloaded(first).approve("o1/m1/i1"))
+    assert ids(reload(first)) == ["o1/m1/i1", "o1/m2"]
+    some = run(nest(stopped, ([NOBODY], [NOBODY], LEVELS[2][1:])), reload(first).approve("o1/m1/i1"))
     assert stopped.paid == [3, 1]
-    assert ids(reloaded(some)) == ["o1/m2"]
-    result = run(nested(stopped, (LEVELS[0][1:], LEVELS[1][1:], [NOBODY])), reloaded(some).approve())
+    assert ids(reload(some)) == ["o1/m2"]
+    result = run(nest(stopped, (LEVELS[0][1:], LEVELS[1][1:], [NOBODY])), reload(some).approve())
     assert stopped.paid == [3, 1, 2]
     assert result.messages == expected.messages
     assert (result.usage, len(result.route)) == (expected.usage, len(expected.route))
@@ -281,8 +281,8 @@ print(result.text, result.usage.prompt_tokens)
 
 
 def test_another_process_resumes_two_levels_deep(tmp_path: Path) -> None:
-    first = nested(Till(), [level[:1] for level in LEVELS], hook=ask_about("i1", "m2")).run("Go.")
-    (tmp_path / "kept.json").write_text(reloaded(first).to_json())
+    first = nest(Till(), [level[:1] for level in LEVELS], hook=ask_about("i1", "m2")).run("Go.")
+    (tmp_path / "kept.json").write_text(reload(first).to_json())
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.startswith("Done. ")
@@ -290,8 +290,8 @@ def test_another_process_resumes_two_levels_deep(tmp_path: Path) -> None:
 
 
 def test_a_tampered_run_of_a_sub_agent_is_rejected() -> None:
-    first = nested(Till(), [level[:1] for level in LEVELS], hook=ask_about("i1", "i3", "m2")).run("Go.")
-    data = json.loads(reloaded(first).to_json())
+    first = nest(Till(), [level[:1] for level in LEVELS], hook=ask_about("i1", "i3", "m2")).run("Go.")
+    data = json.loads(reload(first).to_json())
     del data["waiting"][0]["run"]["waiting"][0]["run"]["waiting"][1]
     with pytest.raises(errors.ConfigurationError) as raised:
         PausedRun.from_json(json.dumps(data))
@@ -304,23 +304,23 @@ def test_a_tampered_run_of_a_sub_agent_is_rejected() -> None:
 def test_a_journal_keeps_calls_of_sub_agents_waiting(run: Run, journal: Any) -> None:
     till = Till()
     options: dict[str, Any] = {"run_id": "r", "journal": journal}
-    whole = run(nested(Till(), LEVELS))
-    first = run(nested(till, [level[:1] for level in LEVELS], hook=ask_about("i1", "m2")), **options)
+    whole = run(nest(Till(), LEVELS))
+    first = run(nest(till, [level[:1] for level in LEVELS], hook=ask_about("i1", "m2")), **options)
     silent = ([NOBODY], [NOBODY], [NOBODY])
-    again = run(nested(till, silent), **options)
+    again = run(nest(till, silent), **options)
     assert till.paid == [3]
-    assert reloaded(again).pending == reloaded(first).pending
+    assert reload(again).pending == reload(first).pending
     assert again.usage == first.usage
-    some = run(nested(till, ([NOBODY], [NOBODY], LEVELS[2][1:])), reloaded(again).approve("o1/m1/i1"), journal=journal)
+    some = run(nest(till, ([NOBODY], [NOBODY], LEVELS[2][1:])), reload(again).approve("o1/m1/i1"), journal=journal)
     assert till.paid == [3, 1]
-    again = run(nested(till, silent), **options)
-    assert ids(reloaded(again)) == ids(reloaded(some)) == ["o1/m2"]
+    again = run(nest(till, silent), **options)
+    assert ids(reload(again)) == ids(reload(some)) == ["o1/m2"]
     assert again.usage == some.usage
-    stale = reloaded(first).approve("o1/m1/i1").deny("o1/m2")
-    result = run(nested(till, (LEVELS[0][1:], LEVELS[1][1:], [NOBODY])), stale, journal=journal)
-    assert till.paid == [3, 1], "what was made is not made again"
+    stale = reload(first).approve("o1/m1/i1").deny("o1/m2")
+    result = run(nest(till, (LEVELS[0][1:], LEVELS[1][1:], [NOBODY])), stale, journal=journal)
+    assert till.paid == [3, 1], "executed calls are not repeated"
     assert (result.usage, result.text) == (whole.usage, "Done.")
-    again = run(nested(till, silent), **options)
+    again = run(nest(till, silent), **options)
     assert (again.messages, again.usage) == (result.messages, result.usage)
 
 
@@ -336,10 +336,10 @@ def test_a_sub_agent_that_was_killed_goes_on_and_makes_no_call_twice(run: Run, j
         return scripted_agent(*outer, tools=[helping.as_tool("helper", "Helps.")])
 
     options: dict[str, Any] = {"run_id": "r", "journal": journal}
-    lines = [charged(10, *pays("i1")), charged(20, call("i2", "crash"))]
+    lines = [create_charged_response(10, *pays("i1")), create_charged_response(20, call("i2", "crash"))]
     with pytest.raises(KeyboardInterrupt):
-        run(agent([charged(1, asks())], lines), **options)
-    result = run(agent([charged(2, "Done.")], [charged(40, "Paid.")]), **options)
+        run(agent([create_charged_response(1, asks())], lines), **options)
+    result = run(agent([create_charged_response(2, "Done.")], [create_charged_response(40, "Paid.")]), **options)
     assert till.paid == [1]
     assert (result.text, results(result)) == ("Done.", ["Paid."])
     assert result.usage is not None
@@ -350,10 +350,15 @@ def test_a_sub_agent_that_was_killed_goes_on_and_makes_no_call_twice(run: Run, j
 def test_a_retried_sub_agent_is_billed_once(journal: Any) -> None:
     till = Till()
     inner = scripted_agent(
-        charged(10, *pays("i1")), errors.BadRequestError("no"), charged(20, "Paid."), tools=[till.pay]
+        create_charged_response(10, *pays("i1")),
+        errors.BadRequestError("no"),
+        create_charged_response(20, "Paid."),
+        tools=[till.pay],
     )
     outer = scripted_agent(
-        charged(1, asks()), charged(2, "Done."), tools=[inner.as_tool("helper", "Helps.", retries=1)]
+        create_charged_response(1, asks()),
+        create_charged_response(2, "Done."),
+        tools=[inner.as_tool("helper", "Helps.", retries=1)],
     )
     result = outer.run("Go.", run_id="r", journal=journal)
     assert (results(result), till.paid) == (["Paid."], [1])
@@ -364,7 +369,7 @@ def test_a_retried_sub_agent_is_billed_once(journal: Any) -> None:
 def test_a_run_is_listed_and_forgotten_with_its_sub_agents(tmp_path: Path) -> None:
     journal, till = SqliteJournal(tmp_path / "runs.db"), Till()
     for id in ("r", "r/other"):
-        nested(till, LEVELS).run("Go.", run_id=id, journal=journal)
+        nest(till, LEVELS).run("Go.", run_id=id, journal=journal)
     assert journal.runs() == ["r", "r/other"]
     assert journal.read("r/o1/m1")
     journal.forget("r")

@@ -1,4 +1,4 @@
-"""Paused documents that are damaged or changed: a typed error, and no call is executed without a verdict."""
+"""Damaged or modified paused runs: a typed error, and no call without a verdict."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from agent import Hooks, ToolContext, errors, tool
 from agent.loop import PausedRun
 from agent.testing import scripted_agent
 from agent.types import Message, ToolResult
-from tests.loop.pausing import NOBODY, Till, ask_about, call, pause, pays, reloaded
+from tests.loop.pausing import NOBODY, Till, ask_about, call, pause, pays, reload
 from tests.support.values import json_values
 
 
 def document(**options: Any) -> dict[str, Any]:
     """Of a run whose calls c1 and c3 wait, while c2 was made."""
-    paused = reloaded(pause(Till(), *pays("c1", "c2", "c3"), ask=ask_about("c1", "c3"), **options))
+    paused = reload(pause(Till(), *pays("c1", "c2", "c3"), ask=ask_about("c1", "c3"), **options))
     data: dict[str, Any] = json.loads(paused.to_json())
     return data
 
@@ -48,7 +48,7 @@ def calls(data: dict[str, Any]) -> list[Any]:
     return found
 
 
-def said(role: str) -> dict[str, Any]:
+def create_message(role: str) -> dict[str, Any]:
     return {"role": role, "content": "Fine."}
 
 
@@ -75,10 +75,10 @@ TAMPERED: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "a call is added": ("waiting", lambda data: calls(data).append({**calls(data)[0], "id": "c4"})),
     "a call is removed": ("waiting", lambda data: calls(data).pop()),
     "the answer is removed": ("messages", lambda data: data["messages"].pop()),
-    "another answer follows": ("messages", lambda data: data["messages"].append(said("assistant"))),
-    "words follow the calls": ("messages", lambda data: data["messages"].append(said("user"))),
+    "another answer follows": ("messages", lambda data: data["messages"].append(create_message("assistant"))),
+    "words follow the calls": ("messages", lambda data: data["messages"].append(create_message("user"))),
     "a result of the second call comes first": ("messages", lambda data: data["messages"].append(tool_message("c2"))),
-    "a waiting call is told as done": ("waiting", lambda data: data["messages"].append(tool_message("c1"))),
+    "a waiting call has a result message": ("waiting", lambda data: data["messages"].append(tool_message("c1"))),
     "a call is held for no reason": ("held", lambda data: put(data, "held", ["c2"])),
     "a call that waits is held as well": ("held", lambda data: put(data, "held", ["c3"])),
     "an unknown call is held": ("held", lambda data: put(data, "held", ["c9"])),
@@ -134,7 +134,7 @@ def test_an_inconsistent_run_is_rejected_however_it_was_made() -> None:
 
 
 def test_a_plain_tool_is_not_run_in_the_name_of_a_sub_agent() -> None:
-    """Whoever moves a call that waits into a run of its own, all decided, approves nothing."""
+    """Moving a waiting call into a nested run with verdicts approves nothing."""
     data = document()
     inner = json.loads(PausedRun.from_json(json.dumps(data)).approve().to_json())
     data["waiting"][0] = {"id": "c1", "run": inner}
@@ -159,7 +159,7 @@ def paths(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from paths(value, (*at, key))
 
 
-def mutated(draw: Any, data: Any) -> Any:
+def mutate(draw: Any, data: Any) -> Any:
     """The document with a value removed, doubled, moved or replaced."""
     places = [place for place in paths(data) if place]
     place = draw(st.sampled_from(places))
@@ -187,7 +187,7 @@ def mutated(draw: Any, data: Any) -> Any:
     return data
 
 
-def nested_document() -> dict[str, Any]:
+def create_nested_document() -> dict[str, Any]:
     """Of a run in which a call of a sub-agent waits, besides another call."""
     till = Till()
     inner = scripted_agent(
@@ -196,13 +196,13 @@ def nested_document() -> dict[str, Any]:
     result = scripted_agent([call("o1", "helper", task="Pay."), *pays("c2")]).run(
         "Go.", tools=[till.pay, inner.as_tool("helper", "Helps.")], before_tool_call=ask_about("c2")
     )
-    data: dict[str, Any] = json.loads(reloaded(result).to_json())
+    data: dict[str, Any] = json.loads(reload(result).to_json())
     return data
 
 
-def held_in(paused: PausedRun) -> list[str]:
+def list_held(paused: PausedRun) -> list[str]:
     nested = [one.run for one in paused.waiting if one.run is not None]
-    return [*paused.held, *(id for run in nested for id in held_in(run))]
+    return [*paused.held, *(id for run in nested for id in list_held(run))]
 
 
 @settings(max_examples=200)
@@ -215,17 +215,17 @@ def test_no_mutation_of_a_document_executes_a_call_without_a_verdict(data: st.Da
         made.append(context.call_id)
         return f"paid {amount}"
 
-    waits = data.draw(st.sampled_from([document, nested_document]))()
+    waits = data.draw(st.sampled_from([document, create_nested_document]))()
     decided = data.draw(st.sampled_from([(), ("c1",), ("c2",), ("o1/i1",), ("c2", "o1/i1", "o1/i2")]))
     paused = PausedRun.from_json(json.dumps(waits))
     paused = paused.approve(*decided) if {*decided} <= {one.id for one in paused.pending} and decided else paused
     waits = json.loads(paused.to_json())
     for _ in range(data.draw(st.integers(1, 3))):
-        waits = mutated(data.draw, waits)
+        waits = mutate(data.draw, waits)
     try:
         paused = PausedRun.from_json(json.dumps(waits))
         undecided = [one.call.id for one in paused.undecided]
-        allowed = Counter(one.call.id for one in paused.pending) - Counter(undecided) + Counter(held_in(paused))
+        allowed = Counter(one.call.id for one in paused.pending) - Counter(undecided) + Counter(list_held(paused))
         helper = scripted_agent("Paid.", tools=[pay]).as_tool("helper", "Helps.")
         result = scripted_agent("Done.").run(paused, tools=[pay, helper])
     except errors.ConfigurationError:

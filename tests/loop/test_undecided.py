@@ -1,4 +1,4 @@
-"""A call that waits is never executed without a verdict: whoever resumes the run, from wherever, with whatever hook."""
+"""A waiting call is executed only with a verdict, however the run is resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.loop.pausing import (
     ids,
     pause,
     pays,
-    reloaded,
+    reload,
     results,
     run_by,
 )
@@ -57,28 +57,28 @@ def test_calls_without_a_verdict_keep_waiting(run: Run, make: Any, hook: Any) ->
     till = Till()
     first = pause(till, *pays("c1", "c2", "c3"))
 
-    def resumed(paused: PausedRun, *lines: Any) -> RunResult:
+    def resume(paused: PausedRun, *lines: Any) -> RunResult:
         return run(make(scripted_agent(*lines)), paused, tools=[till.pay], before_tool_call=hook)
 
-    again = resumed(reloaded(first), NOBODY)
+    again = resume(reload(first), NOBODY)
     assert till.paid == []
-    assert reloaded(again) == reloaded(first), "nothing was decided, so nothing has changed"
-    some = resumed(reloaded(again).approve("c2"), NOBODY)
+    assert reload(again) == reload(first), "nothing was decided, so nothing has changed"
+    some = resume(reload(again).approve("c2"), NOBODY)
     assert till.paid == [2]
-    assert ids(reloaded(some)) == ["c1", "c3"]
-    assert [one.reason for one in reloaded(some).pending] == ["c1?", "c3?"]
+    assert ids(reload(some)) == ["c1", "c3"]
+    assert [one.reason for one in reload(some).pending] == ["c1?", "c3?"]
     assert some.turns == 1
-    done = resumed(reloaded(some).approve("c3").deny("c1"), "Done.")
+    done = resume(reload(some).approve("c3").deny("c1"), "Done.")
     assert till.paid == [2, 3]
     assert (done.text, results(done)) == ("Done.", ["The call was denied.", "paid 2", "paid 3"])
 
 
 def test_calls_without_a_verdict_keep_waiting_under_every_driver(drive: Driver) -> None:
     till = Till()
-    first = reloaded(pause(till, *pays("c1", "c2")))
+    first = reload(pause(till, *pays("c1", "c2")))
     second = drive.run(Script(NOBODY), first.approve("c1"), tools=[till.pay])
     assert till.paid == [1]
-    assert ids(reloaded(second.ok)) == ["c2"]
+    assert ids(reload(second.ok)) == ["c2"]
     assert second.requests == []
 
 
@@ -86,21 +86,21 @@ def test_a_call_whose_tool_has_a_function_now_waits_for_its_caller_all_the_same(
     till = Till()
     described = ToolSpec(name="pay", description="Pays.", parameters={"type": "object"})
     first = run(scripted_agent(pays("c1")), tools=[described])
-    assert reloaded(first).pending[0].kind == "external"
-    again = run(scripted_agent(NOBODY), reloaded(first), tools=[till.pay])
+    assert reload(first).pending[0].kind == "external"
+    again = run(scripted_agent(NOBODY), reload(first), tools=[till.pay])
     assert till.paid == []
-    assert ids(reloaded(again)) == ["c1"]
+    assert ids(reload(again)) == ["c1"]
 
 
 def test_calls_one_by_one_keep_their_verdicts_until_it_is_their_turn(run: Run) -> None:
     till = Till()
     options: dict[str, Any] = {"tools": [till.pay], "loop": {"parallel_tool_execution": False}}
     first = run(scripted_agent(pays("c1", "c2", "c3")), before_tool_call=ask_about("c1", "c3"), **options)
-    assert ids(reloaded(first)) == ["c1", "c3"]
-    changed = reloaded(first).approve("c3", arguments={"amount": 30})
+    assert ids(reload(first)) == ["c1", "c3"]
+    changed = reload(first).approve("c3", arguments={"amount": 30})
     again = run(scripted_agent(NOBODY), changed, **options)
     assert till.paid == []
-    kept = reloaded(again)
+    kept = reload(again)
     assert [one.id for one in kept.undecided] == ["c1"]
     done = run(scripted_agent("Done."), kept.approve("c1"), **options)
     assert till.paid == [1, 2, 30]
@@ -117,7 +117,7 @@ def test_an_approver_sees_the_arguments_that_are_executed() -> None:
 
     given: dict[str, Any] = {"data": {"null": None, "empty": {}, "list": [None, 1.5], "text": "a\nb\u202e"}}
     first = scripted_agent(call("c1", "note", **given)).run("Go.", tools=[note], before_tool_call=ask_about())
-    kept = reloaded(first)
+    kept = reload(first)
     shown = kept.pending[0].arguments
     scripted_agent("Done.").run(kept.approve(), tools=[note])
     assert seen == [shown["data"]] == [given["data"]]
@@ -132,13 +132,13 @@ def test_a_run_that_is_restarted_from_its_journal_keeps_waiting(run: Run, journa
     for _ in range(2):
         again = run(scripted_agent(NOBODY), tools=[till.pay], run_id="r", journal=journal)
         assert till.paid == []
-        assert [(one.id, one.reason) for one in reloaded(again).pending] == [("c1", "c1?"), ("c2", "c2?")]
-    some = run(scripted_agent(NOBODY), reloaded(first).approve("c1"), tools=[till.pay], journal=journal)
-    assert ids(reloaded(some)) == ["c2"]
+        assert [(one.id, one.reason) for one in reload(again).pending] == [("c1", "c1?"), ("c2", "c2?")]
+    some = run(scripted_agent(NOBODY), reload(first).approve("c1"), tools=[till.pay], journal=journal)
+    assert ids(reload(some)) == ["c2"]
     again = run(scripted_agent(NOBODY), tools=[till.pay], run_id="r", journal=journal)
-    assert ids(reloaded(again)) == ["c2"]
+    assert ids(reload(again)) == ["c2"]
     assert till.paid == [1]
-    done = run(scripted_agent("Done."), reloaded(again).approve(), tools=[till.pay], journal=journal)
+    done = run(scripted_agent("Done."), reload(again).approve(), tools=[till.pay], journal=journal)
     assert (done.text, till.paid) == ("Done.", [1, 2])
 
 
@@ -154,20 +154,20 @@ def test_a_call_waits_even_if_its_run_was_killed_before_it_paused(journal: Any) 
             "Go.", tools=[crash, till.pay], before_tool_call=ask_about("c2"), run_id="r", journal=journal
         )
     again = scripted_agent(NOBODY).run("Go.", tools=[crash, till.pay], run_id="r", journal=journal)
-    assert ids(reloaded(again)) == ["c2"]
+    assert ids(reload(again)) == ["c2"]
     assert till.paid == []
 
 
 def test_a_document_that_forgets_what_waits_is_no_way_around_the_journal() -> None:
     journal, till = MemoryJournal(), Till()
     first = pause(till, *pays("c1", "c2"), run_id="r", journal=journal)
-    data = json.loads(reloaded(first).to_json())
+    data = json.loads(reload(first).to_json())
     data["waiting"], data["held"] = data["waiting"][:1], ["c2"]
     again = scripted_agent(NOBODY).run(
         PausedRun.from_json(json.dumps(data)).approve("c1"), tools=[till.pay], journal=journal
     )
     assert till.paid == [1]
-    assert ids(reloaded(again)) == ["c2"]
+    assert ids(reload(again)) == ["c2"]
 
 
 PROGRAM = """
@@ -200,7 +200,7 @@ def test_another_process_keeps_undecided_calls_waiting(tmp_path: Path, how: str,
     journal = SqliteJournal(tmp_path / "runs.db")
     first = pause(Till(), *pays("c1", "c2"), run_id="r", journal=journal)
     journal.close()
-    (tmp_path / "kept.json").write_text(reloaded(first).to_json())
+    (tmp_path / "kept.json").write_text(reload(first).to_json())
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), how]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == waits
@@ -223,8 +223,8 @@ def test_what_was_said_to_a_run_before_it_paused_is_said_when_it_goes_on(run: Ru
     first = scripted_agent([call("c1", "look"), *pays("c2")]).run_stream(
         "Go.", tools=[look, till.pay], before_tool_call=ask_about("c2")
     )
-    kept = reloaded(first.collect())
-    again = reloaded(run(scripted_agent(NOBODY), kept, tools=[look, till.pay]))
+    kept = reload(first.collect())
+    again = reload(run(scripted_agent(NOBODY), kept, tools=[look, till.pay]))
     result = run(scripted_agent("Done.", "You are welcome."), again.approve(), tools=[look, till.pay])
     assert till.paid == [2], "the approved call is not skipped"
     assert [(message.role.value, message.text) for message in result.messages[2:]] == [

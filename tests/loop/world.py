@@ -1,7 +1,7 @@
-"""A world to try the tool loop in: a model with wishes, tools that misbehave, people who decide, and crashes.
+"""A simulated world for the tool loop: a model, misbehaving tools, decisions, and crashes.
 
 Running a scenario runs the real loop in virtual time, one life after the other: when a life ends before the run does,
-the next one takes it up from the journal. What must never happen is looked for in each life and at the end, and the
+the next one takes it up from the journal. Invariants are checked in each life and at the end, and the
 end is compared with that of the same run where nothing goes wrong.
 """
 
@@ -83,7 +83,7 @@ class World:
         self.problems: list[str] = []
         self._asks = not calm
         self._rivalled = scenario.rival is not None
-        """Whether somebody else may do anything at any time, and nobody can know that."""
+        """Whether another process may act at any time."""
         self._ends: list[tuple[Life, SimulatedLoop]] = []
         self._began = 0.0
         self._log = hashlib.sha256()
@@ -113,7 +113,7 @@ class World:
     def now(self) -> float:
         return self._simulation.now
 
-    # What happens to the loop
+    # Faults
 
     def answer(self, request: WireRequest) -> Answer:
         good = self.model(request)
@@ -123,7 +123,7 @@ class World:
             return good
         self._asked += 1
         if self.journal.answers >= self.scenario.max_iterations and not self._rivalled:
-            self.broken(f"the model was asked, though it has answered {self.journal.answers} times")
+            self.broken(f"the model was called, though it has answered {self.journal.answers} times")
         good.after = 0.2
         fault = self._answers.pop(self._asked - 1, None)
         return good if fault is None else FAULTS[fault](good)
@@ -150,7 +150,7 @@ class World:
             case _:
                 return ()
 
-    # What the loop does
+    # Observations
 
     def begins(self, tool: TriedTool, context: ToolContext[Life]) -> int:
         """A tool begins. How often it has for this call, in this life."""
@@ -163,7 +163,7 @@ class World:
         if f"ended:{call}" in keys and not (self._rivalled and (tool.idempotent or again)):
             self.broken(f"{call} is run though it has ended")
         if f"begun:{call}" not in keys:
-            self.broken(f"{call} is run, and nobody has written that down")
+            self.broken(f"{call} is run, and it is not in the journal")
         if life.over:
             self.broken(f"{call} is run after the end")
         if self.now >= life.until:
@@ -194,10 +194,10 @@ class World:
             case ["deny"] | [_, "no"]:
                 return Deny("not today")
             case _:
-                return Change(_changed(call))
+                return Change(_change_arguments(call))
 
-    def decided(self, paused: PausedRun) -> PausedRun:
-        """What a person says about the calls that wait, after the run went through a file."""
+    def decide(self, paused: PausedRun) -> PausedRun:
+        """Decide the pending calls of a serialized run."""
         again = PausedRun.from_json(paused.to_json())
         for waiting in again.pending:
             said = self.wish(waiting.id).said
@@ -206,7 +206,7 @@ class World:
             elif said == "ask: no":
                 again = again.deny(waiting.id, reason="not today")
             elif said == "ask: changed":
-                again = again.approve(waiting.id, arguments=_changed(waiting.call))
+                again = again.approve(waiting.id, arguments=_change_arguments(waiting.call))
             else:
                 again = again.approve(waiting.id)
         return again
@@ -219,7 +219,7 @@ class World:
             life = self._live(number, request)
             self._judge_life(life)
             if life.result is not None and life.result.paused is not None:
-                request = self.decided(life.result.paused)
+                request = self.decide(life.result.paused)
             elif life.result is not None or _is_final(life.error):
                 self._judge_end()
                 return self
@@ -233,7 +233,7 @@ class World:
         limit = scenario.deadline if number < 4 else None
         life = Life(number, inf if limit is None else simulation.now + limit)
         self.lives.append(life)
-        loop = self._started(life, request, limit)
+        loop = self._start(life, request, limit)
         self._speak(loop)
         if scenario.rival is not None and number < 2:
             rival = Life(RIVAL + number, inf)
@@ -265,7 +265,7 @@ class World:
         self._log.update("\n".join(simulation.log).encode())
         return life
 
-    def _started(self, life: Life, request: str | PausedRun, limit: float | None) -> SimulatedLoop:
+    def _start(self, life: Life, request: str | PausedRun, limit: float | None) -> SimulatedLoop:
         scenario = self.scenario
         return SimulatedLoop(
             self._simulation, self._caller(), request, streaming=scenario.streaming, deadline=limit, deps=life,
@@ -283,8 +283,8 @@ class World:
         return Router(list(self._agents), on_partial="restart")  # a new process has no experience with its targets
 
     def _compete(self, rival: Life, request: str | PausedRun) -> None:
-        """The same run, begun again by somebody who believes that it has crashed."""
-        loop = self._started(rival, request, None)
+        """Start the same run again in another process."""
+        loop = self._start(rival, request, None)
         self.rivals.append(rival)
         self._ends.append((rival, loop))
 
@@ -294,12 +294,12 @@ class World:
                 say = loop.steer if how == "steer" else loop.follow_up
                 self._simulation.at(when, lambda say=say, text=f"{how} at {when}": say(text))  # type: ignore[misc]
 
-    # What must never happen
+    # Invariants
 
     def _judge_telling(self, call: str) -> None:
-        """What is told has been written down, unless the run is being broken off."""
+        """Check that reported events are in the journal, unless the run is being cancelled."""
         if f"ended:{call}" not in self.journal.keys:
-            self.broken(f"the end of {call} is told before it is written down")
+            self.broken(f"the end of {call} is reported before it is in the journal")
 
     def _judge_life(self, life: Life) -> None:
         self._judge_nesting(life)
@@ -356,7 +356,7 @@ class World:
         starts = [start for start in self.starts if start.call == record.id]
         tool = starts[0].tool if starts else None
         if (record.outcome == "interrupted") != (result.text == INTERRUPTED):
-            self.broken(f"{record.id} is {record.outcome}, and the model is told {result.text!r}")
+            self.broken(f"{record.id} is {record.outcome}, and the model reads {result.text!r}")
         if tool is not None and not tool.idempotent and len(starts) > 1 + tool.retries:
             self.broken(f"{record.id} was run {len(starts)} times")
         if record.name == "sub":
@@ -411,7 +411,7 @@ def _place(call: str) -> tuple[int, int]:
     return int(turn), int(place)
 
 
-def _changed(call: ToolCall) -> dict[str, Any]:
+def _change_arguments(call: ToolCall) -> dict[str, Any]:
     return {"task": "another task"} if call.name == "sub" else {"n": 100}
 
 
@@ -429,7 +429,7 @@ def _results(messages: Sequence[Message]) -> list[ToolResult]:
 # Comparing
 
 
-def told(messages: Sequence[Message]) -> list[Any]:
+def summarize_messages(messages: Sequence[Message]) -> list[Any]:
     """A conversation without what depends on who answered."""
     return [
         (
@@ -444,20 +444,20 @@ def told(messages: Sequence[Message]) -> list[Any]:
 
 
 @lru_cache(maxsize=4)
-def _undisturbed(scenario: Scenario) -> World:
+def _run_undisturbed(scenario: Scenario) -> World:
     return World(scenario, calm=True).run()
 
 
 def differences(world: World) -> list[str]:
-    """What is not as in the undisturbed run, but for calls that were interrupted."""
+    """Differences from the undisturbed run, apart from interrupted calls."""
     scenario = world.scenario
     if len(world.lives) == 1 and not scenario.answers and not scenario.breaks:
         return []  # nothing disturbed it
     if scenario.spoken or scenario.token_budget is not None:
-        return []  # what is said in between depends on when that is; what broke off may have been paid for
+        return []  # steering depends on timing, and cancelled calls on costs
     if scenario.stop_on_error and scenario.asks:
-        return []  # what failed before a person decided keeps the rest from being made
-    calm = _undisturbed(scenario.calm)
+        return []  # an earlier failure prevents the other calls
+    calm = _run_undisturbed(scenario.calm)
     ours, theirs = world.end.outcome, calm.end.outcome
     if calm.problems or ours is None or theirs is None:
         return ["undisturbed, too, it goes wrong", *calm.problems]
@@ -466,7 +466,7 @@ def differences(world: World) -> list[str]:
         if cut:
             return []  # a call that was interrupted is none that failed, or brought nothing new
         return [f"it ended with {world.end.error!r} instead of {calm.end.error!r}"]
-    mine, other = told(ours.messages), told(theirs.messages)
+    mine, other = summarize_messages(ours.messages), summarize_messages(theirs.messages)
     if scenario.stop_on_error and (cut or scenario.rival is not None):
         return []
     if len(mine) != len(other):

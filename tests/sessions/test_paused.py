@@ -17,7 +17,7 @@ from agent.sessions import AgentSession
 from agent.stores import MemoryStore, SqliteStore
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import Message
-from tests.loop.pausing import NOBODY, WAYS, Till, ask_about, call, ids, pays, reloaded, run_by
+from tests.loop.pausing import NOBODY, WAYS, Till, ask_about, call, ids, pays, reload, run_by
 from tests.loop.telling import check_history
 
 Run = Callable[..., RunResult]
@@ -64,7 +64,7 @@ def test_a_paused_run_is_resumed_in_its_session_and_becomes_one_turn(run: Run, s
     script = Script("Both are paid.", "You paid 1 and 2.")
     resumed = again(session, store)
     resumed.switch(Agent("scripted:m", transport=ScriptedTransport(script)))
-    result = run(resumed, reloaded(first).approve(), tools=[stopped.pay])
+    result = run(resumed, reload(first).approve(), tools=[stopped.pay])
     assert (result.text, result.paused) == ("Both are paid.", None)
     assert stopped.paid == whole.paid == [1, 2]
     assert texts(resumed) == texts(expected)
@@ -85,8 +85,8 @@ def test_what_stays_undecided_pauses_again_and_can_be_resumed_as_often(run: Run,
     result = run(session, "Pay.", before_tool_call=ask_about())
     for line, id in ((NOBODY, "c1"), ("Done.", "c2")):
         session = again(session, store, line, tools=[till.pay])
-        assert id in ids(reloaded(result))
-        result = run(session, reloaded(result).approve(id))
+        assert id in ids(reload(result))
+        result = run(session, reload(result).approve(id))
     assert (result.text, till.paid) == ("Done.", [1, 2])
     assert texts(session) == ["Pay.", "", "paid 1", "paid 2", "Done."]
 
@@ -96,9 +96,9 @@ def test_without_a_verdict_a_session_executes_nothing(run: Run, store: Any) -> N
     session = scripted_agent(pays("c1")).session(store=store, tools=[till.pay])
     first = run(session, "Pay.", before_tool_call=ask_about())
     session = again(session, store, NOBODY, tools=[till.pay])
-    result = run(session, reloaded(first))
+    result = run(session, reload(first))
     assert till.paid == []
-    assert reloaded(result) == reloaded(first)
+    assert reload(result) == reload(first)
     assert texts(session) == []
 
 
@@ -108,7 +108,7 @@ def test_a_run_that_is_asked_with_messages_of_its_own_keeps_them(run: Run) -> No
     run(session, "Hi.")
     asked = [Message.user("First,"), Message.user("pay.")]
     first = run(session, asked, before_tool_call=ask_about())
-    run(session, reloaded(first).deny())
+    run(session, reload(first).deny())
     assert texts(session)[2:] == ["First,", "pay.", "", "The call was denied.", "Done."]
 
 
@@ -124,12 +124,12 @@ def test_a_run_is_resumed_only_where_it_was_started(run: Run, store: Any) -> Non
     till = Till()
     session = scripted_agent("Hello.", pays("c1")).session(store=store, tools=[till.pay])
     run(session, "Hi.")
-    first = reloaded(run(session, "Pay.", before_tool_call=ask_about())).approve()
+    first = reload(run(session, "Pay.", before_tool_call=ask_about())).approve()
     other = scripted_agent(NOBODY).session(tools=[till.pay])
     refused("session", lambda: run(other, first))
     refused("session", lambda: run(session.fork(), first))
     outside = scripted_agent(pays("c1")).run("Pay.", tools=[till.pay], before_tool_call=ask_about())
-    refused("session", lambda: run(session, reloaded(outside).approve()))
+    refused("session", lambda: run(session, reload(outside).approve()))
     assert till.paid == []
 
 
@@ -137,7 +137,7 @@ def test_a_turn_in_between_keeps_a_run_from_being_resumed_until_it_is_undone(run
     till = Till()
     session = scripted_agent("Hello.", pays("c1"), "Fine.", "Done.").session(store=store, tools=[till.pay])
     run(session, "Hi.")
-    first = reloaded(run(session, "Pay.", before_tool_call=ask_about())).approve()
+    first = reload(run(session, "Pay.", before_tool_call=ask_about())).approve()
     run(session, "How are you?")
     assert texts(session) == ["Hi.", "Hello.", "How are you?", "Fine."]
     error = refused("session", lambda: run(session, first))
@@ -151,7 +151,7 @@ def test_a_turn_in_between_keeps_a_run_from_being_resumed_until_it_is_undone(run
 def test_a_session_that_somebody_else_changed_is_noticed_before_a_call_is_made(run: Run, tmp_path: Path) -> None:
     till, store = Till(), SqliteStore(tmp_path / "sessions.db")
     session = scripted_agent(pays("c1")).session("s", store=store, tools=[till.pay])
-    first = reloaded(run(session, "Pay.", before_tool_call=ask_about())).approve()
+    first = reload(run(session, "Pay.", before_tool_call=ask_about())).approve()
     scripted_agent("Fine.").session("s", store=store).run("How are you?")
     refused("session", lambda: run(session, first))
     assert till.paid == []
@@ -161,7 +161,7 @@ def test_an_earlier_conversation_that_was_changed_in_the_document_is_not_believe
     till, script = Till(), Script("Hello.", pays("c1"), "Done.")
     session = Agent("scripted:m", transport=ScriptedTransport(script)).session(tools=[till.pay])
     run(session, "Hi.")
-    data = json.loads(reloaded(run(session, "Pay.", before_tool_call=ask_about())).to_json())
+    data = json.loads(reload(run(session, "Pay.", before_tool_call=ask_about())).to_json())
     data["messages"][0]["content"] = "Somebody else's words."
     run(session, PausedRun.from_json(json.dumps(data)).approve())
     assert script.requests[-1]["messages"][0]["content"] == "Hi."
@@ -179,7 +179,7 @@ def test_sub_agents_of_a_session_are_resumed_in_it(run: Run, store: Any) -> None
     session = scripted_agent(asks).session(store=store)
     first = run(session, "Go.", tools=tools(pays("i1"), hook=ask_about()))
     session = again(session, store, "Done.")
-    result = run(session, reloaded(first).approve("o1/i1"), tools=tools("Paid."))
+    result = run(session, reload(first).approve("o1/i1"), tools=tools("Paid."))
     assert till.paid == [1]
     assert texts(session) == ["Go.", "", "Paid.", "Done."]
     assert result.usage is not None
@@ -215,7 +215,7 @@ def test_another_process_resumes_a_run_of_a_session(tmp_path: Path) -> None:
     session = scripted_agent("Hello.", pays("c1", "c2")).session("s", store=store, tools=[till.pay])
     session.run("Hi.")
     first = session.run("Pay.", before_tool_call=ask_about("c2"))
-    (tmp_path / "kept.json").write_text(reloaded(first).to_json())
+    (tmp_path / "kept.json").write_text(reload(first).to_json())
     subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, timeout=120)
     session.reload()
     assert texts(session) == ["Hi.", "Hello.", "Pay.", "", "paid 1", "paid 2", "Done.", "Thanks.", "Fine."]

@@ -1,4 +1,4 @@
-"""Functions as people write them, each with a call that fits, what it becomes, and a call that does not fit."""
+"""Functions with a valid call, its result, and an invalid call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agent.tools.base import ToolContext
 from agent.tools.functions import FunctionTool, tool
 
 SECRET = "s3cret-value"
-"""What is passed where it does not fit: no message may repeat it."""
+"""An invalid value that no message may repeat."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Case:
     tool: FunctionTool[..., Any]
     given: Mapping[str, Any]
     expected: Any
-    """What the function returns: usually what it got."""
+    """The return value; by default the argument."""
     wrong: Mapping[str, Any]
     blamed: str
     """The field that the refusal names."""
@@ -92,12 +92,12 @@ def null(nothing: None) -> Any:
 
 
 @case({"value": {"a": [1, None]}}, {"value": {"a": [1, None]}}, {}, "value")
-def anything(value: Any) -> Any:
+def take_anything(value: Any) -> Any:
     return locals()
 
 
 @case({"value": [1]}, {"value": [1]}, {}, "value")
-def unannotated(value):  # type: ignore[no-untyped-def]
+def take_unannotated(value):  # type: ignore[no-untyped-def]
     return locals()
 
 
@@ -125,12 +125,12 @@ def optional_but_required(limit: Optional[int]) -> Any:  # noqa: UP045
 
 
 @case({"limit": None}, {"limit": None}, {"limit": SECRET}, "limit")
-def none_by_default_only(limit: int = None) -> Any:  # type: ignore[assignment]  # noqa: RUF013
+def take_none_by_default_only(limit: int = None) -> Any:  # type: ignore[assignment]  # noqa: RUF013
     return locals()
 
 
 @case({"limit": None}, {"limit": None}, {"limit": 0}, "limit")
-def limited_and_none_by_default(limit: Annotated[int, Field(ge=1)] = None) -> Any:  # type: ignore[assignment]  # noqa: RUF013
+def take_limited_and_none_by_default(limit: Annotated[int, Field(ge=1)] = None) -> Any:  # type: ignore[assignment]  # noqa: RUF013
     return locals()
 
 
@@ -158,7 +158,7 @@ def pydantic_required(n: int = Field(description="How many.")) -> Any:
 
 
 @case({}, {"n": 5}, {"n": SECRET}, "n")
-def annotated_default(n: Annotated[int, Field(default=5)]) -> Any:
+def take_annotated_default(n: Annotated[int, Field(default=5)]) -> Any:
     return locals()
 
 
@@ -181,7 +181,7 @@ def literal(unit: Literal["C", "F"] = "F") -> Any:
 
 
 @case({"value": 2}, {"value": 2}, {"value": SECRET}, "value")
-def mixed_literal(value: Literal[1, 2, "auto", None] = "auto") -> Any:
+def take_mixed_literal(value: Literal[1, 2, "auto", None] = "auto") -> Any:
     return locals()
 
 
@@ -308,7 +308,7 @@ def pair(point: tuple[int, float]) -> Any:
 
 
 @case({"items": [1, 2, 3]}, {"items": (1, 2, 3)}, {"items": [SECRET]}, "items.0")
-def any_tuple(items: tuple[int, ...]) -> Any:
+def take_any_tuple(items: tuple[int, ...]) -> Any:
     return locals()
 
 
@@ -318,7 +318,7 @@ def unique(items: set[int]) -> Any:
 
 
 @case({"items": [1]}, {"items": frozenset({1})}, {"items": 1}, "items")
-def frozen(items: frozenset[int]) -> Any:
+def take_frozen(items: frozenset[int]) -> Any:
     return locals()
 
 
@@ -338,7 +338,7 @@ def integer_keys(names: Mapping[int, str]) -> Any:
 
 
 @case({"scores": {"a": [1]}}, {"scores": OrderedDict(a=[1])}, {"scores": {"a": [SECRET]}}, "scores.a.0")
-def nested_collections(scores: OrderedDict[str, list[int]]) -> Any:
+def take_nested_collections(scores: OrderedDict[str, list[int]]) -> Any:
     return locals()
 
 
@@ -351,22 +351,22 @@ def at_least(n: Annotated[int, Field(ge=1, le=9, description="From one to nine."
 
 
 @case({"city": "Rome"}, {"city": "Rome"}, {"city": 5}, "city")
-def described_by_text(city: Annotated[str, "The name of a city."]) -> Any:
+def take_described_by_text(city: Annotated[str, "The name of a city."]) -> Any:
     return locals()
 
 
 @case({"city": "Rome"}, {"city": "Rome"}, {"city": 5}, "city")
-def described_by_doc(city: Annotated[str, Doc("The name of a city.")]) -> Any:
+def take_described_by_doc(city: Annotated[str, Doc("The name of a city.")]) -> Any:
     return locals()
 
 
 @case({"n": 3, "names": ["a"]}, {"n": 3, "names": ["a"]}, {"n": 3, "names": []}, "names")
-def annotated_types(n: Annotated[int, Ge(3)], names: Annotated[list[str], Len(1, 2)]) -> Any:
+def take_annotated_types(n: Annotated[int, Ge(3)], names: Annotated[list[str], Len(1, 2)]) -> Any:
     return locals()
 
 
 @case({"code": "ab", "n": 4}, {"code": "ab", "n": 4}, {"code": "s3", "n": 4}, "code")
-def constrained(code: constr(pattern="^[a-z]+$"), n: conint(multiple_of=2)) -> Any:  # type: ignore[valid-type]
+def take_constrained(code: constr(pattern="^[a-z]+$"), n: conint(multiple_of=2)) -> Any:  # type: ignore[valid-type]
     return locals()
 
 
@@ -377,12 +377,12 @@ def _even(value: int) -> int:
 
 
 @case({"n": 2}, {"n": 2}, {"n": 3}, "n", schema_knows=False)
-def checked_by_own_code(n: Annotated[int, AfterValidator(_even)]) -> Any:
+def take_checked_by_own_code(n: Annotated[int, AfterValidator(_even)]) -> Any:
     return locals()
 
 
 @case({"from": "a"}, {"from_": "a"}, {"from_": SECRET}, "from_")
-def renamed(from_: Annotated[str, Field(alias="from")]) -> Any:
+def take_renamed(from_: Annotated[str, Field(alias="from")]) -> Any:
     return locals()
 
 
@@ -472,7 +472,7 @@ def model(place: Place) -> Any:
     {"trip": {"stops": [{"name": 1}]}},
     "trip.stops.0.name",
 )
-def nested_models(trip: Trip) -> Any:
+def take_nested_models(trip: Trip) -> Any:
     """Plan a trip."""
     return locals()
 
@@ -499,7 +499,7 @@ def strict_model(event: StrictEvent) -> Any:
 
 
 @case({"value": {"from": "a"}}, {"value": "a"}, {"value": {"from_": SECRET}}, "value.from")
-def aliased_model(value: Aliased) -> Any:
+def take_aliased_model(value: Aliased) -> Any:
     return {"value": value.from_}
 
 
@@ -519,12 +519,12 @@ def recursive(tree: Tree) -> Any:
     {"pet": {"kind": SECRET}},
     "pet",
 )
-def tagged_union(pet: Annotated[Cat | Dog, Field(discriminator="kind")]) -> Any:
+def take_tagged_union(pet: Annotated[Cat | Dog, Field(discriminator="kind")]) -> Any:
     return locals()
 
 
 @case({"pets": [{"kind": "cat", "lives": 9}]}, {"pets": [Cat(kind="cat", lives=9)]}, {"pets": [{}]}, "pets.0.kind")
-def untagged_union(pets: list[Cat | Dog]) -> Any:
+def take_untagged_union(pets: list[Cat | Dog]) -> Any:
     return locals()
 
 
@@ -595,12 +595,12 @@ def recursive_record(node: Node) -> Any:
 
 
 @case({"movie": {"title": "M"}}, {"movie": {"title": "M"}}, {"movie": {"year": 1931}}, "movie.title")
-def typed_dict(movie: Movie) -> Any:
+def take_typed_dict(movie: Movie) -> Any:
     return locals()
 
 
 @case({"at": [1.5]}, {"at": Coordinates(1.5)}, {"at": [SECRET]}, "at.0")
-def named_tuple(at: Coordinates) -> Any:
+def take_named_tuple(at: Coordinates) -> Any:
     return locals()
 
 
@@ -658,12 +658,12 @@ def only_double_star(**kwargs: Any) -> Any:
 
 
 @case({"a": 1, "depth": 2}, {"a": 1, "options": {"depth": 2}}, {"a": 1, "depth": 0}, "depth")
-def unpacked(a: int, **options: Unpack[Options]) -> Any:
+def take_unpacked(a: int, **options: Unpack[Options]) -> Any:
     return locals()
 
 
 @case({"title": "M"}, {"movie": {"title": "M"}}, {"year": 1931}, "title")
-def unpacked_and_required(**movie: Unpack[Movie]) -> Any:
+def take_unpacked_and_required(**movie: Unpack[Movie]) -> Any:
     return locals()
 
 
@@ -825,17 +825,17 @@ class Weather:
         return {"unit": self.unit, "city": city}
 
 
-def _cased(function: FunctionTool[..., Any], given: Any, expected: Any, wrong: Any, blamed: str) -> None:
+def _convert_case(function: FunctionTool[..., Any], given: Any, expected: Any, wrong: Any, blamed: str) -> None:
     CASES.append(Case(function, given, expected, wrong, blamed, schema_knows=True))
 
 
-_cased(
+_convert_case(
     Weather("C").lookup, {"city": "a"}, {"unit": "C", "city": "a", "url": "db"}, {"city": "a", "self": SECRET}, "self"
 )
-_cased(tool(Weather("F").alookup), {"city": "a"}, {"unit": "F", "city": "a"}, {"city": 1}, "city")
-_cased(Weather.units, {"count": 1}, {"class": "Weather", "count": 1}, {"count": SECRET}, "count")
-_cased(Weather.convert, {"degrees": 1}, {"degrees": 1.0}, {"degrees": SECRET}, "degrees")
-_cased(tool(Weather("K")), {"city": "a"}, {"unit": "K", "city": "a"}, {"city": 1}, "city")
+_convert_case(tool(Weather("F").alookup), {"city": "a"}, {"unit": "F", "city": "a"}, {"city": 1}, "city")
+_convert_case(Weather.units, {"count": 1}, {"class": "Weather", "count": 1}, {"count": SECRET}, "count")
+_convert_case(Weather.convert, {"degrees": 1}, {"degrees": 1.0}, {"degrees": SECRET}, "degrees")
+_convert_case(tool(Weather("K")), {"city": "a"}, {"unit": "K", "city": "a"}, {"city": 1}, "city")
 
 
 def query(sql: str, *, key: str, limit: int = 10) -> Any:
@@ -843,19 +843,19 @@ def query(sql: str, *, key: str, limit: int = 10) -> Any:
 
     Args:
         sql: The question.
-        key: Who asks.
+        key: The caller.
     """
     return locals()
 
 
-_cased(
+_convert_case(
     tool(functools.partial(query, key="k-123")),
     {"sql": "x"},
     {"sql": "x", "key": "k-123", "limit": 10},
     {"sql": "x", "key": SECRET},
     "key",
 )
-_cased(
+_convert_case(
     tool(functools.partial(functools.partial(query, "x"), limit=3), name="partial_of_partial"),
     {"key": "k"},
     {"sql": "x", "key": "k", "limit": 3},
@@ -863,7 +863,7 @@ _cased(
     "key",
 )
 _nameless: Callable[..., Any] = lambda a, b=2: {"a": a, "b": b}  # noqa: E731
-_cased(tool(_nameless, name="lambda"), {"a": [1]}, {"a": [1], "b": 2}, {}, "a")
+_convert_case(tool(_nameless, name="lambda"), {"a": [1]}, {"a": [1], "b": 2}, {}, "a")
 
 
 @case({"n": 2}, {"n": 2}, {"n": SECRET}, "n")
@@ -881,7 +881,7 @@ def twice(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @case({"n": 2}, [{"n": 2, "m": 1}] * 2, {"n": SECRET}, "n")
 @twice
-def wrapped(n: int, m: int = 1) -> Any:
+def take_wrapped(n: int, m: int = 1) -> Any:
     """Twice."""
     return locals()
 
@@ -891,10 +891,10 @@ def _local() -> FunctionTool[..., Any]:
         n: int
 
     @case({"value": {"n": 1}}, {"n": 1}, {"value": {"n": SECRET}}, "value.n")
-    def annotated_with_a_local_class(value: Local | None = None) -> Any:
+    def take_annotated_with_a_local_class(value: Local | None = None) -> Any:
         return {"n": value.n if value else None}
 
-    return annotated_with_a_local_class
+    return take_annotated_with_a_local_class
 
 
 _local()

@@ -1,4 +1,4 @@
-"""A decorated function is a tool, and still a function; what describes a tool can be made one."""
+"""The `@tool` decorator and `as_tool`."""
 
 from __future__ import annotations
 
@@ -131,13 +131,13 @@ def test_a_builtin_can_be_a_tool() -> None:
 
 def test_the_context_is_filled_in_for_the_run_and_absent_from_plain_calls() -> None:
     @tool
-    def who(greeting: str, context: ToolContext[str] | None = None) -> str:
-        return f"{greeting}, {context.deps if context else 'nobody'}"
+    def identify(greeting: str, context: ToolContext[str] | None = None) -> str:
+        return f"{greeting}, {context.deps if context else 'none'}"
 
-    assert run(who, ToolContext(deps="Ann"), greeting="Hi") == "Hi, Ann"
-    assert who("Hi") == "Hi, nobody"
+    assert run(identify, ToolContext(deps="Ann"), greeting="Hi") == "Hi, Ann"
+    assert identify("Hi") == "Hi, none"
     with pytest.raises(ArgumentsError, match="context: unknown parameter; valid parameters: greeting"):
-        who.check({"greeting": "Hi", "context": {"deps": "Eve"}})
+        identify.check({"greeting": "Hi", "context": {"deps": "Eve"}})
 
 
 async def _async() -> str:
@@ -351,21 +351,21 @@ def test_what_describes_no_tool_is_refused(given: Any, message: str) -> None:
 # Elsewhere
 
 
-def pickled(value: Any) -> Any:
+def pickle_round_trip(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
 def test_a_tool_travels_by_name() -> None:
     made = cases.recursive
     assert made.reference() == "tests.tools.signature_cases:recursive"
-    assert pickled(made) is made
-    assert pickled(made.spec).function is made
+    assert pickle_round_trip(made) is made
+    assert pickle_round_trip(made.spec).function is made
     assert len(pickle.dumps(made)) < 200
 
 
 def test_a_tool_with_other_settings_travels_with_them() -> None:
     for made in (replace(cases.recursive, timeout=5), tool(cases.query, name="ask", timeout=5)):
-        again = pickled(made)
+        again = pickle_round_trip(made)
         assert again == made
         assert again.timeout == 5
     assert replace(cases.recursive, timeout=5).reference() == cases.recursive.reference()
@@ -374,7 +374,7 @@ def test_a_tool_with_other_settings_travels_with_them() -> None:
 
 def test_a_method_travels_with_its_instance() -> None:
     made = cases.Weather("C").lookup
-    again = pickled(made)
+    again = pickle_round_trip(made)
     assert again("Rome", ToolContext(deps=cases.Deps("x"))) == {"unit": "C", "city": "Rome", "url": "x"}
     assert made.reference() is None
     assert cases.Weather.units.reference() == "tests.tools.signature_cases:Weather.units"

@@ -1,4 +1,4 @@
-"""Tools by name, in order, wherever tools are asked for."""
+"""`ToolRegistry`."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ def test_decorators_register() -> None:
         return n
 
     @registry.tool(risk="read", name="second")
-    def other(n: int) -> int:
+    def second(n: int) -> int:
         return n
 
     @registry.register
     def third(n: int) -> int:
         return n
 
-    assert list(registry) == [first, other, third]
+    assert list(registry) == [first, second, third]
     assert registry.names == ["first", "second", "third"]
-    assert (other.risk, first(1), other(2), third(3)) == ("read", 1, 2, 3)
+    assert (second.risk, first(1), second(2), third(3)) == ("read", 1, 2, 3)
 
 
 def test_a_name_is_taken_once_unless_it_is_replaced() -> None:
@@ -88,8 +88,8 @@ def test_a_name_is_taken_once_unless_it_is_replaced() -> None:
     ):
         registry.register(tool(erase, name="look"))
     assert registry["look"] is look
-    other = registry.register(tool(erase, name="look"), replace=True)
-    assert registry["look"] is other
+    second = registry.register(tool(erase, name="look"), replace=True)
+    assert registry["look"] is second
     assert registry.names == ["look", "ask"], "in the place of the one it replaces"
 
 

@@ -1,4 +1,4 @@
-"""What a model reads of whatever a tool returned or raised: always JSON, never too long, nothing of this machine."""
+"""Tool results: always JSON, within the limit, without local details."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from agent.types import ImageContent, Message, Role, TextContent, ToolResult
 LIMIT = 300
 
 
-def told(value: Any, limit: int = LIMIT) -> ToolResult:
+def render(value: Any, limit: int = LIMIT) -> ToolResult:
     return render_result(value, "c1", "tool", limit)
 
 
@@ -66,7 +66,7 @@ values = st.recursive(
 
 @given(values)
 def test_whatever_is_returned_can_be_written_and_is_not_too_long(value: Any) -> None:
-    result = told(value)
+    result = render(value)
     assert survives(result)
     assert len(result.text.encode()) <= LIMIT + 60
     assert "\0" not in result.text
@@ -74,20 +74,20 @@ def test_whatever_is_returned_can_be_written_and_is_not_too_long(value: Any) -> 
 
 @given(values)
 def test_whatever_is_kept_for_a_user_interface_can_be_written(value: Any) -> None:
-    assert survives(told(AgentToolResult("fine", details=value)))
+    assert survives(render(AgentToolResult("fine", details=value)))
     assert survives(error_result("bad", "c1", "tool", details=value))
 
 
 @given(st.lists(st.builds(lambda text: TextContent(text=text), st.text()) | st.text() | st.integers(), max_size=30))
 def test_whatever_parts_are_returned_are_not_too_long(parts: list[Any]) -> None:
-    result = told(parts)
+    result = render(parts)
     assert survives(result)
     assert len(result.text.encode()) <= LIMIT + 60
 
 
 @given(st.text(), st.integers(1, 50))
 def test_text_is_cut_between_characters(text: str, limit: int) -> None:
-    shown = told(text, limit).text
+    shown = render(text, limit).text
     if len(text.replace("\0", "").encode("utf-8", "replace")) <= limit and len(text) <= limit:
         assert shown == text.replace("\0", "")
     else:
@@ -100,20 +100,20 @@ def test_text_is_cut_between_characters(text: str, limit: int) -> None:
 @given(st.text(min_size=1, alphabet="aä漢🎉"), st.integers(1, 20))
 def test_bytes_of_text_are_text_wherever_they_are_cut(text: str, limit: int) -> None:
     data = text.encode()
-    shown = told(data, limit).text
+    shown = render(data, limit).text
     assert text.startswith(shown.partition("\n[truncated")[0])
     assert ("truncated: " in shown) == (len(data) > limit)
 
 
 def test_what_fits_is_kept_beside_its_text() -> None:
-    result = told({"a": [1, 2.5, None, True], "b": "ü"})
+    result = render({"a": [1, 2.5, None, True], "b": "ü"})
     assert result.text == '{"a":[1,2.5,null,true],"b":"ü"}'
     assert result.result == {"a": [1, 2.5, None, True], "b": "ü"}
-    assert told("text").result is None
+    assert render("text").result is None
 
 
 def test_what_is_too_long_is_not_kept_as_if_it_were_whole() -> None:
-    result = told(list(range(1_000)))
+    result = render(list(range(1_000)))
     assert result.result is None
     assert result.text.endswith(f"[truncated: the output was longer than {LIMIT} bytes]")
     assert to_frozen_json("x" * 100_000) is None
@@ -129,7 +129,7 @@ def test_the_time_it_takes_depends_on_the_limit_and_not_on_the_value() -> None:
                 Counting.looked_at += 1
                 yield item
 
-    told({"deep": [Counting(range(1_000_000))]})
+    render({"deep": [Counting(range(1_000_000))]})
     assert Counting.looked_at < LIMIT
 
 
@@ -137,25 +137,25 @@ def test_the_time_it_takes_depends_on_the_limit_and_not_on_the_value() -> None:
 def test_a_hundred_megabytes_take_no_time() -> None:
     for huge in ("x" * 100_000_000, b"\xff" * 100_000_000, [[0] * 1_000] * 50_000, {"a": "x" * 100_000_000}):
         began = time.perf_counter()
-        told(huge, 256 * 1024)
+        render(huge, 256 * 1024)
         assert time.perf_counter() - began < 1.0
 
 
 def test_pictures_stay_pictures_up_to_a_size() -> None:
     small = ImageContent(image_data=b"\x89PNG\r\n\x1a\n", media_type="image/png")
-    assert told(small).content == (small,)
+    assert render(small).content == (small,)
     large = ImageContent(image_data=bytes(6_000_000), media_type="image/png")
-    assert [part.type for part in told([large, large]).content] == ["image", "text"]  # type: ignore[union-attr]
+    assert [part.type for part in render([large, large]).content] == ["image", "text"]  # type: ignore[union-attr]
 
 
 def test_a_result_keeps_what_it_says_but_not_whose_it_is() -> None:
     given = ToolResult(tool_call_id="other", name="other", content="ok", result={"a": float("nan")}, details={"b": 1})
-    assert told(given) == ToolResult(
+    assert render(given) == ToolResult(
         tool_call_id="c1", name="tool", content="ok", result={"a": "NaN"}, details={"b": 1}
     )
 
 
-# What was raised
+# Exceptions
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,11 @@ def test_tracebacks_are_left_out_and_what_they_end_with_is_kept() -> None:
         import traceback
 
         text = f"It failed:\n{traceback.format_exc()}Try again."
-    told = sanitize_error_text(text)
-    assert told.startswith("It failed:\njson.decoder.JSONDecodeError: Expecting property name")
-    assert told.endswith("\nTry again.")
-    assert "Traceback" not in told
-    assert "File" not in told
+    render = sanitize_error_text(text)
+    assert render.startswith("It failed:\njson.decoder.JSONDecodeError: Expecting property name")
+    assert render.endswith("\nTry again.")
+    assert "Traceback" not in render
+    assert "File" not in render
 
 
 @given(st.text(alphabet="/\\'\":~ abC.\n", max_size=300))

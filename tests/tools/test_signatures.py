@@ -1,4 +1,4 @@
-"""A function's signature becomes a schema that all vendors take, and what fits the schema becomes the right call."""
+"""Signatures: schemas that all vendors accept, and calls bound from JSON."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ def test_what_does_not_fit_is_refused_by_name_and_without_the_value(case: Case) 
     for leaked in (SECRET, "s3cret", "pydantic", "http", "/"):
         assert leaked not in message
     if case.schema_knows:
-        assert not fits(case.tool.parameters, case.wrong), "the model is told as much as the function demands"
+        assert not fits(case.tool.parameters, case.wrong), "the schema is as strict as the function"
 
 
-# What the schemas say
+# Schemas
 
 
 def test_schemas_say_what_functions_say() -> None:
@@ -118,7 +118,7 @@ def test_schemas_say_what_functions_say() -> None:
             "required": ["city"],
         }
     )
-    assert BY_NAME["nested_models"].tool.parameters == snapshot(
+    assert BY_NAME["take_nested_models"].tool.parameters == snapshot(
         {
             "type": "object",
             "properties": {"trip": {"$ref": "#/$defs/Trip"}},
@@ -299,7 +299,7 @@ def test_names_with_stars_are_described_by_what_they_hold() -> None:
     assert BY_NAME["star"].tool.parameters["properties"]["names"] == {"items": {"type": "string"}, "type": "array"}
     assert BY_NAME["double_star"].tool.parameters["additionalProperties"] == {"type": "integer"}
     assert BY_NAME["only_double_star"].tool.parameters["additionalProperties"] is True
-    assert BY_NAME["unpacked"].tool.parameters["additionalProperties"] is False
+    assert BY_NAME["take_unpacked"].tool.parameters["additionalProperties"] is False
 
     def function(**others: int) -> None:
         """Do.
@@ -313,13 +313,13 @@ def test_names_with_stars_are_described_by_what_they_hold() -> None:
 
 
 def test_two_models_of_one_name_are_told_apart() -> None:
-    def other() -> type[BaseModel]:
+    def create_second() -> type[BaseModel]:
         class Place(BaseModel):
             height: int
 
         return Place
 
-    second = other()
+    second = create_second()
 
     def climb(a: Any, b: Any) -> Any:
         return a, b
@@ -384,7 +384,7 @@ def test_a_model_cannot_fill_in_what_others_do(name: str) -> None:
 
 
 def test_a_wrong_tag_is_not_repeated() -> None:
-    assert refusal(BY_NAME["tagged_union"].tool._signature, {"pet": {"kind": SECRET}}) == (
+    assert refusal(BY_NAME["take_tagged_union"].tool._signature, {"pet": {"kind": SECRET}}) == (
         "pet: 'kind' should be one of 'cat', 'dog'"
     )
 
@@ -419,7 +419,7 @@ def test_a_refusal_hides_what_raised_it() -> None:
     assert caught.value.__suppress_context__
 
 
-# What cannot be a tool
+# Rejected functions
 
 
 def test_an_annotation_that_leads_nowhere_is_found_where_the_function_is_written() -> None:
@@ -575,4 +575,4 @@ def test_what_fits_the_schema_is_called_and_what_is_called_fits_the_schema(
     with suppress(ArgumentsError):
         got = read.bind(arguments).call(function)
         assert got.keys() == arguments.keys()
-        assert fits(read.parameters, to_jsonable_python(got)), "what was read leniently is now what it should have been"
+        assert fits(read.parameters, to_jsonable_python(got)), "a converted value matches the schema"
