@@ -64,7 +64,7 @@ def test_what_comes_of_them_is_a_changed_copy(given: AgentRequest, overrides: di
         ("keep_partial", "Pass it to session()."),
         ("api_key", "Agent(..., api_key=...)"),
         ("strategy", 'route={"strategy": ...}'),
-        ("zzz", "Use one of cache, deadline,"),
+        ("zzz", "Use one of background, betas,"),
     ],
 )
 def test_an_unknown_option_is_an_error_that_names_the_right_one(option: str, fix: str) -> None:

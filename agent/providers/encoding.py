@@ -115,6 +115,16 @@ def drop_with_warning(warning: str) -> FieldEncoder[EncodingContext]:
     return encode
 
 
+def drop_unsupported(name: str) -> FieldEncoder[EncodingContext]:
+    """Drop the field with a warning that the API does not support it."""
+
+    def encode(context: EncodingContext, value: Any) -> JsonDict:
+        context.warn(f"{name} was left out: {context.provider} does not support it")
+        return {}
+
+    return encode
+
+
 def drop_silently(context: EncodingContext, value: Any) -> JsonDict:
     """Drop the field without a warning: it is for the client, or has no effect on this API."""
     return {}

@@ -336,6 +336,10 @@ def _class_schema(value: type) -> dict[str, Any]:
     return FrozenDict(freeze(TypeAdapter(value).json_schema()))
 
 
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+PositiveInt = Annotated[int, Field(ge=1)]
+Verbosity = Literal["low", "medium", "high"]
+Modality = Literal["text", "image", "audio"]
 Stop = Annotated[tuple[Annotated[str, Field(min_length=1)], ...] | None, BeforeValidator(_read_stop)]
 Logprobs = Annotated[Annotated[int, Field(ge=0, le=20)] | None, BeforeValidator(_read_logprobs)]
 Schema = Annotated[Any, AfterValidator(_read_schema), PlainSerializer(_to_json_schema, when_used="json-unless-none")]
@@ -365,6 +369,38 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     top_p: TopP | None = None
     stop: Accepts[Stop, str | Sequence[str] | None] = Field(default=_UNSET)
     thinking: ThinkingField = Field(default=_UNSET)
+    thinking_budget: int | None = Field(default=None, ge=0)
+    """Maximum number of reasoning tokens, for models that take a number instead of a level."""
+    verbosity: Verbosity | None = None
+    """Length and detail of the response."""
+    top_k: PositiveInt | None = None
+    """Sample from the k most likely tokens."""
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: JsonObject = EMPTY_OBJECT
+    """Bias per token id, -100 to 100."""
+    n: PositiveInt | None = None
+    """Number of alternative responses; the others are in `response.choices`."""
+    modalities: SequenceOf[Modality] = ()
+    """Kinds of output. Empty: text."""
+    service_tier: str | None = None
+    """Processing tier, such as `flex` or `priority`, in the vendor's spelling."""
+    user: str | None = None
+    """Stable id of the end user, for the vendor's abuse detection. Do not send names or addresses."""
+    store: bool | None = None
+    """Whether the vendor stores the response."""
+    previous_response_id: str | None = None
+    """Id of a stored response that this request continues."""
+    conversation: str | None = None
+    """Id of a conversation that the vendor stores."""
+    background: bool | None = None
+    """Whether the vendor processes the request in the background; see `response.id`."""
+    cached_content: str | None = None
+    """Name of a prompt cache that was created at the vendor."""
+    safety_settings: SequenceOf[JsonObject] = ()
+    """Thresholds of content filters, in the vendor's format."""
+    betas: SequenceOf[str] = ()
+    """Beta features to enable, by the vendor's names."""
     seed: int | None = None
     logprobs: Accepts[Logprobs, int | bool | None] = Field(default=_UNSET)
     """Number of alternatives per token; 0 returns the chosen tokens only."""

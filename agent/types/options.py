@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 from pydantic import TypeAdapter
 from typing_extensions import TypeVar
 
-from .messages import Message, OutputMode, ThinkingLevel, ThinkingName
+from .messages import Message, Modality, OutputMode, ThinkingLevel, ThinkingName, Verbosity
 from .parts import CacheHint
 from .routing import BreakerConfig, HedgeConfig, OnPartial, RoutingStrategy, SpendLimit, StrategyName
 from .tools import HasSpec, ToolSpec
@@ -89,6 +89,40 @@ class RequestOptions(TypedDict, total=False):
     """Text, or several texts, at which the model stops."""
     thinking: ThinkingLevel | ThinkingName | None
     """Reasoning effort: `off`, `minimal`, `low`, `medium`, `high` or `xhigh`."""
+    thinking_budget: int | None
+    """Maximum number of reasoning tokens, for models that take a number instead of a level."""
+    verbosity: Verbosity | None
+    """Length and detail of the response: `low`, `medium` or `high`."""
+    top_k: int | None
+    """Sample from the k most likely tokens."""
+    frequency_penalty: float | None
+    """Penalty for tokens by how often they occurred, -2 to 2."""
+    presence_penalty: float | None
+    """Penalty for tokens that occurred at all, -2 to 2."""
+    logit_bias: Mapping[str, float]
+    """Bias per token id, -100 to 100."""
+    n: int | None
+    """Number of alternative responses. The others are in `response.choices`."""
+    modalities: Sequence[Modality]
+    """Kinds of output: `text`, `image`, `audio`."""
+    service_tier: str | None
+    """Processing tier in the vendor's spelling, such as `flex` or `priority`."""
+    user: str | None
+    """Stable id of the end user, for the vendor's abuse detection. Do not send names or addresses."""
+    store: bool | None
+    """Whether the vendor stores the response."""
+    previous_response_id: str | None
+    """Id of a stored response that this request continues."""
+    conversation: str | None
+    """Id of a conversation that the vendor stores."""
+    background: bool | None
+    """Whether the vendor processes the request in the background."""
+    cached_content: str | None
+    """Name of a prompt cache that was created at the vendor."""
+    safety_settings: Sequence[Mapping[str, Any]]  # Any: in the vendor's format
+    """Thresholds of content filters, in the vendor's format."""
+    betas: Sequence[str]
+    """Beta features to enable, by the vendor's names."""
     seed: int | None
     """Seed for reproducible sampling, where the vendor has it."""
     logprobs: int | bool | None

@@ -82,6 +82,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "thinking=xhigh": {"thinking": "xhigh"},
     "output_schema": {"output_schema": {**LIMITS, "title": MARK}},
     "tool_choice alone": {"tool_choice": "required"},
+    "thinking_budget": {"thinking_budget": 2345},
+    "verbosity": {"verbosity": "low"},
+    "top_k": {"top_k": 17},
+    "frequency_penalty": {"frequency_penalty": 0.321},
+    "presence_penalty": {"presence_penalty": 0.321},
+    "logit_bias": {"logit_bias": {"50256": -77}},
+    "n": {"n": 3},
+    "modalities": {"modalities": ["text", "image"]},
+    "service_tier": {"service_tier": "flex"},
+    "user": {"user": MARK},
+    "store": {"store": True},
+    "previous_response_id": {"previous_response_id": MARK},
+    "conversation": {"conversation": MARK},
+    "background": {"background": True},
+    "cached_content": {"cached_content": MARK},
+    "safety_settings": {"safety_settings": [{"category": MARK, "threshold": "BLOCK_NONE"}]},
+    "betas": {"betas": [MARK]},
 }
 """Settings of a request without tools."""
 
