@@ -1,4 +1,4 @@
-"""`agent doctor` and `agent local`: inspect and install what models need. Keys are never printed, not even in part."""
+"""`agent doctor` and `agent local`: inspect the setup without printing keys; install a model."""
 
 from __future__ import annotations
 

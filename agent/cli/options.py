@@ -1,4 +1,4 @@
-"""Options shared by several commands, and the objects they stand for: clients, requests, tools, schemas, the store."""
+"""Shared options, and the objects they select: clients, requests, tools, schemas, the store."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def _parse_schema(text: str, source: str) -> dict[str, Any]:
 
 
 def load_object(reference: str, option_name: str) -> Any:
-    """Import the object of `module:name` or `file.py:name`. This runs the module's code, as `python -m` does."""
+    """Import the object of `module:name` or `file.py:name`, which runs the module's code."""
     module_name, colon, path = reference.rpartition(":")
     if not colon or not module_name or not path:
         raise CommandError(f"{option_name} {reference!r} is not a reference.", fix="Write module:name or file.py:name.")

@@ -1,4 +1,4 @@
-"""Printing answers and runs: text to standard output as it arrives, tool calls and remarks to standard error."""
+"""Output of answers and runs: text on standard output, tool calls and remarks on standard error."""
 
 from __future__ import annotations
 

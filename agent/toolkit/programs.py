@@ -45,7 +45,7 @@ def standard_library() -> str:
 
 
 def build_command(source: str, order: str) -> list[str]:
-    """Build the command that runs a source file of this package in isolation: no site, environment or bytecode."""
+    """Build the command that runs a source file of this package in an isolated interpreter."""
     return [base_interpreter(), "-I", "-S", "-B", "-W", "ignore", "-c", _SOURCES[source], order]
 
 

@@ -76,7 +76,7 @@ class Folder:
     # Names
 
     def relative(self, path: str) -> str | None:
-        """Return an absolute path relative to this folder, if its spelling is inside. Links can still lead out."""
+        """Make an absolute path relative to this folder, if it is spelled as inside; links can lead out."""
         for spelling in self._spellings:
             start = spelling.rstrip("/") + "/"
             if path == spelling:

@@ -212,7 +212,7 @@ def drop_capabilities(kept: tuple[int, ...]) -> None:
 
 
 def separate(order: dict[str, Any]) -> None:
-    """Enter namespaces with a disk that is read-only except for the writable folders, and with private processes."""
+    """Enter namespaces with private processes and a disk that is read-only outside the writable folders."""
     user, group = os.geteuid(), os.getegid()
     if user == 0:
         call("namespaces", libc.unshare, ctypes.c_int(NEW_MOUNTS | NEW_PROCESSES))

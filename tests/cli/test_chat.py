@@ -521,7 +521,7 @@ def test_a_pipe_cannot_be_asked_so_code_is_not_run_unless_it_was_allowed(runner:
     (runner.home / "rocket.py").write_text(
         "from agent import tool\n@tool(risk='exec')\ndef launch(what: str) -> str:\n    return 'it flies'\n"
     )
-    assert "not allowed" in runner.run("chat", "--tool", "rocket.py:launch", lines="tool\n").out
+    assert "needs approval" in runner.run("chat", "--tool", "rocket.py:launch", lines="tool\n").out
     done = runner.run("chat", "--tool", "rocket.py:launch", "--allow-exec", lines="tool\n")
     assert done.out == "The tool said it flies.\n"
 

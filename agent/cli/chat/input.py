@@ -165,7 +165,7 @@ class Keyboard:
 
 
 class PromptedLines(Keyboard):
-    """A keyboard with the prompt on standard error, for redirected standard output. It has no line editing."""
+    """A keyboard without line editing, with the prompt on standard error."""
 
     def __init__(self) -> None:
         self._readline = self._history = None

@@ -1,4 +1,4 @@
-"""Stored sessions for the terminal: lookup by name, summaries, forks, and the tree of related sessions."""
+"""Stored sessions: lookup by name, summaries, forks, and the tree of related sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`agent chat`: read a line, run a turn or a command, and repeat. Errors are printed, and the chat continues."""
+"""`agent chat`: an interactive conversation. Errors are printed, and the chat continues."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class ChatRepl:
         self._is_over = True
 
     def run(self) -> ExitCode:
-        """Run until the end of input. The exit code is that of the first failure in a script, and 0 at a terminal."""
+        """Run until the end of input; return the exit code of the first failure, or 0 at a terminal."""
         warned = False
         if self.is_interactive:
             self._greet()
