@@ -67,7 +67,7 @@ class Provider(Protocol):
 
     @property
     def schema_dialect(self) -> str | None:
-        """Name of the JSON Schema subset in `agent.schemas` that this API accepts; None if it accepts any or none."""
+        """JSON Schema subset of this API, by its name in `agent.schemas`; None if it accepts any or none."""
         ...
 
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest: ...
@@ -80,7 +80,7 @@ class Provider(Protocol):
 
 
 class LimitsSchemas(Protocol):
-    """A provider with models that accept no output schema together with tools. Without this method, all do."""
+    """A provider with models that accept no output schema together with tools."""
 
     def schema_with_tools(self, model: str) -> bool: ...
 
@@ -116,7 +116,7 @@ def resolve_address(
     base_url_variables: tuple[str, ...] = (),
     key_required: bool = True,
 ) -> ApiAddress:
-    """Read key and base URL from the configuration, else from the environment, else use the default base URL."""
+    """Resolve key and base URL: configuration, then environment, then the default base URL."""
     if config.base_url is None and (value := first_variable(base_url_variables)) is not None:
         config = with_base_url(config, value)
     base_url = config.base_url or default_base_url

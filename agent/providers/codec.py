@@ -210,7 +210,7 @@ class DecoderBase(ABC):
         return self._fold.partial()
 
     def _start(self, response: AgentResponse, raw: Any) -> None:
-        """Set the message_start event. It is emitted with the first content: until then, the call can be retried."""
+        """Set the message_start event, emitted with the first content so that calls can be retried."""
         self._start_event = StreamEvent.message_start(response=response, raw=raw)
 
     def _emit(self, events: list[StreamEvent]) -> list[StreamEvent]:

@@ -168,7 +168,7 @@ def dump_arguments(arguments: Mapping[str, Any]) -> str:
 
 
 def tool_parameters(tool: ToolSpec) -> JsonDict:
-    """The tool's schema as a plain dict. Without parameters it is an empty object, as every vendor requires."""
+    """The tool's schema as a plain dict. Vendors require an object without properties for no parameters."""
     return thaw(tool.parameters) or {"type": "object", "properties": {}}
 
 
@@ -200,7 +200,7 @@ def normalize_id(id: str, pattern: re.Pattern[str], length: int = 24, *, prefix:
 
 @lru_cache(maxsize=4096)
 def normalize_name(name: str, max_length: int, allowed: str = "a-zA-Z0-9_-") -> str:
-    """Replace characters of a tool name that are not allowed. A changed name ends in a hash of the original."""
+    """Replace invalid characters of a tool name. A changed name ends in a hash of the original."""
     clean = re.sub(f"[^{allowed}]", "_", name)
     if clean == name and len(name) <= max_length:
         return name

@@ -129,7 +129,7 @@ class FunctionCodec(CodecBase):
 
 
 class FunctionDecoder(DecoderBase):
-    """Decoder of a function's events. It adds provider, model and stop reason where the function leaves them out."""
+    """Decoder of a function's events; adds missing provider, model and stop reason."""
 
     __slots__ = ("_called", "_end", "_refused")
 

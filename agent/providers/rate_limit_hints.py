@@ -63,7 +63,7 @@ RemainingLimits: TypeAlias = tuple[RemainingLimit | None, RemainingLimit | None]
 
 
 def make_limit_reader(names: Iterable[str]) -> Callable[[Mapping[str, str], float], RemainingLimits] | None:
-    """Build a reader of remaining limits for responses with these header names; None if they have no limits.
+    """Build a reader of remaining limits for these header names; None if they contain no limits.
 
     A vendor's responses share their header names, so the names are searched once. Of several limits of a kind, the
     lowest remaining one is used.
@@ -171,9 +171,9 @@ def _google_retry_delay(error: Mapping[str, Any]) -> float | None:
 
 
 def _delay_in_message(message: str) -> float | None:
-    found = _IN_MESSAGE.search(message)
-    if found is not None:
-        return _sum_durations(found[1])
+    match = _IN_MESSAGE.search(message)
+    if match is not None:
+        return _sum_durations(match[1])
     quoted = _IN_JSON_TEXT.search(message)
     return None if quoted is None else duration(quoted[1])
 

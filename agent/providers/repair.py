@@ -299,7 +299,7 @@ def _split_results(message: Message) -> Iterator[Message]:
 
 
 def _fit_result(result: ToolResult, call: ToolCall) -> ToolResult:
-    """Set the call's id and name on a result. A missing name stays missing; codecs that need it look it up."""
+    """Set the call's id and name on a result. A missing name stays missing."""
     if result.tool_call_id == call.id and result.name in (None, call.name):
         return result
     return result.model_copy(update={"tool_call_id": call.id, "name": call.name})

@@ -157,7 +157,7 @@ _BANNED_NAMES = frozenset(map(_normalize_field, BANNED))
 
 
 class Fields:
-    """Fields of one JSON object of a request. Those that are not taken become `extra`, unless they are banned."""
+    """Fields of one JSON object of a request. Remaining ones become `extra`, unless they are banned."""
 
     def __init__(self, body: bytes | Mapping[str, Any]) -> None:
         if isinstance(body, bytes):
@@ -257,16 +257,16 @@ def build_request(**fields: Any) -> AgentRequest:
     Raises:
         ConfigurationError: A value is invalid.
     """
-    given = {name: value for name, value in fields.items() if value is not None}
+    values = {name: value for name, value in fields.items() if value is not None}
     try:
-        return validate_with(lambda: AgentRequest(**given))
+        return validate_with(lambda: AgentRequest(**values))
     except errors.ConfigurationError as error:
         raise invalid_request(error.message, error.field) from None
 
 
 def function_tool(name: Any, fields: Mapping[str, Any], schema: Any, known: Sequence[str]) -> ToolSpec:
     """Build the tool spec of a function. Keys that are not `known` become its `extra`."""
-    given = {
+    values = {
         "name": name,
         "description": fields.get("description") or "",
         "parameters": schema or {},
@@ -274,7 +274,7 @@ def function_tool(name: Any, fields: Mapping[str, Any], schema: Any, known: Sequ
         "extra": {key: value for key, value in fields.items() if key not in (*known, "description", "strict")},
     }
     try:
-        return validate_with(lambda: ToolSpec(**given))
+        return validate_with(lambda: ToolSpec(**values))
     except errors.ConfigurationError as error:
         raise invalid_request(error.message, "tools") from None
 
@@ -303,9 +303,9 @@ def split_data_url(url: str, field: str) -> tuple[str | None, bytes] | None:
     """Return media type and bytes of a data URL; None for other URLs."""
     if not url.startswith("data:"):
         return None
-    if (found := _DATA_URL.fullmatch(url)) is None:
+    if (match := _DATA_URL.fullmatch(url)) is None:
         raise invalid_request("A data URL must be encoded as base64.", field)
-    return found[1] or None, decode_base64(found[2], field)
+    return match[1] or None, decode_base64(match[2], field)
 
 
 def decode_base64(text: Any, field: str) -> bytes:

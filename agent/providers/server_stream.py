@@ -284,21 +284,21 @@ def response_events(response: AgentResponse, dialect: ServerDialect) -> list[Str
 
 
 def _part_events(part: Part, index: int, dialect: ServerDialect) -> list[StreamEvent]:
-    whole = StreamEvent.content_part_event(part, index=index)
+    complete = StreamEvent.content_part_event(part, index=index)
     match part:
         case TextContent():
             if part == TextContent(text=part.text):
                 return [StreamEvent.text_delta(word, index=index) for word in split_words(part.text)]
             if part.signature and dialect.signs_whole_parts:
-                return [whole]
-            return [*(StreamEvent.text_delta(word, index=index) for word in split_words(part.text)), whole]
+                return [complete]
+            return [*(StreamEvent.text_delta(word, index=index) for word in split_words(part.text)), complete]
         case ThinkingContent():
             if part.signature and dialect.signs_whole_parts:
-                return [whole]
+                return [complete]
             raw = {"item_id": part.id} if part.id else None
             return [
                 *(StreamEvent.thinking_delta(word, index=index, raw=raw) for word in split_words(part.thinking)),
-                whole,
+                complete,
             ]
         case RefusalContent():
             return [StreamEvent.refusal_delta(word, index=index) for word in split_words(part.refusal)]
@@ -312,7 +312,7 @@ def _part_events(part: Part, index: int, dialect: ServerDialect) -> list[StreamE
                 StreamEvent.tool_call_end(part, index=index),
             ]
         case _:
-            return [whole]
+            return [complete]
 
 
 def split_words(text: str) -> list[str]:

@@ -67,7 +67,7 @@ def efforts(
     models: str = "",
     refuses: frozenset[Setting] = frozenset(),
 ) -> Thinking:
-    """Build thinking levels from efforts such as "low medium high xhigh=max", with the keys in `on` for each.
+    """Build thinking levels from efforts such as "low medium xhigh=max", with the keys in `on` for each.
 
     A key with a dot is nested: "reasoning.effort" is {"reasoning": {"effort": …}}.
     """

@@ -119,7 +119,7 @@ class MessageEncoder:
     # Cache breakpoints.
 
     def _find_breakpoints(self, messages: Sequence[Message]) -> dict[int, Fragment]:
-        """Find the request's own breakpoints by position. Those of parts take precedence under the vendor's limit."""
+        """Find the request's own breakpoints by position, as far as those of parts leave room."""
         assert self._marks is not None
         limit, hint = self._marks.most, self._context.request.cache
         marked = [id(part) for message in messages for part in _flatten_parts(message) if part.cache is not None]

@@ -1,4 +1,4 @@
-"""Decoding of chat completions in all vendors' variants: messages, citations, log probabilities, usage.
+"""Response decoder of Chat Completions, for all vendors' variants.
 
 The order of parts is the same for streams: reasoning, text, refusal, calls, then everything else.
 """
@@ -61,7 +61,7 @@ class MessageReader:
     def read_message(self, message: Mapping[str, Any], body: Mapping[str, Any]) -> tuple[Part, ...]:
         """Decode a complete message. Its sources may be next to it, in the body."""
         text, thinking, summary, blocks = split_content(message.get("content"))
-        thinking = thinking or reasoning_text(message)
+        thinking = thinking or read_reasoning(message)
         opaque = {key: message[key] for key in OPAQUE_KEYS if message.get(key)}
         if summary:
             opaque |= summary_data(summary)
@@ -218,7 +218,7 @@ def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]], list[di
 
 
 def summary_data(summary: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Provider data for a signed reasoning summary: its blocks, which are sent back. Empty if it is unsigned."""
+    """Provider data for a signed reasoning summary, which is sent back. Empty if it is unsigned."""
     if not any(part.get("signature") for part in summary):
         return {}
     return {SIGNED_CONTENT: [{"type": "reasoning", "summary": [part]} for part in summary]}
@@ -228,7 +228,7 @@ def _join_texts(pieces: Any) -> str:
     return "".join(piece.get("text") or "" for piece in pieces or ())
 
 
-def reasoning_text(message: Mapping[str, Any]) -> str:
+def read_reasoning(message: Mapping[str, Any]) -> str:
     """Reasoning under any key. Details are used only without plain text, which repeats them."""
     plain = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(plain, str) and plain:

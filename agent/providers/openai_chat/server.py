@@ -210,7 +210,7 @@ def _encode_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _reasoning_details(raw: Any) -> list[Any]:
+def _read_reasoning_details(raw: Any) -> list[Any]:
     """Reasoning details in an upstream chunk of this wire format."""
     choices = raw.get("choices") if isinstance(raw, Mapping) else None
     delta = choices[0].get("delta") if choices else None
@@ -218,7 +218,7 @@ def _reasoning_details(raw: Any) -> list[Any]:
 
 
 def _clear_detail_text(delta: dict[str, Any]) -> None:
-    """Remove the text of reasoning details, which was streamed before. Signatures and encrypted data remain."""
+    """Remove the text of reasoning details, which was streamed before, but not their signatures."""
     if details := delta.get("reasoning_details"):
         delta["reasoning_details"] = [
             {key: "" if key in ("text", "summary") else value for key, value in detail.items()} for detail in details
@@ -259,7 +259,7 @@ class ChatEncoder(BlockEncoder):
             return self._chunk({"tool_calls": [{"index": block.number, "function": {"arguments": text}}]})
         if block.kind != "thinking":
             return self._chunk({_KEYS[block.kind]: text})
-        if details := _reasoning_details(self.raw):
+        if details := _read_reasoning_details(self.raw):
             return self._chunk({"reasoning_content": text, "reasoning_details": details})
         pending, self._pending = self._pending, text
         return self._chunk({"reasoning_content": pending}) if pending else b""

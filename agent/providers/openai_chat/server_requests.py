@@ -204,8 +204,8 @@ class RequestReader:
 
 def _model_in(path: str) -> str:
     """Read the model from a path with deployments, as at Azure."""
-    found = re.search(r"/deployments/([^/]+)/", urlsplit(path).path)
-    return unquote(found[1]) if found else ""
+    match = re.search(r"/deployments/([^/]+)/", urlsplit(path).path)
+    return unquote(match[1]) if match else ""
 
 
 def _read_tool(tool: Mapping[str, Any]) -> ToolSpec | dict[str, Any]:

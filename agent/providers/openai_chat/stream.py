@@ -26,8 +26,8 @@ from .response import (
     read_citations,
     read_finish_reason,
     read_logprobs,
+    read_reasoning,
     read_usage,
-    reasoning_text,
     split_content,
     summary_data,
 )
@@ -228,7 +228,7 @@ class ChatDecoder(DecoderBase):
     def _decode_extras(self, delta: dict[str, Any], chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         """Decode the keys of a delta besides its content."""
         collected = self._collected
-        if thinking := reasoning_text(delta):
+        if thinking := read_reasoning(delta):
             self._add_thinking(thinking, chunk, events)
         if delta.get("refusal"):
             self._refused = True

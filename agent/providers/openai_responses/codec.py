@@ -107,7 +107,7 @@ def _split_leading_results(messages: Sequence[Message]) -> tuple[Sequence[Messag
 
 
 def _merge_extra(body: JsonDict, extra: Mapping[str, Any]) -> JsonDict:
-    """Merge `extra` into the body. It replaces keys, except `include` and groups of settings, which it extends."""
+    """Merge `extra` into the body. It replaces keys, but extends `include` and groups of settings."""
     if not extra:
         return body
     merged = {**body, **extra}

@@ -1,4 +1,4 @@
-"""Decoding of responses in all vendors' variants: output items, log probabilities, stop reasons, usage.
+"""Response decoder of the Responses API, for all vendors' variants.
 
 Vendor-specific items, such as searches and code executions, become `VendorContent`.
 """
@@ -186,7 +186,7 @@ _INCOMPLETE: dict[str, FinishReason] = {
 
 
 def stop_reason(response: Mapping[str, Any], *, called: bool, refused: bool) -> tuple[FinishReason, str]:
-    """Read the stop reason and the vendor's name for it. Calls and refusals take precedence over `completed`."""
+    """Read the stop reason and its raw value. Calls and refusals take precedence over `completed`."""
     if response.get("status") == "incomplete":
         reason = (response.get("incomplete_details") or {}).get("reason") or "incomplete"
         return _INCOMPLETE.get(reason, "other"), reason
