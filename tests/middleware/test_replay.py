@@ -22,7 +22,7 @@ from agent.types import (
     fold,
 )
 from tests.support.corpus import APIS, HAS_RECORDINGS, Exchange, exchanges
-from tests.support.judging import decoded
+from tests.support.recording_checks import decode_recording
 from tests.support.values import assistant_parts, images, json_values, opaque, results, said, words
 
 ANSWERED = [exchange for api in APIS for exchange in exchanges(api) if exchange.response.get("status", 200) == 200]
@@ -69,7 +69,7 @@ def test_the_fold_of_a_replayed_answer_is_the_answer(response: AgentResponse) ->
 
 def _try(exchange: Exchange) -> AgentResponse | None:
     try:
-        return decoded(exchange)
+        return decode_recording(exchange)
     except Exception:
         return None  # recorded failures
 

@@ -31,7 +31,7 @@ from agent.wire_formats import WIRE_FORMATS, wire_format
 from tests.calls.test_call import DONE, comparable, delta, sse
 from tests.support.corpus import APIS, exchanges, needs_recordings
 from tests.support.drivers import Driver
-from tests.support.judging import decoded
+from tests.support.recording_checks import decode_recording
 
 LISTED = f"genai-prices {genai_prices.__version__}"
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -476,7 +476,7 @@ def test_list_prices_are_what_vendors_really_charged() -> None:
         for exchange in exchanges(api):
             if exchange.expected.get("kind") != "message" or exchange.provider not in ("openrouter", "xai", "avian"):
                 continue
-            answer = decoded(exchange)
+            answer = decode_recording(exchange)
             if answer.usage is None or answer.usage.billed is None or answer.usage.details:
                 continue
             usage = answer.usage.model_copy(update={"billed": None})
@@ -494,7 +494,7 @@ def test_every_recorded_answer_can_be_priced_without_trouble() -> None:
     for api in APIS:
         for exchange in exchanges(api):
             if exchange.expected.get("kind") == "message":
-                answer = decoded(exchange)
+                answer = decode_recording(exchange)
                 provider = names.get(exchange.provider, exchange.provider)
                 cost = price(answer.usage, provider=provider, models=(answer.model, exchange.model))
                 asked += 1

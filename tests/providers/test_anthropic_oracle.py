@@ -22,11 +22,11 @@ from agent.providers.base import ApiAddress
 from agent.testing import LoopbackServer
 from agent.testing.rules import AnthropicRules, VendorState
 from agent.types import AgentRequest, AgentResponse, Origin
-from tests.providers.sdk_judges import Replay
+from tests.providers.sdk_oracles import Replay
 from tests.support.cases import examples, for_each
 from tests.support.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
-from tests.support.judging import decoded, own_seals
 from tests.support.recorded_requests import read_request
+from tests.support.recording_checks import collect_own_text, decode_recording
 from tests.support.values import agent_requests
 
 RECORDED = exchanges("anthropic.messages")
@@ -113,7 +113,7 @@ def checked(
 def check_rules(body: dict[str, Any], request: AgentRequest, refused: str | None = None) -> None:
     """What the API refuses although its types allow it, and what we promise beyond that."""
     home = Origin(provider="anthropic", api="anthropic", model=request.model or "")
-    broken = AnthropicRules().check(body, VendorState(own_seals(request, home)))
+    broken = AnthropicRules().check(body, VendorState(collect_own_text(request, home)))
     assert [violation.message for violation in broken] == ([refused] if refused else [])
     messages = body["messages"]
     assert [message["role"] for message in messages] == [("user", "assistant")[n % 2] for n in range(len(messages))]
@@ -250,7 +250,7 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it() -> None:
             kind = "application/json" if exchange.stream is None else "text/event-stream"
             data = exchange.reply.body if exchange.stream is None else exchange.stream
             replay.answer = Answer([data], headers={"content-type": kind})
-            compare(decoded(exchange), by_sdk(client, exchange))
+            compare(decode_recording(exchange), by_sdk(client, exchange))
     assert len(ANSWERS) == 108 or not HAS_RECORDINGS
 
 

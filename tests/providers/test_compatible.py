@@ -31,7 +31,7 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
-from tests.providers.speaking_chat import answers, encoded
+from tests.providers.chat_helpers import decode_both_ways, encode
 
 TOOL = ToolSpec(name="look", parameters={"type": "object", "properties": {"x": {"type": "string"}}})
 
@@ -277,7 +277,7 @@ THINKING: list[tuple[str, str, str, dict[str, Any], bool]] = [
 def test_thinking_is_told_in_the_vendors_way(
     name: str, model: str, level: str, sent: dict[str, Any], warned: bool
 ) -> None:
-    body, warnings = encoded(AgentRequest(input="x", model=model, thinking=ThinkingLevel(level)), DIALECTS[name])
+    body, warnings = encode(AgentRequest(input="x", model=model, thinking=ThinkingLevel(level)), DIALECTS[name])
     assert {key: value for key, value in body.items() if key not in ("model", "messages")} == sent
     assert bool(warnings) is warned
     if warned:
@@ -387,7 +387,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
 def test_settings_are_called_as_the_vendor_calls_them_or_left_out_with_a_warning(name: str) -> None:
     wanted = {**USUAL, **DIFFERENCES[name]}
     output, session = wanted.pop("output"), wanted.pop("session")
-    body, warnings = encoded(ALL_SETTINGS, DIALECTS[name])
+    body, warnings = encode(ALL_SETTINGS, DIALECTS[name])
     assert {key: body.get(key) for key in wanted} == wanted
     form = body["response_format"]
     assert form["type"] == ("json_object" if output == "json_object" else "json_schema")
@@ -407,29 +407,29 @@ def test_every_row_but_one_is_told_its_settings_here() -> None:
 
 def test_a_vendor_without_tools_says_so_before_anything_is_sent() -> None:
     with pytest.raises(errors.UnsupportedFeatureError, match="does not support tools") as caught:
-        encoded(ALL_SETTINGS, DIALECTS["perplexity"])
+        encode(ALL_SETTINGS, DIALECTS["perplexity"])
     assert caught.value.field == "tools"
     plain = ALL_SETTINGS.model_copy(update={"tools": (), "tool_choice": None, "parallel_tool_calls": None})
-    body, warnings = encoded(plain, DIALECTS["perplexity"])
+    body, warnings = encode(plain, DIALECTS["perplexity"])
     assert body.keys() == {"model", "messages", "temperature", "top_p", "max_tokens", "response_format"}
     assert len(warnings) == 3
 
 
 def test_a_model_that_samples_by_itself_is_not_told_how() -> None:
-    body, warnings = encoded(ALL_SETTINGS.model_copy(update={"model": "kimi-k2.6"}), DIALECTS["moonshot"])
+    body, warnings = encode(ALL_SETTINGS.model_copy(update={"model": "kimi-k2.6"}), DIALECTS["moonshot"])
     assert not {"temperature", "top_p"} & body.keys()
     assert sum("temperature" in warning or "top_p" in warning for warning in warnings) == 2
 
 
 def test_reasoning_models_of_xai_take_no_stop_sequences() -> None:
-    body, _ = encoded(AgentRequest(input="x", model="grok-4.3", stop="a"), DIALECTS["xai"])
+    body, _ = encode(AgentRequest(input="x", model="grok-4.3", stop="a"), DIALECTS["xai"])
     assert "stop" not in body
 
 
 def test_tools_that_may_not_be_called_are_not_offered_where_that_cannot_be_said() -> None:
     request = AgentRequest(input="x", tools=[TOOL], tool_choice="none")
-    assert encoded(request, DIALECTS["zai"])[0].keys() == {"model", "messages"}
-    assert encoded(request, DIALECTS["groq"])[0]["tool_choice"] == "none"
+    assert encode(request, DIALECTS["zai"])[0].keys() == {"model", "messages"}
+    assert encode(request, DIALECTS["groq"])[0]["tool_choice"] == "none"
 
 
 def turn(name: str, *parts: Any, model: str = "m") -> AgentRequest:
@@ -454,7 +454,7 @@ def turn(name: str, *parts: Any, model: str = "m") -> AgentRequest:
 )
 def test_ids_of_calls_fit_and_stay_together(names: str, form: str) -> None:
     for name in names.split():
-        messages = encoded(turn(name), DIALECTS[name])[0]["messages"]
+        messages = encode(turn(name), DIALECTS[name])[0]["messages"]
         id = messages[0]["tool_calls"][0]["id"]
         assert re.fullmatch(form, id)
         assert messages[1]["tool_call_id"] == id
@@ -467,24 +467,24 @@ def test_reasoning_goes_back_under_the_name_the_vendor_has_for_it() -> None:
     }
     named = {name: key for key, names in wanted.items() for name in names.split()}
     for row in ROWS:
-        said = encoded(turn(row.name), row)[0]["messages"][0]
+        said = encode(turn(row.name), row)[0]["messages"][0]
         sent = {key: said[key] for key in ("reasoning_content", "reasoning") if key in said}
         assert sent == ({named[row.name]: "hm"} if row.name in named else {}), row.name
-    content = encoded(turn("mistral"), DIALECTS["mistral"])[0]["messages"][0]["content"]
+    content = encode(turn("mistral"), DIALECTS["mistral"])[0]["messages"][0]["content"]
     assert content == [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]
 
 
 def test_a_turn_with_calls_and_no_reasoning_has_what_stands_for_it() -> None:
     request = AgentRequest(messages=[Message.assistant([ToolCall(id="c", name="f")])], model="m")
     for name, filler in (("deepseek", ""), ("moonshot", " ")):
-        said = encoded(request, DIALECTS[name])[0]["messages"][0]
+        said = encode(request, DIALECTS[name])[0]["messages"][0]
         assert said["reasoning_content"] == filler
-    assert "reasoning_content" not in encoded(request, DIALECTS["zai"])[0]["messages"][0]
+    assert "reasoning_content" not in encode(request, DIALECTS["zai"])[0]["messages"][0]
 
 
 def test_reasoning_of_another_model_does_not_go_along() -> None:
     for row in ROWS:
-        body, warnings = encoded(turn(row.name).model_copy(update={"model": "another"}), row)
+        body, warnings = encode(turn(row.name).model_copy(update={"model": "another"}), row)
         assert "hm" not in json.dumps(body)
         assert "reasoning of another model was left out" in warnings
 
@@ -495,42 +495,42 @@ def test_sealed_reasoning_goes_back_to_a_gateway() -> None:
         origin = Origin(provider=name, api="openai-chat", model="m")
         thought = ThinkingContent(thinking="", provider_data={"reasoning_details": details}, origin=origin)
         request = AgentRequest(messages=[Message.assistant([thought, TextContent(text="4")])], model="m")
-        assert encoded(request, DIALECTS[name])[0]["messages"][0]["reasoning_details"] == details
+        assert encode(request, DIALECTS[name])[0]["messages"][0]["reasoning_details"] == details
 
 
 def test_images_of_results_go_where_the_vendor_looks_for_them() -> None:
     image = ImageContent(image_url="https://example.com/a.png")
-    inside = encoded(turn("ollama", image), DIALECTS["ollama"])[0]["messages"]
+    inside = encode(turn("ollama", image), DIALECTS["ollama"])[0]["messages"]
     assert [message["role"] for message in inside] == ["assistant", "tool", "user"]
     assert [block["type"] for block in inside[1]["content"]] == ["text", "image_url"]
-    after = encoded(turn("groq", image), DIALECTS["groq"])[0]["messages"]
+    after = encode(turn("groq", image), DIALECTS["groq"])[0]["messages"]
     assert [message["role"] for message in after] == ["assistant", "tool", "user", "user"]
-    apart = encoded(turn("mistral", image), DIALECTS["mistral"])[0]["messages"]
+    apart = encode(turn("mistral", image), DIALECTS["mistral"])[0]["messages"]
     assert [message["role"] for message in apart] == ["assistant", "tool", "assistant", "user", "user"]
     assert apart[2]["content"] == "OK"
-    plain = encoded(turn("mistral"), DIALECTS["mistral"])[0]["messages"]
+    plain = encode(turn("mistral"), DIALECTS["mistral"])[0]["messages"]
     assert [message["role"] for message in plain] == ["assistant", "tool", "assistant", "user"]
 
 
 def test_documents_are_fetched_by_those_who_fetch_them() -> None:
     document = DocumentContent(url="https://example.com/a.pdf", title="a.pdf")
     request = AgentRequest(messages=[Message.user([document])])
-    (message,) = encoded(request, DIALECTS["openrouter"])[0]["messages"]
+    (message,) = encode(request, DIALECTS["openrouter"])[0]["messages"]
     assert message["content"][0]["file"] == {"filename": "a.pdf", "file_data": "https://example.com/a.pdf"}
     with pytest.raises(errors.UnsupportedFeatureError, match="by URL"):
-        encoded(request, DIALECTS["vercel"])
+        encode(request, DIALECTS["vercel"])
 
 
 def test_a_refusal_is_a_field_or_text() -> None:
     request = AgentRequest(messages=[Message.assistant([RefusalContent(refusal="No.")])])
-    assert encoded(request, DIALECTS["azure"])[0]["messages"][0]["refusal"] == "No."
-    assert encoded(request, DIALECTS["groq"])[0]["messages"] == [{"role": "assistant", "content": "No."}]
+    assert encode(request, DIALECTS["azure"])[0]["messages"][0]["refusal"] == "No."
+    assert encode(request, DIALECTS["groq"])[0]["messages"] == [{"role": "assistant", "content": "No."}]
 
 
 def test_names_of_speakers_are_left_out_where_they_are_refused() -> None:
     request = AgentRequest(messages=[Message.user("hi", name="Ann")])
     for name, kept in (("groq", False), ("mistral", False), ("zai", False), ("together", True)):
-        body, warnings = encoded(request, DIALECTS[name])
+        body, warnings = encode(request, DIALECTS[name])
         assert ("name" in body["messages"][0]) is kept
         assert bool(warnings) is not kept
 
@@ -539,22 +539,22 @@ def test_gateways_pass_marks_for_the_cache_on() -> None:
     kept = {"type": "ephemeral"}
     request = AgentRequest(system="s", messages=[Message.user("a"), Message.assistant("b")], input="c", cache="short")
     for name in ("openrouter", "vercel"):
-        messages = encoded(request, DIALECTS[name])[0]["messages"]
+        messages = encode(request, DIALECTS[name])[0]["messages"]
         assert messages[0]["content"] == [{"type": "text", "text": "s", "cache_control": kept}]
         assert messages[1:3] == [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         assert messages[3]["content"] == [{"type": "text", "text": "c", "cache_control": kept}]
     longer = AgentRequest(messages=[Message.user([TextContent(text="a", cache="long")])], input="c")
-    messages = encoded(longer, DIALECTS["openrouter"])[0]["messages"]
+    messages = encode(longer, DIALECTS["openrouter"])[0]["messages"]
     assert messages[0]["content"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
     assert messages[1] == {"role": "user", "content": "c"}
-    assert "cache_control" not in json.dumps(encoded(request, DIALECTS["groq"])[0])
+    assert "cache_control" not in json.dumps(encode(request, DIALECTS["groq"])[0])
 
 
 def test_of_too_many_marks_the_last_are_kept() -> None:
     turns = [Message.user([TextContent(text=str(number), cache="short")]) for number in range(6)]
     request = AgentRequest(messages=turns, cache="short", model="m")
     for _ in range(2):
-        body, warnings = encoded(request, DIALECTS["openrouter"])
+        body, warnings = encode(request, DIALECTS["openrouter"])
         marked = [message["content"] for message in body["messages"] if "cache_control" in json.dumps(message)]
         assert [content[0]["text"] for content in marked] == ["2", "3", "4", "5"]
         assert "cache breakpoints" in warnings[0]
@@ -564,8 +564,8 @@ def test_the_same_turn_is_marked_while_it_is_the_last_and_no_longer() -> None:
     first = Message.user("a")
     request = AgentRequest(messages=[first], cache="short", model="m")
     row = DIALECTS["openrouter"]
-    assert "cache_control" in json.dumps(encoded(request, row)[0])
-    later = encoded(request.with_messages(Message.assistant("b"), Message.user("c")), row)[0]["messages"]
+    assert "cache_control" in json.dumps(encode(request, row)[0])
+    later = encode(request.with_messages(Message.assistant("b"), Message.user("c")), row)[0]["messages"]
     assert later[0] == {"role": "user", "content": "a"}
     assert "cache_control" in json.dumps(later[2])
 
@@ -575,10 +575,10 @@ def test_files_and_images_of_a_gateways_answer_go_back_to_it() -> None:
     note = {"type": "file", "file": {"hash": "h", "name": "a.pdf"}}
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0K"}}
     request = AgentRequest(input="x", model="m")
-    whole, streamed = answers({"content": "Hi", "annotations": [note], "images": [image]}, request, row)
+    whole, streamed = decode_both_ways({"content": "Hi", "annotations": [note], "images": [image]}, request, row)
     assert whole == streamed
     assert [type(part) for part in whole.content] == [TextContent, ImageContent, VendorContent]
-    (said,) = encoded(AgentRequest(messages=[whole.message], model="m"), row)[0]["messages"]
+    (said,) = encode(AgentRequest(messages=[whole.message], model="m"), row)[0]["messages"]
     assert said["annotations"] == [note]
     assert said["images"] == [image]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.corpus import APIS, Exchange, exchanges, needs_recordings
-from tests.support.judging import check_answer, check_replay, events_of, pieces, sealed_in
+from tests.support.recording_checks import check_answer, check_replay, events_of, signatures_in, split_bytes
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
@@ -27,7 +27,7 @@ def passes(check: Callable[[Exchange], None], exchange: Exchange) -> bool:
 def check_bytes(exchange: Exchange) -> None:
     """Byte by byte, the stream gives the events that it gives whole."""
     data = exchange.stream or b""
-    assert events_of(exchange, pieces(data, iter(lambda: 1, 0))) == events_of(exchange, [data])
+    assert events_of(exchange, split_bytes(data, iter(lambda: 1, 0))) == events_of(exchange, [data])
 
 
 def figures() -> str:
@@ -41,7 +41,7 @@ def figures() -> str:
         answers = [exchange for exchange in recorded if exchange.expected["kind"] == "message"]
         right = [exchange for exchange in answers if passes(check_answer, exchange)]
         streams = [exchange for exchange in recorded if exchange.stream is not None]
-        sealed = [exchange for exchange in answers if sealed_in(exchange)]
+        sealed = [exchange for exchange in answers if signatures_in(exchange)]
         replayed = [exchange for exchange in sealed if passes(check_replay, exchange)]
         kinds = Counter(exchange.expected["kind"] for exchange in recorded)
         rows.append(
@@ -50,8 +50,8 @@ def figures() -> str:
             f"| {sum(exchange.stream is not None for exchange in right)} "
             f"| {sum(passes(check_bytes, exchange) for exchange in streams)} of {len(streams)} "
             f"| {kinds['error'] + kinds['stream_error']} "
-            f"| {sum(len(sealed_in(exchange)) for exchange in replayed)} "
-            f"of {sum(len(sealed_in(exchange)) for exchange in sealed)} |"
+            f"| {sum(len(signatures_in(exchange)) for exchange in replayed)} "
+            f"of {sum(len(signatures_in(exchange)) for exchange in sealed)} |"
         )
     return "\n".join(rows) + "\n"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.errors import ConfigurationError
 from agent.types import AgentRequest, FrozenDict, Message, Role, TextContent, ToolSpec
 from agent.types.messages import RoleName
-from tests.providers.writing_requests import TARGETS, codec_of, fresh, model_of, written
+from tests.providers.encoding_targets import TARGETS, codec_of, copy_request, encode_request, model_of
 from tests.support.values import agent_requests
 
 APIS = ("openai-chat:gpt-4o", "openai-responses:gpt-4o", "anthropic:claude-sonnet-4-5", "gemini:gemini-2.5-flash")
@@ -28,12 +28,12 @@ def with_model(request: AgentRequest, target: str) -> AgentRequest:
 def test_a_conversation_that_grew_is_written_as_one_that_is_new(target: str, data: st.DataObject) -> None:
     request = with_model(data.draw(agent_requests(model_of(target))), target)
     stream = data.draw(st.booleans())
-    expected = written(target, fresh(request), stream=stream)
+    expected = encode_request(target, copy_request(request), stream=stream)
     for length in range(len(request.messages)):
         hint = (None, "short", "long")[length % 3]  # what is marked for the vendor's cache is written differently
-        written(target, request.copy_with(messages=request.messages[:length], cache=hint), stream=stream)
+        encode_request(target, request.copy_with(messages=request.messages[:length], cache=hint), stream=stream)
     for _ in range(2):
-        assert written(target, request, stream=stream) == expected
+        assert encode_request(target, request, stream=stream) == expected
 
 
 @settings(max_examples=60)
@@ -43,13 +43,13 @@ def test_what_one_vendor_was_sent_does_not_change_what_another_is_sent(data: st.
     request = data.draw(agent_requests("m"))
     targets = data.draw(st.permutations(TARGETS))[:4]
     asked = [with_model(request, target) for target in targets]
-    expected = [written(target, fresh(one)) for target, one in zip(targets, asked, strict=True)]
+    expected = [encode_request(target, copy_request(one)) for target, one in zip(targets, asked, strict=True)]
     bare = request.copy_with(cache=None, tools=(), tool_choice=None, parallel_tool_calls=None, extra={"store": True})
     for _ in range(2):
         for target, one, wanted in zip(targets, asked, expected, strict=True):
-            written(target, with_model(bare, target))
-            written(target, one.copy_with(messages=one.messages[1:]))
-            assert written(target, one) == wanted
+            encode_request(target, with_model(bare, target))
+            encode_request(target, one.copy_with(messages=one.messages[1:]))
+            assert encode_request(target, one) == wanted
 
 
 # What is written in one go
@@ -61,12 +61,14 @@ def test_what_one_vendor_was_sent_does_not_change_what_another_is_sent(data: st.
 def test_words_are_written_as_the_same_words_in_parts(target: str, role: RoleName, text: str) -> None:
     """Words take a way of their own; parts are taken one by one."""
 
-    def asked(content: Any) -> AgentRequest:
+    def build_request(content: Any) -> AgentRequest:
         said = [Message("user", "q"), Message(role, content), Message("user", "a"), Message("user", "b")]
         named = Message("user", content, name="Ann")
         return AgentRequest(messages=[*said, named, said[0]], model=model_of(target))
 
-    assert written(target, asked(text)) == written(target, asked([TextContent(text=text)]))
+    assert encode_request(target, build_request(text)) == encode_request(
+        target, build_request([TextContent(text=text)])
+    )
 
 
 @pytest.mark.parametrize("target", APIS)
@@ -110,18 +112,20 @@ def test_a_plain_tool_is_written_as_one_that_pydantic_has_read(
                 pickle.loads(pickle.dumps(ToolSpec(**given))),
             )
         ]
-        first, *others = [written(target, request) for request in asked]
+        first, *others = [encode_request(target, request) for request in asked]
         assert [first, first] == others
 
 
 def test_a_tool_is_written_as_it_was_when_it_was_made() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}}
     tools = [ToolSpec(name="look", description="Looks.", parameters=schema)]
-    expected = [written(target, AgentRequest(input="hi", tools=tools, model=model_of(target))) for target in APIS]
+    expected = [
+        encode_request(target, AgentRequest(input="hi", tools=tools, model=model_of(target))) for target in APIS
+    ]
     later = [ToolSpec(name="look", description="Looks.", parameters=schema)]
     schema["properties"]["n"]["type"] = "string"
     for target, wanted in zip(APIS, expected, strict=True):
-        assert written(target, AgentRequest(input="hi", tools=later, model=model_of(target))) == wanted
+        assert encode_request(target, AgentRequest(input="hi", tools=later, model=model_of(target))) == wanted
 
 
 def test_a_changed_tool_is_written_anew() -> None:
@@ -131,7 +135,7 @@ def test_a_changed_tool_is_written_anew() -> None:
             changed = tool.model_copy(update=change)
             fresh_one = ToolSpec.from_dict(changed.to_dict())
             sent = [
-                written(target, AgentRequest(input="hi", tools=[one], model=model_of(target)))
+                encode_request(target, AgentRequest(input="hi", tools=[one], model=model_of(target)))
                 for one in (tool, changed, fresh_one)
             ]
             assert sent[1] == sent[2]

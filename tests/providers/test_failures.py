@@ -16,7 +16,7 @@ from agent.providers.rate_limit_hints import retry_after
 from agent.types import AgentRequest
 
 
-def failed(status: int, body: Any = None, headers: dict[str, str] | None = None) -> errors.AgentError:
+def map_error(status: int, body: Any = None, headers: dict[str, str] | None = None) -> errors.AgentError:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return error_from_reply(Reply(status, headers or {}, data), provider="p", model="m", secrets=("sk-secret",))
 
@@ -86,7 +86,7 @@ def openai(message: str, code: str | None = None, kind: str | None = None) -> di
     ],
 )
 def test_a_failure_is_what_its_body_says(status: int, body: Any, kind: str) -> None:
-    error = failed(status, body)
+    error = map_error(status, body)
     assert type(error).__name__ == f"{kind}{'ExceededError' if kind == 'Quota' else 'Error'}"
     helps = kind in ("RateLimit", "Overloaded", "Provider")
     assert error.retryable is helps
@@ -95,31 +95,31 @@ def test_a_failure_is_what_its_body_says(status: int, body: Any, kind: str) -> N
 
 
 def test_the_vendor_may_overrule_the_table() -> None:
-    assert failed(500, b"", {"x-should-retry": "false"}).retryable is False
-    assert failed(400, b"", {"x-should-retry": "true"}).retryable is True
+    assert map_error(500, b"", {"x-should-retry": "false"}).retryable is False
+    assert map_error(400, b"", {"x-should-retry": "true"}).retryable is True
 
 
 def test_a_redirect_is_refused_and_its_goal_not_even_mentioned() -> None:
-    error = failed(307, b"", {"location": "https://evil.example/"})
+    error = map_error(307, b"", {"location": "https://evil.example/"})
     assert isinstance(error, errors.ProtocolError)
     assert not error.retryable
     assert "evil" not in str(error)
 
 
 def test_a_page_of_html_is_summarised() -> None:
-    error = failed(502, b"<html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>")
+    error = map_error(502, b"<html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>")
     assert error.message == "502 Bad Gateway Bad Gateway"
 
 
 def test_secrets_are_cut_out_of_what_is_kept() -> None:
-    error = failed(401, openai("Incorrect API key provided: sk-secret."))
+    error = map_error(401, openai("Incorrect API key provided: sk-secret."))
     assert error.message == "Incorrect API key provided: ***."
     assert error.body is not None
     assert "sk-secret" not in error.body
 
 
 def test_no_more_than_two_kilobytes_are_kept() -> None:
-    error = failed(500, openai("x" * 100_000))
+    error = map_error(500, openai("x" * 100_000))
     assert error.body is not None
     assert len(error.body) <= 2048
 
@@ -132,11 +132,11 @@ def test_what_is_no_complaint_is_not_read_as_one(body: Any) -> None:
 def test_a_detail_that_says_how_long_counts_before_the_message() -> None:
     body = {"error": {"details": [{"@type": "x"}, {"@type": "RetryInfo", "retryDelay": "36.43s"}]}}
     assert retry_after({}, body, "Please retry in 1s") == 36.43
-    assert failed(429, {"error": {**body["error"], "message": "slow"}}).retry_after == 36.43
+    assert map_error(429, {"error": {**body["error"], "message": "slow"}}).retry_after == 36.43
 
 
 def test_an_empty_purse_has_no_waiting_time() -> None:
-    assert failed(429, openai("x", "insufficient_quota"), {"retry-after": "3"}).retry_after is None
+    assert map_error(429, openai("x", "insufficient_quota"), {"retry-after": "3"}).retry_after is None
 
 
 @pytest.mark.parametrize(
@@ -164,29 +164,29 @@ def test_an_empty_purse_has_no_waiting_time() -> None:
     ],
 )
 def test_a_failure_is_read_in_whatever_shape_it_comes(body: Any, kind: str, message: str) -> None:
-    error = failed(400, body)
+    error = map_error(400, body)
     assert (type(error).__name__, error.message) == (f"{kind}Error", message)
 
 
 def test_a_code_that_is_no_status_is_only_a_code() -> None:
     for code in ("²", "9" * 5000, "٤٠٠", 10**40, "4000", -1, True):
-        error = failed(200, {"error": {"message": "no", "code": code}})
+        error = map_error(200, {"error": {"message": "no", "code": code}})
         assert type(error) is errors.ProviderError
         assert error.code is not None
         assert len(error.code) <= 200
-    assert isinstance(failed(200, {"error": {"message": "no", "code": "503"}}), errors.OverloadedError)
+    assert isinstance(map_error(200, {"error": {"message": "no", "code": "503"}}), errors.OverloadedError)
 
 
 def test_a_failure_of_megabytes_is_not_kept_whole() -> None:
-    error = failed(400, {"error": {"message": "word " * 1_000_000}})
+    error = map_error(400, {"error": {"message": "word " * 1_000_000}})
     assert len(error.message) <= 4096
     assert len(error.body or "") <= 2048
 
 
 def test_a_key_is_quoted_nowhere() -> None:
-    error = failed(401, {"error": {"message": "wrong: sk-secret", "code": "key sk-secret", "type": "sk-secret"}})
+    error = map_error(401, {"error": {"message": "wrong: sk-secret", "code": "key sk-secret", "type": "sk-secret"}})
     assert "sk-secret" not in f"{error} {error!r} {vars(error)}"
-    error = failed(401, {"error": {"message": "wrong", "type": "sk-secret"}})
+    error = map_error(401, {"error": {"message": "wrong", "type": "sk-secret"}})
     assert "sk-secret" not in f"{error} {error!r} {vars(error)}"
 
 
@@ -204,4 +204,4 @@ def test_keys_that_callers_pass_as_headers_are_quoted_nowhere() -> None:
     [(400, "true", True), (400, "TRUE", True), (429, "false", False), (500, " False ", False), (500, "maybe", True)],
 )
 def test_the_vendors_word_on_retrying_counts_more_than_the_status(status: int, told: str, retryable: bool) -> None:
-    assert failed(status, {"error": {"message": "no"}}, {"x-should-retry": told}).retryable is retryable
+    assert map_error(status, {"error": {"message": "no"}}, {"x-should-retry": told}).retryable is retryable

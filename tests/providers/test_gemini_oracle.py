@@ -23,11 +23,11 @@ from agent.testing import LoopbackServer
 from agent.testing.rules import GeminiRules, VendorState
 from agent.testing.rules.gemini import normalize_keys
 from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, ToolCall, ToolResult
-from tests.providers.sdk_judges import Replay, replayed
+from tests.providers.sdk_oracles import Replay, build_answer
 from tests.support.cases import examples, for_each
 from tests.support.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
-from tests.support.judging import decoded, own_seals
 from tests.support.recorded_requests import read_request
+from tests.support.recording_checks import collect_own_text, decode_recording
 from tests.support.values import agent_requests
 
 RECORDED = exchanges("gemini.generate")
@@ -74,7 +74,7 @@ def with_valid_signatures(value: Any) -> Any:
 def check_rules(body: dict[str, Any], request: AgentRequest, provider: str) -> None:
     """What the API refuses although its types allow it, and what we promise beyond that."""
     model = request.model or ""
-    seals = own_seals(request, Origin(provider=provider, api="gemini", model=model))
+    seals = collect_own_text(request, Origin(provider=provider, api="gemini", model=model))
     broken = GeminiRules().check(body, VendorState(seals), model=model)
     assert [violation.message for violation in broken] == []
     contents = body["contents"]
@@ -222,9 +222,9 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it(vertex: bool) -> N
         for exchange in filter(known_to_sdk, ANSWERS):
             if (exchange.provider == "vertexai") is not vertex:
                 continue
-            replay.answer = replayed(exchange)
+            replay.answer = build_answer(exchange)
             streaming = exchange.stream is not None
-            ours, theirs = by_us(decoded(exchange)), by_sdk(client, streaming=streaming)
+            ours, theirs = by_us(decode_recording(exchange)), by_sdk(client, streaming=streaming)
             if theirs["total"] is None or exchange.case in FORGETFUL:
                 theirs["total"] = ours["total"]
             assert ours == theirs, exchange.name
@@ -240,13 +240,13 @@ def test_a_stream_holds_the_same_as_its_chunks_in_one_answer(exchange: Exchange)
     codec = GeminiCodec(ApiAddress("http://127.0.0.1", None), name=exchange.provider)
     headers = exchange.response.get("headers") or {}
     whole = codec.decode(Reply(200, headers, json.dumps(chunks).encode()), exchange.agent_request)
-    assert decoded(exchange) == whole
+    assert decode_recording(exchange) == whole
 
 
 def test_every_recorded_answer_can_be_answered_in_turn() -> None:
     """What was read goes back: its calls with results, its signatures on their parts, its blocks as they came."""
     for exchange in ANSWERS:
-        message = read_request_home(decoded(exchange).message, exchange)
+        message = read_request_home(decode_recording(exchange).message, exchange)
         results = [
             ToolResult(tool_call_id=call.id, name=call.name, content="done") for call in message.tool_calls or ()
         ]

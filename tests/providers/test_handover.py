@@ -38,8 +38,8 @@ from tests.providers import (
 )
 from tests.support.cases import for_each
 from tests.support.corpus import APIS, Exchange, exchanges, needs_recordings
-from tests.support.judging import decoded, hashed, sealed_in, strings_in
 from tests.support.recorded_requests import read_request
+from tests.support.recording_checks import decode_recording, hash_text, signatures_in, strings_in
 
 MODELS = {
     "openai.chat": "gpt-5",
@@ -70,11 +70,11 @@ REPAIRS = {
 }
 
 
-def continued(exchange: Exchange) -> tuple[AgentRequest, list[Message]]:
+def continue_conversation(exchange: Exchange) -> tuple[AgentRequest, list[Message]]:
     """What was asked, and the conversation: request, answer, results of its calls, and a next question."""
     asked = read_request(exchange)
     messages = [*asked.to_messages()]
-    answer = decoded(exchange).message
+    answer = decode_recording(exchange).message
     if answer.parts:
         messages.append(answer)
     results = [ToolResult(tool_call_id=call.id, name=call.name, content="done") for call in answer.tool_calls or ()]
@@ -94,7 +94,7 @@ def tool_using(api: str) -> tuple[Exchange, ...]:
     return tuple(
         exchange
         for exchange in last.values()
-        if any(isinstance(part, ToolCall) for message in continued(exchange)[1] for part in message.parts)
+        if any(isinstance(part, ToolCall) for message in continue_conversation(exchange)[1] for part in message.parts)
     )
 
 
@@ -103,7 +103,7 @@ CASES = [(exchange, target) for api in APIS for exchange in tool_using(api) for 
 
 @for_each("exchange, target", CASES, by=lambda exchange, target: f"{exchange.api} -> {target}")
 def test_a_recorded_conversation_goes_on_through_another_api(exchange: Exchange, target: str) -> None:
-    asked, messages = continued(exchange)
+    asked, messages = continue_conversation(exchange)
     tools = make_portable(asked)[0].tools
     request = AgentRequest(model=MODELS[target], messages=messages, tools=tools)
     if target in DEAF and any(isinstance(part, AudioContent) for message in messages for part in message.parts):
@@ -112,8 +112,8 @@ def test_a_recorded_conversation_goes_on_through_another_api(exchange: Exchange,
         return
     body = JUDGES[target](request)  # valid by the SDK's types and the API's rules: no orphans, ids and names in form
 
-    sent = {hashed(text) for text in strings_in(body)}
-    foreign = {seal for one in exchanges(exchange.api) if one.case == exchange.case for seal in sealed_in(one)}
+    sent = {hash_text(text) for text in strings_in(body)}
+    foreign = {seal for one in exchanges(exchange.api) if one.case == exchange.case for seal in signatures_in(one)}
     assert sent.isdisjoint(foreign), "no sealed reasoning of another vendor is sent"
 
     warnings = set(CODECS[target].encode(request, stream=False).warnings)

@@ -38,7 +38,7 @@ from agent.types import (
     ToolResult,
     ToolSpec,
 )
-from tests.providers.speaking_chat import answers, encoded
+from tests.providers.chat_helpers import decode_both_ways, encode
 
 WEATHER = ToolSpec(
     name="get_weather",
@@ -261,7 +261,7 @@ def test_a_schema_is_sent_with_a_name_and_strictly() -> None:
 
 def test_a_schema_that_cannot_be_enforced_is_sent_all_the_same_with_a_warning() -> None:
     schema = {"type": "object", "title": "Any", "additionalProperties": {"type": "integer"}}
-    body, warnings = encoded(AgentRequest(input="x", schema=schema))
+    body, warnings = encode(AgentRequest(input="x", schema=schema))
     form = body["response_format"]["json_schema"]
     assert "strict" not in form
     assert form["schema"] == schema
@@ -294,7 +294,7 @@ def test_a_strict_tool_has_a_closed_schema_and_its_arguments_come_back_in_the_or
     assert written["function"]["strict"] is True
     assert written["function"]["parameters"]["required"] == ["city", "days"]
     call = {"id": "c", "function": {"name": "forecast", "arguments": '{"city": "Rome", "days": null}'}}
-    for response in answers({"tool_calls": [call]}, request):
+    for response in decode_both_ways({"tool_calls": [call]}, request):
         assert response.tool_calls[0].arguments == {"city": "Rome"}
 
 
@@ -315,7 +315,7 @@ def test_a_name_that_does_not_fit_is_changed_at_the_wire_only() -> None:
     assert re.fullmatch(r"[0-9a-f]{24}", call["id"])
     assert body["messages"][2]["tool_call_id"] == call["id"]
     answer = {"tool_calls": [{"id": "c", "function": {"name": sent, "arguments": "{}"}}]}
-    for response in answers(answer, request):
+    for response in decode_both_ways(answer, request):
         assert response.tool_calls[0].name == long
 
 
@@ -413,33 +413,33 @@ def test_developers_speak_to_the_models_that_know_them() -> None:
 def test_thinking_is_told_in_the_words_that_a_model_knows(
     model: str, level: str, effort: str | None, warned: bool
 ) -> None:
-    body, warnings = encoded(AgentRequest(input="x", model=model, thinking=ThinkingLevel(level)))
+    body, warnings = encode(AgentRequest(input="x", model=model, thinking=ThinkingLevel(level)))
     assert body.get("reasoning_effort") == effort
     assert any(f"thinking={level!r}" in warning for warning in warnings) is warned
 
 
 def test_what_a_model_refuses_is_left_out_with_a_warning() -> None:
     request = AgentRequest(input="x", model="gpt-5", stop="END", logprobs=2, temperature=0.5, top_p=0.5)
-    body, warnings = encoded(request)
+    body, warnings = encode(request)
     assert body.keys() == {"model", "messages"}
     assert [warning.split(" ")[0] for warning in warnings] == ["temperature", "top_p", "stop", "logprobs"]
-    body, warnings = encoded(request.model_copy(update={"model": "gpt-4o"}))
+    body, warnings = encode(request.model_copy(update={"model": "gpt-4o"}))
     assert {"stop", "logprobs", "temperature", "top_p"} <= body.keys()
     assert not warnings
 
 
 def test_what_a_model_refuses_while_it_thinks_is_left_out_then() -> None:
     request = AgentRequest(input="x", model="gpt-5.1", logprobs=2, temperature=0.5, thinking="low")
-    body, warnings = encoded(request)
+    body, warnings = encode(request)
     assert body.keys() == {"model", "messages", "reasoning_effort"}
     assert {warning.split(" ")[0] for warning in warnings} == {"logprobs", "temperature"}
-    body, warnings = encoded(request.model_copy(update={"thinking": ThinkingLevel.OFF}))
+    body, warnings = encode(request.model_copy(update={"thinking": ThinkingLevel.OFF}))
     assert {"logprobs", "top_logprobs", "temperature"} <= body.keys()
     assert not warnings
 
 
 def test_no_more_stop_sequences_are_sent_than_are_taken() -> None:
-    body, warnings = encoded(AgentRequest(input="x", stop=list("abcdef")))
+    body, warnings = encode(AgentRequest(input="x", stop=list("abcdef")))
     assert body["stop"] == ["a", "b", "c", "d"]
     assert warnings == ("openai-chat supports 4 stop sequences; the others were left out",)
 
@@ -448,7 +448,7 @@ def test_metadata_goes_along_with_what_is_stored() -> None:
     stored = AgentRequest(input="x", metadata={"run": "7"}, extra={"store": True})
     assert body_of(stored)["metadata"] == {"run": "7"}
     assert "metadata" not in body_of(AgentRequest(input="x", metadata={"run": "7"}))
-    body, warnings = encoded(stored.model_copy(update={"metadata": {"run": 7}}))
+    body, warnings = encode(stored.model_copy(update={"metadata": {"run": 7}}))
     assert "metadata" not in body
     assert "metadata was left out" in warnings[0]
 
@@ -505,10 +505,10 @@ def test_a_choice_names_a_tool_in_the_form_it_was_offered() -> None:
 
 
 def test_a_choice_among_no_tools_is_left_out() -> None:
-    body, warnings = encoded(AgentRequest(input="x", tool_choice="required"))
+    body, warnings = encode(AgentRequest(input="x", tool_choice="required"))
     assert "tool_choice" not in body, "the API refuses it"
     assert warnings == ("tool_choice='required' was left out: the request has no tools",)
-    assert encoded(AgentRequest(input="x", tool_choice="auto"))[1] == ()
+    assert encode(AgentRequest(input="x", tool_choice="auto"))[1] == ()
 
 
 def test_the_title_of_a_text_is_told_with_it() -> None:

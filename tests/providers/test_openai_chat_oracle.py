@@ -29,11 +29,11 @@ from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.testing import LoopbackServer, Script
 from agent.testing.rules import ChatRules, VendorState
 from agent.types import AgentRequest, AgentResponse, ThinkingContent
-from tests.providers.sdk_judges import Replay, replayed, sdk_types
+from tests.providers.sdk_oracles import Replay, build_answer, sdk_types
 from tests.support.cases import examples, for_each
 from tests.support.corpus import HAS_RECORDINGS, Exchange, chat_codec, exchanges, vendor
-from tests.support.judging import Anything
 from tests.support.recorded_requests import read_request
+from tests.support.recording_checks import Anything
 from tests.support.values import agent_requests
 
 RECORDED = [exchange for exchange in exchanges("openai.chat") if exchange.expected["kind"] == "message"]
@@ -149,10 +149,10 @@ def test_a_recorded_request_read_and_written_again_says_the_same_to_its_own_vend
     dialect = chat_codec(exchange.provider).dialect
     request = read_request(exchange)
     written = judge(request, replace(dialect, name=exchange.provider) if dialect.name != OPENAI.name else dialect)
-    assert said(written) == said(body)
+    assert summarize(written) == summarize(body)
 
 
-def said(body: dict[str, Any]) -> list[tuple[str, Any]]:
+def summarize(body: dict[str, Any]) -> list[tuple[str, Any]]:
     """Texts, calls and results of a body in their order, whichever way they are written."""
     found: list[tuple[str, Any]] = []
     for message in body["messages"]:
@@ -211,9 +211,9 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it() -> None:
         for exchange in RECORDED:
             if exchange.expected["tool_calls"] and "custom_input" in exchange.expected["tool_calls"][0]:
                 continue  # custom tools have no function to compare
-            replay.answer = replayed(exchange)
+            replay.answer = build_answer(exchange)
             text, calls, total = by_sdk(client, streaming=exchange.stream is not None)
-            ours = decoded(exchange)
+            ours = decode_recording(exchange)
             assert (ours.text or "") == text, exchange.name
             if not exchange.expected.get("legacy_function_call"):
                 assert [(call.name, call.arguments) for call in ours.tool_calls] == [
@@ -226,7 +226,7 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it() -> None:
     assert compared >= (200 if HAS_RECORDINGS else 5)
 
 
-def decoded(exchange: Exchange) -> AgentResponse:
+def decode_recording(exchange: Exchange) -> AgentResponse:
     codec, request = chat_codec(exchange.provider), exchange.agent_request
     if exchange.stream is None:
         return codec.decode(exchange.reply, request)

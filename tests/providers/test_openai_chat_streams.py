@@ -12,7 +12,7 @@ from agent import errors
 from agent.engine.wire import Reply
 from agent.providers.openai_chat.stream import ChatDecoder
 from agent.types import AgentRequest, AgentResponse, AudioContent, StreamEvent, fold
-from tests.providers.speaking_chat import answers, codec_of
+from tests.providers.chat_helpers import codec_of, decode_both_ways
 
 REQUEST = AgentRequest(input="?", model="m")
 DONE = b"data: [DONE]\n\n"
@@ -33,7 +33,7 @@ def fed(*chunks: Any) -> tuple[ChatDecoder, list[StreamEvent]]:
     return decoder, events + decoder.end()
 
 
-def streamed(*chunks: Any) -> AgentResponse:
+def decode_stream(*chunks: Any) -> AgentResponse:
     decoder, events = fed(*chunks)
     assert decoder.failure is None, decoder.failure
     assert fold(events) == decoder.response()
@@ -87,12 +87,12 @@ def test_a_call_without_a_name_does_not_break_the_stream() -> None:
 def test_calls_at_the_same_index_are_told_apart_by_their_ids() -> None:
     second = {"id": "c2", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
     pieces = [piece(PARIS, name="get_weather", id="c1", index=0), piece("{}", name="get_time", id="c2", index=0)]
-    assert streamed(*map(chunk, pieces)) == read({"content": None, "tool_calls": [CALL, second]})
+    assert decode_stream(*map(chunk, pieces)) == read({"content": None, "tool_calls": [CALL, second]})
 
 
 @pytest.mark.parametrize("other", [None, {"name": "", "input": ""}])
 def test_a_call_is_a_functions_even_if_the_other_form_stands_empty_beside_it(other: Any) -> None:
-    whole, stream = answers({"content": None, "tool_calls": [{**CALL, "custom": other}]}, REQUEST)
+    whole, stream = decode_both_ways({"content": None, "tool_calls": [{**CALL, "custom": other}]}, REQUEST)
     assert whole == stream
     (call,) = whole.tool_calls
     assert (call.arguments, call.provider_data) == ({"city": "Paris"}, None)
@@ -101,7 +101,7 @@ def test_a_call_is_a_functions_even_if_the_other_form_stands_empty_beside_it(oth
 @pytest.mark.parametrize("more", [{}, {"type": "custom"}, {"type": "custom", "function": {"name": ""}}])
 def test_a_call_of_a_custom_tool_is_given_text(more: dict[str, Any]) -> None:
     call = {"id": "c1", "custom": {"name": "run", "input": '{"a":1}'}, **more}
-    whole, stream = answers({"content": None, "tool_calls": [call]}, REQUEST)
+    whole, stream = decode_both_ways({"content": None, "tool_calls": [call]}, REQUEST)
     assert whole == stream
     (read_call,) = whole.tool_calls
     assert (read_call.name, read_call.arguments) == ("run", {"input": '{"a":1}'})
@@ -113,7 +113,7 @@ def test_the_first_answer_counts_wherever_it_stands_among_several() -> None:
         "model": "m",
         "choices": [{"index": 1, "delta": {"content": "B"}}, {"index": 0, "delta": {"content": "A"}}],
     }
-    assert streamed(both).text == "A"
+    assert decode_stream(both).text == "A"
 
 
 def test_an_error_in_the_place_of_the_answer_is_a_failure() -> None:
@@ -171,14 +171,14 @@ def test_what_the_vendor_runs_is_told_once_and_with_its_outcome() -> None:
     ended = {"index": 0, "type": "search", "arguments": None, "output": "found"}
     other = {"index": 1, "type": "search", "arguments": '{"query":"b"}', "output": "nothing"}
     runs = [["odd"], [begun], [ended, other], [{"type": "visit"}]]
-    response = streamed(*(chunk({"executed_tools": told}) for told in runs))
+    response = decode_stream(*(chunk({"executed_tools": told}) for told in runs))
     assert response == read({"executed_tools": ["odd", {**begun, "output": "found"}, other, {"type": "visit"}]})
 
 
 def test_sealed_details_with_ids_of_their_own_are_kept_apart() -> None:
     first, second = ({"type": "reasoning.encrypted", "data": id, "id": id, "index": 0} for id in ("t1", "t2"))
     words = [{"type": "reasoning.text", "text": text, "index": 1, "id": id} for text, id in (("h", None), ("m", "r1"))]
-    response = streamed(*(chunk({"reasoning_details": [detail]}) for detail in (first, second, *words)))
+    response = decode_stream(*(chunk({"reasoning_details": [detail]}) for detail in (first, second, *words)))
     (thinking,) = response.content
     assert thinking.provider_data == {"reasoning_details": [first, second, {**words[1], "text": "hm"}]}
 
@@ -202,25 +202,25 @@ def test_a_count_that_no_number_can_hold_does_not_cost_the_answer() -> None:
     ],
 )
 def test_counts_that_cannot_be_read_do_not_cost_the_answer(usage: Any) -> None:
-    whole, stream = answers({"content": "Hi"}, REQUEST, usage=usage)
+    whole, stream = decode_both_ways({"content": "Hi"}, REQUEST, usage=usage)
     assert whole == stream
     assert whole.text == "Hi"
 
 
 def test_sound_in_pieces_that_each_have_an_end_is_whole() -> None:
     pieces = [base64.b64encode(data).decode() for data in (b"R", b"IFF", b"....")]
-    response = streamed(*(chunk({"audio": {"id": "a", "data": text}}) for text in pieces))
+    response = decode_stream(*(chunk({"audio": {"id": "a", "data": text}}) for text in pieces))
     (sound,) = (part for part in response.content if isinstance(part, AudioContent))
     assert sound.data == b"RIFF...."
 
 
 def test_probabilities_without_a_number_do_not_cost_the_answer() -> None:
     logprobs = {"content": [{"token": "Hi"}]}
-    assert read({"content": "Hi"}, logprobs=logprobs) == streamed(chunk({"content": "Hi"}, logprobs=logprobs))
+    assert read({"content": "Hi"}, logprobs=logprobs) == decode_stream(chunk({"content": "Hi"}, logprobs=logprobs))
 
 
 def test_usage_in_every_chunk_counts_once() -> None:
     counts = [{"prompt_tokens": 3, "completion_tokens": number} for number in (1, 2, 3)]
-    response = streamed(*({**chunk({"content": "a"}), "usage": usage} for usage in counts))
+    response = decode_stream(*({**chunk({"content": "a"}), "usage": usage} for usage in counts))
     assert response.usage is not None
     assert (response.text, response.usage.total_tokens) == ("aaa", 6)

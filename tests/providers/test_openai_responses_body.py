@@ -54,7 +54,7 @@ WEATHER = ToolSpec(
 SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}}
 
 
-def sent(request: AgentRequest) -> WireRequest:
+def encode(request: AgentRequest) -> WireRequest:
     return CODEC.encode(request, stream=False)
 
 
@@ -69,10 +69,10 @@ def items_of(*messages: Message) -> list[dict[str, Any]]:
 
 
 def warnings_of(*messages: Message, **settings: Any) -> tuple[str, ...]:
-    return sent(AgentRequest(messages=messages, model="gpt-5", **settings)).warnings
+    return encode(AgentRequest(messages=messages, model="gpt-5", **settings)).warnings
 
 
-def thought(id: str = "rs_1", sealed: str = "SEALED", **more: Any) -> ThinkingContent:
+def build_thinking(id: str = "rs_1", sealed: str = "SEALED", **more: Any) -> ThinkingContent:
     return ThinkingContent(
         thinking="hm",
         id=id,
@@ -149,7 +149,7 @@ def test_a_whole_request_is_written_out() -> None:
             ],
         }
     )
-    assert sent(request).warnings == ()
+    assert encode(request).warnings == ()
 
 
 def test_an_empty_address_leaves_the_path_that_a_brought_client_completes() -> None:
@@ -164,7 +164,7 @@ def test_key_and_version_are_sent_as_the_vendor_wants_them() -> None:
     assert wire.url == "https://r.openai.azure.com/openai/responses?api-version=2025-04-01%20preview"
     assert dict(wire.headers)[b"api-key"] == b"k"
     assert b"authorization" not in dict(wire.headers)
-    assert dict(sent(AgentRequest(input="hi", model="m")).headers)[b"authorization"] == b"Bearer sk-test"
+    assert dict(encode(AgentRequest(input="hi", model="m")).headers)[b"authorization"] == b"Bearer sk-test"
 
 
 # What is said.
@@ -228,13 +228,13 @@ def test_what_a_user_says_and_shows() -> None:
 )
 def test_what_the_api_has_no_place_for_raises_before_anything_is_sent(message: Message) -> None:
     with pytest.raises(errors.UnsupportedFeatureError, match="openai does not support a part of type"):
-        sent(AgentRequest(messages=[message], model="gpt-5"))
+        encode(AgentRequest(messages=[message], model="gpt-5"))
 
 
 def test_sound_in_a_result_raises_too() -> None:
     result = ToolResult(tool_call_id="call_1", content=[AudioContent(data=b"x")])
     with pytest.raises(errors.UnsupportedFeatureError, match="in a tool result"):
-        sent(AgentRequest(messages=[Message.assistant([call()]), Message(Role.TOOL, [result])], model="gpt-5"))
+        encode(AgentRequest(messages=[Message.assistant([call()]), Message(Role.TOOL, [result])], model="gpt-5"))
 
 
 def test_an_authors_name_is_left_out_with_a_warning() -> None:
@@ -249,11 +249,11 @@ def test_an_authors_name_is_left_out_with_a_warning() -> None:
 def test_a_turn_at_home_goes_back_item_by_item() -> None:
     turn = Message.assistant(
         [
-            thought(),
+            build_thinking(),
             words("It is ", phase="commentary"),
             words("sunny.", phase="commentary"),
             VendorContent(kind="web_search_call", provider_data=SEARCH, origin=HOME),
-            thought("rs_2", "MORE"),
+            build_thinking("rs_2", "MORE"),
             call(provider_data={"namespace": "crm"}),
         ]
     )
@@ -318,11 +318,13 @@ def test_a_turn_made_elsewhere_is_told_in_plain_words() -> None:
         {"role": "assistant", "content": "One. Two. No.```\nx\n```"},
         {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"},
     ]
-    assert sent(request).warnings == (FOREIGN_THINKING_DROPPED,)
+    assert encode(request).warnings == (FOREIGN_THINKING_DROPPED,)
 
 
 def test_the_same_model_under_another_name_is_elsewhere() -> None:
-    request = AgentRequest(messages=[Message.user("?"), Message.assistant([thought(), words()])], model="gpt-5-mini")
+    request = AgentRequest(
+        messages=[Message.user("?"), Message.assistant([build_thinking(), words()])], model="gpt-5-mini"
+    )
     assert body_of(request)["input"][1:] == [{"role": "assistant", "content": "Sunny."}]
 
 
@@ -351,10 +353,10 @@ def test_refusals_and_sources_go_back_to_their_maker() -> None:
 @pytest.mark.parametrize(
     ("parts", "warning"),
     [
-        ([thought(), TextContent(text="edited")], LOST_REASONING),
-        ([words(), thought()], LOST_REASONING),
-        ([thought(sealed=""), words()], UNENCRYPTED_REASONING),
-        ([thought(), thought("rs_2", ""), words()], UNENCRYPTED_REASONING),
+        ([build_thinking(), TextContent(text="edited")], LOST_REASONING),
+        ([words(), build_thinking()], LOST_REASONING),
+        ([build_thinking(sealed=""), words()], UNENCRYPTED_REASONING),
+        ([build_thinking(), build_thinking("rs_2", ""), words()], UNENCRYPTED_REASONING),
     ],
     ids=["its answer was edited", "it led to nothing", "it has no sealed form", "one of several has no sealed form"],
 )
@@ -367,13 +369,13 @@ def test_reasoning_that_the_vendor_would_refuse_is_left_out(parts: list[ContentP
 
 
 def test_an_item_whose_reasoning_is_gone_is_not_known_by_its_id() -> None:
-    items = items_of(Message.user("?"), Message.assistant([thought(sealed=""), words(), call()]), RESULT)
+    items = items_of(Message.user("?"), Message.assistant([build_thinking(sealed=""), words(), call()]), RESULT)
     assert all("id" not in item for item in items)
 
 
 def test_open_reasoning_goes_back_as_it_came() -> None:
     content = [{"type": "reasoning_text", "text": "hm"}]
-    turn = Message.assistant([thought(sealed="", provider_data={"content": content}), words()])
+    turn = Message.assistant([build_thinking(sealed="", provider_data={"content": content}), words()])
     assert items_of(Message.user("?"), turn)[1] == {
         "content": content,
         "type": "reasoning",
@@ -383,7 +385,7 @@ def test_open_reasoning_goes_back_as_it_came() -> None:
 
 
 def test_where_the_vendor_keeps_the_conversation_reasoning_is_known_by_its_id() -> None:
-    turn = Message.assistant([thought(sealed=""), words()])
+    turn = Message.assistant([build_thinking(sealed=""), words()])
     body = body_of(AgentRequest(messages=[Message.user("?"), turn], extra={"store": True}))
     assert body["input"][1]["id"] == "rs_1"
     assert body["store"] is True
@@ -408,7 +410,7 @@ def test_blocks_that_only_the_vendor_understands_stay_in_their_message(id: str |
     text = TextContent(text="Sunny.", origin=HOME, provider_data=facts or None)
     for parts, content in (((block, text), [widget, said]), ((text, block), [said, widget])):
         request = AgentRequest(messages=[Message.user("?"), Message.assistant(parts)], model="gpt-5")
-        turn = json.loads(sent(request).body)["input"][1:]
+        turn = json.loads(encode(request).body)["input"][1:]
         if id is not None:
             assert turn == [{**item, "content": content}]
         else:
@@ -522,7 +524,7 @@ def test_strict_is_always_said_and_strict_schemas_are_closed() -> None:
 def test_what_the_vendor_will_not_enforce_is_a_warning() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "multipleOf": 2, "not": {}}}}
     tool = ToolSpec(name="f", parameters=schema, strict=True)
-    warnings = sent(AgentRequest(input="?", model="gpt-4o", tools=[tool], output_schema=schema)).warnings
+    warnings = encode(AgentRequest(input="?", model="gpt-4o", tools=[tool], output_schema=schema)).warnings
     assert any(warning.startswith("tool f: ") for warning in warnings)
     assert any(warning.startswith("output_schema: ") for warning in warnings)
 
@@ -604,7 +606,7 @@ def test_thinking_is_asked_for_as_far_as_the_model_offers_it(
 ) -> None:
     request = AgentRequest(input="?", model=model, thinking=level)
     assert body_of(request).get("reasoning") == reasoning
-    assert bool(sent(request).warnings) is warned
+    assert bool(encode(request).warnings) is warned
 
 
 def test_sealed_reasoning_is_asked_for_unless_the_model_does_not_reason() -> None:
@@ -613,21 +615,21 @@ def test_sealed_reasoning_is_asked_for_unless_the_model_does_not_reason() -> Non
 
 
 def test_a_model_that_reasons_takes_no_sampling_unless_it_rests() -> None:
-    def asked(model: str, **settings: Any) -> tuple[set[str], int]:
+    def build_request(model: str, **settings: Any) -> tuple[set[str], int]:
         request = AgentRequest(input="?", model=model, temperature=0.5, top_p=0.5, logprobs=2, **settings)
-        return {"temperature", "top_p", "top_logprobs"} & body_of(request).keys(), len(sent(request).warnings)
+        return {"temperature", "top_p", "top_logprobs"} & body_of(request).keys(), len(encode(request).warnings)
 
     everything = {"temperature", "top_p", "top_logprobs"}
-    assert asked("gpt-5") == (set(), 3)
-    assert asked("gpt-4o") == (everything, 0)
-    assert asked("my-deployment") == (everything, 0)
-    assert asked("gpt-5.1", thinking="off") == (everything, 0)
-    assert asked("gpt-5.1") == (everything, 0)
-    assert asked("gpt-5.1", thinking="high") == (set(), 3)
+    assert build_request("gpt-5") == (set(), 3)
+    assert build_request("gpt-4o") == (everything, 0)
+    assert build_request("my-deployment") == (everything, 0)
+    assert build_request("gpt-5.1", thinking="off") == (everything, 0)
+    assert build_request("gpt-5.1") == (everything, 0)
+    assert build_request("gpt-5.1", thinking="high") == (set(), 3)
 
 
 def test_settings_that_the_api_does_not_have_are_left_out_with_a_warning() -> None:
-    assert sent(AgentRequest(input="?", model="gpt-4o", stop=["END"], seed=7)).warnings == snapshot(
+    assert encode(AgentRequest(input="?", model="gpt-4o", stop=["END"], seed=7)).warnings == snapshot(
         (
             "stop was left out: the Responses API does not support it",
             "seed was left out: the Responses API does not support it",
@@ -638,7 +640,7 @@ def test_settings_that_the_api_does_not_have_are_left_out_with_a_warning() -> No
 def test_a_limit_below_the_least_is_raised_to_it_with_a_warning() -> None:
     request = AgentRequest(input="?", model="gpt-4o", max_tokens=5)
     assert body_of(request)["max_output_tokens"] == 16
-    assert len(sent(request).warnings) == 1
+    assert len(encode(request).warnings) == 1
 
 
 def test_a_long_cache_is_asked_for_in_the_words_of_the_model() -> None:
@@ -649,8 +651,8 @@ def test_a_long_cache_is_asked_for_in_the_words_of_the_model() -> None:
     assert keys("gpt-5.1") == {"prompt_cache_retention": "24h"}
     assert keys("gpt-5.6-sol") == {"prompt_cache_options": {"ttl": "12h"}}
     assert keys("gpt-4o") == {}
-    assert len(sent(AgentRequest(input="?", model="gpt-4o", cache="long")).warnings) == 1
-    assert sent(AgentRequest(input="?", model="gpt-4o", cache="short")).warnings == ()
+    assert len(encode(AgentRequest(input="?", model="gpt-4o", cache="long")).warnings) == 1
+    assert encode(AgentRequest(input="?", model="gpt-4o", cache="short")).warnings == ()
 
 
 def test_parts_are_marked_for_the_cache_where_the_model_takes_marks() -> None:
@@ -684,7 +686,7 @@ def test_a_long_session_id_is_shortened_to_a_cache_key_that_stays_the_same() -> 
 def test_metadata_goes_along_as_far_as_it_fits() -> None:
     request = AgentRequest(input="?", model="gpt-4o", metadata={"a": "1", "b": 2, "c": "x" * 600})
     assert body_of(request)["metadata"] == {"a": "1"}
-    assert len(sent(request).warnings) == 1
+    assert len(encode(request).warnings) == 1
     many = AgentRequest(input="?", model="gpt-4o", metadata={f"k{n}": "v" for n in range(20)})
     assert len(body_of(many)["metadata"]) == 16
 
@@ -708,21 +710,21 @@ def test_extra_adds_to_what_the_request_says_and_wins_where_they_meet() -> None:
     assert body["reasoning"] == {"effort": "low", "summary": "detailed"}
     assert body["text"].keys() == {"format", "verbosity"}
     assert body["truncation"] == "auto"
-    odd = json.loads(sent(AgentRequest(input="?", model="gpt-5", extra={"include": "all"})).body)
+    odd = json.loads(encode(AgentRequest(input="?", model="gpt-5", extra={"include": "all"})).body)
     assert odd["include"] == "all", "the vendor is the one to complain"
 
 
 @pytest.mark.parametrize("key", ["input", "instructions", "model", "stream"])
 def test_extra_may_not_replace_what_the_request_itself_says(key: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=key):
-        sent(AgentRequest(input="?", model="m", extra={key: "x"}))
+        encode(AgentRequest(input="?", model="m", extra={key: "x"}))
 
 
 def test_extra_may_bring_tools_but_not_replace_the_requests_own() -> None:
     own: dict[str, Any] = {"tools": [{"type": "web_search"}]}
     assert body_of(AgentRequest(input="?", model="m", extra=own))["tools"] == own["tools"]
     with pytest.raises(errors.ConfigurationError, match="tools"):
-        sent(AgentRequest(input="?", model="m", extra=own, tools=[ToolSpec(name="f")]))
+        encode(AgentRequest(input="?", model="m", extra=own, tools=[ToolSpec(name="f")]))
 
 
 def test_a_stored_prompt_needs_no_input() -> None:
@@ -736,12 +738,12 @@ def test_warnings_are_given_for_every_model_and_every_time() -> None:
     told, named = Message.user("hi"), Message.user("hi", name="Ann")
     for model in ("gpt-5", "gpt-5.6", "gpt-5"):
         for _ in range(2):
-            wire = sent(AgentRequest(messages=[told, named], model=model))
+            wire = encode(AgentRequest(messages=[told, named], model=model))
             assert wire.warnings == (NAME_LEFT_OUT,)
 
 
 def test_a_turn_that_occurs_twice_is_told_without_its_ids_the_second_time() -> None:
-    turn = Message.assistant([thought(), words(), call()])
+    turn = Message.assistant([build_thinking(), words(), call()])
     messages = [Message.user("?"), turn, RESULT, turn, RESULT]
     for _ in range(2):
         first, second = items_of(*messages)[1:5], items_of(*messages)[5:]

@@ -36,11 +36,11 @@ from agent.types import (
     ToolCall,
     VendorContent,
 )
-from tests.providers.sdk_judges import Replay, replayed, sdk_types
+from tests.providers.sdk_oracles import Replay, build_answer, sdk_types
 from tests.support.cases import examples, for_each
 from tests.support.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
-from tests.support.judging import decoded, own_seals
 from tests.support.recorded_requests import read_request
+from tests.support.recording_checks import collect_own_text, decode_recording
 from tests.support.values import agent_requests
 
 RECORDED = exchanges("openai.responses")
@@ -57,7 +57,7 @@ def broken_rules(body: dict[str, Any], request: AgentRequest) -> Iterator[str]:
     """What the API would refuse although the SDK's types allow it, and what we promise beyond that."""
     home = Origin(provider="openai", api="openai-responses", model=request.model or "")
     stored = {request.extra["previous_response_id"]} if "previous_response_id" in request.extra else set()
-    known = VendorState(own_seals(request, home) | stored)
+    known = VendorState(collect_own_text(request, home) | stored)
     for violation in ResponsesRules().check(body, known):
         if not (violation.field or "").startswith(tuple(request.extra)):  # the caller's own words are sent as they are
             yield violation.message
@@ -108,7 +108,7 @@ PROGRAM = {"type": "program", "call_id": "p", "code": "", "fingerprint": ""}
 CUSTOM: dict[str, Any] = {"arguments": {"input": "x"}, "provider_data": {"type": "custom"}}
 
 
-def made_at_home(kind: str, n: int) -> Part:
+def mark_as_own(kind: str, n: int) -> Part:
     match kind:
         case "sealed" | "unsealed":
             return ThinkingContent(
@@ -129,7 +129,7 @@ def made_at_home(kind: str, n: int) -> Part:
 
 kinds = st.sampled_from(("sealed", "unsealed", "text", "refusal", "call", "custom", "block", "edited", ""))
 turns_at_home = st.builds(
-    lambda kinds, start: Message.assistant([made_at_home(kind, start + n) for n, kind in enumerate(kinds)]),
+    lambda kinds, start: Message.assistant([mark_as_own(kind, start + n) for n, kind in enumerate(kinds)]),
     st.lists(kinds, max_size=6),
     st.sampled_from((0, 10)),
 )
@@ -166,10 +166,10 @@ def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_sen
     known = ResponseCreateParamsNonStreaming.__annotations__.keys()
     ours = {key: value for key, value in request.extra.items() if key in known}
     written = judge(request.model_copy(update={"extra": ours}), twice=exchange.provider in SAME_ID_TWICE)
-    assert said(written) == said(body)
+    assert summarize(written) == summarize(body)
 
 
-def said(body: dict[str, Any]) -> tuple[list[str], list[tuple[str, Any]], list[Any]]:
+def summarize(body: dict[str, Any]) -> tuple[list[str], list[tuple[str, Any]], list[Any]]:
     """Texts, calls and outputs of a body, whichever way they are written."""
     given = body.get("input") or []
     items = given if isinstance(given, list) else [{"content": given}]
@@ -209,9 +209,9 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it() -> None:
         openai.OpenAI(base_url=server.url, api_key="sk-test", max_retries=0) as client,
     ):
         for exchange in ANSWERS:
-            replay.answer = replayed(exchange)
+            replay.answer = build_answer(exchange)
             text, theirs = by_sdk(client, streaming=exchange.stream is not None)
-            ours = decoded(exchange)
+            ours = decode_recording(exchange)
             assert (ours.text or "") == text, exchange.name
             assert [(call.name, call.arguments, call.id, call.item_id) for call in ours.tool_calls] == [
                 (
@@ -243,7 +243,7 @@ def test_the_sdk_and_the_agent_send_the_same_to_the_same_place_and_read_the_same
     ):
         agent = Agent("openai-responses:m", base_url=f"{server.url}/v1", api_key="sk-test", temperature=0.5)
         for exchange in (ANSWERS[0], next(found for found in ANSWERS if found.stream is None)):
-            replay.answer = replayed(exchange)
+            replay.answer = build_answer(exchange)
             streaming = exchange.stream is not None
             text, _ = by_sdk(client, streaming=streaming)
             ours = agent.stream("hi").collect() if streaming else agent.complete("hi")

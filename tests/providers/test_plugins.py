@@ -288,11 +288,11 @@ def test_what_is_no_provider_is_refused(given: Any) -> None:
         register_provider("acme", **given)
 
 
-def _typed(config: AgentRequest) -> str:
+def _with_annotation(config: AgentRequest) -> str:
     return ""
 
 
-def _named(request):  # type: ignore[no-untyped-def]
+def _with_request_name(request):  # type: ignore[no-untyped-def]
     return ""
 
 
@@ -300,13 +300,20 @@ def _factory(config: AgentConfig) -> Any:
     return None
 
 
-def _nothing() -> Any:
+def _no_parameters() -> Any:
     return None
 
 
 @pytest.mark.parametrize(
     ("found", "is_model"),
-    [(_typed, True), (_named, True), (_factory, False), (_nothing, False), (lambda config: None, False), (dict, False)],
+    [
+        (_with_annotation, True),
+        (_with_request_name, True),
+        (_factory, False),
+        (_no_parameters, False),
+        (lambda config: None, False),
+        (dict, False),
+    ],
 )
 def test_a_models_function_is_told_from_a_factory_by_its_first_parameter(found: Any, is_model: bool) -> None:
     assert is_model_function(found) is is_model
@@ -319,17 +326,17 @@ def plain(request: AgentRequest) -> str:
     return "one two"
 
 
-async def awaited(request: AgentRequest) -> str:
+async def answer_async(request: AgentRequest) -> str:
     await asyncio.sleep(0)
     return "one two"
 
 
-def yielding(request: AgentRequest) -> Iterator[str]:
+def yield_words(request: AgentRequest) -> Iterator[str]:
     yield "one "
     yield "two"
 
 
-async def yielding_async(request: AgentRequest) -> AsyncIterator[str]:
+async def yield_words_async(request: AgentRequest) -> AsyncIterator[str]:
     yield "one "
     await asyncio.sleep(0)
     yield "two"
@@ -340,12 +347,12 @@ def events(request: AgentRequest) -> Iterator[StreamEvent]:
     yield StreamEvent.message_end(response=AgentResponse(stop_reason="stop"))
 
 
-def returning_an_awaitable(request: AgentRequest) -> Any:
-    return awaited(request)
+def return_awaitable(request: AgentRequest) -> Any:
+    return answer_async(request)
 
 
-async def awaited_iterator(request: AgentRequest) -> Any:
-    return yielding(request)
+async def return_iterator_async(request: AgentRequest) -> Any:
+    return yield_words(request)
 
 
 class Callable_:
@@ -353,7 +360,16 @@ class Callable_:
         return "one two"
 
 
-KINDS = [plain, awaited, yielding, yielding_async, events, returning_an_awaitable, awaited_iterator, Callable_()]
+KINDS = [
+    plain,
+    answer_async,
+    yield_words,
+    yield_words_async,
+    events,
+    return_awaitable,
+    return_iterator_async,
+    Callable_(),
+]
 
 
 @pytest.mark.parametrize("function", KINDS, ids=lambda kind: getattr(kind, "__name__", "object"))
@@ -571,13 +587,13 @@ async def asleep(request: AgentRequest) -> str:
     return "late"
 
 
-def sleeping(request: AgentRequest) -> str:
+def sleep_forever(request: AgentRequest) -> str:
     time.sleep(0.6)
     return "late"
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("function", [sleeping, asleep])
+@pytest.mark.parametrize("function", [sleep_forever, asleep])
 def test_deadlines_hold(function: Any, ask: Ask) -> None:
     register_provider("mine", function=function)
     started = time.monotonic()
@@ -599,18 +615,18 @@ def test_what_a_generator_holds_open_while_it_yields_still_works(ask: Ask) -> No
     with pytest.raises((errors.ProviderError, errors.StreamInterrupted), match="TimeoutError"):
         ask(Agent("mine:m", deadline=5.0), "hi")
 
-    async def helped(request: AgentRequest) -> AsyncIterator[str]:
+    async def call_helper(request: AgentRequest) -> AsyncIterator[str]:
         async with asyncio.TaskGroup() as group:
             word = group.create_task(asyncio.sleep(0.01, "see."))
             yield "Let me "
             yield await word
 
-    register_provider("mine", function=helped)
+    register_provider("mine", function=call_helper)
     assert ask(Agent("mine:m", deadline=5.0), "hi").text == "Let me see."
 
 
 def test_the_first_piece_has_its_own_limit() -> None:
-    register_provider("mine", function=sleeping)
+    register_provider("mine", function=sleep_forever)
     with pytest.raises(errors.TimeoutError, match="first_byte_timeout"):
         Agent("mine:m", first_byte_timeout=0.1, max_retries=0).stream("hi").collect()
 
@@ -650,7 +666,7 @@ class Watched:
         finally:
             self.closed.set()
 
-    async def looping(self, request: AgentRequest) -> AsyncIterator[str]:
+    async def loop_forever(self, request: AgentRequest) -> AsyncIterator[str]:
         try:
             while True:
                 await asyncio.sleep(0)
@@ -681,7 +697,7 @@ def test_leaving_a_stream_closes_the_generator(kind: str) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("function", [sleeping, asleep])
+@pytest.mark.parametrize("function", [sleep_forever, asleep])
 def test_a_stream_can_be_aborted_while_the_function_works(function: Any) -> None:
     register_provider("mine", function=function)
     stream = Agent("mine:m").stream("hi")
@@ -720,19 +736,19 @@ tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="
 
 @pytest.mark.parametrize("kind", ["plain", "async", "generator"])
 def test_context_variables_are_copied(kind: str, ask: Ask) -> None:
-    def named(request: AgentRequest) -> str:
+    def tell_name(request: AgentRequest) -> str:
         before = tenant.get()
         tenant.set("someone else")
         return before
 
-    async def anamed(request: AgentRequest) -> str:
-        return named(request)
+    async def tell_name_async(request: AgentRequest) -> str:
+        return tell_name(request)
 
-    def generated(request: AgentRequest) -> Iterator[str]:
-        yield named(request)
+    def yield_name(request: AgentRequest) -> Iterator[str]:
+        yield tell_name(request)
         yield tenant.get()
 
-    register_provider("mine", function={"plain": named, "async": anamed, "generator": generated}[kind])
+    register_provider("mine", function={"plain": tell_name, "async": tell_name_async, "generator": yield_name}[kind])
     token = tenant.set("acme")
     try:
         assert ask(Agent("mine:m"), "hi").text in ("acme", "acmesomeone else")

@@ -329,14 +329,14 @@ CASES = [
 ]
 
 
-def failed(case: Case) -> errors.AgentError:
+def map_error(case: Case) -> errors.AgentError:
     data = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
     return error_from_reply(Reply(case.status, case.headers, data), provider=case.vendor, model="m")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_out_of_money_is_told_from_too_fast(case: Case) -> None:
-    error = failed(case)
+    error = map_error(case)
     assert type(error) is KINDS[case.kind]
     assert error.retryable is (case.kind != "quota")
     assert error.retry_after == (None if case.wait is None else pytest.approx(case.wait))
@@ -390,24 +390,24 @@ NOT_TOO_LONG = [
 
 @pytest.mark.parametrize("message", TOO_LONG)
 def test_a_conversation_that_is_too_long_is_known_by_many_words(message: str) -> None:
-    error = failed(Case("p", "quota", 400, openai(message)))
+    error = map_error(Case("p", "quota", 400, openai(message)))
     assert type(error) is errors.ContextLengthError
     assert not error.retryable
 
 
 @pytest.mark.parametrize("message", NOT_TOO_LONG)
 def test_other_things_may_be_too_long_as_well(message: str) -> None:
-    assert type(failed(Case("p", "quota", 400, openai(message)))) is errors.BadRequestError
+    assert type(map_error(Case("p", "quota", 400, openai(message)))) is errors.BadRequestError
 
 
 def test_a_gateway_quotes_the_vendor_behind_it() -> None:
     raw = '{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 3 tokens > 2"}}'
     assert (
-        type(failed(Case("p", "quota", 400, openrouter(400, "Provider returned error", raw=raw))))
+        type(map_error(Case("p", "quota", 400, openrouter(400, "Provider returned error", raw=raw))))
         is errors.ContextLengthError
     )
     quoted = '{"error": {"details": [{"@type": "RetryInfo", "retryDelay": "36.5s"}]}}'
-    assert failed(Case("p", "rate", 429, openrouter(429, "Provider returned error", raw=quoted))).retry_after == 36.5
+    assert map_error(Case("p", "rate", 429, openrouter(429, "Provider returned error", raw=quoted))).retry_after == 36.5
 
 
 def test_a_filter_speaks_with_many_statuses() -> None:
@@ -418,9 +418,9 @@ def test_a_filter_speaks_with_many_statuses() -> None:
         (403, {"code": "x", "error": "Content violates usage guidelines."}),
         (400, openai("Content Exists Risk", "invalid_request_error")),
     ):
-        assert type(failed(Case("p", "quota", status, body))) is errors.ContentFilterError
+        assert type(map_error(Case("p", "quota", status, body))) is errors.ContentFilterError
 
 
 def test_megabytes_of_words_are_not_searched() -> None:
-    error = failed(Case("p", "rate", 429, openai("input token count " * 500_000)))
+    error = map_error(Case("p", "rate", 429, openai("input token count " * 500_000)))
     assert type(error) is errors.RateLimitError

@@ -13,7 +13,15 @@ from agent import errors
 from agent.types import AgentRequest, Message, TextContent
 from tests.support.cases import for_each
 from tests.support.corpus import APIS, Exchange, codec_for, exchanges, needs_recordings, vendor
-from tests.support.judging import check_answer, check_replay, check_usage, decoded, hashed, sealed_in, strings_in
+from tests.support.recording_checks import (
+    check_answer,
+    check_replay,
+    check_usage,
+    decode_recording,
+    hash_text,
+    signatures_in,
+    strings_in,
+)
 
 ALL = [exchange for api in APIS for exchange in exchanges(api)]
 
@@ -34,12 +42,12 @@ def test_sealed_reasoning_survives_storage_and_goes_back_to_its_maker_unchanged(
 
 @for_each("exchange", [one for one in by_kind("message") if one.expected.get("signatures")], by=vendor)
 def test_sealed_reasoning_is_sent_to_no_other_model(exchange: Exchange) -> None:
-    message = decoded(exchange).message
+    message = decode_recording(exchange).message
     if not any(isinstance(part, TextContent) or part.type == "tool_call" for part in message.parts):
         pytest.skip("nothing else was said")
     request = AgentRequest(model="another-model", messages=[Message.user("hi"), message], input="go on")
     wire = codec_for(exchange).encode(request, stream=False)
-    assert sealed_in(exchange).isdisjoint({hashed(text) for text in strings_in(json.loads(wire.body))})
+    assert signatures_in(exchange).isdisjoint({hash_text(text) for text in strings_in(json.loads(wire.body))})
 
 
 @needs_recordings
@@ -68,7 +76,7 @@ def test_a_recorded_failure_is_a_typed_error_with_the_vendors_words(exchange: Ex
         assert error.code == str(expected["code"] or expected["type"])
     assert type(error) is KIND[expected["status"], _about(expected)]
     assert error.retryable == isinstance(error, errors.RateLimitError)
-    assert error.retry_after == _told_to_wait(exchange)
+    assert error.retry_after == _has_retry_after(exchange)
 
 
 def _about(expected: dict[str, Any]) -> str:
@@ -78,7 +86,7 @@ def _about(expected: dict[str, Any]) -> str:
     return "model" if expected["code"] == "model_not_found" else ""
 
 
-def _told_to_wait(exchange: Exchange) -> float | None:
+def _has_retry_after(exchange: Exchange) -> float | None:
     """What a recorded failure says in as many words; no recording says it in two ways that differ."""
     headers = exchange.response.get("headers") or {}
     if "retry-after" in headers:

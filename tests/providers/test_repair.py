@@ -32,7 +32,7 @@ CALL = ToolCall(id="c1", name="look", arguments={})
 ANSWER = Message.tool("found", tool_call_id="c1", name="look")
 
 
-def asked(*calls: ToolCall) -> Message:
+def build_call_message(*calls: ToolCall) -> Message:
     return Message(Role.ASSISTANT, list(calls))
 
 
@@ -106,14 +106,14 @@ def test_a_repair_does_not_change_when_the_conversation_goes_on(messages: list[M
 
 
 def test_a_conversation_in_order_comes_back_as_the_same_objects() -> None:
-    messages = [Message.user("hi"), asked(CALL), ANSWER, Message.assistant("done"), Message.user("go on")]
+    messages = [Message.user("hi"), build_call_message(CALL), ANSWER, Message.assistant("done"), Message.user("go on")]
     repaired, warnings = repair(messages, HOME)
     assert warnings == ()
     assert all(one is other for one, other in zip(repaired, messages, strict=True))
 
 
 def test_a_call_that_nobody_answered_is_answered_with_an_error() -> None:
-    repaired, warnings = repair([Message.user("hi"), asked(CALL), Message.user("never mind")], HOME)
+    repaired, warnings = repair([Message.user("hi"), build_call_message(CALL), Message.user("never mind")], HOME)
     assert [message.role for message in repaired] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.USER]
     result = repaired[2].parts[0]
     assert isinstance(result, ToolResult)
@@ -122,20 +122,22 @@ def test_a_call_that_nobody_answered_is_answered_with_an_error() -> None:
 
 
 def test_a_call_at_the_very_end_is_answered_too() -> None:
-    repaired, warnings = repair([Message.user("hi"), asked(CALL)], HOME)
+    repaired, warnings = repair([Message.user("hi"), build_call_message(CALL)], HOME)
     assert repaired[-1].role is Role.TOOL
     assert warnings == (repair_module.UNANSWERED,)
 
 
 def test_one_of_two_parallel_calls_without_a_result_is_answered_beside_the_other() -> None:
-    repaired, warnings = repair([asked(CALL, ToolCall(id="c2", name="look")), ANSWER, Message.user("so?")], HOME)
+    repaired, warnings = repair(
+        [build_call_message(CALL, ToolCall(id="c2", name="look")), ANSWER, Message.user("so?")], HOME
+    )
     answered = [part.tool_call_id for message in repaired for part in message.parts if isinstance(part, ToolResult)]
     assert answered == ["c1", "c2"]
     assert warnings == (repair_module.UNANSWERED,)
 
 
 def test_a_result_that_comes_too_late_is_moved_to_its_call() -> None:
-    repaired, warnings = repair([asked(CALL), Message.user("hurry"), ANSWER], HOME)
+    repaired, warnings = repair([build_call_message(CALL), Message.user("hurry"), ANSWER], HOME)
     assert [message.role for message in repaired] == [Role.ASSISTANT, Role.TOOL, Role.USER]
     assert repaired[1].text == "found"
     assert warnings == (repair_module.MOVED_RESULT,)
@@ -159,13 +161,13 @@ def test_a_result_that_names_no_call_is_told_as_text() -> None:
 
 
 def test_only_the_first_of_several_results_is_kept() -> None:
-    repaired, warnings = repair([asked(CALL), ANSWER, Message.tool("again", tool_call_id="c1")], HOME)
+    repaired, warnings = repair([build_call_message(CALL), ANSWER, Message.tool("again", tool_call_id="c1")], HOME)
     assert [message.text for message in repaired[1:]] == ["found"]
     assert warnings == (repair_module.REPEATED_RESULT,)
 
 
 def test_a_call_whose_id_was_used_before_is_renamed_together_with_its_result() -> None:
-    repaired, warnings = repair([asked(CALL), ANSWER, asked(CALL), ANSWER], HOME)
+    repaired, warnings = repair([build_call_message(CALL), ANSWER, build_call_message(CALL), ANSWER], HOME)
     ids = [part.id for message in repaired for part in message.parts if isinstance(part, ToolCall | ToolResult)]
     assert ids == ["c1", "c1", "c1#2", "c1#2"]
     assert warnings == (repair_module.REPEATED_CALL,)
@@ -173,7 +175,7 @@ def test_a_call_whose_id_was_used_before_is_renamed_together_with_its_result() -
 
 def test_what_a_user_says_beside_results_is_said_after_them() -> None:
     both = Message(Role.USER, [TextContent(text="note"), ToolResult(tool_call_id="c1", content="found")])
-    repaired, warnings = repair([asked(CALL), both], HOME)
+    repaired, warnings = repair([build_call_message(CALL), both], HOME)
     assert [(message.role, message.text) for message in repaired[1:]] == [(Role.TOOL, "found"), (Role.USER, "note")]
     assert warnings == ()
 
@@ -181,7 +183,7 @@ def test_what_a_user_says_beside_results_is_said_after_them() -> None:
 def test_results_that_a_user_brings_are_a_tools() -> None:
     """Anthropic's own form, in which many conversations are stored."""
     brought = Message(Role.USER, [ToolResult(tool_call_id="c1", content="found")])
-    repaired, warnings = repair([asked(CALL), brought], HOME)
+    repaired, warnings = repair([build_call_message(CALL), brought], HOME)
     assert repaired[1] == Message(Role.TOOL, brought.parts)
     assert warnings == ()
 
@@ -199,7 +201,7 @@ def results_in(messages: Sequence[Message]) -> list[tuple[str, str]]:
     ],
 )
 def test_what_is_said_among_results_waits_for_the_last_of_them(between: Message) -> None:
-    calls = asked(CALL, ToolCall(id="c2", name="look"))
+    calls = build_call_message(CALL, ToolCall(id="c2", name="look"))
     repaired, warnings = repair([calls, between, ANSWER, Message.tool("more", tool_call_id="c2")], HOME)
     assert results_in(repaired) == [("c1", "found"), ("c2", "more")]
     assert [message.role for message in repaired] == [Role.ASSISTANT, Role.TOOL, Role.TOOL, Role.USER]
@@ -210,7 +212,7 @@ def test_what_is_said_among_results_waits_for_the_last_of_them(between: Message)
 def test_a_user_who_speaks_beside_the_first_of_two_results_does_not_lose_the_second() -> None:
     both = Message(Role.USER, [ToolResult(tool_call_id="c1", content="found"), TextContent(text="note")])
     later = Message.tool("more", tool_call_id="c2")
-    repaired, warnings = repair([asked(CALL, ToolCall(id="c2", name="look")), both, later], HOME)
+    repaired, warnings = repair([build_call_message(CALL, ToolCall(id="c2", name="look")), both, later], HOME)
     assert results_in(repaired) == [("c1", "found"), ("c2", "more")]
     assert repaired[-1] == Message(Role.USER, [TextContent(text="note")])
     assert warnings == ()
@@ -218,7 +220,9 @@ def test_a_user_who_speaks_beside_the_first_of_two_results_does_not_lose_the_sec
 
 def test_a_late_result_finds_the_latest_call_of_its_id() -> None:
     late = Message.tool("at last", tool_call_id="c1")
-    repaired, warnings = repair([asked(CALL), ANSWER, asked(CALL), Message.user("hurry"), late], HOME)
+    repaired, warnings = repair(
+        [build_call_message(CALL), ANSWER, build_call_message(CALL), Message.user("hurry"), late], HOME
+    )
     assert results_in(repaired) == [("c1", "found"), ("c1#2", "at last")]
     assert warnings == (repair_module.REPEATED_CALL, repair_module.MOVED_RESULT)
 
@@ -242,7 +246,7 @@ def test_a_turn_of_reasoning_alone_is_left_out_with_a_warning() -> None:
 
 def test_an_id_used_thousands_of_times_costs_no_more_than_others() -> None:
     """Some servers call every call "call_0". Looking for a free number anew each time would be quadratic."""
-    messages = [message for _ in range(5_000) for message in (asked(CALL), ANSWER)]
+    messages = [message for _ in range(5_000) for message in (build_call_message(CALL), ANSWER)]
     repaired, _ = repair(messages, HOME)
     assert repaired[-1].parts[0].tool_call_id == "c1#5000"  # type: ignore[union-attr]
     pass_over = repair_module._Repair(messages[:200], HOME, "drop", assistant_media=False)

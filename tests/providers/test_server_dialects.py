@@ -49,10 +49,10 @@ from agent.types import (
     Usage,
     VendorContent,
 )
-from tests.support import judging
+from tests.support import recording_checks
 from tests.support import values as strategies
 from tests.support.corpus import Exchange, exchanges
-from tests.support.judging import events_of
+from tests.support.recording_checks import events_of
 
 Strategy = st.SearchStrategy[Any]
 
@@ -94,7 +94,7 @@ class Format:
         return self.name
 
 
-def joined(parts: Iterable[Part], *kinds: type[Part]) -> list[Part]:
+def join_events(parts: Iterable[Part], *kinds: type[Part]) -> list[Part]:
     """All text of some kinds as one part of each."""
     found: list[Part] = []
     for kind, field in ((ThinkingContent, "thinking"), (TextContent, "text"), (RefusalContent, "refusal")):
@@ -109,13 +109,13 @@ def chat_form(parts: Iterable[Part]) -> list[Part]:
     """Reasoning, text, refusal, calls: a message has one place for each."""
     parts = list(parts)
     calls = [part for part in parts if isinstance(part, ToolCall)]
-    return [*joined(parts, ThinkingContent, TextContent, RefusalContent), *calls]
+    return [*join_events(parts, ThinkingContent, TextContent, RefusalContent), *calls]
 
 
 def blocks_form(parts: Iterable[Part]) -> list[Part]:
     """Blocks as they are, with the explanation of a refusal last."""
     parts = list(parts)
-    return [*(part for part in parts if not isinstance(part, RefusalContent)), *joined(parts, RefusalContent)]
+    return [*(part for part in parts if not isinstance(part, RefusalContent)), *join_events(parts, RefusalContent)]
 
 
 def gemini_form(parts: Iterable[Part]) -> list[Part]:
@@ -127,7 +127,7 @@ def gemini_form(parts: Iterable[Part]) -> list[Part]:
         if isinstance(several[0], ToolCall) or getattr(several[0], "signature", None):
             found += several
         else:
-            found += joined(several, ThinkingContent, TextContent)
+            found += join_events(several, ThinkingContent, TextContent)
     return found
 
 
@@ -240,13 +240,13 @@ def assert_same(found: AgentResponse, expected: AgentResponse, form: Callable[[I
     assert found.model == expected.model
 
 
-def streamed(format: Format, events: Iterable[StreamEvent], response: AgentResponse) -> list[bytes]:
+def encode_stream(format: Format, events: Iterable[StreamEvent], response: AgentResponse) -> list[bytes]:
     encoder = format.server.encoder(format.inbound())
     pieces = [encoder.encode_event(event) for event in events]
     return [*pieces, encoder.end(response)]
 
 
-def decoded(format: Format, pieces: Iterable[bytes]) -> tuple[list[StreamEvent], AgentResponse]:
+def decode_recording(format: Format, pieces: Iterable[bytes]) -> tuple[list[StreamEvent], AgentResponse]:
     decoder = format.codec.decoder({}, format.request)
     events: list[StreamEvent] = []
     for piece in pieces:
@@ -272,8 +272,8 @@ def test_a_client_reads_the_response_that_was_written(format: Format, data: st.D
 @given(data=st.data())
 def test_a_client_reads_the_same_from_the_stream(format: Format, data: st.DataObject) -> None:
     response = data.draw(responses(format))
-    pieces = streamed(format, response_events(response, format.server), response)
-    assert_same(decoded(format, pieces)[1], response, format.normal)
+    pieces = encode_stream(format, response_events(response, format.server), response)
+    assert_same(decode_recording(format, pieces)[1], response, format.normal)
 
 
 @every_format
@@ -282,8 +282,8 @@ def test_a_client_reads_the_same_from_the_stream(format: Format, data: st.DataOb
 def test_a_stream_can_be_carried_over_from_another_format(format: Format, target: Format, data: st.DataObject) -> None:
     """Events of one vendor's decoder, interleaved as they are, become a sound stream of any format."""
     response = data.draw(responses(format))
-    events, found = decoded(format, streamed(format, response_events(response, format.server), response))
-    _, carried = decoded(target, streamed(target, events, found))
+    events, found = decode_recording(format, encode_stream(format, response_events(response, format.server), response))
+    _, carried = decode_recording(target, encode_stream(target, events, found))
     for view in ("text", "thinking"):
         assert (getattr(carried, view) or "") == (getattr(found, view) or "")
     assert [(call.id, call.name, call.arguments) for call in carried.tool_calls] == [
@@ -307,7 +307,7 @@ def test_official_types_accept_every_body_and_every_event(format: Format, data: 
         TypeAdapter(format.body_type).validate_json(body)
     decoder = SseDecoder(MAX_REPLY_BYTES)
     adapter = TypeAdapter(format.event_type)
-    for piece in streamed(format, response_events(response, format.server), response):
+    for piece in encode_stream(format, response_events(response, format.server), response):
         for payload in decoder.feed(piece):
             if payload != b"[DONE]":
                 adapter.validate_json(payload)
@@ -535,7 +535,7 @@ def test_a_ping_means_nothing(format: Format) -> None:
     response = AgentResponse(text="Hello there", usage=Usage(), model=format.model)
     encoder = format.server.encoder(format.inbound())
     pieces = [encoder.ping() + encoder.encode_event(event) for event in response_events(response, format.server)]
-    assert decoded(format, [*pieces, encoder.ping(), encoder.end(response)])[1].text == "Hello there"
+    assert decode_recording(format, [*pieces, encoder.ping(), encoder.end(response)])[1].text == "Hello there"
 
 
 @every_format
@@ -568,10 +568,10 @@ def test_official_clients_read_a_list_of_models(format: Format) -> None:
     with LoopbackServer(
         lambda request: Answer([format.server.encode_models(["one", "two"])], headers=headers)
     ) as server:
-        assert _listed(format.name, server.url) == ["one", "two"]
+        assert _list_items(format.name, server.url) == ["one", "two"]
 
 
-def _listed(name: str, url: str) -> list[str | None]:
+def _list_items(name: str, url: str) -> list[str | None]:
     match name:
         case "anthropic":
             with anthropic.Anthropic(api_key="sk-test", base_url=url) as claude:
@@ -638,9 +638,9 @@ def test_sealed_reasoning_keeps_the_id_that_its_vendor_gave_it() -> None:
     """The Responses API refuses sealed reasoning under another id."""
     format = _format("openai-responses")
     response = AgentResponse(content=[ThinkingContent(thinking="Hm", id="rs_9", encrypted_content="sealed")])
-    events, _ = decoded(format, streamed(format, response_events(response, format.server), response))
-    written = streamed(format, events, response)
-    (part,) = decoded(format, written)[1].content
+    events, _ = decode_recording(format, encode_stream(format, response_events(response, format.server), response))
+    written = encode_stream(format, events, response)
+    (part,) = decode_recording(format, written)[1].content
     assert isinstance(part, ThinkingContent)
     assert (part.id, part.encrypted_content) == ("rs_9", "sealed")
     assert set(re.findall(rb"rs_\w+", b"".join(written))) == {b"rs_9"}
@@ -657,7 +657,7 @@ def test_a_block_that_is_interrupted_is_told_once(format: Format) -> None:
         StreamEvent.content_part_event(whole, index=0),
     ]
     response = AgentResponse(content=[whole, TextContent(text="Hello")], model=format.model)
-    _, found = decoded(format, streamed(format, events, response))
+    _, found = decode_recording(format, encode_stream(format, events, response))
     assert (found.thinking, found.text) == ("one two", "Hello")
 
 
@@ -668,7 +668,7 @@ def test_opaque_parts_of_another_vendor_are_reported_and_not_written(format: For
     response = AgentResponse(content=[part, TextContent(text="Found.")], model=format.model)
     assert format.server.find_losses(response) == ("a part of type 'vendor'",)
     assert b"secret" not in format.server.encode_response(response, format.inbound(stream=False))
-    assert b"secret" not in b"".join(streamed(format, response_events(response, format.server), response))
+    assert b"secret" not in b"".join(encode_stream(format, response_events(response, format.server), response))
 
 
 # Recorded responses
@@ -682,7 +682,7 @@ RECORDED_APIS = {
 RESPONSES = [exchange for api in RECORDED_APIS for exchange in exchanges(api) if exchange.expected["kind"] == "message"]
 
 
-def _said(response: AgentResponse) -> tuple[Any, ...]:
+def _summarize(response: AgentResponse) -> tuple[Any, ...]:
     """What a client cares about. Chat Completions and Gemini join neighbours; ids may be the server's own."""
     calls = [(call.id, call.name, call.arguments, call.invalid_arguments) for call in response.tool_calls]
     return response.text or "", response.thinking, calls, response.refusal
@@ -692,16 +692,16 @@ def _said(response: AgentResponse) -> tuple[Any, ...]:
 def test_a_recorded_response_is_told_again_as_it_was(exchange: Exchange) -> None:
     """The server side of the same format writes what the vendor said, whole and as a stream."""
     format = _format(RECORDED_APIS[exchange.api])
-    response = judging.decoded(exchange)
+    response = recording_checks.decode_recording(exchange)
     if exchange.api == "gemini.generate":  # which has no place for what a refusal says
         response = response.model_copy(update={"content": [*format.normal(response.content)]})
     body = format.server.encode_response(response, format.inbound(stream=False))
     whole = format.codec.decode(Reply(200, {}, body), format.request)
     told = response_events(response, format.server)
     events = told if exchange.stream is None else events_of(exchange, [exchange.stream])
-    _, again = decoded(format, streamed(format, events, response))
+    _, again = decode_recording(format, encode_stream(format, events, response))
     for found in (whole, again):
-        assert _said(found) == _said(response)
+        assert _summarize(found) == _summarize(response)
         assert found.model == response.model
         assert response.id in (None, found.id)
         if response.usage is not None and found.usage is not None:

@@ -11,7 +11,7 @@ from agent import errors
 from agent.engine.wire import Answer
 from tests.support.cases import FULL, examples, for_each, sample
 from tests.support.corpus import APIS, Exchange, codec_for, dialect_of, exchanges, vendor
-from tests.support.judging import event_boundaries, events_of, outcome, pieces
+from tests.support.recording_checks import event_boundaries, events_of, outcome, split_bytes
 
 STREAMS = [exchange for api in APIS for exchange in exchanges(api) if exchange.stream is not None]
 
@@ -24,12 +24,13 @@ def lacks_sentinel(exchange: Exchange) -> bool:
 def test_events_do_not_depend_on_how_the_stream_is_cut_into_chunks(exchange: Exchange, rng: random.Random) -> None:
     data = exchange.stream or b""
     whole = events_of(exchange, [data])
-    assert events_of(exchange, pieces(data, iter(lambda: 1, 0))) == whole
+    assert events_of(exchange, split_bytes(data, iter(lambda: 1, 0))) == whole
     for largest in (3, 17, 300) if FULL else (rng.choice((3, 17, 300)),):
         sizes = (rng.randint(1, largest) for _ in iter(int, 1))
-        assert events_of(exchange, pieces(data, sizes)) == whole
+        assert events_of(exchange, split_bytes(data, sizes)) == whole
     assert (
-        events_of(exchange, pieces(data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"), iter(lambda: 7, 0))) == whole
+        events_of(exchange, split_bytes(data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"), iter(lambda: 7, 0)))
+        == whole
     )
 
 

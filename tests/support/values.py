@@ -93,7 +93,7 @@ sides = st.booleans()
 
 
 @st.composite
-def thinking(draw: st.DrawFn) -> ThinkingContent:
+def build_thinking(draw: st.DrawFn) -> ThinkingContent:
     """Reasoning as each of the four APIs leaves it, or of unknown origin."""
     origin = draw(makers)
     data: dict[str, Any] = {}
@@ -143,7 +143,14 @@ vendor_blocks = st.builds(
     origin=st.sampled_from((None, Origin(provider="elsewhere", api="other", model="m"))),
 )
 assistant_parts: st.SearchStrategy[Any] = st.one_of(
-    text_parts, text_parts, thinking(), calls(), calls(), st.builds(RefusalContent, refusal=said), codes, vendor_blocks
+    text_parts,
+    text_parts,
+    build_thinking(),
+    calls(),
+    calls(),
+    st.builds(RefusalContent, refusal=said),
+    codes,
+    vendor_blocks,
 )
 assistant_turns = st.builds(Message, st.just(Role.ASSISTANT), texts | st.lists(assistant_parts, max_size=4))
 user_turns = st.builds(Message, st.just(Role.USER), texts | st.lists(user_parts, max_size=3))
@@ -152,7 +159,7 @@ system_turns = st.builds(Message, st.just(Role.SYSTEM), texts)
 
 
 @st.composite
-def answered_turns(draw: st.DrawFn) -> list[Message]:
+def build_turns(draw: st.DrawFn) -> list[Message]:
     """An assistant's turn and the results of its calls, in order."""
     turn = draw(assistant_turns)
     made = turn.tool_calls or []
@@ -163,8 +170,8 @@ def answered_turns(draw: st.DrawFn) -> list[Message]:
 conversations: st.SearchStrategy[list[Message]] = st.lists(
     st.one_of(
         user_turns.map(lambda turn: [turn]),
-        answered_turns(),
-        answered_turns(),
+        build_turns(),
+        build_turns(),
         tool_turns.map(lambda turn: [turn]),
         assistant_turns.map(lambda turn: [turn]),
         system_turns.map(lambda turn: [turn]),

@@ -66,7 +66,7 @@ class PostcardServer:
     def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
         calls = [{"id": call.id, "name": call.name, "args": dump_call_arguments(call)} for call in response.tool_calls]
         body = {"model": response.model or inbound.model, "text": response.text or "", "calls": calls}
-        return json.dumps({**body, **_ending(response)}).encode()
+        return json.dumps({**body, **_encode_end(response)}).encode()
 
     def encoder(self, inbound: InboundRequest) -> PostcardEncoder:
         return PostcardEncoder(inbound)
@@ -99,7 +99,7 @@ def _message(turn: Mapping[str, Any]) -> Message:
             raise invalid_request(f"{who!r} cannot write a postcard.", "turns")
 
 
-def _ending(response: AgentResponse) -> dict[str, Any]:
+def _encode_end(response: AgentResponse) -> dict[str, Any]:
     usage = usage_or_zero(response)
     cost = {"read": usage.prompt_tokens, "written": usage.completion_tokens}
     return {"end": encode_stop_reason(response, ENDS), "cost": cost}
@@ -131,7 +131,7 @@ class PostcardEncoder(BlockEncoder):
 
     @override
     def write_end(self, response: AgentResponse) -> bytes:
-        return sse(_ending(response))
+        return sse(_encode_end(response))
 
     def fail(self, error: errors.AgentError) -> bytes:
         return sse(_error(error))

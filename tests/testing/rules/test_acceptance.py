@@ -34,7 +34,7 @@ from agent.types import (
 from tests.support.cases import examples
 from tests.support.corpus import APIS, HAS_RECORDINGS, Exchange, exchanges
 from tests.support.drivers import Driver
-from tests.support.judging import Anything, own_seals
+from tests.support.recording_checks import Anything, collect_own_text
 from tests.support.values import agent_requests
 from tests.testing.rules.test_refusals import post
 
@@ -125,7 +125,7 @@ def test_whatever_a_caller_asks_for_is_taken(codec: Provider, home: Origin) -> N
     def check(request: AgentRequest) -> None:
         if home.api == "gemini" and "2.5" in home.model and request.tools:
             request = request.model_copy(update={"output_schema": None})  # which the codec itself refuses
-        script = VendorScript("fine", "fine", strict=True, signatures=own_seals(request, home))
+        script = VendorScript("fine", "fine", strict=True, signatures=collect_own_text(request, home))
         for stream in (False, True):
             answer = script(codec.encode(request, stream=stream))
             assert answer.status == 200, script.refusals

@@ -24,7 +24,7 @@ TIMES = 25 if HAS_RECORDINGS else 300
 ODD: tuple[Any, ...] = (None, 0, -1, 1.5, 1e308, "", "x", [], {}, [None], {"type": None}, True, 10**25, [[]], {"a": 1})
 
 
-def answered(api: str, *, streamed: bool) -> list[Exchange]:
+def decode_body(api: str, *, streamed: bool) -> list[Exchange]:
     found = exchanges(api)
     return [one for one in found if (one.stream is not None) is streamed and one.response["status"] == 200]
 
@@ -82,7 +82,7 @@ def check_whole(answer: AgentResponse, exchange: Exchange) -> None:
 def test_a_spoilt_stream_is_whole_or_fails_with_an_error_of_ours(api: str) -> None:
     chance = random.Random(api)  # repeatable on purpose
     whole = failed = 0
-    for exchange in answered(api, streamed=True):
+    for exchange in decode_body(api, streamed=True):
         events = events_in(exchange)
         for _ in range(TIMES if events else 0):
             decoder = codec_for(exchange).decoder({}, exchange.agent_request)
@@ -105,7 +105,7 @@ def test_a_spoilt_stream_is_whole_or_fails_with_an_error_of_ours(api: str) -> No
 def test_a_spoilt_answer_is_whole_or_fails_with_an_error_of_ours(api: str) -> None:
     chance = random.Random(api)  # repeatable on purpose
     whole = failed = 0
-    for exchange in answered(api, streamed=False):
+    for exchange in decode_body(api, streamed=False):
         for _ in range(TIMES):
             body = spoilt(exchange.response["body"], chance)
             try:

@@ -15,7 +15,7 @@ from agent.providers.openai_responses.stream import ResponsesDecoder
 from agent.types import AgentRequest, AgentResponse, Origin, Part, TextContent, ThinkingContent, ToolSpec, VendorContent
 from tests.support.cases import for_each
 from tests.support.corpus import Exchange, codec_for, exchanges, vendor
-from tests.support.judging import decoded
+from tests.support.recording_checks import decode_recording
 
 CODEC = ResponsesCodec(ApiAddress("", None), name="openai")
 REQUEST = AgentRequest(input="?", model="gpt-5")
@@ -68,7 +68,7 @@ def fed(*events: dict[str, Any], request: AgentRequest = REQUEST) -> ResponsesDe
     return decoder
 
 
-def streamed(*events: dict[str, Any], request: AgentRequest = REQUEST) -> AgentResponse:
+def decode_stream(*events: dict[str, Any], request: AgentRequest = REQUEST) -> AgentResponse:
     decoder = fed(*events, request=request)
     assert decoder.failure is None, decoder.failure
     assert decoder.done
@@ -78,7 +78,7 @@ def streamed(*events: dict[str, Any], request: AgentRequest = REQUEST) -> AgentR
 CREATED = event("created", response={"id": "resp_1", "model": "gpt-5-x", "output": []})
 
 
-def completed(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
+def decode_response(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
     return event("completed", response=answer(*items, **more))
 
 
@@ -125,7 +125,7 @@ def test_a_refusal_is_no_text() -> None:
 def test_an_incomplete_answer_says_why(details: Any, reason: str, raw: str) -> None:
     response = read(MESSAGE, status="incomplete", incomplete_details=details)
     assert (response.stop_reason, response.raw_stop_reason) == (reason, raw)
-    assert response == streamed(
+    assert response == decode_stream(
         CREATED, event("incomplete", response=answer(MESSAGE, status="incomplete", incomplete_details=details))
     )
 
@@ -150,7 +150,7 @@ def test_a_call_without_an_id_gets_one_that_stays_the_same() -> None:
     first, second = read(bare, bare).tool_calls
     assert first.id != second.id
     assert [call.id for call in read(bare, bare).tool_calls] == [first.id, second.id]
-    assert streamed(CREATED, completed(bare, bare)) == read(bare, bare)
+    assert decode_stream(CREATED, decode_response(bare, bare)) == read(bare, bare)
 
 
 def test_spellings_of_the_same_thing() -> None:
@@ -176,7 +176,7 @@ def test_names_and_optional_arguments_come_back_as_the_caller_knows_them() -> No
     assert [(call.name, call.arguments) for call in response.tool_calls] == [("search.web", {"a": "x"})]
     started = event("output_item.added", output_index=0, item={**item, "arguments": ""})
     finished = event("output_item.done", output_index=0, item=item)
-    assert streamed(CREATED, started, finished, completed(item), request=request) == response
+    assert decode_stream(CREATED, started, finished, decode_response(item), request=request) == response
 
 
 def test_what_only_the_vendor_understands_is_kept_as_it_came() -> None:
@@ -198,7 +198,8 @@ def test_probabilities_of_tokens() -> None:
     bare = {**MESSAGE, "content": [{"type": "output_text", "text": "Hi"}]}
     delta = event("output_text.delta", output_index=0, content_index=0, delta="Hi", logprobs=[token])
     assert (
-        streamed(CREATED, delta, event("output_item.done", output_index=0, item=bare), completed()).logprobs == expected
+        decode_stream(CREATED, delta, event("output_item.done", output_index=0, item=bare), decode_response()).logprobs
+        == expected
     )
 
 
@@ -250,7 +251,7 @@ def test_what_else_was_billed(usage: Any, more: Any, billed: float | None, detai
     assert found is not None
     assert (found.billed, dict(found.details)) == (billed, details)
     told = {"usage": {**USAGE, **usage}, "output": [MESSAGE], **more}
-    assert streamed(CREATED, completed(**told)).usage == found
+    assert decode_stream(CREATED, decode_response(**told)).usage == found
 
 
 @pytest.mark.malformed
@@ -313,26 +314,26 @@ DONE = [
 @pytest.mark.parametrize(
     "events",
     [
-        [CREATED, *ADDED, *DELTAS, *DONE, completed(REASONING, MESSAGE, CALL)],
-        [CREATED, *ADDED, *DELTAS, *DONE, completed()],
-        [CREATED, *DONE, completed()],
-        [CREATED, *reversed(DONE), completed()],
-        [CREATED, completed(REASONING, MESSAGE, CALL)],
-        [CREATED, *ADDED[::-1], DELTAS[3], *DELTAS[1:3], DELTAS[0], DELTAS[4], *DONE[::-1], completed()],
-        [CREATED, *ADDED, *DELTAS, completed(REASONING, MESSAGE, CALL)],
-        [CREATED, *DELTAS[1:3], completed(REASONING, MESSAGE, CALL)],
-        [*DONE, completed(REASONING, MESSAGE, CALL)],
-        [CREATED, DONE[0], DONE[2], completed(REASONING, MESSAGE, CALL)],
-        [CREATED, *ADDED, *DELTAS, *DONE, *DONE, completed(REASONING, MESSAGE, CALL), completed(MESSAGE)],
+        [CREATED, *ADDED, *DELTAS, *DONE, decode_response(REASONING, MESSAGE, CALL)],
+        [CREATED, *ADDED, *DELTAS, *DONE, decode_response()],
+        [CREATED, *DONE, decode_response()],
+        [CREATED, *reversed(DONE), decode_response()],
+        [CREATED, decode_response(REASONING, MESSAGE, CALL)],
+        [CREATED, *ADDED[::-1], DELTAS[3], *DELTAS[1:3], DELTAS[0], DELTAS[4], *DONE[::-1], decode_response()],
+        [CREATED, *ADDED, *DELTAS, decode_response(REASONING, MESSAGE, CALL)],
+        [CREATED, *DELTAS[1:3], decode_response(REASONING, MESSAGE, CALL)],
+        [*DONE, decode_response(REASONING, MESSAGE, CALL)],
+        [CREATED, DONE[0], DONE[2], decode_response(REASONING, MESSAGE, CALL)],
+        [CREATED, *ADDED, *DELTAS, *DONE, *DONE, decode_response(REASONING, MESSAGE, CALL), decode_response(MESSAGE)],
         [
             CREATED,
             *ADDED,
             *DELTAS,
             event("output_item.done", output_index=0, item={**REASONING, "encrypted_content": None}),
             *DONE[1:],
-            completed(REASONING, MESSAGE, CALL),
+            decode_response(REASONING, MESSAGE, CALL),
         ],
-        [CREATED, *ADDED, *DELTAS, *DONE, completed({**REASONING, "id": "rs_new"}, MESSAGE, CALL)],
+        [CREATED, *ADDED, *DELTAS, *DONE, decode_response({**REASONING, "id": "rs_new"}, MESSAGE, CALL)],
     ],
     ids=[
         "everything",
@@ -351,7 +352,7 @@ DONE = [
     ],
 )
 def test_a_stream_adds_up_to_the_unstreamed_answer(events: list[dict[str, Any]]) -> None:
-    assert streamed(*events) == WHOLE
+    assert decode_stream(*events) == WHOLE
 
 
 def test_deltas_are_the_answer_where_nothing_else_repeats_them() -> None:
@@ -360,7 +361,7 @@ def test_deltas_are_the_answer_where_nothing_else_repeats_them() -> None:
         event("output_item.done", output_index=1, item={"type": "message", "id": "msg_1"}),
         event("output_item.done", output_index=2, item={key: CALL[key] for key in CALL if key != "arguments"}),
     ]
-    response = streamed(CREATED, *ADDED, *DELTAS, *bare_items, completed())
+    response = decode_stream(CREATED, *ADDED, *DELTAS, *bare_items, decode_response())
     assert (response.thinking, response.text) == ("hm", "Hello")
     assert [call.arguments for call in response.tool_calls] == [{"city": "Paris"}]
 
@@ -372,7 +373,7 @@ def test_blocks_whose_numbers_do_not_begin_at_zero_stand_in_their_order() -> Non
         event("refusal.delta", output_index=0, content_index=2, delta="b"),
         event("output_item.done", output_index=0, item={**MESSAGE, "content": blocks}),
     ]
-    response = streamed(CREATED, *events, completed())
+    response = decode_stream(CREATED, *events, decode_response())
     assert response == read({**MESSAGE, "content": blocks})
     assert (response.text, response.refusal) == ("a", "b")
 
@@ -386,7 +387,7 @@ def test_events_without_a_place_go_by_the_items_id() -> None:
         event("output_item.done", item=CALL),
         event("output_item.done", item=MESSAGE),
     ]
-    assert streamed(CREATED, *events, completed()) == read(MESSAGE, CALL)
+    assert decode_stream(CREATED, *events, decode_response()) == read(MESSAGE, CALL)
 
 
 def test_a_thought_and_its_summary_are_not_told_twice() -> None:
@@ -396,7 +397,7 @@ def test_a_thought_and_its_summary_are_not_told_twice() -> None:
         event("reasoning_text.delta", output_index=0, delta="hm, hm"),
         event("output_item.done", output_index=0, item=item),
     ]
-    assert streamed(CREATED, *events, DONE[1], completed()).thinking == "hm"
+    assert decode_stream(CREATED, *events, DONE[1], decode_response()).thinking == "hm"
     assert read(item, MESSAGE).thinking == "hm"
 
 
@@ -407,7 +408,7 @@ def test_sources_that_come_one_by_one_are_kept() -> None:
         event("output_text.annotation.added", output_index=0, content_index=0, annotation=page),
         event("output_item.done", output_index=0, item=MESSAGE),
     ]
-    text = streamed(CREATED, *events, completed()).content[0]
+    text = decode_stream(CREATED, *events, decode_response()).content[0]
     assert isinstance(text, TextContent)
     assert [citation.url for citation in text.citations] == ["https://a"]
 
@@ -421,7 +422,7 @@ def test_a_custom_tools_text_may_come_in_deltas_alone() -> None:
         event("custom_tool_call_input.delta", output_index=0, delta="1"),
         event("output_item.done", output_index=0, item=custom),
     ]
-    assert streamed(CREATED, *events, completed()) == read({**custom, "input": "1+1"})
+    assert decode_stream(CREATED, *events, decode_response()) == read({**custom, "input": "1+1"})
 
 
 def test_items_that_nobody_announced_are_found() -> None:
@@ -430,9 +431,9 @@ def test_items_that_nobody_announced_are_found() -> None:
         event("output_text.delta", output_index=0, content_index=0, delta="Hello"),
         event("function_call_arguments.delta", output_index=1, delta=CALL["arguments"]),
     ]
-    assert streamed(*events, completed(MESSAGE, CALL)) == read(MESSAGE, CALL)
-    assert streamed(*ADDED[1:2], *events[:2], completed(MESSAGE, CALL)) == read(MESSAGE, CALL)
-    assert streamed(completed(MESSAGE, CALL)) == read(MESSAGE, CALL)
+    assert decode_stream(*events, decode_response(MESSAGE, CALL)) == read(MESSAGE, CALL)
+    assert decode_stream(*ADDED[1:2], *events[:2], decode_response(MESSAGE, CALL)) == read(MESSAGE, CALL)
+    assert decode_stream(decode_response(MESSAGE, CALL)) == read(MESSAGE, CALL)
 
 
 def test_calls_are_ended_when_the_vendor_ends_them_and_not_before() -> None:
@@ -445,7 +446,7 @@ def test_calls_are_ended_when_the_vendor_ends_them_and_not_before() -> None:
 
 def test_a_picture_may_be_larger_than_other_events() -> None:
     picture = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "A" * 3_000_000}
-    response = streamed(CREATED, event("output_item.done", output_index=0, item=picture), completed(picture))
+    response = decode_stream(CREATED, event("output_item.done", output_index=0, item=picture), decode_response(picture))
     assert response.content[0].provider_data == picture
 
 
@@ -518,17 +519,17 @@ def test_a_recorded_stream_adds_up_to_its_closing_event(exchange: Exchange) -> N
     closing = next(line for line in reversed(lines) if '"response.completed"' in line and line.startswith("data:"))
     body = json.dumps(json.loads(closing[5:])["response"]).encode()
     whole = codec_for(exchange).decode(Reply(200, exchange.response.get("headers") or {}, body), exchange.agent_request)
-    assert without_seals(decoded(exchange)) == without_seals(whole)
+    assert without_seals(decode_recording(exchange)) == without_seals(whole)
 
 
 def without_seals(response: AgentResponse) -> AgentResponse:
     """Vendors seal the same thing anew each time they write it, and one gives it a new id as well."""
 
-    def opened(part: Part) -> Part:
+    def open_item(part: Part) -> Part:
         if isinstance(part, ThinkingContent):
             return part.model_copy(update={"encrypted_content": "", "id": ""})
         if isinstance(part, VendorContent) and "fingerprint" in (part.provider_data or {}):
             return part.model_copy(update={"provider_data": {**(part.provider_data or {}), "fingerprint": ""}})
         return part
 
-    return response.model_copy(update={"content": list(map(opened, response.content))})
+    return response.model_copy(update={"content": list(map(open_item, response.content))})

@@ -16,13 +16,13 @@ def codec_of(dialect: Dialect = OPENAI) -> ChatCodec:
     return ChatCodec(dialect, ApiAddress("http://127.0.0.1", None))
 
 
-def encoded(request: AgentRequest, dialect: Dialect = OPENAI) -> tuple[dict[str, Any], tuple[str, ...]]:
+def encode(request: AgentRequest, dialect: Dialect = OPENAI) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The body and what was left out of it."""
     body, warnings = encode_body(request.model_copy(update={"model": request.model or "m"}), dialect, stream=False)
     return json.loads(body), warnings
 
 
-def answers(
+def decode_both_ways(
     message: dict[str, Any], request: AgentRequest, dialect: Dialect = OPENAI, **body: Any
 ) -> list[AgentResponse]:
     """What the codec makes of an answer, delivered whole and as a stream."""

@@ -10,7 +10,7 @@ from agent.providers.compatible import DIALECTS
 from agent.providers.openai_chat import Dialect
 from agent.providers.repair import FOREIGN_BLOCK_DROPPED, MOVED_MEDIA
 from agent.types import AgentRequest, AudioContent, Origin, TextContent, ThinkingContent, VendorContent
-from tests.providers.speaking_chat import answers, codec_of, encoded
+from tests.providers.chat_helpers import codec_of, decode_both_ways, encode
 
 HOME = Origin(provider="openai-chat", api="openai-chat", model="m")
 
@@ -18,15 +18,15 @@ HOME = Origin(provider="openai-chat", api="openai-chat", model="m")
 def test_an_answer_in_sound_is_named_at_home_and_told_elsewhere() -> None:
     audio = {"id": "audio_1", "data": base64.b64encode(b"RIFF").decode(), "transcript": "Hello.", "expires_at": 9}
     request = AgentRequest(input="hi", model="m", extra={"audio": {"format": "wav", "voice": "x"}})
-    whole, streamed = answers({"content": None, "audio": audio}, request)
+    whole, streamed = decode_both_ways({"content": None, "audio": audio}, request)
     assert whole == streamed
     assert whole.text == "Hello."
     sound = whole.content[1]
     assert isinstance(sound, AudioContent)
     assert (sound.data, sound.media_type, sound.origin) == (b"RIFF", "audio/wav", HOME)
     again = request.with_messages(whole.message)
-    assert encoded(again)[0]["messages"][1] == {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
-    abroad, warnings = encoded(again, Dialect(name="other"))
+    assert encode(again)[0]["messages"][1] == {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
+    abroad, warnings = encode(again, Dialect(name="other"))
     assert abroad["messages"][1] == {"role": "assistant", "content": "Hello."}
     assert "audio" in warnings[0]
 
@@ -37,18 +37,18 @@ def test_sources_are_citations_wherever_they_stand() -> None:
         "url_citation": {"url": "https://a.example", "title": "A", "start_index": 0, "end_index": 2},
     }
     request = AgentRequest(input="x", model="m")
-    for response in answers({"content": "Hi", "annotations": [note]}, request):
+    for response in decode_both_ways({"content": "Hi", "annotations": [note]}, request):
         (part,) = response.content
         assert isinstance(part, TextContent)
         (citation,) = part.citations
         assert (citation.url, citation.title, citation.start, citation.end) == ("https://a.example", "A", 0, 2)
         assert citation.provider_data == note
     found = [{"url": "https://b.example", "title": "B", "snippet": "words"}]
-    for response in answers({"content": "Hi"}, request, search_results=found, citations=["https://b.example"]):
+    for response in decode_both_ways({"content": "Hi"}, request, search_results=found, citations=["https://b.example"]):
         (part,) = response.content
         assert isinstance(part, TextContent)
         assert [(source.url, source.quote) for source in part.citations] == [("https://b.example", "words")]
-    for response in answers({"content": "Hi"}, request, citations=["https://c.example"]):
+    for response in decode_both_ways({"content": "Hi"}, request, citations=["https://c.example"]):
         (part,) = response.content
         assert isinstance(part, TextContent)
         assert [source.url for source in part.citations] == ["https://c.example"]
@@ -58,13 +58,13 @@ def test_what_the_vendor_did_on_its_own_side_is_kept_as_it_came() -> None:
     ran = [{"type": "search", "index": 0, "output": "found"}]
     note = {"type": "file", "file": {"hash": "h"}}
     message = {"content": "Hi", "executed_tools": ran, "annotations": [note]}
-    whole, streamed = answers(message, AgentRequest(input="x", model="m"))
+    whole, streamed = decode_both_ways(message, AgentRequest(input="x", model="m"))
     assert whole == streamed
     assert [(part.kind, part.provider_data) for part in whole.content if isinstance(part, VendorContent)] == [
         ("annotations", {"annotations": [note]}),
         ("executed_tools", {"executed_tools": ran}),
     ]
-    written, warnings = encoded(AgentRequest(input="x", model="m", messages=[whole.message]))
+    written, warnings = encode(AgentRequest(input="x", model="m", messages=[whole.message]))
     assert written["messages"][0] == {"role": "assistant", "content": "Hi"}, "it has no place in a request"
     assert warnings == (FOREIGN_BLOCK_DROPPED,)
 
@@ -75,15 +75,15 @@ def test_signed_thinking_goes_back_before_the_text_that_it_led_to() -> None:
     request = AgentRequest(input="x", model="m")
     signed = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm", "signature": "SIGNED"}]}
     content = [signed, {"type": "text", "text": "Hi"}]
-    whole, streamed = answers({"content": content}, request, row)
+    whole, streamed = decode_both_ways({"content": content}, request, row)
     assert whole == streamed
     assert (whole.thinking, whole.text) == ("hm", "Hi")
     again = request.with_messages(whole.message)
-    assert encoded(again, row)[0]["messages"][1] == {"role": "assistant", "content": content}
-    assert encoded(again)[0]["messages"][1] == {"role": "assistant", "content": "Hi"}
+    assert encode(again, row)[0]["messages"][1] == {"role": "assistant", "content": content}
+    assert encode(again)[0]["messages"][1] == {"role": "assistant", "content": "Hi"}
     calls = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-    whole, _ = answers({"content": [signed], "tool_calls": calls}, request, row)
-    called = encoded(request.with_messages(whole.message), row)[0]["messages"][1]
+    whole, _ = decode_both_ways({"content": [signed], "tool_calls": calls}, request, row)
+    called = encode(request.with_messages(whole.message), row)[0]["messages"][1]
     assert called == {"role": "assistant", "content": [signed], "tool_calls": calls}
 
 
@@ -111,9 +111,9 @@ def test_signed_thinking_may_come_in_pieces_that_its_signature_ends() -> None:
 def test_a_picture_of_a_vendor_that_takes_none_back_is_shown_to_it_again() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0K"}}
     request = AgentRequest(input="x", model="m")
-    whole, streamed = answers({"content": "Hi", "images": [image]}, request)
+    whole, streamed = decode_both_ways({"content": "Hi", "images": [image]}, request)
     assert whole == streamed
-    written, warnings = encoded(request.with_messages(whole.message))
+    written, warnings = encode(request.with_messages(whole.message))
     assert [message["role"] for message in written["messages"]] == ["user", "assistant", "user"]
     assert written["messages"][2]["content"][1] == image
     assert warnings == (MOVED_MEDIA,)

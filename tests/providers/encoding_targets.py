@@ -37,7 +37,7 @@ def model_of(target: str) -> str:
     return target.partition(":")[2]
 
 
-def written(target: str, request: AgentRequest, *, stream: bool = False) -> tuple[Any, ...]:
+def encode_request(target: str, request: AgentRequest, *, stream: bool = False) -> tuple[Any, ...]:
     """What is sent, and what is warned about; or why nothing can be."""
     try:
         wire = codec_of(target).encode(request, stream=stream)
@@ -46,7 +46,7 @@ def written(target: str, request: AgentRequest, *, stream: bool = False) -> tupl
     return wire.url, wire.headers, wire.body, wire.warnings
 
 
-def fresh(request: AgentRequest) -> AgentRequest:
+def copy_request(request: AgentRequest) -> AgentRequest:
     """An equal request of which no part was ever written: notes are not pickled."""
     copy: AgentRequest = pickle.loads(pickle.dumps(request))
     return copy

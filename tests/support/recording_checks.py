@@ -17,7 +17,7 @@ from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, Stre
 from tests.support.corpus import Exchange, codec_for
 
 
-def decoded(exchange: Exchange) -> AgentResponse:
+def decode_recording(exchange: Exchange) -> AgentResponse:
     """What the codec makes of a recorded answer, delivered whole."""
     codec, request = codec_for(exchange), exchange.agent_request
     if exchange.stream is None:
@@ -54,7 +54,7 @@ def outcome(codec: Provider, exchange: Exchange, answer: Answer) -> str:
 
 def check_answer(exchange: Exchange) -> None:
     """A recorded answer reports what a correct client reports."""
-    response, expected = decoded(exchange), exchange.expected
+    response, expected = decode_recording(exchange), exchange.expected
     assert response.text == (expected["text"] or None)
     assert response.thinking == expected["thinking"]
     assert (response.refusal or "") == expected.get("refusal", "")
@@ -62,15 +62,15 @@ def check_answer(exchange: Exchange) -> None:
     assert (response.id or "") == (expected["response_id"] or "")
     assert (response.raw_stop_reason or "") == (expected["stop_reason"] or "")
     assert response.stop_reason is not None
-    assert calls_of(response) == expected_calls(expected)
+    assert calls_of(response) == list_expected_calls(expected)
     check_usage(response.usage, expected["usage"])
-    kept = {hashed(text) for text in strings_in(response.model_dump(mode="json"))}
-    assert sealed_in(exchange) <= kept
+    kept = {hash_text(text) for text in strings_in(response.model_dump(mode="json"))}
+    assert signatures_in(exchange) <= kept
 
 
 def check_replay(exchange: Exchange) -> None:
     """Sealed reasoning survives storage, and goes back to its maker unchanged."""
-    message = Message.from_dict(json.loads(json.dumps(decoded(exchange).message.to_dict())))
+    message = Message.from_dict(json.loads(json.dumps(decode_recording(exchange).message.to_dict())))
     results = [ToolResult(tool_call_id=call.id, name=call.name, content="done") for call in message.tool_calls or ()]
     request = AgentRequest(
         model=exchange.model,
@@ -78,10 +78,10 @@ def check_replay(exchange: Exchange) -> None:
         input="go on",
     )
     body = json.loads(codec_for(exchange).encode(request, stream=False).body)
-    assert sealed_in(exchange) <= {hashed(text) for text in strings_in(body)}
+    assert signatures_in(exchange) <= {hash_text(text) for text in strings_in(body)}
 
 
-def sealed_in(exchange: Exchange) -> set[tuple[str, int]]:
+def signatures_in(exchange: Exchange) -> set[tuple[str, int]]:
     """Hashes of the opaque reasoning data in a recorded answer."""
     return {(signature["sha256"], signature["len"]) for signature in exchange.expected.get("signatures") or ()}
 
@@ -93,7 +93,7 @@ def calls_of(response: AgentResponse) -> list[tuple[str, dict[str, Any]]]:
     return [(call.name, call.arguments) for call in response.tool_calls]
 
 
-def expected_calls(expected: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def list_expected_calls(expected: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """The shape before tools existed counts as a call, too: nothing else could be done with it."""
     calls = [
         (call["name"], call.get("arguments", {"input": call.get("custom_input")})) for call in expected["tool_calls"]
@@ -126,7 +126,7 @@ def check_usage(usage: Usage | None, expected: dict[str, Any] | None) -> None:
     assert usage.cache_write_tokens == (expected["cache_write"] or 0)
 
 
-def hashed(text: str) -> tuple[str, int]:
+def hash_text(text: str) -> tuple[str, int]:
     return hashlib.sha256(text.encode()).hexdigest()[:16], len(text)
 
 
@@ -148,13 +148,13 @@ class Anything:
         return True
 
 
-def own_seals(request: AgentRequest, home: Origin) -> set[str]:
+def collect_own_text(request: AgentRequest, home: Origin) -> set[str]:
     """Every text in the parts that a model made itself: among them what it would know again."""
     parts = (part for message in request.to_messages() for part in message.parts if part.origin == home)
     return {text for part in parts for text in strings_in(part.model_dump(mode="json"))}
 
 
-def pieces(data: bytes, sizes: Iterator[int]) -> Iterator[bytes]:
+def split_bytes(data: bytes, sizes: Iterator[int]) -> Iterator[bytes]:
     start = 0
     while start < len(data):
         size = next(sizes)

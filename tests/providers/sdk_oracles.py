@@ -42,7 +42,7 @@ class Replay:
         return self.answer
 
 
-def replayed(exchange: Exchange) -> Answer:
+def build_answer(exchange: Exchange) -> Answer:
     if exchange.stream is not None:
         return Answer([exchange.stream], headers={"content-type": "text/event-stream"})
     return Answer([exchange.reply.body], headers={"content-type": "application/json"})

@@ -238,20 +238,20 @@ def test_who_speaks_and_what_failed_is_sent_or_warned_about(target: str) -> None
     plain, named = (AgentRequest(messages=[Message.user("hi", name=name)]) for name in (None, "Ada"))
     check(target, "name", plain, named, "Ada")
 
-    def instructed(name: str | None, content: Any, *, late: bool) -> AgentRequest:
+    def add_instructions(name: str | None, content: Any, *, late: bool) -> AgentRequest:
         told, user = Message(Role.SYSTEM, content, name=name), Message.user("hi")
         return AgentRequest(messages=[user, told, Message.assistant("oh"), user] if late else [told, user])
 
     for content in ("Be brief.", [TextContent(text="Be brief.")]):
         for late in (False, True):
-            before, after = (instructed(name, content, late=late) for name in (None, "Ada"))
+            before, after = (add_instructions(name, content, late=late) for name in (None, "Ada"))
             check(target, "name", before, after, "Ada")
 
-    def answered(**more: Any) -> AgentRequest:
+    def add_response(**more: Any) -> AgentRequest:
         result = ToolResult(tool_call_id="call_1", name="look", content="oh", **more)
         return AgentRequest(messages=[Message.user("hi"), Message.assistant([CALL]), Message(Role.TOOL, [result])])
 
-    check(target, "is_error", answered(), answered(is_error=True))
+    check(target, "is_error", add_response(), add_response(is_error=True))
 
 
 @pytest.mark.parametrize("target", TARGETS)
