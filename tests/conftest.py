@@ -38,7 +38,7 @@ NOT_TRACED = {
     "test_gemini_oracle",
     "test_handover",
     "test_matrix",
-    "test_odd_answers",
+    "test_malformed_responses",
     "test_openai_chat_oracle",
     "test_openai_responses_oracle",
     "test_properties",
