@@ -251,7 +251,7 @@ class Agent(Client):
         return call
 
     @override
-    def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
+    def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:  # Any: tools, and vendors' own tools
         return self.tools
 
     def _counts_at_vendor(self, exact: bool | None) -> bool:

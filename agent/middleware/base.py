@@ -70,7 +70,7 @@ class CallInfo:
         target: str,
         request: AgentRequest,
         fingerprint: Callable[[AgentRequest], str] | None = None,
-        run: Any = None,
+        run: Any = None,  # Any: a RunTurn, or what a custom driver sets
     ) -> None:
         self._facts = CallFacts(streaming, target, request, fingerprint, run=run)
         self._incoming = request
@@ -133,12 +133,12 @@ class CallInfo:
         ]
 
     @property
-    def run(self) -> Any:
+    def run(self) -> Any:  # Any: a RunTurn, or what a custom driver sets
         """The run that the call belongs to, such as a turn of a tool loop; None outside of runs."""
         return self._facts.run
 
     @run.setter
-    def run(self, run: Any) -> None:
+    def run(self, run: Any) -> None:  # Any: a RunTurn, or what a custom driver sets
         self._facts.run = run
 
     def fingerprint(self, request: AgentRequest | None = None) -> str:
@@ -181,7 +181,9 @@ class Middleware:
         """Run after a response. Return another response to replace it."""
         return None
 
-    def on_event(self, event: Any, call: CallInfo) -> Hook[StreamEvent | Sequence[StreamEvent]]:
+    def on_event(  # Any: a StreamEvent, or an event of a run
+        self, event: Any, call: CallInfo
+    ) -> Hook[StreamEvent | Sequence[StreamEvent]]:
         """Run for each event of a stream. Return another event, or a list of events to replace it.
 
         An empty list drops the event. Runs of a tool loop pass their own events, too: return None for unknown classes.

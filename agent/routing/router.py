@@ -91,7 +91,7 @@ class Router(Client):
         hedge: HedgeConfig | bool | None = None,
         breaker: BreakerConfig | Literal[False] | None = None,
         spend: Sequence[SpendLimit] | SpendLimit = (),
-        shadow: Sequence[tuple[Any, ...]] = (),
+        shadow: Sequence[tuple[Any, ...]] = (),  # Any: agent, share and function, of which the last two are optional
         max_wait: float = 60.0,
         deadline: float | None = None,
         name: str = "router",
@@ -212,7 +212,7 @@ class Router(Client):
             if not names or target.name in names:
                 target.health.reset()
 
-    def get_spend(self, limit: int = 0, value: Any = None) -> float:
+    def get_spend(self, limit: int = 0, value: Any = None) -> float:  # Any: a value from the requests' metadata
         """Dollars spent under a spend limit, given by its index; with `per`, for one value of the key."""
         return self._settings.ledger.get_spend(limit, value)
 
@@ -250,7 +250,7 @@ class Router(Client):
         return ("router", id(self)), ("router", id(self))
 
     @override
-    def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
+    def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:  # Any: tools, and vendors' own tools
         return merge_tools(self.targets, response)
 
     @override

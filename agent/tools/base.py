@@ -209,11 +209,11 @@ class Tool(Generic[DepsT]):
         """Whether it has an implementation. The application answers calls of a tool without one."""
         return type(self).run is not Tool.run
 
-    def check(self, arguments: Mapping[str, Any]) -> Any:
+    def check(self, arguments: Mapping[str, Any]) -> Any:  # Any: a subclass chooses the type
         """Validate the arguments and return them as `run` expects them. Raise ArgumentsError."""
         return validate_arguments(self.spec, arguments)
 
-    def run(self, arguments: Any, context: ToolContext[DepsT]) -> Any:
+    def run(self, arguments: Any, context: ToolContext[DepsT]) -> Any:  # Any: a subclass chooses both types
         """Execute the tool with the return value of `check`. May be async."""
         raise ConfigurationError(
             f"The tool {self.name!r} has no implementation.",

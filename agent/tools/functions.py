@@ -168,7 +168,7 @@ class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
         return self._signature.bind(arguments)
 
     @override
-    def run(self, arguments: BoundCall, context: ToolContext[DepsT]) -> Any:
+    def run(self, arguments: BoundCall, context: ToolContext[DepsT]) -> Any:  # Any: a value or an awaitable
         _ = self.spec  # a method without its instance cannot be called
         return arguments.call(self.function, context)
 
