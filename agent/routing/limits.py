@@ -33,8 +33,8 @@ class WindowEntry:
     __slots__ = ("at", "tokens")
 
     def __init__(self, at: float, tokens: int) -> None:
-        self.at = at
-        self.tokens = tokens
+        self.at: float = at
+        self.tokens: int = tokens
 
 
 _UNCOUNTED = WindowEntry(0.0, 0)
