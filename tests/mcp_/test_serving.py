@@ -209,7 +209,7 @@ def test_a_tool_is_run_again_as_often_as_it_says() -> None:
     [
         ([our_tools.add, our_tools.add, tool(our_tools.plain, name="add")], "same name: add"),
         ([Tool("idea", "Only described.")], "has no function to run"),
-        ([3], "cannot be made of int"),
+        ([3], "int is not a tool"),
     ],
 )
 def test_what_cannot_be_served_is_refused(tools: Any, says: str) -> None:
@@ -271,7 +271,7 @@ def test_fifty_calls_over_http_from_eight_threads(url: str) -> None:
         (["no_such_module:x"], "no module 'no_such_module'"),
         (["tests.mcp_.our_tools:nope"], "has no nope"),
         (["tests.mcp_.our_tools:shell"], "allow_exec"),
-        (["json:dumps.__name__"], "cannot be made of str"),
+        (["json:dumps.__name__"], "str is not a tool"),
     ],
 )
 def test_the_program_says_what_is_wrong(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
