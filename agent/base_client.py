@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from .calls.call import settle_stream
 from .calls.requests import HasRequest, RequestLike, read_request
 from .calls.streams import AsyncJsonStream, AsyncResponseStream, JsonStream, ResponseStream, Settle, StartedResponse
-from .engine.context import Call, Context, RunTurn, ambient_deadline
+from .engine.context import Call, Context, TurnRef, ambient_deadline
 from .engine.drivers.sync import SyncRun, drain
 from .engine.wire import Transport
 from .errors import ConfigurationError
@@ -390,7 +390,7 @@ class BaseClient:
         from .middleware.flow import observe_events  # lazy: only clients with middleware need it
 
         target = ":".join(filter(None, self.provider_and_model()))
-        turn = RunTurn(run.state.run_id, 0)
+        turn = TurnRef(run.state.run_id, 0)
         info = CallInfo(streaming=streaming, target=target, request=run.plan.request, run=turn)
         return observe_events(flow, self.middleware, info)
 
@@ -401,8 +401,10 @@ class BaseClient:
         return drain(SyncRun(self._transport, call(prepared, context), context.deadline))
 
     async def _run_async(self, call: Call, prepared: AgentRequest) -> Any:
-        from .engine.drivers.asyncio import AioRun  # lazy: a sync call needs no event loop
-        from .engine.drivers.asyncio import drain as adrain  # lazy: a sync call needs no event loop
+        from .engine.drivers.asyncio import (
+            AioRun,  # lazy: a sync call needs no event loop
+            adrain,  # lazy: a sync call needs no event loop
+        )
 
         context = async_context(prepared.deadline)
         return await adrain(AioRun(self._transport, call(prepared, context), context.deadline))

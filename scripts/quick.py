@@ -23,7 +23,7 @@ ALWAYS = (
     "stores/test_sqlite.py",
     "support/test_cases.py",
     "tools/test_decorator.py",
-    "transports/test_http1.py",
+    "http/test_parser.py",
     "types/test_messages.py",
     "test_agent.py",
     "calls/test_call.py",

@@ -148,7 +148,7 @@ class AttemptCount:
     value: int = 0
 
 
-class RunTurn(NamedTuple):
+class TurnRef(NamedTuple):
     """Run id and turn number."""
 
     id: str
@@ -177,7 +177,7 @@ class Context:
     """Called with the agent of each target that a router sends to."""
     candidates: Callable[[], Sequence[Candidate]] | None = None
     """Candidates of the first routing decision."""
-    run: RunTurn | None = None
+    run: TurnRef | None = None
     """The tool-loop run and turn of this call."""
     user_context: contextvars.Context | None = None
     """Context variables of user code; None for a copy of the caller's."""

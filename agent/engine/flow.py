@@ -254,7 +254,7 @@ def rest_of(flow: Flow[T], pending: Emit) -> Flow[T]:
 
 
 def intercept(flow: Flow[T], on_emit: Callable[[Emit], Flow[None]]) -> Flow[T]:
-    """Run `flow`, and handle each of its Emits with `on_emit`. Other effects, throw and close pass through."""
+    """Run `flow`, and handle its Emits with `on_emit`. Other effects, throw and close pass through."""
     reply: Any = None
     error: Exception | None = None
     try:

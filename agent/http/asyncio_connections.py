@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from ..engine.wire import AsyncBody, Limits, Reply, WireRequest
-from .asyncio_sockets import AioSocket, connect
+from .asyncio_sockets import AioSocket, aconnect
 from .exchange import CONNECT, ConnectionPool, Exchange, Steps, T
 from .parser import RequestHead
 from .sockets import RECEIVE_BYTES
@@ -70,7 +70,7 @@ class AioConnectionPool(ConnectionPool[AioSocket]):
 
     async def _connect(self, head: RequestHead, limits: Limits) -> AioSocket:
         context = self._context() if head.secure else None
-        connection = await connect(head.host, head.port, limits.connect, context)
+        connection = await aconnect(head.host, head.port, limits.connect, context)
         self.open.add(connection)
         return connection
 

@@ -1,6 +1,6 @@
-"""Asyncio sockets with Happy Eyeballs and TLS, as protocols, at less than half the cost of asyncio streams.
+"""Asyncio sockets with Happy Eyeballs and TLS.
 
-Only connecting has a timeout here; the driver cancels everything else.
+Protocols cost less than half of asyncio streams. Only connecting has a timeout; the driver cancels everything else.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class AioSocket(asyncio.BufferedProtocol):
         wake(self.writer)
 
     def _receive_rest(self) -> None:
-        """Read the system's buffer: after a failed write, asyncio drops the server's reply, which states the reason."""
+        """Read the system's buffer, because after a failed write asyncio drops the server's reply."""
         with suppress(OSError, ValueError), _duplicate(self.transport.get_extra_info("socket")) as rest:
             while self.size < _HIGH_WATER and (received := rest.recv_into(self.buffer)):
                 self.buffer_updated(received)
@@ -150,7 +150,7 @@ class AioSocket(asyncio.BufferedProtocol):
             await self.writer
 
     def is_readable(self) -> bool:
-        """Whether an idle connection has data or EOF, usually because the server closed it. It cannot be reused."""
+        """Whether an idle connection has data or EOF, so that it cannot be reused."""
         return self.ended or bool(self.chunks) or self.transport.is_closing()
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ def wake(waiter: asyncio.Future[None] | None) -> None:
         waiter.set_result(None)
 
 
-async def connect(host: str, port: int, seconds: float | None, context: ssl.SSLContext | None = None) -> AioSocket:
+async def aconnect(host: str, port: int, seconds: float | None, context: ssl.SSLContext | None = None) -> AioSocket:
     """Connect within the timeout, including the TLS handshake if there is a context."""
     try:
         async with asyncio.timeout(finite(seconds)):
@@ -179,7 +179,7 @@ async def connect(host: str, port: int, seconds: float | None, context: ssl.SSLC
 
 async def dial(host: str, port: int, *, context: ssl.SSLContext | None = None) -> AioSocket:
     """Resolve the host and connect to the first address that answers."""
-    connected = await connect_first(await resolve(host, port))
+    connected = await aconnect_first(await aresolve_addresses(host, port))
     loop = asyncio.get_running_loop()
     try:
         if context is not None:
@@ -191,7 +191,7 @@ async def dial(host: str, port: int, *, context: ssl.SSLContext | None = None) -
     return connection
 
 
-async def connect_first(addresses: list[SocketAddress]) -> socket.socket:
+async def aconnect_first(addresses: list[SocketAddress]) -> socket.socket:
     """Happy Eyeballs: connect to the first address that answers. The caller limits the time."""
     if len(addresses) == 1:
         return await _connect(addresses[0])
@@ -242,14 +242,14 @@ def finite(seconds: float | None) -> float | None:
     return None if seconds == math.inf else seconds
 
 
-async def resolve(host: str, port: int) -> list[SocketAddress]:
+async def aresolve_addresses(host: str, port: int) -> list[SocketAddress]:
     """Look up the addresses of a host in a daemon thread.
 
     A lookup can hang for minutes and cannot be interrupted. In the loop's default executor it would occupy one of few
     threads, and delay `asyncio.run` and the interpreter's exit.
     """
     if ":" in host or host.replace(".", "").isdigit():  # an IP address
-        return sockets.resolve(host, port)
+        return sockets.resolve_addresses(host, port)
     loop = asyncio.get_running_loop()
     lookup: asyncio.Future[list[SocketAddress]] = loop.create_future()
 
@@ -265,7 +265,7 @@ async def resolve(host: str, port: int) -> list[SocketAddress]:
         resolved: list[SocketAddress] = []
         failure: Exception | None = None
         try:
-            resolved = sockets.resolve(host, port)
+            resolved = sockets.resolve_addresses(host, port)
         except Exception as error:
             failure = error
         with suppress(RuntimeError):  # the loop has ended

@@ -246,7 +246,7 @@ def describe(error: Exception, request: WireRequest) -> str:
 
 
 def request_error(error: Exception) -> errors.ConfigurationError:
-    """The error for a request that cannot be sent. A library's own message may quote a header, and so a key."""
+    """The error for a request that cannot be sent, without a message that may quote a key."""
     known = isinstance(error, BadRequest)
     return errors.ConfigurationError(
         f"The request cannot be sent: {error.detail if known else type(error).__name__}.",  # type: ignore[attr-defined]
@@ -256,7 +256,7 @@ def request_error(error: Exception) -> errors.ConfigurationError:
 
 
 def map_error(error: Exception, request: WireRequest) -> Exception:
-    """Map a socket or protocol error to an AgentError. Any other exception is a bug and is raised unchanged."""
+    """Map a socket or protocol error to an AgentError. Raise any other exception unchanged."""
     match error:
         case BadRequest():
             return request_error(error)

@@ -45,7 +45,7 @@ class BadResponse(Exception):
 
 
 class BadRequest(ValueError):
-    """Request that HTTP cannot carry. `detail` states the reason without quoting a value that may be a key."""
+    """Invalid request. `detail` states the reason without quoting a value that may be a key."""
 
     def __init__(self, detail: str, *, field: str) -> None:
         super().__init__(detail)
@@ -53,7 +53,7 @@ class BadRequest(ValueError):
         self.field = field
 
 
-def check_header(name: bytes, value: bytes) -> None:
+def validate_header(name: bytes, value: bytes) -> None:
     """Reject a header that HTTP does not allow, or that the client sets itself."""
     if not _NAME.fullmatch(name):
         raise BadRequest("a header name contains a character that HTTP does not allow", field="headers")
@@ -64,7 +64,7 @@ def check_header(name: bytes, value: bytes) -> None:
 
 
 class RequestHead:
-    """Origin and encoded head of requests to one URL. The encoded head ends before the value of Content-Length."""
+    """Origin and encoded head of requests to one URL, up to the value of Content-Length."""
 
     __slots__ = ("encoded", "host", "origin", "port", "secure")
 
@@ -86,7 +86,7 @@ class RequestHead:
             raise BadRequest("the URL contains a character that HTTP does not allow", field="base_url")
         lines = [(b"host", (bracketed if port is None else f"{bracketed}:{port}").encode())]
         for name, value in headers:
-            check_header(name, value)
+            validate_header(name, value)
             lines.append((name, value))
         if not any(name.lower() == b"accept-encoding" for name, _ in lines):
             lines.append((b"accept-encoding", b"identity"))

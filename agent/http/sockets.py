@@ -34,7 +34,7 @@ class SocketAddress(NamedTuple):
     address: tuple[Any, ...]
 
 
-def resolve(host: str, port: int) -> list[SocketAddress]:
+def resolve_addresses(host: str, port: int) -> list[SocketAddress]:
     """Look up the addresses of a host, alternating between families."""
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return interleave(list(dict.fromkeys(SocketAddress(info[0], info[4]) for info in infos)))
@@ -170,7 +170,7 @@ class Connection:
         return self._socket.fileno() < 0
 
     def is_readable(self) -> bool:
-        """Whether an idle connection has data or EOF, usually because the server closed it. It cannot be reused."""
+        """Whether an idle connection has data or EOF, so that it cannot be reused."""
         if self._socket.fileno() < 0:
             return True
         with _Selector() as selector:
@@ -221,7 +221,7 @@ class _ConnectAttempt:
 
     def main(self) -> None:
         try:
-            connected = connect_first(resolve(self._host, self._port), self._seconds)
+            connected = connect_first(resolve_addresses(self._host, self._port), self._seconds)
             connected.settimeout(self._seconds)
             with self._lock:
                 if self._abandoned:

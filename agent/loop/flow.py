@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..engine.context import Context, RunTurn
+from ..engine.context import Context, TurnRef
 from ..engine.flow import Emit, Flow, Now, intercept
 from ..errors import AgentError, BudgetExceededError, ConfigurationError
 from ..tools.base import AgentToolResult, NestedTool, Nesting, Suspended, Tool, ToolContext
@@ -107,7 +107,7 @@ def _call_model(plan: RunPlan, state: RunState, context: Context) -> Flow[None]:
     state.slots = []
     state.partial_message = partial_message = PartialMessage()
     model_context = Context(
-        deadline=context.deadline, run=RunTurn(state.run_id, state.turn), user_context=context.user_context
+        deadline=context.deadline, run=TurnRef(state.run_id, state.turn), user_context=context.user_context
     )
     started = yield from Now()
     response = yield from intercept(

@@ -17,7 +17,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..engine.context import RunTurn
+from ..engine.context import TurnRef
 from ..engine.flow import Flow, Now
 from ..engine.locks import ForkSafe
 from ..errors import AgentError
@@ -85,7 +85,7 @@ class Logging(Middleware):
     def _common_fields(self, call: CallInfo, now: float) -> dict[str, Any]:
         fields: dict[str, Any] = {"seconds": f"{now - call.started:.3f}", "attempts": len(call.attempts)}
         if call.run is not None:
-            fields["run"] = f"{call.run.id}/{call.run.turn}" if isinstance(call.run, RunTurn) else call.run
+            fields["run"] = f"{call.run.id}/{call.run.turn}" if isinstance(call.run, TurnRef) else call.run
         return fields
 
     def _write(self, call: CallInfo, level: int, outcome: str, fields: dict[str, Any]) -> None:

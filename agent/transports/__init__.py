@@ -1,4 +1,4 @@
-"""Transports send requests over HTTP, through SDK clients, or to scripts, functions and models in process."""
+"""Transports send requests over HTTP, through SDK clients, or to code in this process."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def _names(error: Exception) -> set[str]:
 
 
 def _map_client_error(error: Exception, request: WireRequest) -> Exception:
-    """Map an exception of the library to an AgentError. Others, such as those of event hooks, stay unchanged."""
+    """Map an exception of the library to an AgentError. Others stay unchanged."""
     if isinstance(error, errors.AgentError):
         return error
     names = _names(error)

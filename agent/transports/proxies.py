@@ -68,7 +68,7 @@ def _read_environment() -> Mapping[str, str]:
 
 
 def _is_excluded(url: SplitResult, entry: str) -> bool:
-    """Whether a NO_PROXY entry matches: a domain and its subdomains, `.domain` for subdomains only, or a CIDR."""
+    """Whether a NO_PROXY entry matches: `domain`, `.domain` for its subdomains only, or a CIDR network."""
     if entry == "*":
         return True
     if "://" in entry:

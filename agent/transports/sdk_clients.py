@@ -314,7 +314,7 @@ class SdkTransport:
         return await begin_body(_ClientBody(_asteps(self._path, request, limits)), bodies)
 
     def _is_home_loop(self) -> bool:
-        """Whether the running loop is the one that owns the connections of the async client, the first one used.
+        """Whether the running loop owns the connections of the async client, as the first loop that used it.
 
         Other loops use the sync client in a thread.
         """

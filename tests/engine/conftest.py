@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.testing import LoopbackServer
-from tests.engine.play import AioStage, AsyncHttpxStage, HttpxStage, SimulatedStage, Stage, SyncStage, streamed_or_whole
+from tests.engine.play import AioStage, AsyncHttpxStage, HttpxStage, SimulatedStage, Stage, SyncStage, stream_or_whole
 
 REAL = [SyncStage, AioStage, HttpxStage, AsyncHttpxStage]
 
@@ -27,5 +27,5 @@ def real_stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
 @pytest.fixture
 def vendor() -> Iterator[LoopbackServer]:
     """A server that answers every call well."""
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         yield server

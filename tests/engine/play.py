@@ -83,21 +83,21 @@ def completion(text: str) -> bytes:
     return json.dumps({"id": "x", "model": "m", "choices": [choice]}).encode()
 
 
-def dripped_body() -> Answer:
+def drip_body() -> Answer:
     body = completion("hello")
     return Answer([Piece(bytes([byte]), 0.02) for byte in body], headers={**JSON, "content-length": str(len(body))})
 
 
-def dripped_head() -> Answer:
+def drip_head() -> Answer:
     return RawAnswer([Piece(bytes([byte]), 0.02) for byte in b"HTTP/1.1 200 OK\r\nx-a: " + b"y" * 2000])
 
 
-def failing(status: int = 500) -> Answer:
+def error_reply(status: int = 500) -> Answer:
     return Answer([b'{"error": {"message": "no"}}'], status=status, headers=JSON)
 
 
-def streamed_or_whole(request: WireRequest) -> Answer:
-    """What a well-behaved vendor would say."""
+def stream_or_whole(request: WireRequest) -> Answer:
+    """A valid stream or response."""
     return tokens(3) if b'"stream":true' in request.body.replace(b" ", b"") else whole()
 
 
@@ -151,7 +151,7 @@ async def pools_are_idle(transport: AnyHttp) -> bool:
 
 @dataclass
 class Played:
-    """What became of a flow."""
+    """Outcome of a flow."""
 
     value: Any = None
     error: BaseException | None = None
@@ -208,11 +208,11 @@ class Stage:
     def _perform(self, flow: Flow[Any], deadline: float, played: Played) -> None:
         raise NotImplementedError
 
-    def left(self, mode: str) -> bool:
+    def leftovers(self, mode: str) -> bool:
         """Whether the client left this answer before its end."""
         return hung_up(self.server, mode)
 
-    def nothing_open(self) -> bool:
+    def is_everything_closed(self) -> bool:
         self.transport.close()
         return self.server.wait_until(lambda: self.server.open_connections == 0)
 
@@ -290,11 +290,11 @@ class SimulatedStage(Stage):
             played.events = self.simulation.events
 
     @override
-    def left(self, mode: str) -> bool:
+    def leftovers(self, mode: str) -> bool:
         return self.simulation.open_bodies == 0
 
     @override
-    def nothing_open(self) -> bool:
+    def is_everything_closed(self) -> bool:
         return self.simulation.open_bodies == 0
 
 
@@ -312,7 +312,7 @@ def listen(stage: Stage, mode: str, idle: float | None = None) -> Flow[str]:
 
 
 def once_asked(stage: Stage, mode: str, flow: Flow[Any]) -> Flow[Any]:
-    """Begin when another answer has been asked for: whoever was not there yet cannot be seen to leave."""
+    """Start a flow after a request for another mode has arrived."""
     while mode not in stage.asked:
         yield from Sleep(0.002)
     return (yield from flow)

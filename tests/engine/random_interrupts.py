@@ -15,7 +15,7 @@ import time
 from agent import Agent, RetryConfig
 from agent.testing import LoopbackServer
 from agent.transports.http import HttpTransport
-from tests.engine.play import agent_at, failing, tokens
+from tests.engine.play import agent_at, error_reply, tokens
 from tests.engine.test_interrupts import FailsEveryOther, read_all
 
 ROUNDS = 60
@@ -24,17 +24,19 @@ ROUNDS = 60
 def main(seed: int) -> None:
     rng = random.Random(seed)
     network = FailsEveryOther()
-    with LoopbackServer(lambda request: tokens(20, 0.0005) if network(request).status == 200 else failing()) as server:
+    with LoopbackServer(
+        lambda request: tokens(20, 0.0005) if network(request).status == 200 else error_reply()
+    ) as server:
         transport = HttpTransport(proxy=False)
         agent = agent_at(
             server, retry=RetryConfig(max_retries=1, initial_delay=0.001, budget=None), transport=transport
         )
-        read_all(agent)  # what is built at the first call is none of our business here
+        read_all(agent)  # the first call builds lazy state
         hits = 0
         errors: list[str] = []
         for _ in range(ROUNDS):
             try:
-                hits += interrupted_after(rng.uniform(0, 0.03), agent)
+                hits += interrupt_after(rng.uniform(0, 0.03), agent)
             except Exception as error:
                 errors.append(repr(error))
         transport.close()
@@ -42,7 +44,7 @@ def main(seed: int) -> None:
         print(json.dumps({"hits": hits, "errors": errors, "open": server.open_connections}))
 
 
-def interrupted_after(seconds: float, agent: Agent) -> bool:
+def interrupt_after(seconds: float, agent: Agent) -> bool:
     over = threading.Event()
 
     def fire() -> None:

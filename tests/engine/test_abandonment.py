@@ -1,4 +1,4 @@
-"""Leaving a stream closes its connection, however it is left. The collector is off: it would come too late."""
+"""Abandoned streams, sync and async, close their connection in every way of leaving the loop."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def with_block(agent: Agent) -> None:
         next(iterator)
 
 
-def deleted(agent: Agent) -> None:
+def delete(agent: Agent) -> None:
     stream = agent.stream("hi")
     iterator = iter(stream)
     next(iterator)
     del iterator, stream
 
 
-def raised(agent: Agent) -> None:
+def leave_by_error(agent: Agent) -> None:
     with pytest.raises(ValueError, match="mine") as caught:
         for _ in agent.stream("hi"):
             raise ValueError("mine")
@@ -61,14 +61,14 @@ def text_broken_off(agent: Agent) -> None:
         break
 
 
-def closed(agent: Agent) -> None:
+def close_early(agent: Agent) -> None:
     agent.__dict__["kept"] = stream = agent.stream("hi")
     next(iter(stream))
     stream.close()
     stream.close()
 
 
-WAYS = [broken_off, broken_off_and_kept, with_block, deleted, raised, text_broken_off, closed]
+WAYS = [broken_off, broken_off_and_kept, with_block, delete, leave_by_error, text_broken_off, close_early]
 
 
 @pytest.mark.parametrize("leave", WAYS, ids=lambda way: way.__name__)
@@ -103,14 +103,14 @@ async def awith_block_and_kept(agent: Agent) -> None:
         await anext(iterator)
 
 
-async def adeleted(agent: Agent) -> None:
+async def adelete(agent: Agent) -> None:
     stream = agent.astream("hi")
     iterator = aiter(stream)
     await anext(iterator)
     del iterator, stream
 
 
-async def araised(agent: Agent) -> None:
+async def aleave_by_error(agent: Agent) -> None:
     with contextlib.suppress(ValueError):
         async for _ in agent.astream("hi"):
             raise ValueError("mine")
@@ -121,7 +121,7 @@ async def atext_broken_off(agent: Agent) -> None:
         break
 
 
-async def aclosed(agent: Agent) -> None:
+async def aclose_early(agent: Agent) -> None:
     agent.__dict__["kept"] = stream = agent.astream("hi")
     await anext(aiter(stream))
     await stream.aclose()
@@ -133,10 +133,10 @@ AWAYS = [
     abroken_off_and_kept,
     awith_block,
     awith_block_and_kept,
-    adeleted,
-    araised,
+    adelete,
+    aleave_by_error,
     atext_broken_off,
-    aclosed,
+    aclose_early,
 ]
 
 
@@ -247,7 +247,7 @@ def test_there_is_no_response_before_the_end(server: LoopbackServer) -> None:
                 stream.response
             break
     assert stream.text.startswith("t0")
-    assert stream.response.stop_reason is None, "what had come is a response that never stopped"
+    assert stream.response.stop_reason is None, "a partial response has no stop reason"
 
 
 def test_a_half_made_stream_can_be_finalized() -> None:

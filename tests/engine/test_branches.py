@@ -39,7 +39,7 @@ from tests.engine.play import (
     SyncStage,
     branch_threads,
     endless,
-    failing,
+    error_reply,
     hung_up,
     listen,
     never,
@@ -90,7 +90,7 @@ def race(contestants: Sequence[Flow[Any]], *, pause: bool) -> Flow[Any]:
                 yield from Cancel([other for other in running if other is not branch])
                 return (yield from rest)
             case Emitted():
-                pass  # of one that does not pause: nobody is listening yet
+                pass  # of a branch without pause
             case None:
                 raise AssertionError("there was no limit")
     raise errors.RoutingError(f"{len(failures)} failed")
@@ -146,13 +146,13 @@ def test_a_hanging_tool_is_left_when_its_time_is_up(stage: Stage, kind: str) -> 
     def plain() -> None:
         ended.wait(30)
 
-    async def waiting() -> None:
+    async def wait_for_event() -> None:
         try:
             await asyncio.sleep(30)
         finally:
             ended.set()
 
-    hanging: Callable[..., Any] = plain if kind == "plain" else waiting
+    hanging: Callable[..., Any] = plain if kind == "plain" else wait_for_event
     if not stage.real:
         hanging = SimulatedTool(None, after=30)
 
@@ -179,7 +179,7 @@ def test_reports_arrive_while_the_tool_runs(stage: Stage) -> None:
             report(number)
         return "done"
 
-    async def waiting(report: Callable[[object], None]) -> str:
+    async def wait_for_event(report: Callable[[object], None]) -> str:
         return plain(report)
 
     def flow(tool: Callable[..., Any]) -> Flow[list[object]]:
@@ -194,7 +194,7 @@ def test_reports_arrive_while_the_tool_runs(stage: Stage) -> None:
                 case other:
                     raise AssertionError(other)
 
-    tools: list[Callable[..., Any]] = [plain, waiting]
+    tools: list[Callable[..., Any]] = [plain, wait_for_event]
     if not stage.real:
         tools.append(SimulatedTool("done", after=3, reports=[(1, 0), (2, 1), (2.5, 2)]))
     for tool in tools:
@@ -221,7 +221,7 @@ def test_system_exit_in_a_branch_ends_the_whole_run(stage: Stage) -> None:
             return (yield from together(sys.exit, lambda: "fast"))
 
     assert isinstance(stage.play(flow(), stall=stall).error, SystemExit)
-    assert stage.left("stall")
+    assert stage.leftovers("stall")
 
 
 def test_branches_end_with_the_run_that_spawned_them(stage: Stage) -> None:
@@ -232,8 +232,8 @@ def test_branches_end_with_the_run_that_spawned_them(stage: Stage) -> None:
         return "ended first"
 
     assert stage.play(flow(), stall=stall, never=never).value == "ended first"
-    assert stage.left("stall")
-    assert stage.left("never")
+    assert stage.leftovers("stall")
+    assert stage.leftovers("never")
     assert not branch_threads()
 
 
@@ -252,7 +252,7 @@ def test_a_branch_of_a_branch_ends_too(stage: Stage) -> None:
     played = stage.play(flow(), never=never)
     assert played.value == "done"
     assert played.seconds < 0.6
-    assert stage.left("never")
+    assert stage.leftovers("never")
     assert not branch_threads()
 
 
@@ -273,10 +273,10 @@ def test_waiting_for_branches_ends_at_the_deadline(stage: Stage) -> None:
         assert (yield from Wait([branch])) is not None
 
     played = stage.play(flow(), deadline=0.2, never=never)
-    # Parent and branch have one deadline; whichever notices first, that is what the flow is told.
+    # Parent and branch share one deadline; either may report it first.
     assert played.error is None or (isinstance(played.error, errors.TimeoutError) and played.error.deadline)
     assert 0.19 < played.seconds < 0.5
-    assert stage.left("never")
+    assert stage.leftovers("never")
 
 
 @pytest.mark.timing
@@ -297,10 +297,12 @@ def test_a_tool_that_runs_into_the_deadline_ends_the_run(stage: Stage) -> None:
 @pytest.mark.timing
 def test_the_fastest_answer_wins_and_the_others_are_hung_up_on(stage: Stage) -> None:
     contestants = [fetch(stage, mode) for mode in ("never", "slow", "failing")]
-    played = stage.play(race(contestants, pause=False), never=never, slow=lambda: whole("slow", 0.15), failing=failing)
+    played = stage.play(
+        race(contestants, pause=False), never=never, slow=lambda: whole("slow", 0.15), failing=error_reply
+    )
     assert b"slow" in played.value
     assert played.seconds < 0.5
-    assert stage.left("never")
+    assert stage.leftovers("never")
     assert not branch_threads()
 
 
@@ -310,8 +312,8 @@ def test_a_stream_wins_with_its_first_token_and_the_parent_reads_on(stage: Stage
     assert played.value == "".join(played.texts)
     assert len(played.events) > 10
     assert "t39" in played.value
-    assert stage.left("never")
-    assert stage.nothing_open()
+    assert stage.leftovers("never")
+    assert stage.is_everything_closed()
 
 
 @pytest.mark.timing
@@ -322,7 +324,7 @@ def test_the_deadline_holds_for_a_stream_won_in_a_race(stage: Stage) -> None:
     assert played.error.deadline
     assert len(played.events) == 1
     assert 0.39 < played.seconds < 0.5
-    assert stage.left("stall")
+    assert stage.leftovers("stall")
 
 
 @pytest.mark.timing
@@ -355,12 +357,12 @@ def test_a_stream_won_in_a_race_can_be_cancelled() -> None:
         with pytest.raises(Cancelled):
             run.advance()
         assert time.monotonic() - started < 0.5
-        assert stage.left("stall")
+        assert stage.leftovers("stall")
 
 
 def test_a_race_that_all_lose_raises(stage: Stage) -> None:
     contestants = [fetch(stage, mode) for mode in ("failing", "missing")]
-    played = stage.play(race(contestants, pause=False), failing=failing, missing=lambda: failing(404))
+    played = stage.play(race(contestants, pause=False), failing=error_reply, missing=lambda: error_reply(404))
     assert isinstance(played.error, errors.RoutingError)
     assert "2 failed" in str(played.error)
 
@@ -373,7 +375,7 @@ def test_a_winner_whose_rest_is_not_wanted_is_closed(stage: Stage) -> None:
         return "not wanted"
 
     assert stage.play(flow(), endless=endless).value == "not wanted"
-    assert stage.left("endless")
+    assert stage.leftovers("endless")
 
 
 def test_a_winner_that_is_forgotten_is_closed_with_the_run(stage: Stage) -> None:
@@ -383,7 +385,7 @@ def test_a_winner_that_is_forgotten_is_closed_with_the_run(stage: Stage) -> None
         return "forgotten"
 
     assert stage.play(flow(), endless=endless).value == "forgotten"
-    assert stage.left("endless")
+    assert stage.leftovers("endless")
 
 
 def test_leaving_a_race_in_the_middle_closes_everything(real_stage: Stage) -> None:
@@ -442,9 +444,9 @@ def test_many_races_leave_nothing(real_stage: Stage) -> None:
     started = {thread.name for thread in threading.enumerate()}
     played = real_stage.play(flow(), never=never, words=lambda: tokens(3), failing_stream=lambda: tokens(1))
     assert played.value == 12
-    assert real_stage.nothing_open()
+    assert real_stage.is_everything_closed()
     assert not branch_threads()
-    # Whoever lost while connecting leaves a thread behind that closes what it still gets.
+    # A losing branch that was connecting leaves a thread, which closes its connection.
     assert real_stage.server.wait_until(lambda: {thread.name for thread in threading.enumerate()} <= started)
 
 

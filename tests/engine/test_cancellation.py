@@ -20,7 +20,7 @@ from agent.engine.wire import AsyncBody, Limits, Reply, WireRequest
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
-from tests.engine.play import agent_at, failing, hung_up, never, pools_are_idle, stall, streamed_or_whole
+from tests.engine.play import agent_at, error_reply, hung_up, never, pools_are_idle, stall, stream_or_whole
 from tests.support.drivers import make_transport
 
 QUICK = RetryConfig(max_retries=2, initial_delay=0.004, throttle_delay=0.004, jitter=False, budget=None)
@@ -34,9 +34,9 @@ class FailsOnce:
 
     def __call__(self, request: WireRequest) -> Answer:
         if request.body in self._seen:
-            return streamed_or_whole(request)
+            return stream_or_whole(request)
         self._seen.add(request.body)
-        return failing(503)
+        return error_reply(503)
 
 
 async def complete(agent: Agent, text: str = "hi") -> None:
@@ -71,7 +71,7 @@ def test_cancelling_at_every_await_leaves_nothing(
         transport = make_transport(carrier, proxy=False)
         agent = agent_at(server, retry=QUICK, transport=transport)
 
-        def sent(step: int) -> int:
+        def record_request(step: int) -> int:
             return sum(f'"call {step}"'.encode() in request.body for request in list(server.requests))
 
         async def main() -> int:
@@ -89,10 +89,10 @@ def test_cancelling_at_every_await_leaves_nothing(
                     await asyncio.sleep(0.01)
                 assert asyncio.all_tasks() == {asyncio.current_task()}, f"a task was left after step {step}"
                 assert await pools_are_idle(transport), f"a connection was left busy after step {step}"
-                seen[step] = sent(step)
+                seen[step] = record_request(step)
             await asyncio.sleep(0.05)  # long enough for retries that should not come
             for step, before in seen.items():
-                assert sent(step) <= before + 1, "besides what was under way, nothing is sent"
+                assert record_request(step) <= before + 1, "besides what was under way, nothing is sent"
             return hits
 
         assert asyncio.run(main()) > 20
@@ -144,7 +144,7 @@ def test_a_timeout_around_a_call_is_the_callers_and_not_ours(stalling: LoopbackS
 
 @pytest.mark.parametrize("early", [0.0, 0.0005, -0.0005])
 def test_our_deadline_and_the_callers_timeout_may_fall_together(stalling: LoopbackServer, early: float) -> None:
-    """Whoever comes first wins; the task's count of cancellations is right in any case."""
+    """The first one wins, and the cancellation count of the task is correct."""
 
     async def main() -> None:
         agent = agent_at(stalling, deadline=0.15 + early)
@@ -198,7 +198,7 @@ def test_a_task_that_once_survived_a_cancellation_still_gets_its_timeouts(stalli
 
 
 class Difficult:
-    """A transport that takes its time to close, and does not stop when it is told to."""
+    """A transport that closes slowly and swallows cancellation."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -266,7 +266,7 @@ def test_a_timeout_that_was_swallowed_is_not_taken_for_the_next_one() -> None:
 # Blocking calls, ended from another thread
 
 
-def aborted_within(stream: Any, after: float = 0.25) -> float:
+def abort_within(stream: Any, after: float = 0.25) -> float:
     """Abort a stream from another thread; how long its reader took to notice."""
     stamps: list[float] = []
 
@@ -287,15 +287,15 @@ def aborted_within(stream: Any, after: float = 0.25) -> float:
 @pytest.mark.parametrize("mode", ["headers", "body"])
 def test_abort_wakes_a_blocked_reader(mode: str) -> None:
     with LoopbackServer(lambda request: never() if "headers" in request.url else stall()) as server:
-        assert aborted_within(agent_at(server, mode, retry=QUICK).stream("hi")) < 0.2
+        assert abort_within(agent_at(server, mode, retry=QUICK).stream("hi")) < 0.2
         assert hung_up(server, mode)
         assert len(server.requests) == 1
 
 
 def test_abort_wakes_a_reader_that_waits_to_try_again() -> None:
-    with LoopbackServer(lambda request: failing(503)) as server:
+    with LoopbackServer(lambda request: error_reply(503)) as server:
         patient = RetryConfig(max_retries=3, initial_delay=20, jitter=False)
-        assert aborted_within(agent_at(server, retry=patient).stream("hi")) < 0.2
+        assert abort_within(agent_at(server, retry=patient).stream("hi")) < 0.2
         assert len(server.requests) == 1
 
 
@@ -309,7 +309,7 @@ def test_abort_wakes_a_reader_that_is_still_connecting(monkeypatch: pytest.Monke
     monkeypatch.setattr(socket, "getaddrinfo", hang)
     agent = Agent("openai-chat:m", api_key="sk-test", base_url="https://nowhere.invalid/v1", max_retries=0)
     try:
-        assert aborted_within(agent.stream("hi")) < 0.2
+        assert abort_within(agent.stream("hi")) < 0.2
     finally:
         released.set()
 
@@ -349,7 +349,7 @@ def test_an_async_stream_can_be_aborted_from_any_thread(stalling: LoopbackServer
 
 
 def test_aborting_a_finished_stream_is_harmless() -> None:
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         stream = agent_at(server).stream("hi")
         assert stream.collect().text == "t0 t1 t2 "
         stream.abort()

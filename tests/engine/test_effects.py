@@ -1,4 +1,4 @@
-"""What each effect does, driven directly: one flow, every driver."""
+"""Effects: every driver performs each of them with the same result."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_failed_effect_is_an_exception_in_the_flow_which_may_go_on(stage: Stag
 
     played = stage.play(flow(), cut=cut, page=lambda: whole("second try"))
     assert "second try" in played.value
-    assert stage.nothing_open()
+    assert stage.is_everything_closed()
 
 
 def test_a_body_that_was_let_go_is_closed_before_the_flow_waits(stage: Stage) -> None:
@@ -81,7 +81,7 @@ def test_a_body_the_flow_forgot_is_closed_when_the_run_ends(stage: Stage) -> Non
         return "done"
 
     assert stage.play(flow(), stall=stall).value == "done"
-    assert stage.left("stall")
+    assert stage.leftovers("stall")
 
 
 def test_reading_a_closed_body_is_a_typed_error(stage: Stage) -> None:
@@ -142,7 +142,7 @@ def test_system_exit_in_user_code_ends_the_run_and_closes_what_it_held(stage: St
     played = stage.play(flow(), stall=stall)
     assert isinstance(played.error, SystemExit)
     assert not caught
-    assert stage.left("stall")
+    assert stage.leftovers("stall")
 
 
 @pytest.mark.parametrize("blocking", [False, True])
@@ -152,12 +152,12 @@ def test_user_code_sees_the_callers_context_and_cannot_change_it(stage: Stage, b
         COLOUR.set("changed")
         return seen
 
-    async def waiting() -> str:
+    async def wait_for_event() -> str:
         return plain()
 
     def flow() -> Flow[tuple[str, str]]:
         first: str = yield from Invoke(plain, blocking=blocking)
-        second: str = yield from Invoke(waiting, blocking=blocking)
+        second: str = yield from Invoke(wait_for_event, blocking=blocking)
         return first, second
 
     token = COLOUR.set("blue")
@@ -172,11 +172,11 @@ def test_user_code_can_be_given_a_context_of_its_own(stage: Stage) -> None:
     own = contextvars.copy_context()
     own.run(COLOUR.set, "red")
 
-    async def waiting() -> str:
+    async def wait_for_event() -> str:
         return COLOUR.get()
 
     def flow() -> Flow[tuple[str, str]]:
-        return (yield from Invoke(COLOUR.get, context=own)), (yield from Invoke(waiting, context=own))
+        return (yield from Invoke(COLOUR.get, context=own)), (yield from Invoke(wait_for_event, context=own))
 
     assert stage.play(flow()).value == ("red", "red")
 
@@ -334,7 +334,7 @@ def test_a_flow_that_acts_while_being_closed_is_an_error_but_its_socket_is_close
             run.close()
     else:
         asyncio.run(_advance_and_close(real_stage, flow()))
-    assert real_stage.left("endless")
+    assert real_stage.leftovers("endless")
 
 
 async def _advance_and_close(stage: Stage, flow: Flow[Any]) -> None:
@@ -361,7 +361,7 @@ def test_a_flow_that_raises_value_error_while_being_closed_does_not_keep_its_soc
         run.advance()
         with pytest.raises(ValueError, match="different Context"):
             run.close()
-        assert stage.left("endless")
+        assert stage.leftovers("endless")
 
 
 @pytest.mark.parametrize("mode", ["never", "stall", "sleep"])
@@ -389,7 +389,7 @@ def test_closing_from_another_thread_ends_a_blocked_run(mode: str) -> None:
                 pass
         assert time.monotonic() - stamps[0] < 0.3
         assert run.finished
-        assert mode == "sleep" or stage.left(mode)
+        assert mode == "sleep" or stage.leftovers(mode)
 
 
 def test_a_flow_may_close_its_own_run(real_stage: Stage) -> None:

@@ -26,7 +26,7 @@ from agent.http.sockets import Connection
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
-from tests.engine.play import agent_at, busy_connections, failing, hung_up, stall, tokens, whole
+from tests.engine.play import agent_at, busy_connections, error_reply, hung_up, stall, tokens, whole
 
 OURS = str(Path(package.__file__).parent)
 
@@ -38,7 +38,7 @@ class FailsEveryOther:
     def __call__(self, request: WireRequest) -> Answer:
         self.count += 1
         if self.count % 2:
-            return failing(503)
+            return error_reply(503)
         return tokens(1) if b'"stream":true' in request.body else whole()
 
 
@@ -90,7 +90,7 @@ def complete(agent: Agent) -> None:
     agent.complete("hi")
 
 
-def interrupted_at(line: int, work: Callable[[Agent], None], agent: Agent) -> tuple[InterruptAt, str]:
+def interrupt_at(line: int, work: Callable[[Agent], None], agent: Agent) -> tuple[InterruptAt, str]:
     tracer = InterruptAt(line)
     before = sys.gettrace()
     outcome = "done"
@@ -122,7 +122,7 @@ def test_an_interrupt_at_any_line_leaves_no_busy_connection(
             line += 1
             network.count = 0 if work is complete else 1  # one of them sees a failure and tries again
             transport.close()  # each time it connects anew, so that the lines are always the same
-            tracer, outcome = interrupted_at(line, work, agent)
+            tracer, outcome = interrupt_at(line, work, agent)
             if tracer.fired is None:
                 break
             if busy_connections(transport):
@@ -213,7 +213,7 @@ def test_an_interrupt_while_waiting_for_bytes_closes_the_socket(
 
 @pytest.mark.timing
 def test_interrupts_at_random_moments_leave_nothing(rng: random.Random) -> None:
-    """In a program of its own: an interrupt in the middle of a coverage tracer would leave that one's lock held."""
+    """In a separate process, because an interrupted coverage tracer would leave its lock held."""
     command = [sys.executable, "-m", "tests.engine.random_interrupts", str(rng.randrange(2**32))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
     outcome = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""User code that calls agents: sub-agents inherit the deadline, and no mixture of sync and async deadlocks."""
+"""Nested calls: user code that calls another agent, in every combination of sync and async."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from agent.engine.drivers.sync import SyncRun, drain
 from agent.engine.flow import Failed, Finished, Flow, Invoke, Spawn, Wait
 from agent.testing import LoopbackServer
 from agent.transports.http import HttpTransport
-from tests.engine.play import Stage, agent_at, never, streamed_or_whole
+from tests.engine.play import Stage, agent_at, never, stream_or_whole
 
 
 @pytest.fixture
 def inner() -> Iterator[Agent]:
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         transport = HttpTransport(proxy=False)
         yield agent_at(server, transport=transport)
         transport.close()
@@ -55,24 +55,24 @@ def run_sync(function: Callable[..., Any]) -> Any:
 
 
 def test_a_tool_may_call_agents_in_any_manner(real_stage: Stage, inner: Agent) -> None:
-    def blocking() -> str | None:
+    def call_sync() -> str | None:
         return inner.complete("hi").text
 
-    def streaming() -> str | None:
+    def call_stream() -> str | None:
         return inner.stream("hi").collect().text
 
-    async def waiting() -> str | None:
+    async def call_async() -> str | None:
         return (await inner.acomplete("hi")).text
 
-    async def blocking_on_the_loop() -> str | None:
+    async def call_sync_on_loop() -> str | None:
         return inner.complete("hi").text  # wrong, but it must not deadlock
 
-    def running_a_loop() -> str | None:
+    def call_in_new_loop() -> str | None:
         return asyncio.run(inner.acomplete("hi")).text
 
     def flow() -> Flow[list[Any]]:
         texts = []
-        for function in (blocking, streaming, waiting, blocking_on_the_loop, running_a_loop):
+        for function in (call_sync, call_stream, call_async, call_sync_on_loop, call_in_new_loop):
             texts.append((yield from tool(function)))
         return texts
 
@@ -104,7 +104,7 @@ def test_a_sub_agent_inherits_the_deadline(real_stage: Stage, silent: Agent, man
     def note(started: float, error: errors.AgentError) -> None:
         seen.append((time.monotonic() - started, error))
 
-    def blocking() -> None:
+    def call_sync() -> None:
         started = time.monotonic()
         try:
             silent.complete("hi")
@@ -112,7 +112,7 @@ def test_a_sub_agent_inherits_the_deadline(real_stage: Stage, silent: Agent, man
             note(started, error)
             raise
 
-    def streaming() -> None:
+    def call_stream() -> None:
         started = time.monotonic()
         try:
             silent.stream("hi", deadline=20).collect()
@@ -120,10 +120,10 @@ def test_a_sub_agent_inherits_the_deadline(real_stage: Stage, silent: Agent, man
             note(started, error)
             raise
 
-    async def waiting() -> None:
+    async def call_async() -> None:
         await silent.acomplete("hi")
 
-    function = {"blocking": blocking, "streaming": streaming, "async": waiting}[manner]
+    function = {"blocking": call_sync, "streaming": call_stream, "async": call_async}[manner]
     played = real_stage.play(tool(function), deadline=0.3)
     assert isinstance(played.error, errors.TimeoutError)
     assert played.error.deadline
@@ -161,9 +161,9 @@ def test_blocking_calls_work_inside_a_running_loop(inner: Agent) -> None:
         assert inner.complete("hi").text == "hello"
         assert inner.stream("hi").collect().text == "t0 t1 t2 "
 
-        async def waiting() -> str | None:
+        async def call_async() -> str | None:
             return (await inner.acomplete("hi")).text
 
-        assert run_sync(waiting) == "hello"
+        assert run_sync(call_async) == "hello"
 
     asyncio.run(main())

@@ -24,7 +24,7 @@ from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
-from tests.engine.play import agent_at, completion, cut, failing, stall, without_gc
+from tests.engine.play import agent_at, completion, cut, error_reply, stall, without_gc
 from tests.support.drivers import Driver, make_transport, run_and_leave_nothing
 
 ROOT = Path(__file__).parents[2]
@@ -241,7 +241,7 @@ def test_a_program_ends_quickly_and_quietly_with(name: str, carrier: str) -> Non
         prelude = f"""
 import asyncio, threading, time
 from agent import Agent
-from agent.engine.drivers.asyncio import AioRun, drain as adrain
+from agent.engine.drivers.asyncio import AioRun, adrain
 from agent.engine.drivers.sync import SyncRun, drain
 from agent.engine.flow import Cancel, Invoke, Spawn, Wait
 from agent.transports.http import HttpTransport
@@ -255,7 +255,9 @@ started = time.monotonic()
         assert server.wait_until(lambda: server.open_connections == 0)
 
 
-@pytest.mark.parametrize("answer", [cut, failing, lambda: Answer(failure=OSError("no"))], ids=["cut", "500", "refused"])
+@pytest.mark.parametrize(
+    "answer", [cut, error_reply, lambda: Answer(failure=OSError("no"))], ids=["cut", "500", "refused"]
+)
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_failed_call_leaves_no_reference_cycle(
     drive_http: Driver, answer: Callable[[], Answer], streaming: bool

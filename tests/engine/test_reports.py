@@ -1,4 +1,4 @@
-"""What user code reports from any thread reaches the loop in order, whole, and without waking it each time."""
+"""Reports of user code: batches on the event loop, in order and without loss."""
 
 from __future__ import annotations
 

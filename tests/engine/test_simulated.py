@@ -13,7 +13,7 @@ from agent.engine.flow import AnyEffect, Emit, Flow, Invoke, Open, Read, Send, S
 from agent.engine.wire import Limits, WireRequest
 from agent.testing import Answer, Piece, simulate
 from agent.types import RetryConfig, StreamEvent
-from tests.engine.play import END, failing, never, sse, stall, token, tokens, whole
+from tests.engine.play import END, error_reply, never, sse, stall, token, tokens, whole
 from tests.support.drivers import make_agent
 
 
@@ -22,7 +22,7 @@ def flaky(seed: int) -> Any:
 
     def network(request: WireRequest) -> Answer:
         roll = chance.random()
-        return failing(503) if roll < 0.4 else stall() if roll < 0.5 else tokens(4, chance.random())
+        return error_reply(503) if roll < 0.4 else stall() if roll < 0.5 else tokens(4, chance.random())
 
     return network
 
@@ -93,7 +93,7 @@ def test_a_run_abandoned_at_any_step_leaves_no_open_body() -> None:
     """As a consumer who may leave at any moment."""
 
     def network(request: WireRequest) -> Answer:
-        return failing(503) if len(simulation.requests) == 1 else tokens(3, 0.1)
+        return error_reply(503) if len(simulation.requests) == 1 else tokens(3, 0.1)
 
     steps = 0
     while True:

@@ -1,4 +1,4 @@
-"""The stream pair alone, over runs that are written out; and what all streams of the package have in common."""
+"""`Stream` and `AsyncStream`: iteration, results, failures, abort and closing."""
 
 from __future__ import annotations
 

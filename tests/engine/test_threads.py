@@ -9,21 +9,21 @@ import time
 import pytest
 
 from agent import Agent, tool
-from agent.engine.drivers import threads as crew
+from agent.engine.drivers import threads as threads_module
 from agent.engine.drivers.threads import WorkerThreads
 from agent.testing import scripted_agent
 from agent.types import ToolCall
 
 
-def crew_threads() -> list[threading.Thread]:
+def worker_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "agent-branch"]
 
 
-def gone(within: float = 2.0) -> bool:
+def wait_until_gone(within: float = 2.0) -> bool:
     end = time.monotonic() + within
-    while crew_threads() and time.monotonic() < end:
+    while worker_threads() and time.monotonic() < end:
         time.sleep(0.005)
-    return not crew_threads()
+    return not worker_threads()
 
 
 def test_a_thread_that_is_done_does_the_next_work() -> None:
@@ -36,7 +36,7 @@ def test_a_thread_that_is_done_does_the_next_work() -> None:
     assert len(seen) == 5
     assert len(set(seen)) < 5
     threads.close()
-    assert gone()
+    assert wait_until_gone()
 
 
 def test_work_that_is_started_at_once_is_done_at_once() -> None:
@@ -47,7 +47,7 @@ def test_work_that_is_started_at_once_is_done_at_once() -> None:
         work.wait(2.0)
     assert all(work.is_done for work in works)
     threads.close()
-    assert gone()
+    assert wait_until_gone()
 
 
 def test_who_hangs_when_the_crew_is_closed_goes_when_it_is_done() -> None:
@@ -57,14 +57,14 @@ def test_who_hangs_when_the_crew_is_closed_goes_when_it_is_done() -> None:
     threads.close()
     assert not work.is_done
     go.set()
-    assert gone()
+    assert wait_until_gone()
 
 
 def test_a_crew_that_was_dropped_without_being_closed_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(threads_module, "_IDLE_SECONDS", 0.05)
     WorkerThreads().start(lambda: None).wait(2.0)
     gc.collect()
-    assert gone()
+    assert wait_until_gone()
 
 
 def test_the_tools_of_a_run_share_its_threads_and_leave_none() -> None:
@@ -81,4 +81,4 @@ def test_the_tools_of_a_run_share_its_threads_and_leave_none() -> None:
     assert agent.run("Note it, again and again.").text == "Done."
     assert len(seen) == 8
     assert len(set(seen)) <= 4
-    assert gone()
+    assert wait_until_gone()

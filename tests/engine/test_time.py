@@ -20,10 +20,10 @@ from tests.engine.play import (
     END,
     PING,
     agent_at,
-    dripped_body,
-    dripped_head,
+    drip_body,
+    drip_head,
     endless,
-    failing,
+    error_reply,
     never,
     pings,
     sse,
@@ -55,7 +55,7 @@ def exactly(seconds: float, took: float, drive: Driver) -> bool:
     return seconds - 0.005 < took < seconds + MARGIN
 
 
-@pytest.mark.parametrize("answer", [never, dripped_body], ids=lambda made: made.__name__)
+@pytest.mark.parametrize("answer", [never, drip_body], ids=lambda made: made.__name__)
 def test_a_call_ends_at_its_deadline(drive: Driver, answer: Callable[[], Answer]) -> None:
     outcome = drive.complete(always(answer), deadline=0.4, max_retries=2)
     assert root_of(outcome.failed).deadline
@@ -74,7 +74,7 @@ def test_a_stream_ends_at_its_deadline(drive: Driver, answer: Callable[[], Answe
 @pytest.mark.parametrize("streaming", [False, True])
 def test_headers_that_drip_do_not_extend_the_deadline(drive_http: Driver, streaming: bool) -> None:
     call = drive_http.stream if streaming else drive_http.complete
-    outcome = call(always(dripped_head), deadline=0.4)
+    outcome = call(always(drip_head), deadline=0.4)
     assert root_of(outcome.failed).deadline
     assert exactly(0.4, outcome.seconds, drive_http)
 
@@ -191,7 +191,7 @@ def test_a_wait_that_does_not_fit_the_deadline_is_not_begun(drive: Driver, strea
 
 def test_retries_end_with_the_deadline(drive: Driver) -> None:
     patience = RetryConfig(max_retries=1000, throttle_delay=0.05, exponential_base=1, jitter=False)
-    outcome = drive.complete(always(lambda: failing(503)), deadline=0.4, retry=patience)
+    outcome = drive.complete(always(lambda: error_reply(503)), deadline=0.4, retry=patience)
     assert outcome.failed.status_code == 503
     assert 0.25 < outcome.seconds < 0.4 + MARGIN
     assert 3 <= len(outcome.requests) <= 9
@@ -202,7 +202,7 @@ def test_retries_end_with_the_deadline(drive: Driver) -> None:
 
 @pytest.fixture
 def full_house() -> Iterator[int]:
-    """The port of a socket that listens, and accepts nobody."""
+    """The port of a listening socket that accepts no connection."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -315,13 +315,13 @@ def test_deadlines_are_exact_for_60_threads_at_once() -> None:
     with LoopbackServer(always(pings)) as server:
         agent = agent_at(server, deadline=1.0)
         with pytest.raises(errors.AgentError):
-            agent.stream("hi", deadline=0.1).collect()  # what is loaded at the first call, is
+            agent.stream("hi", deadline=0.1).collect()  # the first call loads modules
 
-        def ours() -> None:
+        def read_stream_late() -> None:
             with pytest.raises(errors.AgentError):
                 agent.stream("hi").collect()
 
-        late, by_hand = _lateness(ours), _lateness(lambda: _read_until_late(server.url))
+        late, by_hand = _lateness(read_stream_late), _lateness(lambda: _read_until_late(server.url))
         assert len(late) == 60
         assert max(late) < max(MARGIN, 2 * max(by_hand))
 
@@ -330,12 +330,12 @@ def _lateness(work: Callable[[], None]) -> list[float]:
     """By how much each of sixty threads at once misses a deadline of a second."""
     late: list[float] = []
 
-    def timed() -> None:
+    def measure() -> None:
         started = time.monotonic()
         work()
         late.append(time.monotonic() - started - 1.0)
 
-    threads = [threading.Thread(target=timed) for _ in range(60)]
+    threads = [threading.Thread(target=measure) for _ in range(60)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -344,7 +344,7 @@ def _lateness(work: Callable[[], None]) -> list[float]:
 
 
 def _read_until_late(url: str) -> None:
-    """The same by hand, and so the floor: on a machine that is busy elsewhere, nobody is woken in time."""
+    """The same with a plain socket, as the baseline on a busy machine."""
     until = time.monotonic() + 1.0
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), timeout=1.0) as connection:

@@ -11,7 +11,7 @@ from agent import errors
 from agent.http.parser import MAX_RATIO, decompressor_for
 
 
-def gzipped(data: bytes, level: int = 9) -> bytes:
+def gzip_body(data: bytes, level: int = 9) -> bytes:
     packer = zlib.compressobj(level, wbits=31)
     return packer.compress(data) + packer.flush()
 
@@ -30,7 +30,7 @@ def test_what_we_cannot_unpack_is_refused(name: str) -> None:
 
 def test_any_split_unpacks_to_the_same(rng: random.Random) -> None:
     text = bytes(rng.choices(b"abcdefgh \n", k=3000))
-    data = gzipped(text[:1000]) + gzipped(text[1000:])
+    data = gzip_body(text[:1000]) + gzip_body(text[1000:])
     for size in (1, 2, 3, 7, 100, len(data)):
         inflater = decompressor_for("gzip")
         assert inflater is not None
@@ -42,7 +42,7 @@ def test_any_split_unpacks_to_the_same(rng: random.Random) -> None:
 def test_a_cut_package_is_an_error_at_its_end(cut: int) -> None:
     inflater = decompressor_for("gzip")
     assert inflater is not None
-    inflater.feed(gzipped(b"hello world")[:-cut])
+    inflater.feed(gzip_body(b"hello world")[:-cut])
     with pytest.raises(errors.ProtocolError, match="incomplete"):
         inflater.finish()
 
@@ -68,7 +68,7 @@ def test_the_limit_holds_at_its_very_edge(first: int) -> None:
 
 
 def test_a_body_of_exactly_the_floor_is_fine() -> None:
-    data = gzipped(b" " * 65_536)
+    data = gzip_body(b" " * 65_536)
     for size in (1, 50, len(data)):
         inflater = decompressor_for("gzip")
         assert inflater is not None

@@ -38,7 +38,7 @@ def decode(*chunks: bytes) -> list[bytes]:
     return [payload for chunk in chunks for payload in decoder.feed(chunk)]
 
 
-def one_by_one(data: bytes) -> list[bytes]:
+def decode_bytewise(data: bytes) -> list[bytes]:
     return [data[position : position + 1] for position in range(len(data))]
 
 
@@ -47,7 +47,7 @@ def one_by_one(data: bytes) -> list[bytes]:
 def test_every_form_of_event_is_read_at_every_two_cuts(line_end: bytes, bom: bytes) -> None:
     data = bom + EVERY_FORM.replace(b"\n", line_end)
     assert decode(data) == PAYLOADS
-    assert decode(*one_by_one(data)) == PAYLOADS
+    assert decode(*decode_bytewise(data)) == PAYLOADS
     for first in range(len(data) + 1):
         for second in range(first, len(data) + 1):
             assert decode(data[:first], data[first:second], data[second:]) == PAYLOADS, (first, second)
@@ -121,14 +121,14 @@ def test_recorded_streams_decode_the_same_wherever_they_are_split(rng: random.Ra
     for stream in streams:
         whole = decode(stream)
         assert whole
-        assert decode(*one_by_one(stream)) == whole
+        assert decode(*decode_bytewise(stream)) == whole
         points = rng.sample(range(1, len(stream)), min(examples(150, 1200), len(stream) - 1))
         for point in points:
             assert decode(stream[:point], stream[point:]) == whole, point
             tried += 1
         for line_end in LINE_ENDS.values():
             spelled = stream.replace(b"\r\n", b"\n").replace(b"\n", line_end)
-            assert decode(*one_by_one(b"\xef\xbb\xbf" + spelled)) == whole
+            assert decode(*decode_bytewise(b"\xef\xbb\xbf" + spelled)) == whole
             for point in rng.sample(range(len(spelled)), examples(4, 20)):
                 assert decode(spelled[:point], spelled[point:]) == whole
     assert tried >= (examples(10_000, 100_000) if HAS_RECORDINGS else 500)

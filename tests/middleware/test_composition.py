@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 from typing_extensions import override
 
 from agent import Agent, AgentRequest, AgentResponse, Message, RetryConfig, Router, StreamEvent, Target, Usage, errors
-from agent.engine.context import Context, RunTurn
+from agent.engine.context import Context, TurnRef
 from agent.engine.flow import Emit, Flow, Now, Sleep
 from agent.engine.wire import Answer, WireRequest
 from agent.middleware import (
@@ -74,7 +74,7 @@ def test_a_middleware_knows_the_call_it_stands_around() -> None:
 
 
 def test_what_a_call_is_part_of_comes_from_its_context() -> None:
-    place = RunTurn("r1", 2)
+    place = TurnRef("r1", 2)
     noting = Noting()
     agent = scripted_agent("ok", middleware=[noting])
     Simulation(Script("ok")).run(agent.call_flow("hi", streaming=False, context=Context(run=place)))

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from agent import Agent, AgentResponse, Message, RetryConfig, Usage, errors
-from agent.engine.context import Context, RunTurn
+from agent.engine.context import Context, TurnRef
 from agent.middleware import Logging
 from agent.testing import Script, Simulation, scripted_agent
 from tests.middleware.spies import plain_agent, raise_error, spy_with
@@ -125,7 +125,7 @@ def test_retries_and_the_run_are_told(caplog: pytest.LogCaptureFixture) -> None:
     retry = RetryConfig(max_retries=1, initial_delay=0.0)
     agent = scripted_agent(middleware=[Logging()], retry=retry)
     simulation = Simulation(Script(errors.OverloadedError("busy"), "ok"))
-    simulation.run(agent.call_flow("hi", streaming=False, context=Context(run=RunTurn("r7", 2))))
+    simulation.run(agent.call_flow("hi", streaming=False, context=Context(run=TurnRef("r7", 2))))
     ((_, line),) = lines(caplog)
     assert "attempts=2 run=r7/2" in line
 

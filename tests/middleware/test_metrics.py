@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent import AgentResponse, RetryConfig, Router, Usage, errors
-from agent.engine.context import Context, RunTurn
+from agent.engine.context import Context, TurnRef
 from agent.engine.wire import Answer, Piece
 from agent.middleware import Cache, CallMetrics, Histogram, Metrics
 from agent.testing import Script, Simulation, scripted_agent, simulate
@@ -57,7 +57,7 @@ def test_a_record_says_what_became_of_a_call() -> None:
     retry = RetryConfig(max_retries=1, initial_delay=0.0)
     agent = scripted_agent(errors.OverloadedError("busy"), line, middleware=[Metrics(records.append)], retry=retry)
     simulation = Simulation(Script(errors.OverloadedError("busy"), line))
-    place = RunTurn("r", 1)
+    place = TurnRef("r", 1)
     simulation.run(agent.call_flow("hi", streaming=False, context=Context(run=place)))
     (record,) = records
     assert (record.target, record.streaming, record.attempts, record.stop_reason, record.error) == (

@@ -1,4 +1,4 @@
-"""Direct connections: stale ones are replaced, a dead address costs little, and `select.select` is enough."""
+"""Direct connections: Happy Eyeballs, keep-alive, stale connections, and no leaks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agent.http import sockets
 from agent.http.sockets import ATTEMPT_DELAY, SocketAddress, interleave
 from agent.testing import LoopbackServer
 from agent.transports.http import HttpTransport
-from tests.engine.play import agent_at, completion, streamed_or_whole
+from tests.engine.play import agent_at, completion, stream_or_whole
 from tests.support.drivers import run_and_leave_nothing
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ class ClosingServer:
 
 
 @contextmanager
-def closing_server(**options: Any) -> Iterator[ClosingServer]:
+def serve_and_close(**options: Any) -> Iterator[ClosingServer]:
     server = ClosingServer(**options)
     yield server
     server.close()
@@ -97,7 +97,7 @@ def calls(agent: Agent, count: int, *, awaits: bool) -> list[str | None]:
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 def test_a_kept_connection_that_the_server_has_just_closed_is_replaced_once(awaits: bool, reset: bool) -> None:
     """At once and without an error; it is no retry, so it happens with max_retries=0, too."""
-    with closing_server(reset=reset) as server:
+    with serve_and_close(reset=reset) as server:
         transport = HttpTransport(proxy=False)
         agent = Agent("openai-chat:m", api_key="k", base_url=f"{server.url}/v1", transport=transport, max_retries=0)
         started = time.monotonic()
@@ -109,7 +109,7 @@ def test_a_kept_connection_that_the_server_has_just_closed_is_replaced_once(awai
 
 @awaits
 def test_the_replacement_is_not_recorded_as_an_attempt(awaits: bool) -> None:
-    with closing_server() as server:
+    with serve_and_close() as server:
         agent = Agent(
             "openai-chat:m",
             api_key="k",
@@ -131,7 +131,7 @@ def test_the_replacement_is_not_recorded_as_an_attempt(awaits: bool) -> None:
 
 @awaits
 def test_a_replacement_that_fails_is_an_error(awaits: bool) -> None:
-    with closing_server(ever=False) as server:
+    with serve_and_close(ever=False) as server:
         agent = Agent(
             "openai-chat:m",
             api_key="k",
@@ -147,7 +147,7 @@ def test_a_replacement_that_fails_is_an_error(awaits: bool) -> None:
 @awaits
 def test_a_connection_that_breaks_after_the_first_byte_is_not_replaced(awaits: bool) -> None:
     """The server has taken the request, and may have acted on it."""
-    with closing_server(after=b"HTTP/1.1 2") as server:
+    with serve_and_close(after=b"HTTP/1.1 2") as server:
         agent = Agent(
             "openai-chat:m",
             api_key="k",
@@ -223,9 +223,9 @@ def free_port() -> int:
 
 
 def resolves_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
-    """Every host has these addresses, which differ in their ports, since the machine may have one address only."""
+    """Resolve every host to these ports of the loopback address."""
     found = [SocketAddress(socket.AF_INET, ("127.0.0.1", port)) for port in ports]
-    monkeypatch.setattr(sockets, "resolve", lambda host, port: found)
+    monkeypatch.setattr(sockets, "resolve_addresses", lambda host, port: found)
     monkeypatch.setattr("agent.http.sockets.resolve", lambda host, port: found)
 
 
@@ -233,7 +233,7 @@ def resolves_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
 @awaits
 @pytest.mark.parametrize("dead", ["black hole", "refused", "both"])
 def test_a_dead_first_address_costs_at_most_300_ms(awaits: bool, dead: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with black_hole() as hole, LoopbackServer(streamed_or_whole) as server:
+    with black_hole() as hole, LoopbackServer(stream_or_whole) as server:
         good = int(server.url.rpartition(":")[2])
         before = {"black hole": [hole], "refused": [free_port()], "both": [free_port(), hole]}[dead]
         resolves_to(monkeypatch, *before, good)
@@ -255,7 +255,7 @@ def test_a_dead_first_address_costs_at_most_300_ms(awaits: bool, dead: str, monk
 
 @awaits
 def test_an_address_that_is_refused_at_once_waits_for_nobody(awaits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         resolves_to(monkeypatch, *(free_port() for _ in range(5)), int(server.url.rpartition(":")[2]))
         agent = Agent("openai-chat:m", base_url="http://localhost:1/v1", transport=HttpTransport(proxy=False))
         assert calls(agent, 1, awaits=awaits) == ["hello"]
@@ -311,7 +311,7 @@ def test_a_race_that_is_cancelled_leaves_no_task_and_no_socket(monkeypatch: pyte
 
 def test_no_platform_needs_poll_or_epoll() -> None:
     """As on Windows: `select.select` is all there is."""
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         program = f"""
 import select
 for name in ("poll", "epoll", "kqueue", "devpoll"):
@@ -342,11 +342,11 @@ print("done")
 def leave_nothing(count: int, carrier: str, *, awaits: bool) -> None:
     library = "httpx2" if carrier == "httpx" else None
     before = set(threading.enumerate())
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         transport = HttpTransport(proxy=False, library=library)  # type: ignore[arg-type]
         agent = agent_at(server, transport=transport)
 
-        async def one(number: int) -> None:
+        async def call_once(number: int) -> None:
             if number % 2:
                 await agent.acomplete("hi")
             else:
@@ -354,7 +354,7 @@ def leave_nothing(count: int, carrier: str, *, awaits: bool) -> None:
 
         async def main() -> None:
             for start in range(0, count, 20):
-                await asyncio.gather(*(one(number) for number in range(start, min(start + 20, count))))
+                await asyncio.gather(*(call_once(number) for number in range(start, min(start + 20, count))))
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
         if awaits:

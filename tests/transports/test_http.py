@@ -18,17 +18,17 @@ from agent.engine.wire import Limits, Reply, WireRequest
 from agent.http.exchange import max_idle_connections
 from agent.testing import Answer, LoopbackServer, RawAnswer
 from agent.transports.http import HttpTransport
-from tests.engine.play import END, JSON, SSE, agent_at, completion, sse, streamed_or_whole, token, tokens, whole
+from tests.engine.play import END, JSON, SSE, agent_at, completion, sse, stream_or_whole, token, tokens, whole
 from tests.support.drivers import AnyHttp, Driver, run_and_leave_nothing
 
 
-def gzipped(data: bytes) -> bytes:
+def gzip_body(data: bytes) -> bytes:
     packer = zlib.compressobj(wbits=31)
     return packer.compress(data) + packer.flush()
 
 
-def packed(data: bytes, encoding: str) -> bytes:
-    return gzipped(data) if "gzip" in encoding else zlib.compress(data)
+def compress_body(data: bytes, encoding: str) -> bytes:
+    return gzip_body(data) if "gzip" in encoding else zlib.compress(data)
 
 
 def send(drive: Driver, transport: AnyHttp, url: str, limits: Limits | None = None) -> Reply:
@@ -39,7 +39,7 @@ def send(drive: Driver, transport: AnyHttp, url: str, limits: Limits | None = No
 
 
 def test_connections_are_reused_after_calls_and_streams(drive_http: Driver) -> None:
-    server = drive_http.serve(streamed_or_whole)
+    server = drive_http.serve(stream_or_whole)
     transport = drive_http.transport(proxy=False)
     agent = agent_at(server, transport=transport)
 
@@ -64,7 +64,7 @@ def test_a_connection_whose_answer_was_refused_is_still_reused(drive_http: Drive
     transport = drive_http.transport(proxy=False)
     agent = agent_at(server, transport=transport, retry=_quick(2))
     with pytest.raises(errors.ProviderError):
-        _both(drive_http, agent, streaming=True)
+        _send_and_stream(drive_http, agent, streaming=True)
     assert (len(server.requests), server.connections_made) == (3, 1)
     transport.close()
 
@@ -81,7 +81,7 @@ def test_an_idle_connection_that_the_server_closed_is_not_used(drive_http: Drive
 
 
 def test_250_streams_at_once_all_finish() -> None:
-    """Nobody waits for a connection."""
+    """No call waits for a connection."""
     gate = threading.Event()
 
     def network(request: WireRequest) -> Answer:
@@ -153,7 +153,7 @@ def _quick(retries: int) -> Any:
     return RetryConfig(max_retries=retries, initial_delay=0)
 
 
-def _both(drive: Driver, agent: Agent, *, streaming: bool) -> Any:
+def _send_and_stream(drive: Driver, agent: Agent, *, streaming: bool) -> Any:
     async def main() -> Any:
         return await (agent.astream("hi").collect() if streaming else agent.acomplete("hi"))
 
@@ -174,7 +174,7 @@ def test_a_redirect_is_refused_and_nothing_reaches_the_other_origin(
     server = drive_http.serve(lambda request: Answer(status=status, headers={"location": f"{thief.url}/v1"}))
     agent = agent_at(server, headers={"x-secret": "canary"}, max_retries=2, transport=drive_http.carrier)
     with pytest.raises(errors.ProtocolError, match="redirect") as caught:
-        _both(drive_http, agent, streaming=streaming)
+        _send_and_stream(drive_http, agent, streaming=streaming)
     assert not caught.value.retryable
     assert (len(server.requests), len(thief.requests), thief.connections_made) == (1, 0, 0)
 
@@ -185,13 +185,15 @@ def test_a_redirect_is_refused_and_nothing_reaches_the_other_origin(
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "GZIP"])
 def test_compressed_answers_are_unpacked(drive_http: Driver, encoding: str) -> None:
     head = {**JSON, "content-encoding": encoding}
-    outcome = drive_http.complete(lambda request: Answer([packed(completion("hello"), encoding.lower())], headers=head))
+    outcome = drive_http.complete(
+        lambda request: Answer([compress_body(completion("hello"), encoding.lower())], headers=head)
+    )
     assert outcome.ok.text == "hello"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_compressed_streams_are_unpacked_as_they_arrive(drive_http: Driver, encoding: str) -> None:
-    data = packed(token("a") + token("b") + END, encoding)
+    data = compress_body(token("a") + token("b") + END, encoding)
     pieces = [data[start : start + 7] for start in range(0, len(data), 7)]
     head = {**SSE, "content-encoding": encoding}
     outcome = drive_http.stream(lambda request: Answer(pieces, headers=head))
@@ -200,7 +202,7 @@ def test_compressed_streams_are_unpacked_as_they_arrive(drive_http: Driver, enco
 
 def test_a_stream_of_several_gzip_packages_is_unpacked(drive_http: Driver) -> None:
     """Some servers close a package with every flush."""
-    pieces = [gzipped(token("a")) + gzipped(token("b")), gzipped(END)]
+    pieces = [gzip_body(token("a")) + gzip_body(token("b")), gzip_body(END)]
     outcome = drive_http.stream(lambda request: Answer(pieces, headers={**SSE, "content-encoding": "gzip"}))
     assert outcome.ok.text == "ab"
 
@@ -208,7 +210,7 @@ def test_a_stream_of_several_gzip_packages_is_unpacked(drive_http: Driver) -> No
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "unknown"])
 def test_a_broken_encoding_is_a_protocol_error(drive_http: Driver, damage: str, streaming: bool) -> None:
-    data = gzipped((token("a") + END) if streaming else completion("hello"))
+    data = gzip_body((token("a") + END) if streaming else completion("hello"))
     body = {"truncated": data[:-12], "garbage": b"not gzip at all", "unknown": data}[damage]
     head = {**(SSE if streaming else JSON), "content-encoding": "br" if damage == "unknown" else "gzip"}
     call = drive_http.stream if streaming else drive_http.complete
@@ -263,7 +265,7 @@ def test_an_announced_size_is_believed_before_it_is_read(drive_http: Driver) -> 
         send(drive_http, drive_http.transport(proxy=False), server.url)
 
 
-# What is not quite HTTP
+# Invalid HTTP
 
 BROKEN = {
     "nothing": b"",
@@ -324,7 +326,7 @@ def test_nobody_listening_is_a_connection_error(drive_http: Driver) -> None:
             max_retries=0,
         )
         with pytest.raises(errors.ConnectionError) as caught:
-            _both(drive_http, agent, streaming=False)
+            _send_and_stream(drive_http, agent, streaming=False)
     assert caught.value.retryable
 
 
@@ -384,7 +386,7 @@ def test_the_host_header_names_host_and_port(drive_http: Driver) -> None:
 
 @pytest.mark.parametrize("close", [lambda transport: transport.close()])
 def test_closing_a_transport_closes_its_idle_connections(close: Callable[[HttpTransport], None]) -> None:
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         transport = HttpTransport(proxy=False)
         agent = agent_at(server, transport=transport)
         agent.complete("hi")

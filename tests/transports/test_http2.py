@@ -1,4 +1,4 @@
-"""HTTP/2 through `http_client=`: several requests share one connection, which no single request may close."""
+"""HTTP/2 through `http_client=`: requests share one connection, which no single request may close."""
 
 from __future__ import annotations
 

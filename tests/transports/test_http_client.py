@@ -18,7 +18,7 @@ import trustme
 from agent import Agent, Router, errors
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpClientTransport
-from tests.engine.play import SSE, completion, hung_up, stall, streamed_or_whole, token, whole
+from tests.engine.play import SSE, completion, hung_up, stall, stream_or_whole, token, whole
 from tests.support.drivers import run_and_leave_nothing
 
 LIBRARIES = [httpx2, httpx]
@@ -63,7 +63,7 @@ def play(request: pytest.FixtureRequest) -> Played:
 
 @streaming
 def test_a_client_sends_and_keeps_its_connection(play: Played, streaming: bool) -> None:
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         client = play.client()
         agent = Agent("openai-chat:m", api_key="sk-test", base_url=f"{server.url}/v1", http_client=client)
 
@@ -87,25 +87,25 @@ def test_a_client_sends_and_keeps_its_connection(play: Played, streaming: bool) 
 def test_event_hooks_see_request_and_response_and_may_read_it(play: Played) -> None:
     seen: list[str] = []
 
-    def sent(request: Any) -> None:
+    def on_request(request: Any) -> None:
         seen.append(request.url.path)
 
-    def received(response: Any) -> None:
+    def on_response(response: Any) -> None:
         response.read()
         seen.append(response.text)
 
-    async def asent(request: Any) -> None:
-        sent(request)
+    async def on_request_async(request: Any) -> None:
+        on_request(request)
 
-    async def areceived(response: Any) -> None:
+    async def on_response_async(response: Any) -> None:
         await response.aread()
         seen.append(response.text)
 
     hooks: dict[str, Any] = {
-        "request": [asent if play.awaits else sent],
-        "response": [areceived if play.awaits else received],
+        "request": [on_request_async if play.awaits else on_request],
+        "response": [on_response_async if play.awaits else on_response],
     }
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         assert play.text(f"{server.url}/v1", play.client(event_hooks=hooks)) == "hello"
         assert play.text(f"{server.url}/v1", play.client(event_hooks=hooks), streaming=True) == "t0 t1 t2 "
     assert seen[0] == "/v1/chat/completions"
@@ -144,7 +144,7 @@ def test_mounts_default_headers_and_base_parameters_are_the_clients(play: Played
 
 
 def test_a_proxy_of_the_client_is_used(play: Played) -> None:
-    with LoopbackServer(streamed_or_whole) as proxy:
+    with LoopbackServer(stream_or_whole) as proxy:
         client = play.client(proxy=proxy.url)
         assert play.text("http://vendor.test/v1", client, allow_insecure=True) == "hello"
         assert len(proxy.requests) == 1
@@ -155,7 +155,7 @@ def test_certificates_of_the_client_are_used(play: Played) -> None:
     theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
     authority.issue_cert("127.0.0.1").configure_cert(theirs)
     authority.configure_trust(ours)
-    with LoopbackServer(streamed_or_whole, ssl_context=theirs) as server:
+    with LoopbackServer(stream_or_whole, ssl_context=theirs) as server:
         assert play.text(f"{server.url}/v1", play.client(verify=ours)) == "hello"
         with pytest.raises(errors.ConnectionError) as caught:
             play.text(f"{server.url}/v1", play.client(), max_retries=2)
@@ -260,7 +260,7 @@ def test_an_answer_larger_than_allowed_is_refused(play: Played, monkeypatch: pyt
 
 @library
 def test_a_pair_serves_both_kinds_of_calls(library: Any) -> None:
-    with LoopbackServer(streamed_or_whole) as server, library.Client() as client:
+    with LoopbackServer(stream_or_whole) as server, library.Client() as client:
 
         async def main() -> str | None:
             async with library.AsyncClient() as awaited:
@@ -353,7 +353,7 @@ def test_a_closed_client_is_a_typed_error(play: Played) -> None:
 
 def test_no_thread_is_left_after_blocking_calls() -> None:
     before = set(threading.enumerate())
-    with LoopbackServer(streamed_or_whole) as server, httpx2.Client() as client:
+    with LoopbackServer(stream_or_whole) as server, httpx2.Client() as client:
         agent = Agent("openai-chat:m", api_key="k", base_url=f"{server.url}/v1", http_client=client)
         for _ in range(20):
             agent.complete("hi")

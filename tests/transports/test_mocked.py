@@ -1,4 +1,4 @@
-"""Mocks of httpx2 and httpx see our requests once clients of theirs are selected: a user's tests need no server."""
+"""Mocks of httpx and httpx2 see the requests of all agents while they are active."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agent import Agent, errors
 from agent.testing import LoopbackServer, use_httpx
 from agent.transports import http
 from agent.transports.http import HttpTransport
-from tests.engine.play import agent_at, streamed_or_whole
+from tests.engine.play import agent_at, stream_or_whole
 
 ROOT = Path(__file__).parents[2]
 ANSWER = {
@@ -34,7 +34,7 @@ def transport() -> Iterator[HttpTransport]:
     transport.close()
 
 
-def mocked_calls(mock: Any, transport: HttpTransport | None) -> None:
+def count_mocked_calls(mock: Any, transport: HttpTransport | None) -> None:
     route = mock.post("https://vendor.example/v1/chat/completions").mock(return_value=httpx.Response(200, json=ANSWER))
     agent = Agent("openai-chat:m", api_key="sk-test", base_url="https://vendor.example/v1", transport=transport)
     assert agent.complete("hi").text == "mocked"
@@ -44,16 +44,16 @@ def mocked_calls(mock: Any, transport: HttpTransport | None) -> None:
 
 def test_pytest_httpx2_answers_sync_and_async_calls(httpx2_mock: Any, transport: HttpTransport) -> None:
     """The package's plugin selects clients of httpx2 where its fixture is used."""
-    mocked_calls(httpx2_mock, transport)
+    count_mocked_calls(httpx2_mock, transport)
 
 
 def test_respx_answers_sync_and_async_calls(respx_mock: Any) -> None:
     """The package's plugin selects clients of httpx where its fixture is used."""
-    mocked_calls(respx_mock, None)
+    count_mocked_calls(respx_mock, None)
 
 
 def test_use_httpx_selects_clients_for_a_block_of_code(transport: HttpTransport) -> None:
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         with use_httpx():
             assert agent_at(server, transport=transport).complete("hi").text == "hello"
             assert not transport._direct.idle
@@ -65,7 +65,7 @@ def test_use_httpx_selects_clients_for_a_block_of_code(transport: HttpTransport)
 
 
 def test_without_a_mock_connections_are_direct(transport: HttpTransport) -> None:
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         assert agent_at(server, transport=transport).complete("hi").text == "hello"
         assert len(transport._direct.idle) == 1
         assert not transport._clients
@@ -82,7 +82,7 @@ agent = Agent("openai-chat:m", api_key="k", base_url=os.environ["URL"] + "/v1")
 assert agent.complete("hi").text == "hello"
 print("httpx2" not in sys.modules)
 """
-    with LoopbackServer(streamed_or_whole) as server:
+    with LoopbackServer(stream_or_whole) as server:
         environment = {**os.environ, "URL": server.url, "AGENT_HTTP": value or ""}
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, env=environment

@@ -21,7 +21,7 @@ import trustme
 from agent import Agent, errors
 from agent.testing import LoopbackServer
 from agent.transports.proxies import ProxySettings, client_proxy
-from tests.engine.play import agent_at, streamed_or_whole
+from tests.engine.play import agent_at, stream_or_whole
 from tests.support.drivers import Driver, run_and_leave_nothing
 
 
@@ -139,7 +139,7 @@ class TinyProxy:
     async def _join(
         self, host: str, port: int, opening: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        # The servers listen on IPv4 only; what a client writes for an IPv6 host can be tried all the same.
+        # The servers listen on IPv4 only, but IPv6 hosts in requests are tested too.
         there, onward = await asyncio.open_connection(
             "127.0.0.1" if host in ("localhost", "::1", "[::1]") else host, port
         )
@@ -192,11 +192,11 @@ def secure(authority: trustme.CA, tmp_path: Path) -> Iterator[tuple[LoopbackServ
     authority.cert_pem.write_to_path(str(path))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    with LoopbackServer(streamed_or_whole, ssl_context=context) as server:
+    with LoopbackServer(stream_or_whole, ssl_context=context) as server:
         yield server, path
 
 
-def both(drive: Driver, agent: Agent) -> tuple[str | None, str | None]:
+def complete_and_stream(drive: Driver, agent: Agent) -> tuple[str | None, str | None]:
     async def main() -> tuple[str | None, str | None]:
         return (await agent.acomplete("hi")).text, (await agent.astream("hi").collect()).text
 
@@ -206,10 +206,9 @@ def both(drive: Driver, agent: Agent) -> tuple[str | None, str | None]:
 
 
 def error_from_exception(drive: Driver, agent: Agent) -> tuple[type[errors.AgentError], bool, str]:
-    """What a call fails with: its type, whether to try again, and all that is shown of it. The error itself is dropped,
-    since its traceback would keep the connection's objects alive."""
+    """Type, retryability and text of a failure, without the error, whose traceback keeps connections alive."""
     try:
-        both(drive, agent)
+        complete_and_stream(drive, agent)
     except errors.AgentError as error:
         shown = "".join(traceback.format_exception(error)) + repr(error)
         return type(error), error.retryable, shown
@@ -223,12 +222,12 @@ GOOD = ("hello", "t0 t1 t2 ")
 def test_plain_requests_are_forwarded(
     drive_http: Driver, proxies: Callable[..., TinyProxy], monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    proxy, server = proxies(), drive_http.serve(streamed_or_whole)
+    proxy, server = proxies(), drive_http.serve(stream_or_whole)
     url = f"http://127.0.0.1:{proxy.port}"
     if variable != "argument":
         monkeypatch.setenv(variable, url)
     transport = drive_http.transport(proxy=url if variable == "argument" else None)
-    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
+    assert complete_and_stream(drive_http, agent_at(server, transport=transport)) == GOOD
     assert proxy.seen[0] == f"POST {server.url}/any/v1/chat/completions"
     transport.close()
 
@@ -246,7 +245,7 @@ def test_secure_requests_go_through_a_tunnel(
     if variable != "argument":
         monkeypatch.setenv(variable, url)
     transport = drive_http.transport(ca_file=ca_file, proxy=url if variable == "argument" else None)
-    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
+    assert complete_and_stream(drive_http, agent_at(server, transport=transport)) == GOOD
     assert set(proxy.seen) == {f"CONNECT {server.url.removeprefix('https://')}"}
     transport.close()
 
@@ -262,7 +261,7 @@ def test_a_proxy_may_be_reached_over_tls_itself(
     authority.issue_cert("127.0.0.1").configure_cert(context)
     proxy = proxies(ssl_context=context)
     transport = drive_http.transport(ca_file=ca_file, proxy=f"https://127.0.0.1:{proxy.port}")
-    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
+    assert complete_and_stream(drive_http, agent_at(server, transport=transport)) == GOOD
     assert set(proxy.seen) == {f"CONNECT {server.url.removeprefix('https://')}"}
     transport.close()
 
@@ -273,9 +272,9 @@ def test_a_socks_proxy_carries_everything(
 ) -> None:
     proxy, (server, ca_file) = proxies(), secure
     transport = drive_http.transport(ca_file=ca_file, proxy=f"{scheme}://127.0.0.1:{proxy.port}")
-    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
-    plain = drive_http.serve(streamed_or_whole)
-    assert both(drive_http, agent_at(plain, transport=transport)) == GOOD
+    assert complete_and_stream(drive_http, agent_at(server, transport=transport)) == GOOD
+    plain = drive_http.serve(stream_or_whole)
+    assert complete_and_stream(drive_http, agent_at(plain, transport=transport)) == GOOD
     assert all(one.startswith("SOCKS 127.0.0.1:") for one in proxy.seen)
     transport.close()
 
@@ -295,13 +294,13 @@ def test_an_ipv6_host_is_reached_through_a_proxy(
     path = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(path))
     proxy = proxies()
-    with LoopbackServer(streamed_or_whole, ssl_context=context if target == "secure" else None) as server:
+    with LoopbackServer(stream_or_whole, ssl_context=context if target == "secure" else None) as server:
         url = server.url.replace("127.0.0.1", "[::1]")
         origin = url.partition("://")[2]
         port = int(origin.rpartition(":")[2])
         transport = drive_http.transport(ca_file=path, proxy=f"{scheme}://127.0.0.1:{proxy.port}")
         agent = Agent("openai-chat:m", api_key="k", base_url=f"{url}/v1", transport=transport, max_retries=0)
-        assert both(drive_http, agent) == GOOD
+        assert complete_and_stream(drive_http, agent) == GOOD
         if scheme == "socks5":
             assert set(proxy.seen) == {f"SOCKS ::1:{port}"}
         elif target == "secure":
@@ -321,7 +320,7 @@ def test_an_http_proxy_is_not_for_https(
     proxy, (server, ca_file) = proxies(), secure
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
     transport = drive_http.transport(ca_file=ca_file)
-    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
+    assert complete_and_stream(drive_http, agent_at(server, transport=transport)) == GOOD
     assert proxy.seen == []
     transport.close()
 
@@ -330,12 +329,12 @@ def test_an_http_proxy_is_not_for_https(
 def test_a_proxy_can_be_avoided(
     drive_http: Driver, proxies: Callable[..., TinyProxy], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    proxy, server = proxies(), drive_http.serve(streamed_or_whole)
+    proxy, server = proxies(), drive_http.serve(stream_or_whole)
     monkeypatch.setenv("ALL_PROXY", f"http://127.0.0.1:{proxy.port}")
     if how == "NO_PROXY":
         monkeypatch.setenv("NO_PROXY", "example.com, 127.0.0.0/8")
     transport = drive_http.transport(proxy=False if how == "argument" else None)
-    assert both(drive_http, agent_at(server, transport=transport)) == GOOD
+    assert complete_and_stream(drive_http, agent_at(server, transport=transport)) == GOOD
     assert proxy.seen == []
     transport.close()
 
@@ -350,10 +349,10 @@ def test_credentials_are_sent_to_the_proxy_and_shown_to_nobody(
     target: str,
 ) -> None:
     proxy = proxies(demand="user:p@ss/word")
-    server = drive_http.serve(streamed_or_whole) if target == "plain" else secure[0]
+    server = drive_http.serve(stream_or_whole) if target == "plain" else secure[0]
     transport = drive_http.transport(ca_file=secure[1], proxy=f"{scheme}://user:p%40ss%2Fword@127.0.0.1:{proxy.port}")
     agent = agent_at(server, transport=transport)
-    assert both(drive_http, agent) == GOOD
+    assert complete_and_stream(drive_http, agent) == GOOD
     assert "user:p@ss/word" in proxy.credentials
     assert "word" not in repr(transport)
     if target == "secure":
@@ -370,9 +369,9 @@ def test_a_proxy_that_refuses_us_is_final(
     scheme: str,
     target: str,
 ) -> None:
-    """407: trying again with the same credentials helps nobody, and the password stays secret."""
+    """407: a retry with the same credentials is useless, and the password stays secret."""
     proxy = proxies(demand="user:right")
-    server = drive_http.serve(streamed_or_whole) if target == "plain" else secure[0]
+    server = drive_http.serve(stream_or_whole) if target == "plain" else secure[0]
     transport = drive_http.transport(ca_file=secure[1], proxy=f"{scheme}://user:wr0ng-canary@127.0.0.1:{proxy.port}")
     kind, retryable, shown = error_from_exception(drive_http, agent_at(server, transport=transport, max_retries=2))
     assert (kind, retryable) == (errors.ConnectionError, False)
@@ -409,7 +408,7 @@ def test_a_proxy_that_talks_nonsense_is_a_typed_error(
 
 
 def test_a_proxy_that_is_not_there_is_a_connection_error(drive_http: Driver) -> None:
-    server = drive_http.serve(streamed_or_whole)
+    server = drive_http.serve(stream_or_whole)
     transport = drive_http.transport(proxy="http://127.0.0.1:9")
     assert error_from_exception(drive_http, agent_at(server, transport=transport))[0] is errors.ConnectionError
     assert server.requests == []

@@ -1,4 +1,4 @@
-"""Calls through real proxies: tinyproxy (HTTP and CONNECT) and microsocks (SOCKS5), where they are installed."""
+"""Proxies of other projects: tinyproxy and mitmproxy, if they are installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import trustme
 
 from agent import Agent, errors
 from agent.testing import Answer, LoopbackServer
-from tests.engine.play import agent_at, hung_up, pings, streamed_or_whole
+from tests.engine.play import agent_at, hung_up, pings, stream_or_whole
 from tests.support.drivers import Driver, run_and_leave_nothing
 
 TINYPROXY, MICROSOCKS = shutil.which("tinyproxy"), shutil.which("microsocks")
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(kind: str, folder: Path, login: str | None = None) -> Iterator[int]:
+def run_proxy(kind: str, folder: Path, login: str | None = None) -> Iterator[int]:
     """The port of a proxy of this kind, which wants `user:password` if a login is given."""
     port = free_port()
     user, _, password = (login or "").partition(":")
@@ -78,19 +78,19 @@ def target(request: pytest.FixtureRequest, authority: trustme.CA) -> Iterator[Lo
     authority.issue_cert("127.0.0.1").configure_cert(context)
 
     def network(asked: Any) -> Answer:
-        return pings() if "pings" in asked.url else streamed_or_whole(asked)
+        return pings() if "pings" in asked.url else stream_or_whole(asked)
 
     with LoopbackServer(network, ssl_context=context if request.param == "secure" else None) as server:
         yield server
 
 
-def trusting(authority: trustme.CA) -> ssl.SSLContext:
+def trust_proxy(authority: trustme.CA) -> ssl.SSLContext:
     context = ssl.create_default_context()
     authority.configure_trust(context)
     return context
 
 
-def both(drive: Driver, agent: Agent) -> tuple[str | None, str | None]:
+def complete_and_stream(drive: Driver, agent: Agent) -> tuple[str | None, str | None]:
     async def main() -> tuple[str | None, str | None]:
         return (await agent.acomplete("hi")).text, (await agent.astream("hi").collect()).text
 
@@ -111,14 +111,16 @@ def test_calls_and_streams_go_through(
     how: str,
 ) -> None:
     login = "user:pass_word" if how == "login" else None
-    with running(kind, tmp_path, login) as port:
+    with run_proxy(kind, tmp_path, login) as port:
         url = f"{kind}://{login + '@' if login else ''}127.0.0.1:{port}"
         if how == "environment":
             monkeypatch.setenv("ALL_PROXY", url)
-        transport = drive_http.transport(ssl_context=trusting(authority), proxy=None if how == "environment" else url)
+        transport = drive_http.transport(
+            ssl_context=trust_proxy(authority), proxy=None if how == "environment" else url
+        )
         agent = agent_at(target, transport=transport)
-        assert both(drive_http, agent) == GOOD
-        assert both(drive_http, agent) == GOOD
+        assert complete_and_stream(drive_http, agent) == GOOD
+        assert complete_and_stream(drive_http, agent) == GOOD
         assert len(target.requests) == 4
         transport.close()
 
@@ -129,9 +131,9 @@ def test_a_wrong_login_is_final_and_not_shown(
 ) -> None:
     if kind == "http" and target.url.startswith("http:"):
         pytest.skip("tinyproxy answers a forwarded request with status 401, which could be the vendor's")
-    with running(kind, tmp_path, "user:right") as port:
+    with run_proxy(kind, tmp_path, "user:right") as port:
         transport = drive_http.transport(
-            ssl_context=trusting(authority), proxy=f"{kind}://user:wrong-canary@127.0.0.1:{port}"
+            ssl_context=trust_proxy(authority), proxy=f"{kind}://user:wrong-canary@127.0.0.1:{port}"
         )
         agent = agent_at(target, transport=transport, max_retries=2)
         with pytest.raises(errors.ConnectionError) as caught:
@@ -147,8 +149,8 @@ def test_a_wrong_login_is_final_and_not_shown(
 def test_a_deadline_holds_and_the_connection_is_closed(
     drive_http: Driver, target: LoopbackServer, authority: trustme.CA, tmp_path: Path, kind: str
 ) -> None:
-    with running(kind, tmp_path) as port:
-        transport = drive_http.transport(ssl_context=trusting(authority), proxy=f"{kind}://127.0.0.1:{port}")
+    with run_proxy(kind, tmp_path) as port:
+        transport = drive_http.transport(ssl_context=trust_proxy(authority), proxy=f"{kind}://127.0.0.1:{port}")
         drive_http.call(agent_at(target, transport=transport))  # everything is imported
         agent = agent_at(target, "pings", transport=transport, deadline=0.5)
         started = time.monotonic()
@@ -164,8 +166,8 @@ def test_a_deadline_holds_and_the_connection_is_closed(
 def test_a_stream_that_is_left_closes_its_connection(
     target: LoopbackServer, authority: trustme.CA, tmp_path: Path, kind: str, drive_http: Driver
 ) -> None:
-    with running(kind, tmp_path) as port:
-        transport = drive_http.transport(ssl_context=trusting(authority), proxy=f"{kind}://127.0.0.1:{port}")
+    with run_proxy(kind, tmp_path) as port:
+        transport = drive_http.transport(ssl_context=trust_proxy(authority), proxy=f"{kind}://127.0.0.1:{port}")
         agent = agent_at(target, "pings", transport=transport)
 
         async def main() -> None:
@@ -186,8 +188,8 @@ def test_a_stream_that_is_left_closes_its_connection(
 def test_a_users_client_may_have_a_proxy(
     target: LoopbackServer, authority: trustme.CA, tmp_path: Path, kind: str, awaits: bool
 ) -> None:
-    with running(kind, tmp_path) as port:
-        options: dict[str, Any] = {"proxy": f"{kind}://127.0.0.1:{port}", "verify": trusting(authority)}
+    with run_proxy(kind, tmp_path) as port:
+        options: dict[str, Any] = {"proxy": f"{kind}://127.0.0.1:{port}", "verify": trust_proxy(authority)}
 
         async def main() -> str | None:
             async with httpx2.AsyncClient(**options) as client:
@@ -204,8 +206,8 @@ def test_a_users_client_may_have_a_proxy(
 def test_a_proxy_that_goes_away_is_a_connection_error(
     drive_http: Driver, target: LoopbackServer, authority: trustme.CA, tmp_path: Path, kind: str
 ) -> None:
-    with running(kind, tmp_path) as port:
-        transport = drive_http.transport(ssl_context=trusting(authority), proxy=f"{kind}://127.0.0.1:{port}")
+    with run_proxy(kind, tmp_path) as port:
+        transport = drive_http.transport(ssl_context=trust_proxy(authority), proxy=f"{kind}://127.0.0.1:{port}")
         assert drive_http.call(agent_at(target, transport=transport)).text == "hello"
     with pytest.raises(errors.ConnectionError):
         drive_http.call(agent_at(target, transport=transport))

@@ -1,7 +1,7 @@
 """Clients of the official SDKs, brought by the caller: they send, and our codecs read.
 
-Each kind of client meets a real loopback server. What it adds to a request is the SDK's business and is looked at;
-what becomes of answers and failures must be what our own transport makes of them.
+Each kind of client meets a real loopback server. Additions of the SDK to a request are
+recorded; responses and failures must equal those of the HTTP transport.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ KEY = "sk-brought-0123456789"
 Events = list[dict[str, Any]]
 
 
-# What the vendors say
+# Responses of the vendors
 
 
 def sse(event: dict[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (str(event.get("type", "x")).encode(), json.dumps(event).encode())
 
 
-def framed(event: dict[str, Any]) -> bytes:
+def frame_events(event: dict[str, Any]) -> bytes:
     """As Bedrock sends it."""
     chunk = json.dumps({"bytes": base64.b64encode(json.dumps(event).encode()).decode(), "p": "abc"}).encode()
     return frame({":message-type": "event", ":event-type": "chunk", ":content-type": "application/json"}, chunk)
@@ -74,14 +74,14 @@ class Speech:
     def pieces(self) -> list[bytes]:
         return [*(self.frames(event) for event in self.events), *([self.ends] if self.ends else [])]
 
-    def streamed(self) -> Answer:
+    def stream_reply(self) -> Answer:
         return Answer(self.pieces(), headers={"content-type": self.content_type, "x-request-id": "req_1"})
 
     def complete(self) -> Answer:
         headers = {"content-type": "application/json", "x-request-id": "req_1"}
         return Answer([json.dumps(self.whole).encode()], headers=headers)
 
-    def refused(self, status: int, **headers: str) -> Answer:
+    def error_reply(self, status: int, **headers: str) -> Answer:
         sent = {"content-type": "application/json", "x-request-id": "req_9", **headers}
         return Answer([json.dumps(self.error).encode()], status=status, headers=sent)
 
@@ -180,7 +180,11 @@ _MESSAGE_EVENTS: Events = [
 _ANTHROPIC_ERROR = {"type": "error", "error": {"type": "some_error", "message": "nope"}}
 MESSAGES = Speech(_MESSAGE, _MESSAGE_EVENTS, _ANTHROPIC_ERROR)
 BEDROCK = Speech(
-    _MESSAGE, _MESSAGE_EVENTS, {"message": "nope"}, frames=framed, content_type="application/vnd.amazon.eventstream"
+    _MESSAGE,
+    _MESSAGE_EVENTS,
+    {"message": "nope"},
+    frames=frame_events,
+    content_type="application/vnd.amazon.eventstream",
 )
 
 
@@ -376,7 +380,7 @@ class Session:
         return Agent(self.case.model, client=client, **options)
 
     def network(self) -> Answer:
-        return self.case.speech.streamed() if self.streaming else self.case.speech.complete()
+        return self.case.speech.stream_reply() if self.streaming else self.case.speech.complete()
 
 
 async def aclose(client: Any) -> None:
@@ -521,7 +525,7 @@ def failure_through_http(session: Session, server: LoopbackServer) -> errors.Age
 @sessions(WAYS)
 @pytest.mark.parametrize("status", [401, 429, 500])
 def test_failures_are_those_of_our_own_transport_and_are_sent_once(session: Session, status: int, serve: Serve) -> None:
-    server = serve(lambda request: session.case.speech.refused(status, **{"retry-after": "3"}))
+    server = serve(lambda request: session.case.speech.error_reply(status, **{"retry-after": "3"}))
     with pytest.raises(errors.AgentError) as caught:
         session.ask(server.url)
     assert len(server.requests) == 1
@@ -530,7 +534,7 @@ def test_failures_are_those_of_our_own_transport_and_are_sent_once(session: Sess
 
 @sessions(WAYS)
 def test_our_own_retries_are_the_only_ones(session: Session, serve: Serve) -> None:
-    server = serve(lambda request: session.case.speech.refused(503))
+    server = serve(lambda request: session.case.speech.error_reply(503))
     with pytest.raises(errors.OverloadedError) as caught:
         session.ask(server.url, retry=RetryConfig(max_retries=1, initial_delay=0.0))
     assert len(caught.value.attempts) == len(server.requests) == 2
@@ -616,7 +620,7 @@ def test_an_error_inside_a_stream_is_typed(serve: Serve) -> None:
             Session(case, "astream").ask(server.url)
 
 
-def _caused(error: Exception, cause: BaseException) -> Exception:
+def _with_cause(error: Exception, cause: BaseException) -> Exception:
     error.__cause__ = cause
     return error
 
@@ -633,7 +637,7 @@ _REQUEST = httpx2.Request("POST", "https://x.example")
         (httpx2.ReadTimeout("slow"), errors.TimeoutError, True),
         (httpx2.DecodingError("no gzip"), errors.ProtocolError, True),
         (
-            _caused(anthropic.APIConnectionError(request=_REQUEST), ssl.SSLCertVerificationError("self-signed")),
+            _with_cause(anthropic.APIConnectionError(request=_REQUEST), ssl.SSLCertVerificationError("self-signed")),
             errors.ConnectionError,
             False,
         ),
@@ -853,7 +857,7 @@ def test_a_variant_of_an_agent_keeps_its_client(serve: Serve) -> None:
 
 
 def test_the_sdk_itself_reads_our_idea_of_an_event_stream(serve: Serve) -> None:
-    server = serve(lambda request: BEDROCK.streamed())
+    server = serve(lambda request: BEDROCK.stream_reply())
     with anthropic.AnthropicBedrock(base_url=server.url, **_AWS) as client:
         asked: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
         with client.messages.stream(**asked) as stream:
@@ -861,7 +865,7 @@ def test_the_sdk_itself_reads_our_idea_of_an_event_stream(serve: Serve) -> None:
 
 
 def test_an_event_stream_may_be_cut_anywhere() -> None:
-    data = b"".join(framed(event) for event in _MESSAGE_EVENTS)
+    data = b"".join(frame_events(event) for event in _MESSAGE_EVENTS)
     expected = EventStreamDecoder().feed(data)
     assert expected.count(b"data: ") == len(_MESSAGE_EVENTS)
     for size in (1, 7, 100):
@@ -871,7 +875,7 @@ def test_an_event_stream_may_be_cut_anywhere() -> None:
 
 @pytest.mark.parametrize("place", [0, 9, 30, -20, -1])
 def test_a_broken_event_stream_is_an_error(place: int) -> None:
-    data = bytearray(framed(_MESSAGE_EVENTS[0]))
+    data = bytearray(frame_events(_MESSAGE_EVENTS[0]))
     data[place] ^= 0xFF
     with pytest.raises(errors.ProtocolError):
         EventStreamDecoder().feed(bytes(data))

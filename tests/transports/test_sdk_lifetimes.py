@@ -1,4 +1,4 @@
-"""Clients that the caller brings have lives of their own: limits, event loops, betas, versions, and an end."""
+"""SDK clients: event loops, threads, timeouts, cancellation and leaks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _genai(url: str, **options: Any) -> Any:
 
 
 def _async_genai(url: str, **options: Any) -> Any:
-    """On httpx2, also where aiohttp is installed, which its client would prefer and of which it tells us less."""
+    """With httpx2, even if aiohttp is installed, which the client would prefer."""
     return _genai(url, async_client_args={"transport": httpx2.AsyncHTTPTransport()}, **options)
 
 
@@ -81,7 +81,7 @@ def server() -> Iterator[LoopbackServer]:
         yield running
 
 
-async def _closed(client: Any) -> None:
+async def _close_client(client: Any) -> None:
     await (client.aio.aclose() if isinstance(client, genai.Client) else client.close())
 
 
@@ -130,7 +130,7 @@ def test_a_closed_async_client_is_said_to_be_closed(target: str, make: Make, ser
         client = make(server.url)
         agent = Agent(target, client=client)
         await agent.acomplete("hi")
-        await _closed(client)
+        await _close_client(client)
         with pytest.raises(errors.ConfigurationError, match="has been closed"):
             await agent.astream("hi").collect()
 
@@ -141,7 +141,7 @@ def test_a_closed_async_client_is_said_to_be_closed(target: str, make: Make, ser
 
 
 def alone(code: str) -> str:
-    """What a program prints that leaves connections to dying event loops, which this process would complain of."""
+    """Output of a separate program that leaves connections to closed event loops."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
     )
@@ -208,7 +208,7 @@ def test_an_async_client_on_a_second_loop_costs_an_attempt_at_most(kind: str) ->
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address where connecting takes forever: its queue is full, and nobody accepts."""
+    """An address where connecting hangs, because the accept queue is full."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(0)
@@ -240,7 +240,7 @@ def test_connecting_has_its_own_limit_with_await(target: str, make: Make, nobody
         with pytest.raises(errors.TimeoutError, match="ConnectTimeout"):
             await Agent(target, client=client, max_retries=0, connect_timeout=0.2, deadline=5.0).acomplete("hi")
         assert time.monotonic() - started < 2.5
-        await _closed(client)
+        await _close_client(client)
 
     asyncio.run(main())
 
@@ -269,14 +269,14 @@ def test_the_time_limits_are_the_agents_and_not_the_clients(target: str, make: M
         if make in (_openai, _anthropic):
             return agent.complete("hi").text
         text = (await agent.acomplete("hi")).text
-        await _closed(client)
+        await _close_client(client)
         return text
 
     with LoopbackServer(_slow) as server:
         assert asyncio.run(main(server.url)) == "hi"
 
 
-# What the client is set to
+# Settings of the client
 
 
 def _betas(request: WireRequest) -> list[str]:

@@ -1,4 +1,4 @@
-"""TLS: what is trusted, what is not, and that limits and aborts reach through the encryption."""
+"""TLS: trusted certificates, rejected certificates, timeouts and aborts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agent import Agent, errors
 from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer, RawAnswer
 from agent.transports.http import HttpTransport
-from tests.engine.play import agent_at, completion, endless, hung_up, pings, streamed_or_whole, whole
+from tests.engine.play import agent_at, completion, endless, hung_up, pings, stream_or_whole, whole
 from tests.support.drivers import Driver, run_and_leave_nothing
 
 LONG = 3_000_000
@@ -46,7 +46,7 @@ def network(request: WireRequest) -> Answer | RawAnswer:
         return whole(f"{len(request.body)} " + "é" * LONG)
     if "closing" in request.url:  # the end of the answer is the end of the connection
         return RawAnswer([b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + completion("closing")])
-    return endless() if "endless" in request.url else streamed_or_whole(request)
+    return endless() if "endless" in request.url else stream_or_whole(request)
 
 
 Serve = Callable[..., LoopbackServer]
@@ -95,7 +95,7 @@ both_versions = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.
 def test_connections_are_kept_and_answers_may_take_their_time(
     drive_http: Driver, serve: Serve, ca_file: Path, version: ssl.TLSVersion
 ) -> None:
-    """What a server says about keys between handshake and answer is not the end of the answer."""
+    """TLS messages between handshake and response do not end the response."""
     server = serve(version=version)
     transport = drive_http.transport(ca_file=ca_file, proxy=False)
     agent = agent_at(server, "late", transport=transport)

@@ -1,4 +1,4 @@
-"""What users, vendors and proxies cannot do to the requests on the wire and to the log."""
+"""Wire safety: unsafe keys, headers and URLs are rejected before anything is sent."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_port_0_is_not_taken_for_the_usual_port(drive_http: Driver) -> None:
 FORGED = "gpt\r\nERROR root: all keys deleted\x1b[2J\u2028x\x85y\u202e"
 
 
-def one_line(text: str) -> bool:
+def send_one_line(text: str) -> bool:
     return len(text.splitlines()) == 1 and "\x1b" not in text and "\u202e" not in text
 
 
@@ -127,10 +127,10 @@ def test_a_model_name_cannot_forge_a_line_of_a_log(caplog: pytest.LogCaptureFixt
         agent = Agent(f"openai-chat:{FORGED}", api_key="k", base_url=f"{server.url}/v1", max_retries=0)
         with pytest.raises(errors.ModelNotFoundError) as caught:
             agent.complete("hi")
-        assert one_line(str(caught.value))
-        assert caught.value.model == FORGED, "the attribute keeps what was asked for"
+        assert send_one_line(str(caught.value))
+        assert caught.value.model == FORGED, "the attribute keeps the requested model"
         logging.getLogger("x").error("failed: %s", caught.value)
-        assert one_line(caplog.records[-1].getMessage())
+        assert send_one_line(caplog.records[-1].getMessage())
 
 
 def test_a_vendors_words_cannot_forge_a_line_of_a_log() -> None:
@@ -139,12 +139,12 @@ def test_a_vendors_words_cannot_forge_a_line_of_a_log() -> None:
         agent = Agent("openai-chat:m", api_key="k", base_url=f"{server.url}/v1", max_retries=0)
         with pytest.raises(errors.BadRequestError) as caught:
             agent.complete("hi")
-        assert one_line(str(caught.value))
-        assert one_line(caught.value.message)
+        assert send_one_line(str(caught.value))
+        assert send_one_line(caught.value.message)
         assert "no ERROR root: forged\\x1b[2J" in caught.value.message
         assert caught.value.body is not None
-        assert all(one_line(attempt.message or "-") for attempt in caught.value.attempts)
-        assert one_line(str(pickle.loads(pickle.dumps(caught.value))))
+        assert all(send_one_line(attempt.message or "-") for attempt in caught.value.attempts)
+        assert send_one_line(str(pickle.loads(pickle.dumps(caught.value))))
 
 
 def test_a_route_is_printed_without_forged_lines() -> None:
@@ -153,7 +153,7 @@ def test_a_route_is_printed_without_forged_lines() -> None:
         with pytest.raises(errors.AgentError) as caught:
             Router([agent, agent], retry=None).complete("hi")
         assert not any(line.strip().startswith("ERROR") for line in str(caught.value).splitlines())
-        assert one_line(caught.value.message)
+        assert send_one_line(caught.value.message)
 
 
 def test_a_setting_that_is_quoted_in_an_error_stays_on_its_line() -> None:
@@ -166,7 +166,7 @@ def test_a_setting_that_is_quoted_in_an_error_stays_on_its_line() -> None:
     for make in makers:
         with pytest.raises(errors.ConfigurationError) as caught:
             make()
-        assert one_line(str(caught.value))
+        assert send_one_line(str(caught.value))
 
 
 # A key and a proxy on another machine

@@ -135,7 +135,7 @@ class AioRun:
     # Stepping
 
     async def advance(self) -> Sequence[Any] | None:
-        """Run to the next Emit and return its events; None at the end. Closes the run at the end and on errors."""
+        """Run to the next Emit and return its events; None at the end. Closes at the end and on errors."""
         flow, reply, error = self.flow, self._reply, self._error
         self._reply = self._error = None
         try:
@@ -204,7 +204,7 @@ class AioRun:
     # Time
 
     def _watch(self, until: float) -> None:
-        """Set the timer of the run, which moves only if it would fire too late, to save work in the loop's heap."""
+        """Set the timer of the run, moved only if it would fire too late, to save work."""
         if until == math.inf:
             return
         if self._timer is None:
@@ -244,7 +244,7 @@ class AioRun:
                 task.uncancel()
 
     def _reason(self, task: asyncio.Task[Any], cancelled_before: int) -> BaseException:
-        """Return the exception for a cancelled wait: the timer, the closing of the run, or an external cancellation."""
+        """Return the exception for a cancelled wait: timer, closing of the run, or external cancellation."""
         if self._expired:
             self._expired = False
             if task.uncancel() <= cancelled_before:
@@ -484,10 +484,10 @@ async def _as_coroutine(awaitable: Awaitable[T]) -> T:
 
 async def _drain_silently(run: AioRun) -> None:
     with suppress(Exception):  # failures of background flows are discarded
-        await drain(run)
+        await adrain(run)
 
 
-async def drain(run: AioRun) -> Any:
+async def adrain(run: AioRun) -> Any:
     """Run to the end, discard the events and return the result."""
     while await run.advance() is not None:
         pass

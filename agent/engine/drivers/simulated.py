@@ -1,7 +1,7 @@
-"""Simulated driver: performs flows in virtual time, with one thread, a scripted network and seeded scheduling.
+"""Simulated driver: performs flows in virtual time.
 
-The same seed gives the same run, to the last event. A simulated hour takes milliseconds, so production flows can be
-tested against thousands of fault orders.
+It has one thread, a scripted network and seeded scheduling: the same seed gives the same run, to the last event. A
+simulated hour takes milliseconds, so production flows can be tested against thousands of fault orders.
 """
 
 from __future__ import annotations

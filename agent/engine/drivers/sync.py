@@ -136,7 +136,7 @@ class SyncRun:
     # Stepping
 
     def advance(self) -> Sequence[Any] | None:
-        """Run to the next Emit and return its events; None at the end. Closes the run at the end and on errors."""
+        """Run to the next Emit and return its events; None at the end. Closes at the end and on errors."""
         flow, reply, error = self.flow, self._reply, self._error
         self._reply = self._error = None
         self._inside = threading.get_ident()

@@ -59,7 +59,7 @@ class World:
             made.append(Agent(MODELS[codec], api_key="sk-test", base_url=url, transport=transport, **LIMITS))
         return made
 
-    def nothing_open(self) -> bool:
+    def is_everything_closed(self) -> bool:
         return self.server.wait_until(lambda: self.server.open_connections == 0, timeout=1.0)
 
 
@@ -179,7 +179,7 @@ def test_streams_in_threads_leave_no_socket_and_no_thread(world: World, rng: ran
     in_threads(world, 1000, rng.randrange(2**32))
     check(world, 1000)
     assert threads_left(before) == set()
-    assert world.nothing_open(), world.server.open_connections
+    assert world.is_everything_closed(), world.server.open_connections
 
 
 @pytest.mark.timing
@@ -189,7 +189,7 @@ def test_streams_in_tasks_leave_no_socket_no_task_and_no_thread(world: World, rn
     assert asyncio.run(in_tasks(world, 1000, rng.randrange(2**32), carrier)) == set()
     check(world, 1000)
     assert threads_left(before) == set()
-    assert world.nothing_open(), world.server.open_connections
+    assert world.is_everything_closed(), world.server.open_connections
 
 
 def resident() -> float:
@@ -217,7 +217,7 @@ def test_ten_thousand_streams_leave_nothing_and_memory_stays_flat(
         else:
             assert asyncio.run(in_tasks(world, 2000, seed, driver)) == set()
         assert threads_left(before) == set()
-        assert world.nothing_open(), world.server.open_connections
+        assert world.is_everything_closed(), world.server.open_connections
         sizes.append(resident())
     assert sum(world.outcomes.values()) == rounds * 2000
     assert world.outcomes["wrong"] == 0
