@@ -226,7 +226,6 @@ def resolves_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
     """Resolve every host to these ports of the loopback address."""
     found = [SocketAddress(socket.AF_INET, ("127.0.0.1", port)) for port in ports]
     monkeypatch.setattr(sockets, "resolve_addresses", lambda host, port: found)
-    monkeypatch.setattr("agent.http.sockets.resolve", lambda host, port: found)
 
 
 @pytest.mark.timing

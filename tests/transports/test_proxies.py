@@ -206,7 +206,7 @@ def complete_and_stream(drive: Driver, agent: Agent) -> tuple[str | None, str | 
 
 
 def error_from_exception(drive: Driver, agent: Agent) -> tuple[type[errors.AgentError], bool, str]:
-    """Type, retryability and text of a failure, without the error, whose traceback keeps connections alive."""
+    """Type, retryability and text of a failure, without the error, whose traceback keeps sockets alive."""
     try:
         complete_and_stream(drive, agent)
     except errors.AgentError as error:

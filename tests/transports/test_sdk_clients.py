@@ -398,7 +398,7 @@ STREAMS = ("stream", "astream")
 
 
 def sessions(ways: Sequence[str], *, special: bool = False, by_turns: int = 1) -> pytest.MarkDecorator:
-    """Every client in every way to ask; with `by_turns=2` in every second way, other ones for the next client."""
+    """Every client in every way of calling; with `by_turns=2` in every second way, alternating by client."""
     found = [
         pytest.param(Session(case, way), id=f"{case.id}-{way}")
         for n, case in enumerate(CASES)
@@ -512,7 +512,7 @@ def facts_of(error: errors.AgentError) -> dict[str, Any]:
 
 
 def failure_through_http(session: Session, server: LoopbackServer) -> errors.AgentError:
-    """What our own transport makes of the same answer."""
+    """Result of the HTTP transport for the same response."""
     provider, _, model = session.case.model.partition(":")
     speaks = "openai-responses" if session.case.speech is RESPONSES else provider
     agent = Agent(f"{speaks}:{model}", base_url=server.url, api_key="sk-other", max_retries=0)
@@ -807,7 +807,7 @@ def test_an_abandoned_call_closes_its_answer_when_it_comes(serve: Serve) -> None
         assert server.wait_until(lambda: bool(server.disconnects))
 
 
-# What does not go together
+# Conflicting options
 
 
 def test_an_async_client_cannot_be_used_by_blocking_methods() -> None:
