@@ -401,10 +401,7 @@ class BaseClient:
         return drain(SyncRun(self._transport, call(prepared, context), context.deadline))
 
     async def _run_async(self, call: Call, prepared: AgentRequest) -> Any:
-        from .engine.drivers.asyncio import (
-            AioRun,  # lazy: a sync call needs no event loop
-            adrain,  # lazy: a sync call needs no event loop
-        )
+        from .engine.drivers.asyncio import AioRun, adrain  # lazy: a sync call needs no event loop
 
         context = async_context(prepared.deadline)
         return await adrain(AioRun(self._transport, call(prepared, context), context.deadline))

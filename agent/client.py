@@ -303,10 +303,7 @@ class Client(BaseClient):
 
     async def arun(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
         """Async version of `run`."""
-        from .engine.drivers.asyncio import (
-            AioRun,  # lazy: a sync call needs no event loop
-            adrain,  # lazy: a sync call needs no event loop
-        )
+        from .engine.drivers.asyncio import AioRun, adrain  # lazy: a sync call needs no event loop
 
         client, run, flow = self._prepare_run(request, options, streaming=False)
         context = async_context(run.deadline)
