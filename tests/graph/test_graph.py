@@ -33,7 +33,7 @@ from agent.types import (
     Usage,
 )
 from tests.graph.random_dags import Gardener
-from tests.loop.telling import check_history
+from tests.loop.stories import check_history
 
 
 def texts(dag: DAG) -> list[str]:

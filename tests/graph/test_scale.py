@@ -81,7 +81,7 @@ def test_a_million_turns_cost_the_same_each() -> None:
 
 
 def test_any_merged_conversation_is_taken_by_all_four_vendors() -> None:
-    from tests.loop.judging import _judges
+    from tests.loop.result_checks import _judges
 
     judges = list(_judges())
     chance = random.Random(SEED)

@@ -1,4 +1,4 @@
-"""A program with a hanging tool, for tests of its exit: `python -m tests.loop.hung_program run waits 1 x`."""
+"""A program with a hanging tool: `python -m tests.loop.hung_program run waits 1 x`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from agent import Agent, ToolContext, errors, tool
 from agent.loop import AgentLoop, Hooks
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import Message, ThinkingLevel, ToolCall
-from tests.loop.telling import check_history
+from tests.loop.stories import check_history
 
 
 def call(id: str, name: str, /, **arguments: Any) -> ToolCall:
@@ -42,8 +42,8 @@ def test_the_conversation_goes_on_from_run_to_run(prompt: Any) -> None:
     script = Script("Hello, Ada!", "You are Ada.")
     loop = AgentLoop(Agent("scripted:m", transport=ScriptedTransport(script)), system_prompt="Be kind.")
     assert prompt(loop, "I am Ada.").text == "Hello, Ada!"
-    assert prompt(loop, "Who am I?").text == "You are Ada."
-    assert texts(loop) == ["I am Ada.", "Hello, Ada!", "Who am I?", "You are Ada."]
+    assert prompt(loop, "And me?").text == "You are Ada."
+    assert texts(loop) == ["I am Ada.", "Hello, Ada!", "And me?", "You are Ada."]
     assert [message["role"] for message in script.requests[1]["messages"]] == ["system", "user", "assistant", "user"]
 
 

@@ -12,7 +12,7 @@ from agent.loop import AgentLoop, Compaction, Hooks
 from agent.loop.compaction import _tokens
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import Message, Role, ToolCall, ToolResult
-from tests.loop.telling import check_history
+from tests.loop.stories import check_history
 
 WORDS = "the quick brown fox jumps over the lazy dog " * 20
 

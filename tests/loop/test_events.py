@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 from agent import errors
 from agent.testing import Answer, Script, TimedTool
 from agent.types import ToolCall
-from tests.loop.telling import check_history, story
+from tests.loop.stories import check_history, story
 from tests.support.drivers import Driver
 
 

@@ -31,7 +31,7 @@ from agent.loop import (
 )
 from agent.testing import scripted_agent
 from agent.types import Message, Secret, StreamEvent, TextContent, ThinkingLevel, ToolCall
-from tests.loop.telling import check_history, story
+from tests.loop.stories import check_history, story
 
 MODEL = Model(provider="scripted", id="m")
 
@@ -84,13 +84,13 @@ def test_a_brought_stream_function_drives_the_loop() -> None:
 
     async def main() -> tuple[list[Any], Any]:
         context = AgentContext("Be brief.", [], [AgentTool("look", "Looks.", execute=execute)])
-        events = agent_loop(["What is there?"], context, config(temperature=0.5, max_tokens=9), None, stream)
+        events = agent_loop(["Look around."], context, config(temperature=0.5, max_tokens=9), None, stream)
         told = await collect(events)
         assert context.messages == []  # it is the caller's
         return told, await events.result()
 
     told, messages = asyncio.run(main())
-    assert [message.text for message in messages] == ["What is there?", "", "saw it (c1)", "A river."]
+    assert [message.text for message in messages] == ["Look around.", "", "saw it (c1)", "A river."]
     assert story(told)[-5:] == [
         "message_start assistant",
         "message_update text_delta",

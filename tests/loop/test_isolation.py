@@ -20,8 +20,8 @@ from agent.testing import scripted_agent
 from agent.tools import Tool
 from agent.types import ToolCall
 from tests.loop import isolated_tools
-from tests.loop.judging import OF_PROGRAMMERS, check_conversation, ran, results_of
 from tests.loop.processes import is_gone, needs_proc, no_zombies, pids_in, soon
+from tests.loop.result_checks import OF_PROGRAMMERS, check_conversation, ran, results_of
 from tests.loop.tables import CUT, MOST
 
 DYING: dict[Tool, str] = {

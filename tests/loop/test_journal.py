@@ -31,7 +31,7 @@ from agent.loop import (
 from agent.loop.run_state import INTERRUPTED
 from agent.testing import Script, ScriptedTransport, SimulatedLoop, Simulation, TimedTool, scripted_agent
 from agent.types import Message, ToolCall
-from tests.loop.telling import check_history
+from tests.loop.stories import check_history
 
 Run = Callable[..., RunResult]
 

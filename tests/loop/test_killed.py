@@ -18,7 +18,7 @@ from agent.loop import SqliteJournal, list_calls
 from agent.loop.run_state import INTERRUPTED
 from agent.types import Message
 from tests.loop.nursery import CALLS, TURNS, Nursery
-from tests.loop.telling import check_history
+from tests.loop.stories import check_history
 from tests.support.cases import examples
 
 

@@ -28,7 +28,7 @@ from agent.types import (
     ToolSpec,
     Usage,
 )
-from tests.loop.telling import check_history
+from tests.loop.stories import check_history
 from tests.support.drivers import Driver
 
 

@@ -16,11 +16,11 @@ from agent.testing import scripted_agent
 from agent.tools import ToolContext, execution
 from agent.tools import execution as running
 from agent.types import DocumentContent, ImageContent, ToolResult
-from tests.loop import hanging, misbehaving, odd_results
-from tests.loop.judging import OF_PROGRAMMERS, WAYS, call, check_conversation, ran, results_of
+from tests.loop import bad_tools, odd_results, slow_tools
+from tests.loop.result_checks import OF_PROGRAMMERS, WAYS, call, check_conversation, ran, results_of
 from tests.loop.tables import LIMIT, MOST, Misbehaviour, released
 
-TABLES = (misbehaving.TABLE, hanging.TABLE, odd_results.TABLE)
+TABLES = (bad_tools.TABLE, slow_tools.TABLE, odd_results.TABLE)
 HANGING = [case for table in TABLES for case in table.rows if case.hangs]
 ALONE = ("is_busy_for_ever", "swallows_every_cancellation", "reports_without_end", "reports_without_end_async")
 """Those that keep the others from running, or their task from ending."""
@@ -44,7 +44,7 @@ async def multiply(a: int, b: int) -> int:
 def nothing_is_left() -> Iterator[None]:
     """Threads of tools that hang are let go after each test, and all of them end."""
     released.clear()
-    hanging.asked.clear()
+    slow_tools.asked.clear()
     before, hung = set(threading.enumerate()), running.count_abandoned_threads()
     with decimal.localcontext():  # one of them changes it
         yield
@@ -200,7 +200,7 @@ def test_a_keyboard_interrupt_in_a_tool_ends_the_run(way: str) -> None:
 
 @pytest.mark.parametrize("way", ["run", "arun"])
 def test_a_run_that_must_not_fail_ends_with_the_words_of_the_tool(way: str) -> None:
-    agent = scripted_agent(call("c1", "exits"), tools=[tool(misbehaving.exits)])
+    agent = scripted_agent(call("c1", "exits"), tools=[tool(bad_tools.exits)])
     with pytest.raises(errors.ToolExecutionError, match="tried to exit the program") as caught:
         ran(way, agent, stop_on_error=True)
     assert caught.value.tool_call_id == "c1"

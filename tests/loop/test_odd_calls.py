@@ -13,8 +13,8 @@ from agent.engine.wire import WireRequest
 from agent.testing import Answer, Piece, ScriptedTransport, VendorScript, scripted_agent
 from agent.tools import ToolContext
 from agent.types import AgentResponse, Message, ToolCall
-from tests.loop.judging import call, check_conversation, ran, results_of
-from tests.loop.telling import check_history
+from tests.loop.result_checks import call, check_conversation, ran, results_of
+from tests.loop.stories import check_history
 
 TARGETS = ("openai-chat:gpt-5", "openai-responses:gpt-5", "anthropic:claude-sonnet-4-5", "gemini:gemini-2.5-pro")
 every_vendor = pytest.mark.parametrize("target", TARGETS)

@@ -20,7 +20,7 @@ from agent import Agent, Router, ToolContext, ToolError, errors, tool
 from agent.loop import Allow, Ask, Change, Deny, MemoryJournal, PausedRun, RunResult, SqliteJournal, list_calls
 from agent.testing import Script, ScriptedTransport, TimedTool, VendorScript, scripted_agent
 from agent.types import AgentResponse, ImageContent, Message, TextContent, ThinkingContent, ToolCall, ToolSpec
-from tests.loop.telling import check_history, story
+from tests.loop.stories import check_history, story
 from tests.support.drivers import Driver
 
 Run = Callable[..., RunResult]

@@ -15,8 +15,8 @@ from agent import Agent, Hooks, Router, errors, tool
 from agent.loop import MemoryJournal, PausedRun, SqliteJournal, list_calls
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import AgentResponse, TextContent, ToolCall, Usage
-from tests.loop.pausing import NOBODY, WAYS, Run, Till, ask_about, call, ids, pays, reload, results, run_by
-from tests.loop.telling import check_history, story
+from tests.loop.pause_helpers import NOBODY, WAYS, Run, Till, ask_about, call, ids, pays, reload, results, run_by
+from tests.loop.stories import check_history, story
 
 
 @pytest.fixture(params=WAYS)

@@ -15,7 +15,7 @@ from agent import Hooks, ToolContext, errors, tool
 from agent.loop import PausedRun
 from agent.testing import scripted_agent
 from agent.types import Message, ToolResult
-from tests.loop.pausing import NOBODY, Till, ask_about, call, pause, pays, reload
+from tests.loop.pause_helpers import NOBODY, Till, ask_about, call, pause, pays, reload
 from tests.support.values import json_values
 
 

@@ -15,7 +15,7 @@ from agent import tool
 from agent.loop import Allow, MemoryJournal, PausedRun, RunResult, SqliteJournal
 from agent.testing import Script, scripted_agent
 from agent.types import ToolSpec
-from tests.loop.pausing import (
+from tests.loop.pause_helpers import (
     NOBODY,
     WAYS,
     Run,

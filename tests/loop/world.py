@@ -26,7 +26,7 @@ from agent.tools.base import ToolContext
 from agent.types import Message, TextContent, ToolCall, ToolResult, Usage
 from tests.loop.cast import Model, MortalSimulation, TriedTool, WatchedJournal, agent_at, is_sub, toolbox
 from tests.loop.scenarios import Scenario, Wish
-from tests.loop.telling import check_history
+from tests.loop.stories import check_history
 from tests.routing.world import FAULTS
 
 RUN = "run"

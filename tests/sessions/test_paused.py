@@ -17,8 +17,8 @@ from agent.sessions import AgentSession
 from agent.stores import MemoryStore, SqliteStore
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import Message
-from tests.loop.pausing import NOBODY, WAYS, Till, ask_about, call, ids, pays, reload, run_by
-from tests.loop.telling import check_history
+from tests.loop.pause_helpers import NOBODY, WAYS, Till, ask_about, call, ids, pays, reload, run_by
+from tests.loop.stories import check_history
 
 Run = Callable[..., RunResult]
 

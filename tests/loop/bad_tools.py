@@ -55,7 +55,7 @@ class Mutters(Exception):
 
 
 class Doom(BaseException):
-    """No Exception, and nobody else's either."""
+    """A direct subclass of BaseException."""
 
 
 @fails("ValueError: no good")
@@ -174,7 +174,7 @@ def raises_a_memory_error() -> NoReturn:
 
 @fails("FileNotFoundError: [Errno 2] No such file or directory: 'secrets.txt'")
 def raises_with_a_path() -> NoReturn:
-    open("/srv/somebody/private/secrets.txt")  # noqa: SIM115
+    open("/srv/someone/private/secrets.txt")  # noqa: SIM115
     raise AssertionError
 
 

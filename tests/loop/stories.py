@@ -8,7 +8,7 @@ from agent.types import Message
 
 
 def story(events: list[Any]) -> list[str]:
-    """The events, with updates of one message told once: how a vendor cuts its stream is not what is pinned here."""
+    """Summarize events. Updates of one message count once, however the vendor chunks its stream."""
     lines: list[str] = []
     for event in events:
         line = _line(event)

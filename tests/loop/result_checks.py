@@ -11,12 +11,12 @@ from typing import Any
 from agent import Agent
 from agent.loop.results import RunResult
 from agent.types import AgentRequest, Message, Role, ToolCall, ToolResult
+from tests.loop.stories import check_history
 from tests.loop.tables import MOST
-from tests.loop.telling import check_history
 
 WAYS = ("run", "arun", "run_stream", "arun_stream")
 OF_PROGRAMMERS = re.compile(r"Traceback|(?<![\w:/.])/\w+/|[A-Z]:\\|0x[0-9a-f]{6}")
-"""What no model should read of a failure: tracebacks, absolute paths, addresses in memory."""
+"""Patterns a model must not see: tracebacks, absolute paths, memory addresses."""
 
 
 def call(id: str, name: str, **arguments: Any) -> ToolCall:
