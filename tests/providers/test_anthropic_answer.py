@@ -1,4 +1,4 @@
-"""What the codec reads in messages, whole and streamed: the same, whatever they hold and however they end."""
+"""Decoding of messages, whole and streamed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agent.types import (
     ToolSpec,
     VendorContent,
 )
-from tests.providers.asking_anthropic import CODEC, HOME, SONNET, body_of
+from tests.providers.anthropic_requests import CODEC, HOME, SONNET, body_of
 from tests.support.cases import for_each
 from tests.support.corpus import Exchange, codec_for, exchanges
 
@@ -63,11 +63,11 @@ def stop(index: int) -> dict[str, Any]:
     return {"type": "content_block_stop", "index": index}
 
 
-def opening(**fields: Any) -> dict[str, Any]:
+def message_start(**fields: Any) -> dict[str, Any]:
     return {"type": "message_start", "message": message(stop_reason=None, **fields)}
 
 
-def ending(reason: str = "end_turn", **fields: Any) -> list[dict[str, Any]]:
+def end(reason: str = "end_turn", **fields: Any) -> list[dict[str, Any]]:
     told = {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": USAGE, **fields}
     return [told, {"type": "message_stop"}]
 
@@ -78,7 +78,7 @@ def events_of(*events: dict[str, Any], request: AgentRequest = REQUEST) -> tuple
     return seen, decoder
 
 
-def streamed(*events: dict[str, Any], request: AgentRequest = REQUEST) -> AgentResponse:
+def decode_stream(*events: dict[str, Any], request: AgentRequest = REQUEST) -> AgentResponse:
     _, decoder = events_of(*events, request=request)
     assert decoder.failure is None, decoder.failure
     assert decoder.done
@@ -144,7 +144,7 @@ def test_text_with_its_sources() -> None:
         origin=HOME,
     )
     assert plain == TextContent(text=" Yes.")
-    assert streamed(*as_stream(body)).content == (cited, plain)
+    assert decode_stream(*as_stream(body)).content == (cited, plain)
 
 
 def test_reasoning_shown_and_sealed() -> None:
@@ -158,12 +158,12 @@ def test_reasoning_shown_and_sealed() -> None:
         ThinkingContent(thinking="", signature="only a seal", origin=HOME),
         ThinkingContent(thinking="", redacted=True, encrypted_content="sealed", origin=HOME),
     )
-    assert streamed(*as_stream(body)) == read(body)
+    assert decode_stream(*as_stream(body)) == read(body)
 
 
 def test_estimates_that_come_with_reasoning_are_no_part_of_it() -> None:
-    answer = streamed(
-        opening(),
+    answer = decode_stream(
+        message_start(),
         start(0, {"type": "thinking", "thinking": "", "signature": ""}),
         delta(0, "thinking_delta", thinking="", estimated_tokens=50),
         delta(0, "thinking_delta", thinking="Hm.", estimated_tokens=None),
@@ -171,7 +171,7 @@ def test_estimates_that_come_with_reasoning_are_no_part_of_it() -> None:
         stop(0),
         start(1, {"type": "text", "text": "Yes."}),
         stop(1),
-        *ending(),
+        *end(),
     )
     assert answer.content[0] == ThinkingContent(thinking="Hm.", signature="sig", origin=HOME)
     sent = body_of(Message.user("Hi"), answer.message, Message.user("Go on"))["messages"][1]["content"]
@@ -188,7 +188,7 @@ def test_an_answer_that_another_model_went_on_with_is_that_models() -> None:
     )
     first, *rest = as_stream(body)
     first["message"]["model"] = SONNET
-    answer = streamed(first, *rest)
+    answer = decode_stream(first, *rest)
     assert answer == read(body)
     assert answer.model == answer.raw["model"] == "claude-opus-4-8"
 
@@ -196,14 +196,14 @@ def test_an_answer_that_another_model_went_on_with_is_that_models() -> None:
 def test_what_a_tool_of_the_vendor_has_found_may_be_long() -> None:
     kind = "web_fetch_tool_result"
     block = {"type": kind, "tool_use_id": "srvtoolu_1", "content": {"data": "A" * 2_000_000}}
-    answer = streamed(opening(), start(0, block), stop(0), *ending())
+    answer = decode_stream(message_start(), start(0, block), stop(0), *end())
     assert answer.content == (VendorContent(kind=kind, provider_data=block, origin=HOME),)
 
 
 def test_blocks_that_nobody_knows_yet_are_kept_and_go_back_verbatim() -> None:
     block = {"type": "hologram", "id": "h1", "frames": [1, 2], "caption": "look", "input": {"a": 1}}
-    answer = streamed(
-        opening(),
+    answer = decode_stream(
+        message_start(),
         start(0, {"type": "hologram", "id": "h1", "frames": [1], "caption": None, "input": {}}),
         delta(0, "frames_delta", frames=[2]),
         delta(0, "caption_delta", caption="lo"),
@@ -212,7 +212,7 @@ def test_blocks_that_nobody_knows_yet_are_kept_and_go_back_verbatim() -> None:
         delta(0, "input_json_delta", partial_json=": 1}"),
         stop(0),
         {"type": "an event that is yet to be invented"},
-        *ending(),
+        *end(),
     )
     assert answer.content == (VendorContent(kind="hologram", provider_data=block, origin=HOME),)
     assert answer == read(message(block)).model_copy(update={"request_id": "req_1"})
@@ -238,7 +238,7 @@ def test_a_call_keeps_its_place_its_name_and_what_only_the_vendor_knows_of_it() 
         {"caller": caller},
         HOME,
     )
-    assert streamed(*as_stream(body), request=request) == answer
+    assert decode_stream(*as_stream(body), request=request) == answer
 
 
 @pytest.mark.parametrize(
@@ -256,14 +256,14 @@ def test_arguments_of_a_strict_tool_are_what_its_own_schema_wants(
     body = message({"type": "tool_use", "id": "toolu_1", "name": "f", "input": written}, stop_reason="tool_use")
     answer = read(body, request)
     assert answer.tool_calls[0].arguments == arguments
-    assert streamed(*as_stream(body), request=request) == answer
+    assert decode_stream(*as_stream(body), request=request) == answer
     loose = request.model_copy(update={"tools": [ToolSpec(name="f", parameters=parameters)]})
     assert read(body, loose).tool_calls[0].arguments == written
 
 
 def test_arguments_may_be_given_whole_at_the_start() -> None:
     block = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
-    events, decoder = events_of(opening(), start(0, block), stop(0), *ending("tool_use"))
+    events, decoder = events_of(message_start(), start(0, block), stop(0), *end("tool_use"))
     assert decoder.response().tool_calls[0].arguments == {"a": 1}
     assert [event.type for event in events] == [
         "message_start", "tool_call_start", "tool_call_delta", "tool_call_end", "usage", "message_end",
@@ -272,7 +272,7 @@ def test_arguments_may_be_given_whole_at_the_start() -> None:
 
 def test_a_call_that_broke_off_ends_only_with_the_message_and_keeps_what_was_written() -> None:
     begun = [
-        opening(),
+        message_start(),
         start(0, {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}),
         delta(0, "input_json_delta", partial_json='{"a": '),
         stop(0),
@@ -280,25 +280,25 @@ def test_a_call_that_broke_off_ends_only_with_the_message_and_keeps_what_was_wri
     events, decoder = events_of(*begun)
     assert "tool_call_end" not in [event.type for event in events]
     assert decoder.partial().tool_calls == []
-    (call,) = streamed(*begun, *ending("max_tokens")).tool_calls
+    (call,) = decode_stream(*begun, *end("max_tokens")).tool_calls
     assert (call.arguments, call.invalid_arguments) == ({}, '{"a": ')
 
 
 def test_nothing_is_handed_out_before_there_is_content() -> None:
     decoder = CODEC.decoder({}, REQUEST)
-    assert decoder.feed(sse(opening(), {"type": "ping"}, start(0, {"type": "text", "text": ""}))) == []
+    assert decoder.feed(sse(message_start(), {"type": "ping"}, start(0, {"type": "text", "text": ""}))) == []
     first, second = decoder.feed(sse(delta(0, "text_delta", text="Hi")))
     assert (first.type, second.type) == ("message_start", "text_delta")
     assert first.response is not None
     assert first.response.usage is not None
-    events, _ = events_of(opening(), *ending())
+    events, _ = events_of(message_start(), *end())
     assert [event.type for event in events] == ["message_start", "message_end"]
 
 
 def test_counts_at_the_end_replace_those_from_the_start_and_the_others_stay() -> None:
     begun = {"input_tokens": 3, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20, "output_tokens": 1}
     final = {"input_tokens": 4, "cache_read_input_tokens": None, "output_tokens": 50}
-    usage = streamed(opening(usage=begun), *ending(usage=final)).usage
+    usage = decode_stream(message_start(usage=begun), *end(usage=final)).usage
     assert usage is not None
     assert (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (4, 100, 20)
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (124, 50, 174)
@@ -352,7 +352,7 @@ def test_everything_that_is_billed_is_counted() -> None:
 def test_reasons_for_stopping(raw: str, reason: str) -> None:
     answer = read(message(stop_reason=raw))
     assert (answer.stop_reason, answer.raw_stop_reason) == (reason, raw)
-    assert streamed(opening(), *ending(raw)) == answer
+    assert decode_stream(message_start(), *end(raw)) == answer
 
 
 def test_a_refusal_is_explained_where_the_vendor_explains_it() -> None:
@@ -362,12 +362,12 @@ def test_a_refusal_is_explained_where_the_vendor_explains_it() -> None:
     assert answer.refusal == "This could enable harm."
     assert answer.content[-1] == RefusalContent(refusal="This could enable harm.")
     assert answer.raw["stop_details"]["category"] == "cyber"
-    assert streamed(*as_stream(body)) == answer
+    assert decode_stream(*as_stream(body)) == answer
 
 
 def test_what_has_no_place_of_its_own_stays_in_raw() -> None:
     container = {"id": "container_1", "expires_at": "2026-01-01T00:00:00Z"}
-    answer = streamed(opening(), {
+    answer = decode_stream(message_start(), {
         "type": "message_delta", "delta": {"stop_reason": "end_turn", "container": container}, "usage": USAGE,
         "context_management": {"applied_edits": [1]}, "input_transformations": None,
     }, {"type": "message_stop"})  # fmt: skip
@@ -391,11 +391,11 @@ def test_an_error_in_the_stream_is_of_its_real_kind_and_what_came_before_is_kept
     kind: str, expected: type[errors.AgentError], retryable: bool
 ) -> None:
     events, decoder = events_of(
-        opening(),
+        message_start(),
         start(0, {"type": "text", "text": ""}),
         delta(0, "text_delta", text="So far"),
         {"type": "error", "error": {"type": kind, "message": "Sorry"}},
-        *ending(),
+        *end(),
     )
     assert type(decoder.failure) is expected
     assert decoder.failure.retryable is retryable
@@ -408,10 +408,10 @@ def test_an_error_in_the_stream_is_of_its_real_kind_and_what_came_before_is_kept
 @pytest.mark.parametrize(
     "events",
     [
-        [opening(), {"type": "message_stop"}],
-        [opening(), delta(3, "text_delta", text="for no block")],
-        [opening(), {"no type": 1}],
-        [opening(), start(0, {"type": "tool_use", "id": "x"})],
+        [message_start(), {"type": "message_stop"}],
+        [message_start(), delta(3, "text_delta", text="for no block")],
+        [message_start(), {"no type": 1}],
+        [message_start(), start(0, {"type": "tool_use", "id": "x"})],
     ],
 )
 def test_a_stream_that_makes_no_sense_is_an_error(events: list[dict[str, Any]]) -> None:
@@ -426,13 +426,13 @@ TEXT = {"type": "text", "text": ""}
 def test_blocks_that_all_have_the_same_index_each_keep_their_place() -> None:
     """Seen from servers that translate other APIs into this one."""
     search = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}}
-    answer = streamed(
-        opening(),
+    answer = decode_stream(
+        message_start(),
         *(start(0, TEXT), delta(0, "text_delta", text="Let me see."), stop(0)),
         *(start(0, search), stop(0)),
         *(start(0, TEXT), delta(0, "text_delta", text="Yes."), stop(0)),
         *(start(0, CALLED), delta(0, "input_json_delta", partial_json='{"a": 1}'), stop(0)),
-        *ending("tool_use"),
+        *end("tool_use"),
     )
     assert [part.type for part in answer.content] == ["text", "vendor", "text", "tool_call"]
     assert answer.text == "Let me see.Yes."
@@ -444,11 +444,11 @@ CALLED = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
 
 
 def test_a_block_that_begins_where_another_still_grows_ends_that_one() -> None:
-    answer = streamed(
-        opening(),
+    answer = decode_stream(
+        message_start(),
         *(start(0, CALLED), delta(0, "input_json_delta", partial_json='{"half')),
         *(start(0, {**CALLED, "id": "toolu_2"}), delta(0, "input_json_delta", partial_json='{"a": 1}'), stop(0)),
-        *ending("tool_use"),
+        *end("tool_use"),
     )
     broken, whole = answer.tool_calls
     assert (broken.id, broken.invalid_arguments) == ("toolu_1", '{"half')
@@ -457,7 +457,7 @@ def test_a_block_that_begins_where_another_still_grows_ends_that_one() -> None:
 
 def test_an_end_that_comes_twice_and_a_piece_that_is_null_do_no_harm() -> None:
     pieces = (delta(0, "input_json_delta", partial_json=piece) for piece in (None, '{"a"', ": 1}"))
-    answer = streamed(opening(), start(0, CALLED), *pieces, stop(0), stop(0), *ending("tool_use"))
+    answer = decode_stream(message_start(), start(0, CALLED), *pieces, stop(0), stop(0), *end("tool_use"))
     assert answer.tool_calls[0].arguments == {"a": 1}
 
 
@@ -465,14 +465,14 @@ def test_keys_of_a_text_delta_besides_its_text_are_kept() -> None:
     start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
     pieces: list[dict[str, Any]] = [{"text": "a"}, {"text": None, "note": "x"}, {"text": "b", "note": "y"}]
     deltas = [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", **piece}} for piece in pieces]
-    seen, decoder = events_of(opening(), start, *deltas, stop(0), *ending())
+    seen, decoder = events_of(message_start(), start, *deltas, stop(0), *end())
     (part,) = decoder.response().content
     assert (part.text, part.provider_data) == ("ab", {"note": "xy"})
     assert [event.text for event in seen if event.type == "text_delta"] == ["a", "b"]
 
 
 def test_a_stream_that_does_not_say_who_answers_is_still_an_answer_of_the_vendors() -> None:
-    answer = streamed(start(0, TEXT), delta(0, "text_delta", text="Hi"), stop(0), *ending())
+    answer = decode_stream(start(0, TEXT), delta(0, "text_delta", text="Hi"), stop(0), *end())
     assert (answer.provider, answer.model, answer.text) == ("anthropic", SONNET, "Hi")
 
 
@@ -481,7 +481,7 @@ def test_arguments_that_are_no_object_are_kept_as_they_were_written(given: Any, 
     whole = read(message({**CALLED, "input": given}, stop_reason="tool_use")).tool_calls[0]
     text = given if isinstance(given, str) else json.dumps(given)
     pieces = delta(0, "input_json_delta", partial_json=text)
-    grown = streamed(opening(), start(0, CALLED), pieces, stop(0), *ending("tool_use")).tool_calls[0]
+    grown = decode_stream(message_start(), start(0, CALLED), pieces, stop(0), *end("tool_use")).tool_calls[0]
     assert whole == grown
     assert whole.invalid_arguments == kept
 
@@ -497,14 +497,14 @@ def test_an_answer_does_not_fail_for_a_count_that_is_none(count: Any) -> None:
 @pytest.mark.malformed
 def test_a_stream_whose_end_cannot_be_read_is_not_done() -> None:
     told = {"type": "message_delta", "delta": {"stop_reason": ["odd"]}}
-    _, decoder = events_of(opening(), told, {"type": "message_stop"})
+    _, decoder = events_of(message_start(), told, {"type": "message_stop"})
     assert isinstance(decoder.failure, errors.ProtocolError)
     assert not decoder.done
 
 
 def test_blocks_that_were_never_ended_end_with_the_message() -> None:
     begun = start(0, {"type": "thinking", "thinking": "Hm.", "signature": "sig"})
-    answer = streamed(opening(), begun, start(1, {"type": "text", "text": "So."}), *ending())
+    answer = decode_stream(message_start(), begun, start(1, {"type": "text", "text": "So."}), *end())
     assert answer.content == (
         ThinkingContent(thinking="Hm.", signature="sig", origin=HOME),
         TextContent(text="So."),

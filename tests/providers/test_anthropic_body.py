@@ -1,4 +1,4 @@
-"""The rules of the Messages API for conversations: what is sent, what is left out and said, what is refused."""
+"""Encoding of conversations for the Messages API: content, warnings and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from agent.types import (
     ToolResult,
     VendorContent,
 )
-from tests.providers.asking_anthropic import (
+from tests.providers.anthropic_requests import (
     CALL,
     ELSEWHERE,
     HOME,
@@ -54,7 +54,7 @@ from tests.providers.asking_anthropic import (
     WEATHER,
     block_of,
     body_of,
-    said,
+    encode_assistant,
     text,
     turns,
     warnings_of,
@@ -328,7 +328,7 @@ def test_a_picture_in_a_system_message_is_refused() -> None:
 
 
 def test_code_diffs_and_refusals_are_text() -> None:
-    assert [block["text"] for block in said(
+    assert [block["text"] for block in encode_assistant(
         CodeContent(code="x = 1", language="python"),
         DiffContent(old_code="a", new_code="b"),
         RefusalContent(refusal="I will not."),
@@ -345,7 +345,7 @@ def test_a_users_block_in_the_vendors_form_goes_as_it_is_and_a_foreign_one_does_
 
 def test_reasoning_goes_home_unchanged() -> None:
     sealed = ThinkingContent(thinking="", redacted=True, encrypted_content="data", origin=HOME)
-    assert said(THOUGHT, sealed, TextContent(text="So.")) == [
+    assert encode_assistant(THOUGHT, sealed, TextContent(text="So.")) == [
         {"type": "thinking", "thinking": "Hm.", "signature": "sig"},
         {"type": "redacted_thinking", "data": "data"},
         text("So."),
@@ -365,7 +365,7 @@ def test_reasoning_from_elsewhere_is_left_out_or_told() -> None:
 
 def test_reasoning_without_its_signature_is_left_out() -> None:
     bare = ThinkingContent(thinking="Hm.", origin=HOME)
-    assert said(bare, TextContent(text="So.")) == [text("So.")]
+    assert encode_assistant(bare, TextContent(text="So.")) == [text("So.")]
     conversation = (Message.user("Hi"), Message.assistant([bare, TextContent(text="So.")]), Message.user("?"))
     assert NO_SIGNATURE in warnings_of(*conversation)
 
@@ -373,13 +373,13 @@ def test_reasoning_without_its_signature_is_left_out() -> None:
 def test_citations_are_replayed_at_home() -> None:
     source = {"type": "char_location", "cited_text": "x", "document_index": 0}
     cited = TextContent(text="So.", citations=[Citation(quote="x", provider_data=source)], origin=HOME)
-    assert said(cited) == [{**text("So."), "citations": [source]}]
-    assert said(cited.model_copy(update={"origin": ELSEWHERE})) == [text("So.")]
+    assert encode_assistant(cited) == [{**text("So."), "citations": [source]}]
+    assert encode_assistant(cited.model_copy(update={"origin": ELSEWHERE})) == [text("So.")]
 
 
 def test_blocks_of_the_vendor_go_back_verbatim() -> None:
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
-    assert said(VendorContent(kind="server_tool_use", provider_data=search, origin=HOME)) == [search]
+    assert encode_assistant(VendorContent(kind="server_tool_use", provider_data=search, origin=HOME)) == [search]
 
 
 def test_arguments_that_are_no_json_are_shown_to_the_model() -> None:

@@ -39,7 +39,7 @@ OLDER_KEYS = frozenset(("temperature", "top_p", "top_k", "output_format"))
 
 
 class Strict:
-    """The SDK's types as they read: no unknown keys, lists checked through, and no models in place of dicts."""
+    """Strict version of the SDK's types: no unknown keys, checked lists, and no models for dicts."""
 
     def __init__(self) -> None:
         self._made: dict[Any, Any] = {}
@@ -47,7 +47,7 @@ class Strict:
     def of(self, kind: Any) -> Any:
         if is_typeddict(kind):
             if kind not in self._made:
-                self._made[kind] = self._typed_dict(kind)
+                self._made[kind] = self._make_typed_dict(kind)
             return self._made[kind]
         origin, arguments = get_origin(kind), get_args(kind)
         if origin in (Required, NotRequired):
@@ -60,7 +60,7 @@ class Strict:
             return list[self.of(arguments[0])]  # type: ignore[misc]  # Iterable, List, Sequence
         return kind
 
-    def _typed_dict(self, kind: Any) -> Any:
+    def _make_typed_dict(self, kind: Any) -> Any:
         if getattr(kind, "__pydantic_config__", {}).get("extra") == "allow":
             return kind
         fields = {name: self.of(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
@@ -83,24 +83,24 @@ def _is_no_json(kind: Any) -> bool:
     return origin in (IO, os.PathLike) or (isinstance(kind, type) and issubclass(kind, BaseModel))
 
 
-def accepted(*kinds: Any) -> TypeAdapter[Any]:
+def make_adapter(*kinds: Any) -> TypeAdapter[Any]:
     strict: Any = Union[tuple(Strict().of(kind) for kind in kinds)]  # noqa: UP007
     return TypeAdapter(strict)
 
 
-PLAIN = accepted(
+PLAIN = make_adapter(
     message_create_params.MessageCreateParamsNonStreaming, message_create_params.MessageCreateParamsStreaming
 )
-BETA = accepted(
+BETA = make_adapter(
     beta_message_create_params.MessageCreateParamsNonStreaming, beta_message_create_params.MessageCreateParamsStreaming
 )
-COUNTING = accepted(message_count_tokens_params.MessageCountTokensParams)
+COUNTING = make_adapter(message_count_tokens_params.MessageCountTokensParams)
 
 
 def checked(
     request: AgentRequest, *, stream: bool = False, beta: bool = False, refused: str | None = None
 ) -> dict[str, Any]:
-    """The body of a request, which satisfies the SDK's types and the API's rules, but for what it is refused for."""
+    """Return a request body that satisfies the SDK's types and the API's rules."""
     wire = CODEC.encode(request, stream=stream)
     body: dict[str, Any] = json.loads(wire.body)
     known = {key: value for key, value in body.items() if key not in OLDER_KEYS}
@@ -111,7 +111,7 @@ def checked(
 
 
 def check_rules(body: dict[str, Any], request: AgentRequest, refused: str | None = None) -> None:
-    """What the API refuses although its types allow it, and what we promise beyond that."""
+    """Check rules of the API that its types do not express."""
     home = Origin(provider="anthropic", api="anthropic", model=request.model or "")
     broken = AnthropicRules().check(body, VendorState(collect_own_text(request, home)))
     assert [violation.message for violation in broken] == ([refused] if refused else [])
@@ -163,7 +163,7 @@ def test_a_recorded_request_is_written_again_as_it_was(exchange: Exchange) -> No
     assert exchange.request is not None
     recorded = exchange.request
     request = read_request(exchange)
-    effort = recorded.get("output_config", {}).get("effort")  # what its caller said, right or wrong
+    effort = recorded.get("output_config", {}).get("effort")  # may be invalid
     error = exchange.expected["error"]["message"] if exchange.expected["kind"] == "error" and effort else None
     written = checked(request, stream=bool(recorded.get("stream")), beta=True, refused=error)
     if not any(message["role"] == "system" for message in recorded["messages"]):
@@ -173,11 +173,11 @@ def test_a_recorded_request_is_written_again_as_it_was(exchange: Exchange) -> No
     ]
     assert written["max_tokens"] == recorded["max_tokens"]
     assert len(written.get("tools") or ()) == len(recorded.get("tools") or ())
-    assert (written.get("thinking") or {}).get("type") == kept_type_of_thinking(recorded)
+    assert (written.get("thinking") or {}).get("type") == expect_thinking_type(recorded)
 
 
-def kept_type_of_thinking(recorded: dict[str, Any]) -> str | None:
-    """Newer models are asked in the newer manner; turning off what is off by itself needs no words."""
+def expect_thinking_type(recorded: dict[str, Any]) -> str | None:
+    """Newer models have another type of thinking, and omit the setting if thinking is off by default."""
     kind = (recorded.get("thinking") or {}).get("type")
     if kind == "disabled" and features_of(recorded["model"]).thinking_off == "omit":
         return None

@@ -17,7 +17,7 @@ from agent.providers.anthropic.messages import NO_BREAKPOINT, SHORTENED, TOO_MAN
 from agent.providers.anthropic.models import features_of
 from agent.providers.base import ApiAddress
 from agent.types import AgentRequest, Message, Role, TextContent, ToolResult, ToolSpec, VendorContent
-from tests.providers.asking_anthropic import (
+from tests.providers.anthropic_requests import (
     CALL,
     CODEC,
     HOME,
@@ -25,31 +25,31 @@ from tests.providers.asking_anthropic import (
     SONNET,
     THOUGHT,
     WEATHER,
-    asking,
     body_of,
+    encode,
     warnings_of,
     wire_of,
 )
 
 
 def test_a_tool_without_parameters_still_takes_an_object() -> None:
-    (tool,) = asking(tools=[ToolSpec(name="now")])["tools"]
+    (tool,) = encode(tools=[ToolSpec(name="now")])["tools"]
     assert tool == {"name": "now", "input_schema": {"type": "object", "properties": {}}}
-    (tool,) = asking(tools=[ToolSpec(name="now", parameters={"properties": {}})])["tools"]
+    (tool,) = encode(tools=[ToolSpec(name="now", parameters={"properties": {}})])["tools"]
     assert tool["input_schema"]["type"] == "object"
 
 
 def test_strictness_is_passed_on() -> None:
-    (tool,) = asking(tools=[WEATHER.model_copy(update={"strict": True})])["tools"]
+    (tool,) = encode(tools=[WEATHER.model_copy(update={"strict": True})])["tools"]
     assert tool["strict"] is True
-    (tool,) = asking(tools=[WEATHER.model_copy(update={"strict": False})])["tools"]
+    (tool,) = encode(tools=[WEATHER.model_copy(update={"strict": False})])["tools"]
     assert tool["strict"] is False
     assert tool["input_schema"] == WEATHER.parameters
 
 
 def test_tools_of_the_vendor_pass_untouched() -> None:
     search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
-    assert asking(tools=[search])["tools"] == [search]
+    assert encode(tools=[search])["tools"] == [search]
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def test_tools_of_the_vendor_pass_untouched() -> None:
     ],
 )
 def test_choices_are_written_in_the_vendors_words(choice: str | None, parallel: bool | None, written: Any) -> None:
-    body = asking(tools=[WEATHER], tool_choice=choice, parallel_tool_calls=parallel)
+    body = encode(tools=[WEATHER], tool_choice=choice, parallel_tool_calls=parallel)
     assert body.get("tool_choice") == written
 
 
 def test_a_choice_without_tools_is_left_out() -> None:
-    assert "tool_choice" not in asking(tool_choice="required")
+    assert "tool_choice" not in encode(tool_choice="required")
     assert wording.CHOICE_WITHOUT_TOOLS in warnings_of(tool_choice="required")
     assert warnings_of(tool_choice="auto") == ()
 
 
 def test_models_that_cannot_be_made_to_call_are_left_the_choice() -> None:
     fields: dict[str, Any] = {"model": "claude-opus-5-5", "tools": [WEATHER], "tool_choice": "required"}
-    assert asking(**fields)["tool_choice"] == {"type": "auto"}
+    assert encode(**fields)["tool_choice"] == {"type": "auto"}
     assert wording.NO_FORCED_CALLS in warnings_of(**fields)
 
 
@@ -111,37 +111,37 @@ def test_the_callers_own_betas_stay_and_count() -> None:
 
 
 def test_max_tokens_is_always_sent() -> None:
-    assert asking(max_tokens=7)["max_tokens"] == 7
-    assert asking(model="nobody-knows-it")["max_tokens"] == wording.UNKNOWN_MODEL_MAX_TOKENS
-    assert 0 < asking()["max_tokens"] <= asking(stream=True)["max_tokens"] <= wording.DEFAULT_STREAM_MAX_TOKENS
+    assert encode(max_tokens=7)["max_tokens"] == 7
+    assert encode(model="unknown-model")["max_tokens"] == wording.UNKNOWN_MODEL_MAX_TOKENS
+    assert 0 < encode()["max_tokens"] <= encode(stream=True)["max_tokens"] <= wording.DEFAULT_STREAM_MAX_TOKENS
 
 
 def test_what_is_known_of_a_model_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     known = ModelFacts(provider="anthropic", model=SONNET, max_output=20_000, sampling=False)
     monkeypatch.setattr(wording, "facts", lambda provider, model: known)
-    assert asking()["max_tokens"] == 16_384
-    assert asking(stream=True)["max_tokens"] == 20_000
-    body = asking(temperature=0.5, top_p=0.9)
+    assert encode()["max_tokens"] == 16_384
+    assert encode(stream=True)["max_tokens"] == 20_000
+    body = encode(temperature=0.5, top_p=0.9)
     assert "temperature" not in body
     assert "top_p" not in body
     assert warnings_of(temperature=0.5) == (wording.NO_SAMPLING,)
 
 
 def test_temperatures_end_at_one() -> None:
-    assert "temperature" not in asking(temperature=1.5)
+    assert "temperature" not in encode(temperature=1.5)
     assert wording.TEMPERATURE_TOO_HIGH in warnings_of(temperature=1.5)
 
 
 def test_newer_models_take_temperature_or_top_p() -> None:
-    body = asking(temperature=0.5, top_p=0.9)
+    body = encode(temperature=0.5, top_p=0.9)
     assert (body["temperature"], body.get("top_p")) == (0.5, None)
     assert wording.ONE_SAMPLER in warnings_of(temperature=0.5, top_p=0.9)
-    body = asking(model="claude-sonnet-4-0", temperature=0.5, top_p=0.9)
+    body = encode(model="claude-sonnet-4-0", temperature=0.5, top_p=0.9)
     assert (body["temperature"], body["top_p"]) == (0.5, 0.9)
 
 
 def test_seeds_logprobs_and_blank_stops_are_left_out() -> None:
-    body = asking(seed=1, logprobs=2, stop=["\n\n", "END"])
+    body = encode(seed=1, logprobs=2, stop=["\n\n", "END"])
     assert body["stop_sequences"] == ["END"]
     assert not {"seed", "logprobs"} & set(body)
     assert set(warnings_of(seed=1, logprobs=2, stop=["\n\n"])) == {
@@ -154,20 +154,20 @@ def test_seeds_logprobs_and_blank_stops_are_left_out() -> None:
 def test_what_json_cannot_hold_is_refused_before_anything_is_sent() -> None:
     for fields in ({"system": "half \ud83d"}, {"extra": {"x": object()}}):
         with pytest.raises(errors.ConfigurationError, match="JSON"):
-            asking(**fields)
+            encode(**fields)
     with pytest.raises(errors.ConfigurationError, match="JSON"):
         body_of(Message.user("half \ud83d"))
 
 
 def test_extra_goes_in_untouched_but_replaces_nothing_that_the_request_says() -> None:
-    assert asking(extra={"top_k": 3, "container": "c"})["top_k"] == 3
+    assert encode(extra={"top_k": 3, "container": "c"})["top_k"] == 3
     with pytest.raises(errors.ConfigurationError, match="messages"):
-        asking(extra={"messages": []})
+        encode(extra={"messages": []})
     own: dict[str, Any] = {"system": "Be brief.", "tools": [{"name": "f", "input_schema": {"type": "object"}}]}
-    assert asking(extra=own).items() >= own.items()
+    assert encode(extra=own).items() >= own.items()
     for key, said in (("system", "Be kind."), ("tools", [WEATHER])):
         with pytest.raises(errors.ConfigurationError, match=key):
-            asking(extra=own, **{key: said})
+            encode(extra=own, **{key: said})
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,13 @@ def test_extra_goes_in_untouched_but_replaces_nothing_that_the_request_says() ->
 def test_each_family_is_asked_in_its_manner(
     model: str, level: str, thinking: dict[str, Any] | None, effort: str | None
 ) -> None:
-    body = asking(model=model, thinking=level)
+    body = encode(model=model, thinking=level)
     assert body.get("thinking") == thinking
     assert (body.get("output_config") or {}).get("effort") == effort
 
 
 def test_unasked_nothing_is_said_about_it() -> None:
-    assert not {"thinking", "output_config"} & set(asking(model="claude-opus-5"))
+    assert not {"thinking", "output_config"} & set(encode(model="claude-opus-5"))
 
 
 def test_models_that_do_not_think_or_always_do_are_named_in_a_warning() -> None:
@@ -211,40 +211,40 @@ def test_models_that_do_not_think_or_always_do_are_named_in_a_warning() -> None:
 
 
 def test_a_budget_leaves_room_for_the_answer() -> None:
-    body = asking(thinking="high", max_tokens=4096)
+    body = encode(thinking="high", max_tokens=4096)
     assert body["thinking"]["budget_tokens"] == 3072
     assert "limited to 3072" in warnings_of(thinking="high", max_tokens=4096)[0]
-    assert asking(thinking="minimal", max_tokens=2048)["thinking"]["budget_tokens"] == 1024
-    assert "thinking" not in asking(thinking="high", max_tokens=2047)
+    assert encode(thinking="minimal", max_tokens=2048)["thinking"]["budget_tokens"] == 1024
+    assert "thinking" not in encode(thinking="high", max_tokens=2047)
     assert warnings_of(thinking="high", max_tokens=2047) == (wording.NO_ROOM_TO_THINK,)
-    unlimited = asking(model="claude-sonnet-4-5-unheard-of", thinking="high")
+    unlimited = encode(model="claude-sonnet-4-5-unheard-of", thinking="high")
     assert unlimited["max_tokens"] > unlimited["thinking"]["budget_tokens"]
 
 
 def test_sampling_is_restricted_while_thinking() -> None:
-    assert "temperature" not in asking(thinking="low", temperature=0.5)
-    assert asking(thinking="low", temperature=1)["temperature"] == 1
-    assert "top_p" not in asking(thinking="low", top_p=0.9)
-    assert asking(thinking="low", top_p=0.97)["top_p"] == 0.97
+    assert "temperature" not in encode(thinking="low", temperature=0.5)
+    assert encode(thinking="low", temperature=1)["temperature"] == 1
+    assert "top_p" not in encode(thinking="low", top_p=0.9)
+    assert encode(thinking="low", top_p=0.97)["top_p"] == 0.97
     assert set(warnings_of(thinking="low", temperature=0.5, top_p=0.9)) == {
         wording.THINKING_AND_TEMPERATURE,
         wording.THINKING_AND_TOP_P,
     }
-    own = asking(extra={"thinking": {"type": "enabled", "budget_tokens": 1024}}, temperature=0.5)
+    own = encode(extra={"thinking": {"type": "enabled", "budget_tokens": 1024}}, temperature=0.5)
     assert "temperature" not in own
 
 
 def test_a_budget_of_the_callers_own_leaves_room_for_the_answer() -> None:
-    assert asking(extra={"thinking": {"type": "enabled", "budget_tokens": 40_000}})["max_tokens"] > 40_000
+    assert encode(extra={"thinking": {"type": "enabled", "budget_tokens": 40_000}})["max_tokens"] > 40_000
 
 
 def test_a_forced_call_rules_it_out() -> None:
     fields: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required", "thinking": "low"}
-    assert "thinking" not in asking(**fields)
+    assert "thinking" not in encode(**fields)
     assert wording.THINKING_AND_FORCED_CALL in warnings_of(**fields)
-    assert asking(**{**fields, "model": "claude-sonnet-5"})["thinking"] == {"type": "disabled"}
+    assert encode(**{**fields, "model": "claude-sonnet-5"})["thinking"] == {"type": "disabled"}
     unasked = {**fields, "model": "claude-sonnet-5", "thinking": None}
-    assert asking(**unasked)["thinking"] == {"type": "disabled"}
+    assert encode(**unasked)["thinking"] == {"type": "disabled"}
     assert warnings_of(**unasked) == ()
 
 
@@ -283,11 +283,11 @@ SCHEMA = {
 
 
 def test_a_schema_is_the_answers_format() -> None:
-    assert asking(output_schema=SCHEMA)["output_config"] == {"format": {"type": "json_schema", "schema": SCHEMA}}
+    assert encode(output_schema=SCHEMA)["output_config"] == {"format": {"type": "json_schema", "schema": SCHEMA}}
 
 
 def test_format_effort_and_the_callers_own_settings_share_one_key() -> None:
-    body = asking(
+    body = encode(
         output_schema=SCHEMA,
         model="claude-opus-4-8",
         thinking="high",
@@ -301,7 +301,7 @@ def test_format_effort_and_the_callers_own_settings_share_one_key() -> None:
 
 
 def test_other_ways_to_a_schema_are_not_ours() -> None:
-    assert "output_config" not in asking(output_schema=SCHEMA, output_mode="prompted")
+    assert "output_config" not in encode(output_schema=SCHEMA, output_mode="prompted")
 
 
 SHORT = {"type": "ephemeral"}
@@ -326,8 +326,8 @@ def marks_of(body: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
 def test_a_hint_on_the_request_marks_the_end_of_each_section() -> None:
     body = body_of(Message.user("a"), Message.user("b"), system="S", tools=[WEATHER], cache="short")
     assert marks_of(body) == [("get_weather", SHORT), ("S", SHORT), ("b", SHORT)]
-    assert marks_of(asking(cache="long")) == [("Hi", LONG)]
-    assert marks_of(asking()) == []
+    assert marks_of(encode(cache="long")) == [("Hi", LONG)]
+    assert marks_of(encode()) == []
 
 
 def test_parts_and_tools_are_marked_one_by_one() -> None:
@@ -354,7 +354,7 @@ def test_the_callers_own_marks_count() -> None:
 
 def test_a_mark_of_the_callers_own_may_look_like_anything() -> None:
     search = {"type": "web_search_20250305", "name": "web_search", "cache_control": "ephemeral"}
-    body = asking(tools=[search], cache="short", extra={"cache_control": [1]})
+    body = encode(tools=[search], cache="short", extra={"cache_control": [1]})
     assert (body["tools"], body["cache_control"]) == ([search], [1])
 
 
@@ -367,7 +367,7 @@ def test_what_is_kept_for_an_hour_is_kept_whole() -> None:
 def test_an_hour_cannot_follow_the_callers_own_minutes() -> None:
     search = {"type": "web_search_20250305", "name": "web_search", "cache_control": SHORT}
     fields: dict[str, Any] = {"tools": [search], "cache": "long"}
-    assert marks_of(asking(**fields)) == [("web_search", SHORT), ("Hi", SHORT)]
+    assert marks_of(encode(**fields)) == [("web_search", SHORT), ("Hi", SHORT)]
     assert SHORTENED in warnings_of(**fields)
 
 

@@ -1,4 +1,4 @@
-"""Where requests to Gemini go, and with what credentials: the Gemini API, Vertex AI, and brought clients."""
+"""URLs and credentials of the Gemini API, Vertex AI and SDK clients."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _no_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def sent(provider: str, *, model: str = MODEL, stream: bool = False, **config: object) -> WireRequest:
+def encode(provider: str, *, model: str = MODEL, stream: bool = False, **config: object) -> WireRequest:
     codec = load_provider(provider)(AgentConfig.from_dict({"provider": provider, **config}))
     return codec.encode(AgentRequest(model=model, input="hi"), stream=stream)
 
 
 def url_of(provider: str, **config: object) -> str:
-    return sent(provider, **config).url  # type: ignore[arg-type]
+    return encode(provider, **config).url  # type: ignore[arg-type]
 
 
 def credentials(wire: WireRequest) -> dict[bytes, bytes]:
@@ -44,7 +44,7 @@ def test_a_key_comes_from_the_environment_and_travels_in_a_header(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, "secret")
-    wire = sent("gemini")
+    wire = encode("gemini")
     assert wire.url == "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash:generateContent"
     assert credentials(wire) == {b"x-goog-api-key": b"secret"}
     assert "secret" not in wire.url + repr(wire)
@@ -52,7 +52,7 @@ def test_a_key_comes_from_the_environment_and_travels_in_a_header(
 
 def test_a_missing_key_is_named() -> None:
     with pytest.raises(errors.AuthenticationError, match="GEMINI_API_KEY or GOOGLE_API_KEY"):
-        sent("gemini")
+        encode("gemini")
 
 
 def test_streams_are_asked_for_as_events() -> None:
@@ -100,14 +100,14 @@ def test_a_request_without_a_model_is_refused() -> None:
 
 
 def test_headers_of_the_callers_own_replace_the_key() -> None:
-    assert credentials(sent("gemini", headers={"X-Goog-Api-Key": "mine"})) == {b"x-goog-api-key": b"mine"}
+    assert credentials(encode("gemini", headers={"X-Goog-Api-Key": "mine"})) == {b"x-goog-api-key": b"mine"}
 
 
 def test_beside_credentials_of_the_callers_own_the_key_of_the_environment_stays_at_home(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GEMINI_API_KEY", "secret")
-    wire = sent("gemini", headers={"Authorization": "Bearer mine"})
+    wire = encode("gemini", headers={"Authorization": "Bearer mine"})
     assert credentials(wire) == {b"authorization": b"Bearer mine"}
 
 
@@ -130,7 +130,7 @@ def test_without_an_address_paths_are_relative() -> None:
 def test_an_express_key_knows_no_project(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "AIza-key")
     monkeypatch.setenv("GOOGLE_CLOUD_LOCATION", "us-central1")
-    wire = sent("vertex")
+    wire = encode("vertex")
     assert wire.url == f"https://aiplatform.googleapis.com/v1/publishers/google/models/{MODEL}:generateContent"
     assert credentials(wire) == {b"x-goog-api-key": b"AIza-key"}
 
@@ -150,7 +150,7 @@ def test_a_token_goes_to_the_project_and_location_of_the_environment(
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p1")
     if location is not None:
         monkeypatch.setenv("GOOGLE_CLOUD_LOCATION", location)
-    wire = sent("vertex", api_key=TOKEN)
+    wire = encode("vertex", api_key=TOKEN)
     place = f"projects/p1/locations/{location or 'global'}"
     assert wire.url == f"https://{host}/v1/{place}/publishers/google/models/{MODEL}:generateContent"
     assert credentials(wire) == {b"authorization": b"Bearer ya29.token"}
@@ -182,14 +182,14 @@ def test_a_token_of_the_environment_may_look_like_anything(monkeypatch: pytest.M
     monkeypatch.setenv("GOOGLE_CLOUD_ACCESS_TOKEN", "federated")
     monkeypatch.setenv("GOOGLE_API_KEY", "AIza-key")
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p1")
-    wire = sent("vertex")
+    wire = encode("vertex")
     assert credentials(wire) == {b"authorization": b"Bearer federated"}
     assert "/projects/p1/locations/global/" in wire.url
 
 
 def test_a_key_that_was_passed_wins_over_a_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_CLOUD_ACCESS_TOKEN", TOKEN)
-    wire = sent("vertex", api_key="AIza-key")
+    wire = encode("vertex", api_key="AIza-key")
     assert credentials(wire) == {b"x-goog-api-key": b"AIza-key"}
     assert "/projects/" not in wire.url
 
@@ -197,27 +197,27 @@ def test_a_key_that_was_passed_wins_over_a_token_of_the_environment(monkeypatch:
 def test_an_authorization_of_the_callers_own_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "AIza-key")
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p1")
-    wire = sent("vertex", headers={"Authorization": "Bearer mine"})
+    wire = encode("vertex", headers={"Authorization": "Bearer mine"})
     assert credentials(wire) == {b"authorization": b"Bearer mine"}
     assert "/projects/p1/locations/global/" in wire.url
 
 
 def test_a_token_without_a_project_is_refused_with_the_fix() -> None:
     with pytest.raises(errors.ConfigurationError, match="requires a project") as caught:
-        sent("vertex", api_key=TOKEN)
+        encode("vertex", api_key=TOKEN)
     assert caught.value.fix is not None
     assert "GOOGLE_CLOUD_PROJECT" in caught.value.fix
 
 
 def test_nothing_to_authenticate_with_is_refused_by_name() -> None:
     with pytest.raises(errors.AuthenticationError, match="GOOGLE_CLOUD_ACCESS_TOKEN or GOOGLE_API_KEY"):
-        sent("vertex")
+        encode("vertex")
 
 
 def test_a_project_cannot_change_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p1/../../x")
     with pytest.raises(errors.ConfigurationError, match="GOOGLE_CLOUD_PROJECT"):
-        sent("vertex", api_key=TOKEN)
+        encode("vertex", api_key=TOKEN)
 
 
 @pytest.mark.parametrize(

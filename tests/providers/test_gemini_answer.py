@@ -1,4 +1,4 @@
-"""What is read in Gemini's answers, whole, in an array, and streamed: always the same."""
+"""Decoding of Gemini's responses: whole, in an array, and streamed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def chunk(*parts: dict[str, Any], finish: str | None = None, **candidate: Any) -
     return {"candidates": [said], "modelVersion": "gemini-3-flash-001", "responseId": "r1"}
 
 
-def streamed(chunks: list[dict[str, Any]], request: AgentRequest = REQUEST) -> tuple[AgentResponse, list[StreamEvent]]:
+def decode_stream(
+    chunks: list[dict[str, Any]], request: AgentRequest = REQUEST
+) -> tuple[AgentResponse, list[StreamEvent]]:
     decoder = CODEC.decoder({}, request)
     data = b"".join(b"data: " + json.dumps(piece).encode() + b"\r\n\r\n" for piece in chunks)
     events = [*decoder.feed(data), *decoder.end()]
@@ -56,7 +58,7 @@ def streamed(chunks: list[dict[str, Any]], request: AgentRequest = REQUEST) -> t
 def read(*chunks: dict[str, Any], request: AgentRequest = REQUEST) -> AgentResponse:
     """The answer in chunks, which is the same in every way of sending them."""
     array = CODEC.decode(Reply(200, {}, json.dumps(list(chunks)).encode()), request)
-    response, _ = streamed(list(chunks), request)
+    response, _ = decode_stream(list(chunks), request)
     assert response == array
     if len(chunks) == 1:
         assert CODEC.decode(Reply(200, {}, json.dumps(chunks[0]).encode()), request) == array
@@ -82,7 +84,7 @@ def test_thoughts_are_thinking_with_their_origin() -> None:
 
 
 def test_a_finished_thought_is_one_event() -> None:
-    _, events = streamed([chunk({"text": "hm", "thought": True}, {"text": "a"}, finish="STOP")])
+    _, events = decode_stream([chunk({"text": "hm", "thought": True}, {"text": "a"}, finish="STOP")])
     kinds = [event.type for event in events]
     assert kinds == ["message_start", "thinking_delta", "content_part", "text_delta", "message_end"]
 
@@ -114,7 +116,7 @@ def test_a_call_is_whole_and_keeps_its_signature() -> None:
     assert read(*chunks).content == (
         ToolCall(id="x1", name="f", arguments={"a": [1, {"b": None}]}, signature="s", origin=HOME),
     )
-    response, events = streamed(chunks)
+    response, events = decode_stream(chunks)
     assert response.stop_reason == "tool_calls"
     assert [event.type for event in events] == [
         "message_start",
@@ -461,7 +463,7 @@ def frame(piece: Any) -> bytes:
 
 
 def test_what_follows_a_finish_reason_is_still_part_of_the_answer() -> None:
-    response, events = streamed([chunk({"text": "a"}, finish="STOP"), chunk({"text": "b"}, finish="STOP")])
+    response, events = decode_stream([chunk({"text": "a"}, finish="STOP"), chunk({"text": "b"}, finish="STOP")])
     assert response.text == "ab"
     assert [event.type for event in events] == ["message_start", "text_delta", "text_delta", "message_end"]
 
@@ -587,7 +589,7 @@ def test_nothing_is_said_before_there_is_content() -> None:
 
 def test_a_picture_larger_than_a_usual_event_arrives() -> None:
     data = "A" * 4_000_000
-    response, _ = streamed([chunk({"inlineData": {"mimeType": "image/png", "data": data}}, finish="STOP")])
+    response, _ = decode_stream([chunk({"inlineData": {"mimeType": "image/png", "data": data}}, finish="STOP")])
     (part,) = response.content
     assert isinstance(part, ImageContent)
     assert len(part.image_data or b"") == 3_000_000
@@ -602,7 +604,7 @@ def test_an_error_at_the_end_of_an_array_is_a_failure() -> None:
         CODEC.decode(Reply(200, {}, json.dumps(body).encode()), REQUEST)
 
 
-def failed(status: int, error: dict[str, Any], *, array: bool = False) -> errors.AgentError:
+def decode_error(status: int, error: dict[str, Any], *, array: bool = False) -> errors.AgentError:
     body: Any = {"error": {"code": status, **error}}
     return CODEC.decode_error(Reply(status, {}, json.dumps([body] if array else body).encode()), REQUEST)
 
@@ -610,15 +612,15 @@ def failed(status: int, error: dict[str, Any], *, array: bool = False) -> errors
 @pytest.mark.parametrize("array", [False, True], ids=["object", "array"])
 def test_failures_have_their_types_in_an_object_and_in_an_array(array: bool) -> None:
     reason = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
-    refused = failed(400, {"message": "API key not valid.", "details": [reason]}, array=array)
+    refused = decode_error(400, {"message": "API key not valid.", "details": [reason]}, array=array)
     assert type(refused) is errors.AuthenticationError
     assert (refused.code, refused.retryable) == ("400", False)
     delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3.5s"}
-    limited = failed(429, {"message": "Resource exhausted.", "details": [delay]}, array=array)
+    limited = decode_error(429, {"message": "Resource exhausted.", "details": [delay]}, array=array)
     assert type(limited) is errors.RateLimitError
     assert limited.retry_after == 3.5
     too_long = "The input token count (2000000) exceeds the maximum number of tokens allowed (1048576)."
-    assert type(failed(400, {"message": too_long}, array=array)) is errors.ContextLengthError
-    assert type(failed(503, {"message": "Overloaded."}, array=array)) is errors.OverloadedError
-    assert type(failed(403, {"message": "No."}, array=array)) is errors.AuthenticationError
-    assert type(failed(404, {"message": "No such model."}, array=array)) is errors.ModelNotFoundError
+    assert type(decode_error(400, {"message": too_long}, array=array)) is errors.ContextLengthError
+    assert type(decode_error(503, {"message": "Overloaded."}, array=array)) is errors.OverloadedError
+    assert type(decode_error(403, {"message": "No."}, array=array)) is errors.AuthenticationError
+    assert type(decode_error(404, {"message": "No such model."}, array=array)) is errors.ModelNotFoundError

@@ -1,4 +1,4 @@
-"""What goes to Gemini: settings, turns, signatures, functions and their responses."""
+"""Encoding of requests to Gemini: settings, turns, signatures, functions and their responses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def home(model: str, provider: str = "gemini") -> Origin:
     return Origin(provider=provider, api="gemini", model=model)
 
 
-def sent(codec: GeminiCodec = CODEC, model: str = OLD, **fields: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+def encode(codec: GeminiCodec = CODEC, model: str = OLD, **fields: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
     if "messages" not in fields:
         fields.setdefault("input", "hi")
     wire = codec.encode(AgentRequest(model=model, **fields), stream=False)
@@ -56,7 +56,7 @@ def sent(codec: GeminiCodec = CODEC, model: str = OLD, **fields: Any) -> tuple[d
 
 
 def body_of(model: str = OLD, **fields: Any) -> dict[str, Any]:
-    body, warnings = sent(model=model, **fields)
+    body, warnings = encode(model=model, **fields)
     assert warnings == ()
     return body
 
@@ -72,7 +72,7 @@ def parts_said(*parts: Part, model: str = OLD) -> list[dict[str, Any]]:
     return found
 
 
-def answered(*calls: ToolCall, model: str = OLD, results: list[ToolResult] | None = None) -> list[dict[str, Any]]:
+def encode_results(*calls: ToolCall, model: str = OLD, results: list[ToolResult] | None = None) -> list[dict[str, Any]]:
     made = [ToolResult(tool_call_id=call.id, content="done") for call in calls] if results is None else results
     return contents_of(Message.user("hi"), Message.assistant(calls), Message(Role.TOOL, made), model=model)
 
@@ -91,7 +91,7 @@ def test_system_and_leading_system_messages_are_the_instruction() -> None:
 
 
 def test_a_later_system_message_is_told_as_the_users_with_a_warning() -> None:
-    body, warnings = sent(messages=[Message.user("hi"), Message.assistant("yes?"), Message.system("Be brief.")])
+    body, warnings = encode(messages=[Message.user("hi"), Message.assistant("yes?"), Message.system("Be brief.")])
     assert body["contents"][-1] == {"role": "user", "parts": [{"text": "Be brief."}]}
     assert warnings == ("a system message within the conversation was sent as a user message",)
 
@@ -105,14 +105,14 @@ def test_neighbours_of_one_role_are_one_turn() -> None:
 
 
 def test_a_conversation_that_begins_with_the_assistant_gets_a_users_turn_before() -> None:
-    body, warnings = sent(messages=[Message.assistant("Hello!"), Message.user("hi")])
+    body, warnings = encode(messages=[Message.assistant("Hello!"), Message.user("hi")])
     assert [content["role"] for content in body["contents"]] == ["user", "model", "user"]
     assert warnings == ("the conversation starts with an assistant message; a user message was inserted before it",)
 
 
 def test_instructions_alone_are_nothing_to_answer() -> None:
     with pytest.raises(errors.ConfigurationError, match="conversation is empty") as caught:
-        sent(messages=[Message.system("Be brief.")])
+        encode(messages=[Message.system("Be brief.")])
     assert caught.value.field == "messages"
 
 
@@ -125,7 +125,7 @@ def test_code_and_plain_documents_can_be_instructions() -> None:
 def test_pictures_in_instructions_are_refused() -> None:
     picture = ImageContent(image_data=b"x")
     with pytest.raises(errors.UnsupportedFeatureError, match="in a system message"):
-        sent(messages=[Message.system([picture]), Message.user("hi")])
+        encode(messages=[Message.system([picture]), Message.user("hi")])
 
 
 @pytest.mark.parametrize(
@@ -173,15 +173,15 @@ def test_each_kind_of_content_has_its_form(part: Part, written: dict[str, Any]) 
 
 def test_how_closely_to_look_is_left_to_the_model_with_a_warning() -> None:
     picture = ImageContent(image_data=b"png", detail="low")
-    _, warnings = sent(messages=[Message.user([picture])])
+    _, warnings = encode(messages=[Message.user([picture])])
     assert warnings == ("the detail of an image was dropped: gemini does not support it",)
-    assert sent(messages=[Message.user([picture])])[1] == warnings, "a warning comes each time"
+    assert encode(messages=[Message.user([picture])])[1] == warnings, "a warning comes each time"
 
 
 def test_what_json_cannot_hold_is_refused_before_anything_is_sent() -> None:
     for fields in ({"input": "half \ud83d"}, {"extra": {"x": object()}}, {"input": "hi", "system": "\ud83d"}):
         with pytest.raises(errors.ConfigurationError, match="JSON"):
-            sent(**fields)
+            encode(**fields)
 
 
 def test_a_block_in_the_vendors_own_form_can_be_a_users() -> None:
@@ -192,7 +192,7 @@ def test_a_block_in_the_vendors_own_form_can_be_a_users() -> None:
 
 def test_a_call_in_a_users_message_is_refused() -> None:
     with pytest.raises(errors.UnsupportedFeatureError, match="in a user's message"):
-        sent(messages=[Message(Role.USER, [ToolCall(id="1", name="f")])])
+        encode(messages=[Message(Role.USER, [ToolCall(id="1", name="f")])])
 
 
 def test_empty_text_is_never_sent() -> None:
@@ -245,12 +245,12 @@ def test_signatures_from_elsewhere_stay_away_and_calls_carry_the_stand_in(origin
 
 
 def test_a_call_with_its_own_signature_needs_no_stand_in() -> None:
-    contents = answered(ToolCall(id="1", name="f", signature="own", origin=home(NEW)), model=NEW)
+    contents = encode_results(ToolCall(id="1", name="f", signature="own", origin=home(NEW)), model=NEW)
     assert contents[1]["parts"][0]["thoughtSignature"] == "own"
 
 
 def test_before_gemini_3_unsigned_calls_are_sent_unsigned() -> None:
-    assert "thoughtSignature" not in answered(ToolCall(id="1", name="f"))[1]["parts"][0]
+    assert "thoughtSignature" not in encode_results(ToolCall(id="1", name="f"))[1]["parts"][0]
 
 
 def test_a_thought_that_is_empty_is_not_sent() -> None:
@@ -271,7 +271,7 @@ def test_what_a_candidate_said_about_itself_is_no_part() -> None:
 def test_reasoning_made_elsewhere_can_be_told_as_text() -> None:
     codec = GeminiCodec(ApiAddress("http://127.0.0.1", None), foreign_thinking="text")
     said = Message.assistant([ThinkingContent(thinking="hm", signature="s"), TextContent(text="a")])
-    body, warnings = sent(codec, messages=[Message.user("hi"), said])
+    body, warnings = encode(codec, messages=[Message.user("hi"), said])
     assert body["contents"][1]["parts"][0]["text"] == "<thinking>\nhm\n</thinking>\n"
     assert len(warnings) == 1
 
@@ -281,7 +281,7 @@ def test_reasoning_made_elsewhere_can_be_told_as_text() -> None:
 
 def test_calls_and_responses_carry_ids_and_names() -> None:
     call = ToolCall(id="toolu_01", name="get_weather", arguments={"city": "Paris"})
-    contents = answered(call)
+    contents = encode_results(call)
     assert contents[1]["parts"] == [
         {"functionCall": {"id": "toolu_01", "name": "get_weather", "args": {"city": "Paris"}}}
     ]
@@ -293,7 +293,7 @@ def test_calls_and_responses_carry_ids_and_names() -> None:
 
 def test_ids_that_were_made_up_here_are_not_sent_back() -> None:
     calls = [ToolCall(id=generate_id("answer", n, "f", {}), name="f") for n in range(2)]
-    contents = answered(*calls)
+    contents = encode_results(*calls)
     assert all("id" not in part["functionCall"] for part in contents[1]["parts"])
     assert all("id" not in part["functionResponse"] for part in contents[2]["parts"])
 
@@ -304,7 +304,7 @@ def test_vertex_gets_back_only_the_ids_that_it_gave() -> None:
     result, calls = Message.tool("done", tool_call_id="of_vertex"), (own, own.model_copy(update={"origin": None}))
     for call, ids in zip(calls, (["of_vertex"] * 2, [None] * 2), strict=True):
         messages = [Message.user("hi"), Message.assistant([call]), result]
-        turns = sent(ON_VERTEX, NEW, messages=messages)[0]["contents"]
+        turns = encode(ON_VERTEX, NEW, messages=messages)[0]["contents"]
         named = [turns[1]["parts"][0]["functionCall"], turns[2]["parts"][0]["functionResponse"]]
         assert [part.get("id") for part in named] == ids
 
@@ -325,7 +325,7 @@ def test_an_id_that_vertex_gave_goes_back_to_it() -> None:
 def test_responses_stand_in_the_order_of_the_calls() -> None:
     calls = [ToolCall(id=name, name=name) for name in ("a", "b", "c")]
     results = [ToolResult(tool_call_id=name, content=name) for name in ("c", "a", "b")]
-    responses = answered(*calls, results=results)[2]["parts"]
+    responses = encode_results(*calls, results=results)[2]["parts"]
     assert [part["functionResponse"]["name"] for part in responses] == ["a", "b", "c"]
     assert [part["functionResponse"]["response"] for part in responses] == [{"result": name} for name in "abc"]
 
@@ -346,19 +346,19 @@ def test_results_in_several_messages_are_one_turn_before_what_the_user_says() ->
 def test_a_failed_tool_responds_with_an_error() -> None:
     call = ToolCall(id="1", name="f")
     result = ToolResult(tool_call_id="1", content="it broke", is_error=True)
-    part = answered(call, results=[result])[2]["parts"][0]
+    part = encode_results(call, results=[result])[2]["parts"][0]
     assert part["functionResponse"]["response"] == {"error": "it broke"}
 
 
 def test_arguments_that_were_no_json_are_shown_to_the_model() -> None:
     call = ToolCall(id="1", name="f", invalid_arguments='{"a": ')
-    assert answered(call)[1]["parts"][0]["functionCall"]["args"] == {"invalid_arguments": '{"a": '}
+    assert encode_results(call)[1]["parts"][0]["functionCall"]["args"] == {"invalid_arguments": '{"a": '}
 
 
 def test_pictures_in_results_stand_inside_them_from_gemini_3_on() -> None:
     content = [TextContent(text="here"), ImageContent(image_data=b"png"), DocumentContent(text="note")]
     result = ToolResult(tool_call_id="1", content=content)
-    parts = answered(ToolCall(id="1", name="f"), model=NEW, results=[result])[2]["parts"]
+    parts = encode_results(ToolCall(id="1", name="f"), model=NEW, results=[result])[2]["parts"]
     assert parts == [
         {
             "functionResponse": {
@@ -377,14 +377,14 @@ def test_pictures_in_results_follow_all_responses_before_gemini_3() -> None:
         ToolResult(tool_call_id="1", content=[ImageContent(image_data=b"png")]),
         ToolResult(tool_call_id="2", content="done"),
     ]
-    parts = answered(*calls, results=results)[2]["parts"]
+    parts = encode_results(*calls, results=results)[2]["parts"]
     assert [next(iter(part)) for part in parts] == ["functionResponse", "functionResponse", "text", "inlineData"]
     assert parts[2] == {"text": "Returned by f:"}
 
 
 def test_sound_follows_a_result_because_it_cannot_stand_inside() -> None:
     result = ToolResult(tool_call_id="1", content=[AudioContent(data=b"wav")])
-    parts = answered(ToolCall(id="1", name="f"), model=NEW, results=[result])[2]["parts"]
+    parts = encode_results(ToolCall(id="1", name="f"), model=NEW, results=[result])[2]["parts"]
     assert "parts" not in parts[0]["functionResponse"]
     assert parts[-1] == {"inlineData": {"mimeType": "audio/wav", "data": "d2F2"}}
 
@@ -431,21 +431,21 @@ def test_choices_have_their_modes(choice: str, written: dict[str, Any]) -> None:
 def test_strict_functions_are_validated() -> None:
     strict = WEATHER.model_copy(update={"strict": True})
     assert body_of(tools=[strict])["toolConfig"]["functionCallingConfig"] == {"mode": "VALIDATED"}
-    body, warnings = sent(model="gemini-2.0-flash", tools=[strict])
+    body, warnings = encode(model="gemini-2.0-flash", tools=[strict])
     assert "toolConfig" not in body
     assert warnings == ("strict was dropped: the model cannot enforce the schemas of tools",)
 
 
 def test_what_a_strict_schema_loses_is_a_warning() -> None:
     lossy = ToolSpec(name="f", parameters={"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}})
-    assert sent(tools=[lossy])[1] == ()
-    assert "pattern" in sent(tools=[lossy.model_copy(update={"strict": True})])[1][0]
+    assert encode(tools=[lossy])[1] == ()
+    assert "pattern" in encode(tools=[lossy.model_copy(update={"strict": True})])[1][0]
 
 
 def test_one_call_at_a_time_cannot_be_asked_for() -> None:
-    _, warnings = sent(tools=[SEARCH], parallel_tool_calls=False)
+    _, warnings = encode(tools=[SEARCH], parallel_tool_calls=False)
     assert "parallel_tool_calls=False was dropped" in warnings[0]
-    assert sent(tools=[SEARCH], parallel_tool_calls=True)[1] == ()
+    assert encode(tools=[SEARCH], parallel_tool_calls=True)[1] == ()
 
 
 def test_tools_of_the_vendor_pass_through_untouched() -> None:
@@ -456,7 +456,7 @@ def test_tools_of_the_vendor_pass_through_untouched() -> None:
 
 
 def test_a_choice_does_not_reach_the_tools_of_the_vendor() -> None:
-    _, warnings = sent(tools=[{"google_search": {}}], tool_choice="none")
+    _, warnings = encode(tools=[{"google_search": {}}], tool_choice="none")
     assert warnings == ("tool_choice has no effect on server-side tools",)
 
 
@@ -464,7 +464,7 @@ def test_tools_of_both_kinds_are_shown_where_that_is_demanded() -> None:
     tools: list[Any] = [{"google_search": {}}, SEARCH]
     assert body_of(NEW, tools=tools)["toolConfig"] == {"includeServerSideToolInvocations": True}
     assert "toolConfig" not in body_of(OLD, tools=tools)
-    assert "toolConfig" not in sent(ON_VERTEX, NEW, tools=tools)[0]
+    assert "toolConfig" not in encode(ON_VERTEX, NEW, tools=tools)[0]
 
 
 # Settings
@@ -485,13 +485,13 @@ def test_settings_have_their_names() -> None:
 
 
 def test_what_the_vendor_would_refuse_is_left_out_with_a_warning() -> None:
-    body, warnings = sent(seed=2**40, stop=list("abcdefg"))
+    body, warnings = encode(seed=2**40, stop=list("abcdefg"))
     assert body["generationConfig"] == {"stopSequences": list("abcde")}
     assert warnings == ("seed was dropped: it must fit into 32 bits", "only the first 5 of 7 stop sequences were sent")
 
 
 def test_sampling_is_left_out_for_models_that_do_not_take_it() -> None:
-    body, warnings = sent(model="gemini-3.8-flash", temperature=0.5, top_p=0.9)
+    body, warnings = encode(model="gemini-3.8-flash", temperature=0.5, top_p=0.9)
     assert "generationConfig" not in body
     assert warnings == ("temperature and topP were dropped: the model does not support them",)
 
@@ -523,7 +523,7 @@ def test_sampling_is_left_out_for_models_that_do_not_take_it() -> None:
 def test_thinking_is_asked_for_as_each_family_takes_it(
     model: str, level: str, written: dict[str, Any] | None, warned: bool
 ) -> None:
-    body, warnings = sent(model=model, thinking=level)
+    body, warnings = encode(model=model, thinking=level)
     assert (body.get("generationConfig") or {}).get("thinkingConfig") == written
     assert bool(warnings) is warned
 
@@ -544,7 +544,7 @@ def test_a_schema_that_is_enforced_otherwise_is_not_sent(mode: str) -> None:
 
 def test_a_schema_beside_tools_is_refused_before_gemini_3() -> None:
     with pytest.raises(errors.UnsupportedFeatureError, match="supports none together with tools") as caught:
-        sent(output_schema=SCHEMA, tools=[SEARCH])
+        encode(output_schema=SCHEMA, tools=[SEARCH])
     assert caught.value.field == "output_schema"
     assert "responseJsonSchema" in body_of(NEW, output_schema=SCHEMA, tools=[SEARCH])["generationConfig"]
     assert not CODEC.schema_with_tools(OLD)
@@ -554,13 +554,13 @@ def test_a_schema_beside_tools_is_refused_before_gemini_3() -> None:
 def test_a_schema_that_cannot_be_enforced_is_refused() -> None:
     huge = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(5_000)}}
     with pytest.raises(errors.UnsupportedFeatureError, match="cannot enforce this schema"):
-        sent(output_schema=huge)
+        encode(output_schema=huge)
 
 
 def test_metadata_becomes_labels_on_vertex_where_it_fits() -> None:
     metadata = {"team": "search-1", "User": "x", "count": 3, "note": "Hello there"}
-    assert sent(ON_VERTEX, metadata=metadata)[0]["labels"] == {"team": "search-1"}
-    assert "labels" not in sent(metadata=metadata)[0]
+    assert encode(ON_VERTEX, metadata=metadata)[0]["labels"] == {"team": "search-1"}
+    assert "labels" not in encode(metadata=metadata)[0]
 
 
 def test_extra_reaches_the_body_and_adds_to_what_is_there() -> None:
@@ -587,16 +587,16 @@ def test_extra_reaches_the_body_and_adds_to_what_is_there() -> None:
 @pytest.mark.parametrize("key", ["contents", "model"])
 def test_extra_may_not_replace_the_conversation(key: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=f"extra may not contain '{key}'"):
-        sent(extra={key: []})
+        encode(extra={key: []})
 
 
 def test_extra_may_not_replace_instructions_and_tools_that_the_request_has() -> None:
     own: dict[str, Any] = {"systemInstruction": {"parts": [{"text": "Be brief."}]}, "tools": [{"googleSearch": {}}]}
     assert body_of(extra=own).items() >= own.items()
     with pytest.raises(errors.ConfigurationError, match="systemInstruction"):
-        sent(extra=own, system="Be kind.")
+        encode(extra=own, system="Be kind.")
     with pytest.raises(errors.ConfigurationError, match="tools"):
-        sent(extra=own, tools=[SEARCH])
+        encode(extra=own, tools=[SEARCH])
 
 
 # Requests after one another

@@ -72,7 +72,7 @@ def with_valid_signatures(value: Any) -> Any:
 
 
 def check_rules(body: dict[str, Any], request: AgentRequest, provider: str) -> None:
-    """What the API refuses although its types allow it, and what we promise beyond that."""
+    """Check rules of the API that its types do not express."""
     model = request.model or ""
     seals = collect_own_text(request, Origin(provider=provider, api="gemini", model=model))
     broken = GeminiRules().check(body, VendorState(seals), model=model)
@@ -209,7 +209,7 @@ def by_us(response: AgentResponse) -> dict[str, Any]:
     }
 
 
-def known_to_sdk(exchange: Exchange) -> bool:
+def is_supported_by_sdk(exchange: Exchange) -> bool:
     """The SDK asks for events, and cannot read a stream that is a JSON array."""
     return exchange.stream is not None or not isinstance(exchange.response["body"], list)
 
@@ -219,7 +219,7 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it(vertex: bool) -> N
     replay = Replay()
     compared = Counter[bool]()
     with LoopbackServer(replay) as server, sdk_client(server.url, vertex=vertex) as client:
-        for exchange in filter(known_to_sdk, ANSWERS):
+        for exchange in filter(is_supported_by_sdk, ANSWERS):
             if (exchange.provider == "vertexai") is not vertex:
                 continue
             replay.answer = build_answer(exchange)
@@ -244,7 +244,7 @@ def test_a_stream_holds_the_same_as_its_chunks_in_one_answer(exchange: Exchange)
 
 
 def test_every_recorded_answer_can_be_answered_in_turn() -> None:
-    """What was read goes back: its calls with results, its signatures on their parts, its blocks as they came."""
+    """Decoded responses are sent back with results, signatures and vendor-specific blocks."""
     for exchange in ANSWERS:
         message = read_request_home(decode_recording(exchange).message, exchange)
         results = [

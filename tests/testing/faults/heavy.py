@@ -1,4 +1,4 @@
-"""The client of the heavy faults, in a process of its own, whose memory and time are nobody else's.
+"""Client of the heavy faults in a separate process, to measure its memory and time.
 
 Run as `python -m tests.testing.faults.heavy URL CODEC DRIVER`; prints one JSON object for each fault and form.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from agent.testing import FAULTS
 from tests.engine.play import NO_TLS
 from tests.support.drivers import make_transport
-from tests.testing.faults.playing import PATIENT, Client, Outcome
+from tests.testing.faults.fault_server import PATIENT, Client, Outcome
 
 HEAVY = [(fault.name, form) for fault in FAULTS.values() if fault.heavy for form in sorted(fault.forms)]
 BEAT = 0.002
@@ -33,7 +33,7 @@ def forget_the_peak() -> None:
 
 
 class Heart:
-    """Beats while a loop is free. The longest it had to wait is the longest that somebody held the loop."""
+    """Measures the longest time for which the event loop was blocked."""
 
     def __init__(self) -> None:
         self.waited = 0.0
@@ -84,7 +84,7 @@ def measure(caller: Client, codec: str, driver: str, fault: str, form: str) -> d
 def main(url: str, codec: str, driver: str) -> None:
     caller = Client(transport=make_transport("httpx" if "httpx" in driver else None, proxy=False, ssl_context=NO_TLS))
     caller.url = url
-    for _ in range(3):  # what is imported and made once is not counted
+    for _ in range(3):  # warm up imports and caches
         measure(caller, codec, driver, "good", "stream")
         measure(caller, codec, driver, "good", "whole")
     for fault, form in HEAVY:

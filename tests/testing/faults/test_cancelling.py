@@ -1,4 +1,4 @@
-"""A call that is cancelled at any of its awaits, in any API, closes its socket at once and sends nothing more."""
+"""A call that is cancelled at any await closes its socket immediately and sends nothing more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agent.testing import Answer, LoopbackServer, Piece
 from agent.types import RetryConfig
 from tests.engine.play import NO_TLS
 from tests.support.drivers import AnyHttp, make_transport
-from tests.testing.faults.playing import CODECS, MODELS, good
+from tests.testing.faults.fault_server import CODECS, MODELS, good
 
 pytestmark = pytest.mark.malformed
 
@@ -74,14 +74,14 @@ class Stepper:
                 task = asyncio.current_task()
                 assert task is not None
                 self.stopped_at = time.monotonic()
-                task.cancel()  # what it waits for is cancelled, and the coroutine hears of it here
+                task.cancel()  # the coroutine receives the cancellation here
             try:
                 yield pending
             except BaseException as error:
                 failure = error
 
 
-async def stepped(work: Coroutine[Any, Any, object], stop_at: int | None = None) -> Stepper:
+async def run_to_step(work: Coroutine[Any, Any, object], stop_at: int | None = None) -> Stepper:
     stepper = Stepper(work, stop_at)
 
     async def main() -> object:
@@ -106,7 +106,7 @@ def test_cancelled_at_every_await_a_call_closes_its_socket_and_sends_nothing_mor
         return make_transport(carrier, proxy=False, ssl_context=NO_TLS)
 
     async def count(url: str) -> int:
-        return (await stepped(work(agent_at(url, new_transport())))).awaits
+        return (await run_to_step(work(agent_at(url, new_transport())))).awaits
 
     def agent_at(url: str, transport: AnyHttp) -> Agent:
         return Agent(MODELS[codec], api_key="sk-test", base_url=f"{url}/v1", transport=transport, retry=QUICK)
@@ -115,7 +115,7 @@ def test_cancelled_at_every_await_a_call_closes_its_socket_and_sends_nothing_mor
         before, open_before = len(server.requests), server.open_connections
         assert open_before == 0
         transport = new_transport()
-        stepper = await stepped(work(agent_at(server.url, transport)), at)
+        stepper = await run_to_step(work(agent_at(server.url, transport)), at)
         if stepper.stopped_at is None:
             return False
         while server.open_connections and time.monotonic() - stepper.stopped_at < 1:

@@ -1,4 +1,4 @@
-"""Faults at random that are no accident: the same seed breaks the same requests, and the record can be played again."""
+"""Fault injection is reproducible: by seed, and by the record of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from agent.testing import (
 from agent.testing.faults import is_common, select_faults
 from agent.types import RetryConfig
 from tests.support.drivers import Driver
-from tests.testing.faults.playing import CODECS, MODELS, WORDS, good
+from tests.testing.faults.fault_server import CODECS, MODELS, WORDS, good
 
 pytestmark = pytest.mark.malformed
 
@@ -84,7 +84,7 @@ def test_where_a_fault_takes_an_answers_place_nobody_is_asked() -> None:
     assert chaos(ASKED).status == 503
     assert len(script.requests) == 0
     chaos(ASKED)
-    assert len(script.requests) == 1, "what is broken on its way had been said"
+    assert len(script.requests) == 1, "a cut response was sent by the script"
     assert b"two" in b"".join(piece.outcome for piece in chaos(ASKED).iter_pieces() if isinstance(piece.outcome, bytes))
 
 
@@ -156,7 +156,7 @@ def test_around_a_transport_most_calls_pass_untouched(codec: str, driver: str) -
         seen = [outcome(streaming=number % 2 == 1) for number in range(6)]
         assert seen == [WORDS, "ConnectionError", WORDS, "StreamInterrupted", "ProtocolError", WORDS]
         assert transport.plan == plan
-        assert len(server.requests) == 4, "refused connections and pages in an answer's place ask nobody"
+        assert len(server.requests) == 4, "faults that replace the response send no request"
 
 
 def _http() -> Any:

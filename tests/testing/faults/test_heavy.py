@@ -1,4 +1,4 @@
-"""Megabytes that nobody asked for: refused before they are kept, and without holding up anybody else's work."""
+"""Oversized responses are rejected early, with bounded memory and without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from agent.engine.wire import parse_json
 from agent.testing import LoopbackServer
 from tests.support.cases import in_turn
-from tests.testing.faults.expected import Failure, expected
+from tests.testing.faults.fault_server import CODECS, faulty
 from tests.testing.faults.heavy import HEAVY
-from tests.testing.faults.playing import CODECS, faulty
+from tests.testing.faults.outcomes import Failure, find_expected
 
 pytestmark = pytest.mark.malformed
 
@@ -39,7 +39,7 @@ def test_what_is_too_large_costs_little(codec: str, driver: str) -> None:
     measured = [json.loads(line) for line in client.stdout.splitlines()]
     assert [(each["fault"], each["form"]) for each in measured] == HEAVY
     for each in measured:
-        wanted = expected(codec, each["fault"], each["form"])
+        wanted = find_expected(codec, each["fault"], each["form"])
         assert isinstance(wanted, Failure)
         assert (each["error"], each["retryable"]) == (wanted.kind.__name__, wanted.retryable), each
         assert wanted.cause is None or each["cause"] == wanted.cause.__name__, each

@@ -1,4 +1,4 @@
-"""A thousand streams over real sockets, some broken, some cancelled, some abandoned: afterwards nothing is left."""
+"""A thousand streams, some broken, cancelled or abandoned, leak no socket, task or thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agent.testing import Answer, Chaos, LoopbackServer, Piece, VendorScript
 from agent.transports.http import HttpTransport
 from tests.engine.play import NO_TLS
 from tests.support.drivers import AnyHttp, make_transport
-from tests.testing.faults.playing import CODECS, MODELS
+from tests.testing.faults.fault_server import CODECS, MODELS
 
 pytestmark = pytest.mark.malformed
 
@@ -34,7 +34,7 @@ SAID = "a few words that take a little while to be said"
 
 def slowly(request: WireRequest) -> Answer:
     """An answer in whichever API, with a breath before every second event."""
-    answer = VendorScript(SAID)(request)  # a new script each time: it remembers what it was asked
+    answer = VendorScript(SAID)(request)  # a new script each time, because scripts keep all requests
     pieces = [Piece(piece.outcome, 0.001 * (number % 2)) for number, piece in enumerate(answer.iter_pieces())]
     return Answer(pieces, headers=answer.headers)
 
@@ -78,7 +78,7 @@ def fate(die: random.Random) -> str:
 # Blocking, in threads
 
 
-def one_stream(world: World, agent: Agent, die: random.Random) -> None:
+def run_stream(world: World, agent: Agent, die: random.Random) -> None:
     wanted = fate(die)
     stream = agent.stream("Hi")
     timer = threading.Timer(die.random() * 0.01, stream.abort) if wanted == "cancelled" else None
@@ -107,7 +107,7 @@ def in_threads(world: World, count: int, seed: int) -> None:
     def work(worker: int) -> None:
         die = random.Random(f"{seed}/{worker}")
         for number in range(count // THREADS):
-            one_stream(world, agents[number % len(agents)], die)
+            run_stream(world, agents[number % len(agents)], die)
 
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(work, range(THREADS)))
@@ -117,7 +117,7 @@ def in_threads(world: World, count: int, seed: int) -> None:
 # With asyncio
 
 
-async def one_astream(world: World, agent: Agent, die: random.Random) -> None:
+async def run_astream(world: World, agent: Agent, die: random.Random) -> None:
     wanted = fate(die)
     if wanted == "abandoned":
         try:
@@ -140,13 +140,13 @@ async def one_astream(world: World, agent: Agent, die: random.Random) -> None:
 
 
 async def in_tasks(world: World, count: int, seed: int, carrier: str) -> set[str]:
-    """What tasks are left when the work is done."""
+    """Return the names of leaked tasks."""
     agents = world.agents(make_transport(carrier, proxy=False, ssl_context=NO_TLS))
 
     async def work(worker: int) -> None:
         die = random.Random(f"{seed}/{worker}")
         for number in range(count // TASKS):
-            await one_astream(world, agents[number % len(agents)], die)
+            await run_astream(world, agents[number % len(agents)], die)
 
     await asyncio.gather(*(work(worker) for worker in range(TASKS)))
     for _ in range(100):

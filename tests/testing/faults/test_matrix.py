@@ -1,5 +1,6 @@
-"""Every fault, in every API, whole and streamed, blocking and with await, over a real socket: a typed error, never a
-success, never somebody else's exception.
+"""Every fault, in every API, is a typed error and never a success.
+
+Each is tested whole and streamed, sync and async, over a real socket.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from agent.testing import FAULTS, Chaos, Fault, FaultyTransport, ScriptedTranspo
 from agent.transports.http import HttpTransport
 from agent.types import AgentResponse
 from tests.support.cases import FULL, for_each
-from tests.testing.faults.expected import EXPECTED, OF_ITS_OWN, RETRY_AFTER, Failure, expected, ok
-from tests.testing.faults.playing import CODECS, LIMITS, WORDS, Client, Outcome, calling, good
+from tests.testing.faults.fault_server import CODECS, LIMITS, WORDS, Client, Outcome, good, serve_faults
+from tests.testing.faults.outcomes import EXPECTED, OF_ITS_OWN, RETRY_AFTER, Failure, find_expected, ok
 
 pytestmark = pytest.mark.malformed
 
@@ -31,7 +32,7 @@ def cases(faults: list[Fault]) -> list[tuple[str, str]]:
 
 
 def everywhere(*axes: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return every quick fault in every form, with a codec and a value of each axis by turns; with all, if FULL.
+    """Return every quick fault in every form, with alternating codecs and axis values; with all, if FULL.
 
     Where codecs differ, all are there.
     """
@@ -53,18 +54,18 @@ def by_fault(fault: str, *_: str) -> str:
 
 @pytest.fixture(scope="module")
 def caller() -> Iterator[Client]:
-    with calling() as made:
+    with serve_faults() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def httpx_caller() -> Iterator[Client]:
-    with calling("httpx") as made:
+    with serve_faults("httpx") as made:
         yield made
 
 
 def judge(codec: str, fault: str, form: str, response: AgentResponse | None, error: AgentError | None) -> None:
-    wanted = expected(codec, fault, form)
+    wanted = find_expected(codec, fault, form)
     if not isinstance(wanted, Failure):
         assert error is None, f"{error!r} for something that is only unusual"
         assert response is not None
@@ -82,7 +83,7 @@ def judge(codec: str, fault: str, form: str, response: AgentResponse | None, err
         assert error.partial is not None
         assert error.partial.text
         beginning = fault == "endless-stream" or WORDS.startswith(error.partial.text)
-        assert beginning, "what had come is the beginning of the answer"
+        assert beginning, "the partial response is the beginning of the text"
     if fault in RETRY_AFTER:
         assert error.retry_after == pytest.approx(RETRY_AFTER[fault])
 
@@ -123,16 +124,16 @@ def test_a_fault_is_a_typed_error(caller: Client, fault: str, form: str, codec: 
 
 def check_fault(caller: Client, fault: str, form: str, codec: str, driver: str) -> None:
     if isinstance(caller.transport, HttpTransport):
-        caller.transport.close()  # a server that closes a kept connection is asked again, on a new one
+        caller.transport.close()  # a request on a closed keep-alive connection is sent again
     outcome = call(caller, codec, FAULTS[fault], form, driver)
     judge(codec, fault, form, outcome.response, outcome.error)
-    assert outcome.requests == (0 if FAULTS[fault].kind == "client" else 1), "nothing is asked twice"
+    assert outcome.requests == (0 if FAULTS[fault].kind == "client" else 1), "no request is sent twice"
     assert outcome.seconds < 5
 
 
 @for_each("fault, form, driver", [(*case, driver) for case in cases(QUICK) for driver in DRIVERS], by=by_fault)
 def test_through_httpx_a_fault_is_the_same_error(httpx_caller: Client, fault: str, form: str, driver: str) -> None:
-    """In one API: what a transport brings is the same for all of them."""
+    """One API is enough: transports do not depend on it."""
     check_fault(httpx_caller, fault, form, "openai-chat", driver)
 
 
@@ -168,7 +169,7 @@ def test_who_keeps_us_waiting_is_left_in_time(caller: Client, fault: str, form: 
 
 @for_each("fault, form, codec", everywhere(), by=by_fault)
 def test_without_a_socket_a_fault_comes_to_the_same(fault: str, form: str, codec: str) -> None:
-    """Around a transport, and in a simulation: what is broken at the wire there is seen as a client would see it."""
+    """Around a transport and in a simulation, faults are seen as an HTTP client sees them."""
     streaming = form == "stream"
     transport = FaultyTransport(ScriptedTransport(good), [fault], share=1.0)
     agent = Client().agent(codec, "any", transport=transport)

@@ -1,4 +1,4 @@
-"""What the tables of requests to the four APIs share: the shape of a bad one, and a plain one that each API takes."""
+"""Helpers of the tables of invalid requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Bad(NamedTuple):
     says: str
     """Words of the refusal."""
     at: str | None = None
-    """What the refusal names as wrong, where the API does."""
+    """Field in the error, if the API reports it."""
 
 
 USER = {"role": "user", "content": "Hi"}

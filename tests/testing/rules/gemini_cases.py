@@ -11,19 +11,19 @@ def _contents(*contents: Any, **settings: Any) -> dict[str, Any]:
     return {**valid(GEMINI_2), **({"contents": list(contents)} if contents else {}), **settings}
 
 
-def _said(*parts: Any, role: str = "user") -> dict[str, Any]:
+def _turn(*parts: Any, role: str = "user") -> dict[str, Any]:
     return {"role": role, "parts": list(parts)}
 
 
-def _calling(*ids: str, **more: Any) -> dict[str, Any]:
-    return _said(*({"functionCall": {"name": "f", "args": {}, "id": id}, **more} for id in ids), role="model")
+def _calls(*ids: str, **more: Any) -> dict[str, Any]:
+    return _turn(*({"functionCall": {"name": "f", "args": {}, "id": id}, **more} for id in ids), role="model")
 
 
-def _responding(*ids: str, name: str = "f") -> dict[str, Any]:
-    return _said(*({"functionResponse": {"name": name, "response": {}, "id": id}} for id in ids))
+def _results(*ids: str, name: str = "f") -> dict[str, Any]:
+    return _turn(*({"functionResponse": {"name": name, "response": {}, "id": id}} for id in ids))
 
 
-def _declared(**more: Any) -> dict[str, Any]:
+def _tool(**more: Any) -> dict[str, Any]:
     return {"functionDeclarations": [{"name": "f", **more}]}
 
 
@@ -35,7 +35,7 @@ def _choice(**config: Any) -> dict[str, Any]:
     return {"functionCallingConfig": config}
 
 
-_HI = _said({"text": "Hi"})
+_HI = _turn({"text": "Hi"})
 _COUNT = (
     "the number of function response parts is equal to the number of function call parts of the function call turn."
 )
@@ -50,81 +50,97 @@ _GEMINI_CASES: tuple[tuple[Any, ...], ...] = (
         "Unknown name \"foo\" at 'generation_config': Cannot find field.",
         "generation_config",
     ),
-    ("an unknown role", _contents(_said({"text": "x"}, role="assistant")), "Please use a valid role: user, model."),
-    ("no parts", _contents(_said()), "contents[0].parts: contents.parts must not be empty."),
-    ("an empty part", _contents(_said({})), "contents[0].parts[0].data: required oneof field 'data' must have one"),
-    ("empty text", _contents(_said({"text": ""})), "it has an empty text parameter."),
-    ("two things in one part", _contents(_said({"text": "x", "inlineData": {}})), "oneof field 'data' is already set."),
+    (
+        "an unknown role",
+        _contents(_turn({"text": "x"}, role="assistant")),
+        "Please use a valid role: user, model.",
+    ),
+    ("no parts", _contents(_turn()), "contents[0].parts: contents.parts must not be empty."),
+    (
+        "an empty part",
+        _contents(_turn({})),
+        "contents[0].parts[0].data: required oneof field 'data' must have one",
+    ),
+    ("empty text", _contents(_turn({"text": ""})), "it has an empty text parameter."),
+    (
+        "two things in one part",
+        _contents(_turn({"text": "x", "inlineData": {}})),
+        "oneof field 'data' is already set.",
+    ),
     (
         "a block of another vendor",
-        _contents(_said({"type": "text", "text": "x"})),
+        _contents(_turn({"type": "text", "text": "x"})),
         "Unknown name \"type\" at 'contents[0].parts[0]'",
     ),
-    ("an orphaned call", _contents(_HI, _calling("1"), _HI), _COUNT),
-    ("an orphaned call at the end", _contents(_HI, _calling("1")), _COUNT),
-    ("one response too few", _contents(_HI, _calling("1", "2"), _responding("1")), _COUNT),
+    ("an orphaned call", _contents(_HI, _calls("1"), _HI), _COUNT),
+    ("an orphaned call at the end", _contents(_HI, _calls("1")), _COUNT),
+    ("one response too few", _contents(_HI, _calls("1", "2"), _results("1")), _COUNT),
     (
         "an orphaned response",
-        _contents(_responding("1")),
+        _contents(_results("1")),
         "function response turn comes immediately after a function call turn.",
     ),
     (
         "a response before its call",
-        _contents(_HI, _said({"text": "x"}, role="model"), _responding("1"), _calling("1")),
+        _contents(_HI, _turn({"text": "x"}, role="model"), _results("1"), _calls("1")),
         "response turn",
     ),
     (
         "a conversation that begins with a call",
-        _contents(_calling("1"), _responding("1")),
+        _contents(_calls("1"), _results("1")),
         "function call turn comes immediately",
     ),
-    ("a response to another call", _contents(_HI, _calling("1"), _responding("1", name="g")), "1 does not."),
-    ("a response under another id", _contents(_HI, _calling("1"), _responding("2")), "2 does not."),
-    ("a call's id twice", _contents(_HI, _calling("1", "1"), _responding("1", "1")), "function call ids are unique"),
+    ("a response to another call", _contents(_HI, _calls("1"), _results("1", name="g")), "1 does not."),
+    ("a response under another id", _contents(_HI, _calls("1"), _results("2")), "2 does not."),
+    (
+        "a call's id twice",
+        _contents(_HI, _calls("1", "1"), _results("1", "1")),
+        "function call ids are unique",
+    ),
     (
         "a bad name of a call",
-        _contents(_HI, _said({"functionCall": {"name": "a b"}}, role="model")),
+        _contents(_HI, _turn({"functionCall": {"name": "a b"}}, role="model")),
         "Invalid function name.",
     ),
     (
         "a response without a name",
-        _contents(_HI, _calling("1"), _said({"functionResponse": {"response": {}}})),
+        _contents(_HI, _calls("1"), _turn({"functionResponse": {"response": {}}})),
         "Name cannot be empty.",
     ),
     (
         "a response in words",
-        _contents(_HI, _calling("1"), _said({"functionResponse": {"name": "f", "response": "done"}})),
+        _contents(_HI, _calls("1"), _turn({"functionResponse": {"name": "f", "response": "done"}})),
         "function_response.response' (type.googleapis.com/google.protobuf.Struct)",
     ),
     (
         "a signature made elsewhere",
-        _contents(_HI, _calling("1", thoughtSignature="x"), _responding("1")),
+        _contents(_HI, _calls("1", thoughtSignature="x"), _results("1")),
         "Corrupted thought signature.",
     ),
     (
         "a bad name of a function",
-        _contents(tools=[_declared(name="1f")]),
+        _contents(tools=[_tool(name="1f")]),
         "function_declarations[0].name: Invalid function name.",
     ),
     (
         "two functions of one name",
-        _contents(tools=[_declared(), _declared()]),
+        _contents(tools=[_tool(), _tool()]),
         "Duplicate function declaration found: f",
     ),
     (
         "a keyword of JSON schema",
-        _contents(tools=[_declared(parameters={**CLOSED})]),
+        _contents(tools=[_tool(parameters={**CLOSED})]),
         "Unknown name \"additionalProperties\" at 'tools[0].function_declarations[0].parameters': Cannot find field.",
         "tools[0].function_declarations[0].parameters",
     ),
     (
         "a reference",
-        _contents(tools=[_declared(parameters={"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}})]),
+        _contents(tools=[_tool(parameters={"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}})]),
         "Unknown name \"$ref\" at 'tools[0].function_declarations[0].parameters.properties[0].value'",
     ),
     (
         "two types at once",
-        _contents(tools=[_declared(parameters=_BAD_TYPE)]),
+        _contents(tools=[_tool(parameters=_BAD_TYPE)]),
         "Proto field is not repeating, cannot start list.",
     ),
     (
@@ -156,17 +172,17 @@ _GEMINI_CASES: tuple[tuple[Any, ...], ...] = (
     ),
     (
         "two schemas",
-        _contents(tools=[_declared(parameters=OBJECT, parametersJsonSchema=OBJECT)]),
+        _contents(tools=[_tool(parameters=OBJECT, parametersJsonSchema=OBJECT)]),
         "only one of parameters and parameters_json_schema may be set",
     ),
     (
         "a schema beside tools",
-        {**_config(responseMimeType="application/json"), "tools": [_declared()]},
+        {**_config(responseMimeType="application/json"), "tools": [_tool()]},
         "Function calling with a response mime type: 'application/json' is unsupported",
     ),
     (
         "tools of two kinds",
-        _contents(tools=[_declared(), {"googleSearch": {}}]),
+        _contents(tools=[_tool(), {"googleSearch": {}}]),
         "Tool use with function calling is unsupported",
     ),
     ("a temperature that is too high", _config(temperature=2.1), "temperature must be in the range [0.0, 2.0]."),
@@ -187,12 +203,12 @@ _GEMINI_CASES: tuple[tuple[Any, ...], ...] = (
     ("a choice without tools", _contents(toolConfig=_choice(mode="AUTO")), "set without function_declarations."),
     (
         "a choice of an unknown function",
-        _contents(tools=[_declared()], toolConfig=_choice(mode="ANY", allowedFunctionNames=["g"])),
+        _contents(tools=[_tool()], toolConfig=_choice(mode="ANY", allowedFunctionNames=["g"])),
         "allowed_function_names[0]: 'g' is not the name of a declared function",
     ),
     (
         "names without a choice",
-        _contents(tools=[_declared()], toolConfig=_choice(mode="AUTO", allowedFunctionNames=["f"])),
+        _contents(tools=[_tool()], toolConfig=_choice(mode="AUTO", allowedFunctionNames=["f"])),
         "can only be set when function calling mode is ANY or VALIDATED",
     ),
 )
@@ -200,13 +216,13 @@ _GEMINI_CASES: tuple[tuple[Any, ...], ...] = (
 _GEMINI_3_CASES = (
     (
         "a call without a signature",
-        _contents(_HI, _calling("1"), _responding("1")),
+        _contents(_HI, _calls("1"), _results("1")),
         "Function call is missing a thought_signature in functionCall parts.",
         "contents[1].parts[0]",
     ),
     (
         "a second step without a signature",
-        _contents(_HI, _calling("1", thoughtSignature="declared"), _responding("1"), _calling("2"), _responding("2")),
+        _contents(_HI, _calls("1", thoughtSignature="declared"), _results("1"), _calls("2"), _results("2")),
         "function call `default_api:f` , position 4.",
     ),
     (
@@ -224,25 +240,25 @@ BAD = (
 GOOD = (
     ("a plain question", GEMINI_2, _contents()),
     ("snake case", GEMINI_2, {"contents": [_HI], "generation_config": {"top_p": 0.5}}),
-    ("an older model's call without a signature", GEMINI_2, _contents(_HI, _calling("1"), _responding("1"))),
+    ("an older model's call without a signature", GEMINI_2, _contents(_HI, _calls("1"), _results("1"))),
     (
         "calls at once of which the first is signed",
         GEMINI_3,
         _contents(
             _HI,
-            _said(*_calling("1", thoughtSignature="declared")["parts"], *_calling("2")["parts"], role="model"),
-            _responding("1", "2"),
+            _turn(*_calls("1", thoughtSignature="declared")["parts"], *_calls("2")["parts"], role="model"),
+            _results("1", "2"),
         ),
     ),
     (
         "an older turn without a signature",
         GEMINI_3,
-        _contents(_HI, _calling("1"), _responding("1"), _said({"text": "x"}, role="model"), _HI),
+        _contents(_HI, _calls("1"), _results("1"), _turn({"text": "x"}, role="model"), _HI),
     ),
     (
         "the stand-in for a signature",
         GEMINI_3,
-        _contents(_HI, _calling("1", thoughtSignature="skip_thought_signature_validator"), _responding("1")),
+        _contents(_HI, _calls("1", thoughtSignature="skip_thought_signature_validator"), _results("1")),
     ),
 )
 """Their neighbours, which are taken."""

@@ -31,7 +31,7 @@ def _results(*blocks: Any) -> dict[str, Any]:
     return _blocks(*(blocks or (_answer(),)), role="user")
 
 
-def _thought(signature: str | None = "declared", **more: Any) -> dict[str, Any]:
+def _think(signature: str | None = "declared", **more: Any) -> dict[str, Any]:
     signed = {} if signature is None else {"signature": signature}
     return {"type": "thinking", "thinking": "Hm.", **signed, **more}
 
@@ -135,15 +135,15 @@ _MESSAGES_CASES = (
     ),
     (
         "a thought without a signature",
-        _messages(USER, _blocks(_thought(None), _text()), USER),
+        _messages(USER, _blocks(_think(None), _text()), USER),
         "thinking.signature: Field required",
     ),
     (
         "a thought made elsewhere",
-        _messages(USER, _blocks(_thought("x"), _text()), USER),
+        _messages(USER, _blocks(_think("x"), _text()), USER),
         "Invalid `signature` in `thinking` block",
     ),
-    ("a thought with an empty signature", _messages(USER, _blocks(_thought(""), _text()), USER), "Invalid `signature`"),
+    ("a thought with an empty signature", _messages(USER, _blocks(_think(""), _text()), USER), "Invalid `signature`"),
     (
         "sealed thought made elsewhere",
         _messages(USER, _blocks({"type": "redacted_thinking", "data": "x"}, _text()), USER),
@@ -151,7 +151,7 @@ _MESSAGES_CASES = (
     ),
     (
         "a thought that comes last",
-        _messages(USER, _blocks(_text(), _thought()), USER),
+        _messages(USER, _blocks(_text(), _think()), USER),
         "The final block in an assistant message",
     ),
     (
@@ -239,7 +239,7 @@ GOOD = (
     (
         "a thought before its call",
         MESSAGES,
-        _messages(USER, _blocks(_thought(), _use()), _results(), thinking=_THINKING),
+        _messages(USER, _blocks(_think(), _use()), _results(), thinking=_THINKING),
     ),
     (
         "an old call without a thought",

@@ -24,7 +24,7 @@ def _tool(schema: Any = OBJECT, name: str = "f", **more: Any) -> dict[str, Any]:
     return {"type": "function", "name": name, "parameters": schema, **more}
 
 
-def _reasoning(sealed: str | None = "seal", id: str | None = "rs_1") -> dict[str, Any]:
+def _reason(sealed: str | None = "seal", id: str | None = "rs_1") -> dict[str, Any]:
     kept = {"id": id, "encrypted_content": sealed}
     return {"type": "reasoning", "summary": [], **{key: value for key, value in kept.items() if value is not None}}
 
@@ -82,28 +82,28 @@ _RESPONSES_CASES = (
     ),
     (
         "reasoning made elsewhere",
-        _responses(USER, _reasoning(), _SAID, USER),
+        _responses(USER, _reason(), _SAID, USER),
         "The encrypted content seal could not be verified.",
     ),
     (
         "stored reasoning that is not there",
-        _responses(USER, _reasoning(None), _SAID, USER),
+        _responses(USER, _reason(None), _SAID, USER),
         "Item with id 'rs_1' not found.",
     ),
     (
         "reasoning at the end",
-        _responses(USER, _reasoning("declared")),
+        _responses(USER, _reason("declared")),
         "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
         "input",
     ),
     (
         "reasoning before a question",
-        _responses(USER, _reasoning("declared"), USER),
+        _responses(USER, _reason("declared"), USER),
         "without its required following item.",
     ),
     (
         "reasoning before other words",
-        _responses(USER, _reasoning("declared"), {"role": "assistant", "content": "edited"}, USER),
+        _responses(USER, _reason("declared"), {"role": "assistant", "content": "edited"}, USER),
         "without its required following item.",
     ),
     (
@@ -166,7 +166,7 @@ BAD = tuple(Bad(case[0], RESPONSES, *case[1:]) for case in _RESPONSES_CASES)
 
 GOOD = (
     ("a plain question", RESPONSES, _responses()),
-    ("reasoning that is known", RESPONSES, _responses(USER, _reasoning("declared"), _SAID, USER)),
+    ("reasoning that is known", RESPONSES, _responses(USER, _reason("declared"), _SAID, USER)),
     ("a call and its output", RESPONSES, _responses(USER, _call(), _output(), tools=[_tool(CLOSED, strict=True)])),
 )
 """Their neighbours, which are taken."""

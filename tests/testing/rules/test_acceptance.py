@@ -1,4 +1,4 @@
-"""A strict script takes what the APIs take: recorded requests, whatever our codecs write, and mended conversations."""
+"""Strict scripts accept recorded requests, requests of the codecs and repaired conversations."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ OTHER_WAYS = {
 """Recordings of vendors who are more patient than the maker of the wire format they speak."""
 
 
-def asked(*kinds: int) -> Iterator[Exchange]:
+def find_exchanges(*kinds: int) -> Iterator[Exchange]:
     for api in APIS:
         for exchange in exchanges(api):
             if exchange.request is not None and exchange.response["status"] in kinds:
@@ -74,7 +74,7 @@ def test_every_recorded_request_that_was_answered_is_taken_over_a_real_socket() 
     keys = {key for vendors in DIALECTS.values() for key in vendors}
     script = VendorScript(*["fine"] * 600, strict=True, signatures=Anything(), extra_keys=keys)
     with LoopbackServer(script) as server:
-        for exchange in asked(200):
+        for exchange in find_exchanges(200):
             status, answer = post(f"{server.url}{exchange.path}", json.dumps(exchange.request).encode())
             counted[exchange.api] += 1
             if status != 200:
@@ -86,7 +86,7 @@ def test_every_recorded_request_that_was_answered_is_taken_over_a_real_socket() 
 
 def test_only_dialects_have_keys_of_their_own() -> None:
     found: dict[str, set[str]] = {}
-    for exchange in asked(200):
+    for exchange in find_exchanges(200):
         known = {"openai.chat": openai_chat.KEYS, "openai.responses": openai_responses.KEYS}.get(exchange.api)
         if known is not None and (own := (exchange.request or {}).keys() - known):
             found.setdefault(exchange.provider, set()).update(own)
@@ -95,7 +95,7 @@ def test_only_dialects_have_keys_of_their_own() -> None:
 
 def test_recorded_refusals_are_repeated_word_for_word() -> None:
     same: list[str] = []
-    for exchange in asked(400):
+    for exchange in find_exchanges(400):
         script = VendorScript("fine", strict=True, signatures=Anything(), extra_keys=Anything())
         answer = script(WireRequest(exchange.path, (), json.dumps(exchange.request).encode()))
         if answer.status == 400:
@@ -118,7 +118,7 @@ CODECS: tuple[tuple[Provider, Origin], ...] = (
 
 @pytest.mark.parametrize(("codec", "home"), CODECS, ids=lambda value: getattr(value, "model", ""))
 def test_whatever_a_caller_asks_for_is_taken(codec: Provider, home: Origin) -> None:
-    """The oracles of each codec go on for longer; here a strict script is asked, and a stream of it, too."""
+    """Requests for whole responses, streams and token counts are valid."""
 
     @settings(max_examples=examples(40, 150))
     @given(agent_requests(home.model))
@@ -135,7 +135,7 @@ def test_whatever_a_caller_asks_for_is_taken(codec: Provider, home: Origin) -> N
     check()
 
 
-# What becomes of conversations on the way
+# Repaired conversations
 
 ELSEWHERE = Origin(provider="elsewhere", api="other", model="m")
 CALL = ToolCall(id="call_1", name="get_weather", arguments={"city": "Bern"})

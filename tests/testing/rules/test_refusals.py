@@ -1,4 +1,4 @@
-"""A strict script refuses what the APIs refuse, in their format and words, and knows its own signatures again."""
+"""Strict scripts reject invalid requests in the vendors' words, and accept their own signatures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MODELS = ("openai-chat:gpt-4o", "openai-responses:gpt-4o", "anthropic:claude-son
 
 
 def post(url: str, body: bytes) -> tuple[int, Any]:
-    """Status and answer of a request that nobody has checked."""
+    """Send a request without a client's validation; return status and body."""
     request = urllib.request.Request(url, data=body, headers={"content-type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=10) as response:
@@ -147,11 +147,11 @@ def test_junk_anywhere_in_a_request_is_judged_like_anything_else(
             assert violation.message
 
 
-# What clients make of it
+# Errors of clients
 
 
-def refused_by_sdk(url: str, path: str, body: dict[str, Any]) -> Exception:
-    """What the official SDK raises for a body that it is made to send as it is."""
+def call_sdk(url: str, path: str, body: dict[str, Any]) -> Exception:
+    """Return the error that the official SDK raises for a body."""
     with pytest.raises((openai.BadRequestError, anthropic.BadRequestError, genai_errors.ClientError)) as caught:
         match path:
             case "/v1/chat/completions" | "/v1/responses":
@@ -171,7 +171,7 @@ def test_official_sdks_raise_their_error_for_bad_requests(
     table: Any, strict: tuple[LoopbackServer, VendorScript]
 ) -> None:
     for bad in table.BAD[1::5]:
-        raised: Any = refused_by_sdk(strict[0].url, bad.path, bad.body)
+        raised: Any = call_sdk(strict[0].url, bad.path, bad.body)
         assert (getattr(raised, "status_code", None) or raised.code) == 400
         assert bad.says in str(raised.message)
         if isinstance(raised, openai.BadRequestError):
@@ -367,7 +367,7 @@ def test_only_the_four_apis_have_rules() -> None:
 # The lists of keys are those of the official SDKs
 
 LOOKED_AT = {"openai": (3, 51, 0), "anthropic": (2, 10, 0), "google-genai": (3, 3, 0)}
-"""The versions that the lists were made from. An older one may lack some; what a newer one has, nobody has seen."""
+"""Versions of the SDKs from which the lists were made."""
 
 
 def keys_of(*params: Any) -> set[str]:

@@ -1,4 +1,4 @@
-"""Plain requests to the Messages API, and what becomes of them: shared by the tests of its codec."""
+"""Helpers of the Anthropic codec's tests: requests and their encoded bodies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def body_of(*messages: Message, **fields: Any) -> dict[str, Any]:
     return body
 
 
-def asking(**fields: Any) -> dict[str, Any]:
+def encode(**fields: Any) -> dict[str, Any]:
     """The body of a plain question with these settings."""
     return body_of(Message.user("Hi"), **fields)
 
@@ -65,7 +65,7 @@ def block_of(part: ContentPart, **fields: Any) -> dict[str, Any]:
     return block
 
 
-def said(*parts: ContentPart, **fields: Any) -> list[dict[str, Any]]:
+def encode_assistant(*parts: ContentPart, **fields: Any) -> list[dict[str, Any]]:
     """How an assistant's parts are written."""
     blocks: list[dict[str, Any]] = turns(Message.user("Hi"), Message.assistant(parts), Message.user("Go on"), **fields)[
         1

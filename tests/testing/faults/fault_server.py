@@ -31,7 +31,7 @@ PATIENT = {"timeout": 20.0, "idle_timeout": 10.0}
 
 
 def good(request: WireRequest) -> Answer:
-    """What a vendor sends when nothing is wrong."""
+    """Return a valid response."""
     return VendorScript(TextContent(text=WORDS))(request)
 
 
@@ -44,7 +44,7 @@ def faulty(request: WireRequest) -> Answer:
 
 @dataclass
 class Outcome:
-    """What a call came to. A foreign exception is not caught: it fails the test by itself."""
+    """Outcome of a call. Unexpected exceptions are not caught and fail the test."""
 
     response: AgentResponse | None = None
     error: AgentError | None = None
@@ -54,7 +54,7 @@ class Outcome:
 
 
 class Client:
-    """Calls agents, blocking or with await: against the faulty server, or wherever their transport leads."""
+    """Calls agents, sync and async, at the faulty server or through a transport."""
 
     def __init__(self, server: LoopbackServer | None = None, transport: Transport | None = None) -> None:
         self.transport = transport
@@ -72,7 +72,7 @@ class Client:
             outcome.response = agent.stream("Hi").collect() if streaming else agent.complete("Hi")
         except AgentError as error:
             outcome.error = error
-        return self._finished(outcome, before, started)
+        return self._complete(outcome, before, started)
 
     async def acall(self, agent: Agent, *, streaming: bool) -> Outcome:
         outcome, before, started = Outcome(), len(self.requests), time.monotonic()
@@ -80,14 +80,14 @@ class Client:
             outcome.response = await (agent.astream("Hi").collect() if streaming else agent.acomplete("Hi"))
         except AgentError as error:
             outcome.error = error
-        return self._finished(outcome, before, started)
+        return self._complete(outcome, before, started)
 
     def either(self, agent: Agent, *, streaming: bool, driver: str) -> Outcome:
         if driver == "sync":
             return self.call(agent, streaming=streaming)
         return asyncio.run(self.acall(agent, streaming=streaming))
 
-    def _finished(self, outcome: Outcome, before: int, started: float) -> Outcome:
+    def _complete(self, outcome: Outcome, before: int, started: float) -> Outcome:
         outcome.seconds = time.monotonic() - started
         outcome.requests = len(self.requests) - before
         outcome.text = "" if outcome.response is None else outcome.response.text or ""
@@ -95,7 +95,7 @@ class Client:
 
 
 @contextmanager
-def calling(carrier: str | None = None) -> Iterator[Client]:
+def serve_faults(carrier: str | None = None) -> Iterator[Client]:
     with LoopbackServer(faulty) as server:
         transport = make_transport(carrier, proxy=False, ssl_context=NO_TLS)
         yield Client(server, transport)

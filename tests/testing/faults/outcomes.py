@@ -1,4 +1,4 @@
-"""What every fault must come to, written down by hand: the class of the error, and whether asking again can help.
+"""Expected outcome of every fault, written by hand: error class and whether it is retryable.
 
 Two columns, for whole answers and for streams; `None` where a fault cannot happen. `ok` marks what must not be noticed.
 Nothing here is worked out by the code that is tested.
@@ -20,8 +20,8 @@ class Failure:
     cause: type[errors.AgentError] | None = None
 
 
-def broken_by(cause: type[errors.AgentError]) -> Failure:
-    """A stream that broke after its first words. Whoever has heard them must decide; nothing is repeated by itself."""
+def interrupt(cause: type[errors.AgentError]) -> Failure:
+    """A stream that broke after its first text, which is never retried automatically."""
     return Failure(errors.StreamInterrupted, retryable=False, cause=cause)
 
 
@@ -43,9 +43,9 @@ too_long = Failure(errors.ContextLengthError, retryable=False)
 filtered = Failure(errors.ContentFilterError, retryable=False)
 key = Failure(errors.AuthenticationError, retryable=False)
 missing = Failure(errors.ModelNotFoundError, retryable=False)
-cut = broken_by(errors.ConnectionError)
-spoilt = broken_by(errors.ProtocolError)
-stalled = broken_by(errors.TimeoutError)
+cut = interrupt(errors.ConnectionError)
+spoilt = interrupt(errors.ProtocolError)
+stalled = interrupt(errors.TimeoutError)
 
 Expected = Failure | str | None
 
@@ -65,7 +65,7 @@ ROWS: tuple[tuple[Expected, Expected, str], ...] = (
     (None, cut, "cut-inside-an-event cut-before-terminal-event"),
     (None, ok, "reset-after-terminal-event"),
     (nonsense, spoilt, "body-longer-than-announced http-1-0-cut"),
-    # What is not quite HTTP
+    # Invalid HTTP
     (lost, lost, "bad-status-line another-protocol tls-alert http-2-frames http-0-9 protocol-switch"),
     (lost, lost, "header-too-long too-many-headers header-without-colon header-with-nul conflicting-lengths"),
     (lost, lost, "length-not-a-number length-negative transfer-encoding-unknown"),
@@ -138,9 +138,9 @@ ROWS: tuple[tuple[Expected, Expected, str], ...] = (
     (None, rate, "rate-limit-event-first"),
     (None, credit, "quota-event-first"),
     (None, failing, "server-error-event-first"),
-    (None, broken_by(errors.OverloadedError), "overloaded-event"),
-    (None, broken_by(errors.RateLimitError), "rate-limit-event"),
-    (None, broken_by(errors.ProviderError), "server-error-event"),
+    (None, interrupt(errors.OverloadedError), "overloaded-event"),
+    (None, interrupt(errors.RateLimitError), "rate-limit-event"),
+    (None, interrupt(errors.ProviderError), "server-error-event"),
     (None, ok, "comments bom crlf cr no-space-after-colon ids-and-retry-fields unknown-fields blank-lines"),
     (None, ok, "data-in-several-lines byte-by-byte all-at-once terminal-event-twice"),
     (None, ok, "comments-after-terminal-event events-after-terminal-event garbage-after-terminal-event"),
@@ -201,7 +201,7 @@ RETRY_AFTER: dict[str, float | None] = {
 """Seconds the vendor asks for, where a fault is about that."""
 
 
-def expected(codec: str, fault: str, form: str) -> Failure | str:
+def find_expected(codec: str, fault: str, form: str) -> Failure | str:
     found = OF_ITS_OWN.get((codec, fault)) or EXPECTED[fault][form]
     assert found is not None
     return found
