@@ -1,4 +1,4 @@
-"""`run_file`: a file of requests in, a file of responses out, resumable after any interruption.
+"""`run_file` processes a batch file: requests in, responses out, resumable after any interruption.
 
 The input is first read completely, to detect repeated ids and lines that changed since an earlier run. Invalid lines
 are reported as failures.

@@ -185,7 +185,7 @@ class DAG:
         return [self._at(head) for head in self.heads]
 
     def merge(self, *others: DAG) -> DAG:
-        """Merge conversations: the result has all heads, and the next node follows all of them."""
+        """Merge branches: the result has all heads, and the next node follows all of them."""
         heads = dict.fromkeys(head for dag in (self, *others) for head in dag.heads)
         return replace(self, heads=tuple(heads))
 

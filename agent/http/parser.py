@@ -242,6 +242,7 @@ class ResponseParser:
         return data
 
     def _feed_chunks(self, data: bytes) -> bytes:
+        """Parse a chunked body."""
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
         pieces: list[bytes] = []

@@ -300,6 +300,7 @@ def _is_busy(slot: Slot) -> bool:
 
 
 def _time_out_calls(plan: RunPlan, state: RunState, running: dict[Branch, Slot]) -> Flow[None]:
+    """Enforce the tool timeout: cancel late calls, and report each as failed."""
     now = yield from Now()
     late = [branch for branch, slot in running.items() if slot.expires_at <= now and _is_busy(slot)]
     for branch in late:
