@@ -14,9 +14,8 @@ from functools import partial
 from inspect import Parameter
 from json import dumps
 from types import FrameType, MethodType, SimpleNamespace, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Optional, Required, Union, Unpack, get_args, get_origin
+from typing import Annotated, Any, NotRequired, Optional, Required, Union, Unpack, get_args, get_origin
 
-from docstring_parser import DocstringMeta, ParseError, epydoc, google, numpydoc, rest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -26,73 +25,8 @@ from typing_extensions import Unpack as UnpackOfExtensions
 
 from ..errors import ConfigurationError
 from .base import ArgumentsError, ToolContext
+from .docstrings import read_docstring
 from .results import describe_argument_errors
-
-if TYPE_CHECKING:
-    from docstring_parser import Docstring
-
-
-_ADVICE = ("Note", "Notes", "Warning", "Warnings", "Important", "Caution", "Hint", "Tip")
-"""Docstring sections that become part of the description."""
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionDocs:
-    """The contents of a docstring."""
-
-    description: str = ""
-    """Summary and text, without the sections on parameters, results and errors."""
-    parameters: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_docstring(text: str | None) -> FunctionDocs:
-    """Parse a docstring in the style that recognizes the most sections."""
-    if not text or not text.strip():
-        return FunctionDocs()
-    readings = [reading for read in _style_parsers() if (reading := _read(read, text)) is not None]
-    best = max(readings, key=_count_findings, default=None)
-    if best is None or not _count_findings(best):
-        return FunctionDocs(text.strip())  # a word before a colon may look like a section of an unknown style
-        return FunctionDocs(text.strip())
-    paragraphs = (best.short_description, best.long_description, *_read_notes(best))
-    gap = "\n\n" if best.blank_after_short_description else "\n"
-    first, rest = paragraphs[0], "\n\n".join(part for part in paragraphs[1:] if part)
-    return FunctionDocs(gap.join(part for part in (first, rest) if part), dict(_parameters(best)))
-
-
-def _style_parsers() -> Iterator[Callable[[str], Docstring]]:
-    """Yield a parser for each style."""
-    advice = [google.Section(title, "notes", google.SectionType.SINGULAR) for title in _ADVICE]
-    yield google.GoogleParser([*google.DEFAULT_SECTIONS, *advice]).parse
-    yield numpydoc.parse
-    yield rest.parse
-    yield epydoc.parse
-
-
-def _read(read: Callable[[str], Docstring], text: str) -> Docstring | None:
-    try:
-        return read("\n" + text)  # the parsers misread indentation below a title in the first line
-    except (ParseError, ValueError, IndexError, KeyError):
-        return None  # it is dumped in another style, or in none
-
-
-def _count_findings(reading: Docstring) -> int:
-    """Count the recognized sections."""
-    return sum(type(found) is not DocstringMeta for found in reading.meta)
-
-
-def _read_notes(reading: Docstring) -> Iterator[str]:
-    for found in reading.meta:
-        if found.args and found.args[0] in ("notes", "warnings") and found.description:
-            yield f"{found.args[0].removesuffix('s').capitalize()}: {found.description}"
-
-
-def _parameters(reading: Docstring) -> Iterator[tuple[str, str]]:
-    for found in reading.params:
-        for name in found.arg_name.split(","):  # numpydoc describes several at once
-            if found.description:
-                yield name.strip().lstrip("*"), found.description.strip()
-
 
 _UNPACKED: tuple[Any, ...] = (Unpack, UnpackOfExtensions)
 _CONFIG = ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64", hide_input_in_errors=True)
