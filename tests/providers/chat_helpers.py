@@ -1,4 +1,4 @@
-"""Requests and answers of Chat Completions in a few words, for tests of the codec."""
+"""Helpers for tests of the Chat Completions codec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def codec_of(dialect: Dialect = OPENAI) -> ChatCodec:
 
 
 def encode(request: AgentRequest, dialect: Dialect = OPENAI) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The body and what was left out of it."""
+    """Return body and warnings."""
     body, warnings = encode_body(request.model_copy(update={"model": request.model or "m"}), dialect, stream=False)
     return json.loads(body), warnings
 
@@ -25,7 +25,7 @@ def encode(request: AgentRequest, dialect: Dialect = OPENAI) -> tuple[dict[str, 
 def decode_both_ways(
     message: dict[str, Any], request: AgentRequest, dialect: Dialect = OPENAI, **body: Any
 ) -> list[AgentResponse]:
-    """What the codec makes of an answer, delivered whole and as a stream."""
+    """Decode a response, complete and as a stream."""
     codec = codec_of(dialect)
     choice = {"index": 0, "finish_reason": "stop"}
     whole = {"id": "r", "model": "m", "choices": [{**choice, "message": message}], **body}

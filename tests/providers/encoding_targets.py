@@ -1,4 +1,4 @@
-"""Requests as codecs write them, for tests of what codecs keep of them."""
+"""Targets of every wire format, and their encoded requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def model_of(target: str) -> str:
 
 
 def encode_request(target: str, request: AgentRequest, *, stream: bool = False) -> tuple[Any, ...]:
-    """What is sent, and what is warned about; or why nothing can be."""
+    """Encode a request for a target; return the wire request, or the error."""
     try:
         wire = codec_of(target).encode(request, stream=stream)
     except AgentError as error:
@@ -47,6 +47,6 @@ def encode_request(target: str, request: AgentRequest, *, stream: bool = False) 
 
 
 def copy_request(request: AgentRequest) -> AgentRequest:
-    """An equal request of which no part was ever written: notes are not pickled."""
+    """Return an equal request of new objects."""
     copy: AgentRequest = pickle.loads(pickle.dumps(request))
     return copy

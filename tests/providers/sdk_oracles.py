@@ -1,4 +1,4 @@
-"""What the tests against official SDKs share: their types made strict, and a server that plays recordings to them."""
+"""Helpers for tests against official SDKs: strict types, and a server that replays recordings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _strict(node: Any) -> Any:
 
 
 class Replay:
-    """A server that answers whatever it is asked with the recording it was given last."""
+    """A server that answers every request with the latest recording."""
 
     def __init__(self) -> None:
         self.answer = Answer()

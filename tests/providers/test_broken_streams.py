@@ -1,4 +1,4 @@
-"""Recorded streams with something wrong in them: whatever a vendor sends, decoders report, and never raise."""
+"""Malformed streams: decoders report an error and never raise."""
 
 from __future__ import annotations
 

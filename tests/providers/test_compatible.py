@@ -1,4 +1,4 @@
-"""The rows: where each vendor is, and what it is told differently from the others."""
+"""Dialects of the compatible vendors: addresses, keys and request differences."""
 
 from __future__ import annotations
 

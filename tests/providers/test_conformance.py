@@ -1,4 +1,4 @@
-"""The figures of docs/conformance.md: counted here, from the recordings, and compared with what the page says.
+"""Figures of docs/conformance.md, counted from the recordings and compared with the page.
 
 `python -m tests.providers.test_conformance` writes the page anew.
 """

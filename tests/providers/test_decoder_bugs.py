@@ -1,4 +1,4 @@
-"""In tests, a bug of a decoder is a traceback. In production it would pass for malformed data of the vendor's."""
+"""Decoder bugs raise in tests. In production they look like malformed data."""
 
 from __future__ import annotations
 

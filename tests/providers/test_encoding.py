@@ -1,4 +1,4 @@
-"""Requests are encoded the same way however often, in whatever form, and for whomever they were encoded before."""
+"""Encoding is deterministic, for every form of a request and every order of targets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_conversation_that_grew_is_written_as_one_that_is_new(target: str, dat
     stream = data.draw(st.booleans())
     expected = encode_request(target, copy_request(request), stream=stream)
     for length in range(len(request.messages)):
-        hint = (None, "short", "long")[length % 3]  # what is marked for the vendor's cache is written differently
+        hint = (None, "short", "long")[length % 3]  # cache breakpoints change the encoding
         encode_request(target, request.copy_with(messages=request.messages[:length], cache=hint), stream=stream)
     for _ in range(2):
         assert encode_request(target, request, stream=stream) == expected
@@ -52,7 +52,7 @@ def test_what_one_vendor_was_sent_does_not_change_what_another_is_sent(data: st.
             assert encode_request(target, one) == wanted
 
 
-# What is written in one go
+# Serialization of a complete body
 
 
 @pytest.mark.parametrize("text", ["hi", 'caf\u00e9 "\\/\n\x00\u2028', " x ", "NaN"])

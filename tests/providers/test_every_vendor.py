@@ -1,4 +1,4 @@
-"""The same calls through all four wire formats, under every driver: one script, told by a server in each of them."""
+"""The same calls through all four wire formats, under every driver, from one script."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_text_comes_back_whole_and_streamed_alike(drive: Driver, target: str) ->
 
 
 AGAIN: dict[str, Any] = {"latency_ms": None, "route": ()}
-"""What two calls never have in common."""
+"""Fields that differ between two calls."""
 
 
 @every_vendor

@@ -1,4 +1,4 @@
-"""What a vendor's failure means, from bodies and headers as vendors really send them."""
+"""Error mapping: classes, messages and fields of errors from vendor replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any conversation continues on any vendor: recorded ones that use tools, carried on through each of the other APIs."""
+"""Handover: recorded conversations with tool calls, continued at every other vendor."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ REPAIRS = {
 
 
 def continue_conversation(exchange: Exchange) -> tuple[AgentRequest, list[Message]]:
-    """What was asked, and the conversation: request, answer, results of its calls, and a next question."""
+    """Build the continued conversation: request, response, results of its calls, and a next question."""
     asked = read_request(exchange)
     messages = [*asked.to_messages()]
     answer = decode_recording(exchange).message

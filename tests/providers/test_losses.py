@@ -1,4 +1,4 @@
-"""Whatever a request holds reaches the vendor, or raises, or is warned about: every field and part, one at a time."""
+"""Losses: whatever a codec does not send raises an error or adds a warning."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ PARTS: dict[str, ContentPart] = {
     "citation": TextContent(text=MARK, citations=[Citation(url="https://example.com/")]),
 }
 WITHOUT: dict[str, ContentPart] = {"detail of an image": PARTS["image"]}
-"""What a part is compared with, where that is not just other text."""
+"""Counterparts of parts in the comparison, other than different text."""
 PLACES: dict[str, Callable[[ContentPart], list[Message]]] = {
     "user": lambda part: [Message.user([TextContent(text="hi"), part])],
     "system": lambda part: [Message.system([TextContent(text="be brief"), part]), Message.user("hi")],
@@ -156,7 +156,7 @@ def _as_result(part: ContentPart) -> list[Message]:
 DECLARED = {
     ("gemini", "tool_choice alone"): "without tools there is nothing to choose",
 }
-"""What may vanish, and why. Hints are no part of this: a cache's, a session's name and metadata change no answer."""
+"""Expected losses, with the reason. Hints such as cache, session and metadata do not change a response."""
 
 
 @cache
@@ -166,7 +166,7 @@ def codec(target: str) -> Provider:
 
 
 def outcome(target: str, request: AgentRequest) -> tuple[str, tuple[str, ...]] | None:
-    """The body with all base64 in it written out, and the warnings; None if it is refused with field and fix."""
+    """Return the body with decoded base64, and the warnings; None for an error with field and fix."""
     provider, asked = codec(target), request.model_copy(update={"model": target.partition(":")[2]})
     try:
         wire = provider.encode(asked, stream=False)
@@ -260,7 +260,7 @@ def test_every_target_takes_a_plain_request(target: str) -> None:
 
 
 def test_every_field_of_a_request_is_looked_at() -> None:
-    """A new field must say what becomes of it."""
+    """Every new field needs an entry."""
     asked = {field for table in (SETTINGS, WITH_TOOLS) for fields in table.values() for field in fields}
     hints = {"cache", "metadata", "session_id"}
     drop_silently = {"deadline", "output_mode"}

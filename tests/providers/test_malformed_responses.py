@@ -1,8 +1,7 @@
-"""Recorded answers with something wrong in them: nothing but our own errors comes out, and no broken one for a whole.
+"""Malformed responses decode completely or raise a typed error.
 
-Each recording is spoilt in random but repeatable places: values replaced, keys taken away, events lost, doubled,
-swapped or cut off. Whatever is still read as an answer must be whole in itself: it survives being stored, and can be
-sent back.
+Recordings are changed at random but repeatable positions: values replaced, keys removed, events lost, repeated,
+swapped or truncated. A decoded response survives storage and can be sent back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the codec sends: every body is one that the vendor's own SDK would accept."""
+"""Request bodies of Chat Completions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The official SDK as judge: it accepts what we send, and finds in answers what we find.
+"""Comparison of the Chat Completions codec with OpenAI's SDK.
 
-The SDK's types do not say everything that the API demands. What they leave out is in `agent.testing.rules`. What only
-some vendors of the format demand, and what we promise beyond any of them, is written down here.
+The SDK's types validate encoded requests, and the SDK decodes the same responses.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ SOME = settings(MANY, max_examples=50)
 
 
 def broken_rules(body: dict[str, Any], request: AgentRequest, dialect: Dialect) -> Iterator[str]:
-    """What the API would refuse although the SDK's types allow it, and what other vendors would."""
+    """Check rules of the API and of other vendors that the SDK's types do not express."""
     elsewhere = dialect.name != OPENAI.name
     rules = ChatRules(max_call_id_length=128) if elsewhere else ChatRules()
     if elsewhere and body.get("tool_choice") == dialect.required_word:

@@ -1,4 +1,4 @@
-"""What the codec reads: everything that was paid for, the same whether it comes whole or as a stream."""
+"""Decoded responses of Chat Completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Odd, broken and hostile streams of chat completions: nothing raises, is lost, or passes for more than it is."""
+"""Stream decoding of Chat Completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Responses codec sends: the settings, the items of a conversation, and what is left out with a warning."""
+"""Request bodies of the Responses API."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_key_and_version_are_sent_as_the_vendor_wants_them() -> None:
     assert dict(encode(AgentRequest(input="hi", model="m")).headers)[b"authorization"] == b"Bearer sk-test"
 
 
-# What is said.
+# Messages.
 
 
 def test_a_leading_system_message_becomes_the_instructions_and_later_ones_stay_where_they_are() -> None:
@@ -243,7 +243,7 @@ def test_an_authors_name_is_left_out_with_a_warning() -> None:
     assert warnings_of(Message(Role.SYSTEM, "Be brief.", name="Cy"), Message.user("hi")) == (NAME_LEFT_OUT,)
 
 
-# What the model has said.
+# Assistant messages.
 
 
 def test_a_turn_at_home_goes_back_item_by_item() -> None:

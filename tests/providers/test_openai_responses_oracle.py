@@ -1,7 +1,6 @@
-"""The official SDK as judge of the Responses codec: it accepts what we send, and finds in answers what we find.
+"""Comparison of the Responses codec with OpenAI's SDK.
 
-The SDK's types do not say everything that the API demands. What they leave out is in `agent.testing.rules`. What we
-promise beyond that is written down here.
+The SDK's types validate encoded requests, and the SDK decodes the same responses.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ CODEC = ResponsesCodec(ApiAddress("", None), name="openai")
 
 
 def broken_rules(body: dict[str, Any], request: AgentRequest) -> Iterator[str]:
-    """What the API would refuse although the SDK's types allow it, and what we promise beyond that."""
+    """Check rules of the API that the SDK's types do not express, and our own guarantees."""
     home = Origin(provider="openai", api="openai-responses", model=request.model or "")
     stored = {request.extra["previous_response_id"]} if "previous_response_id" in request.extra else set()
     known = VendorState(collect_own_text(request, home) | stored)

@@ -1,4 +1,4 @@
-"""What the Responses codec makes of answers, streamed and not: the same, whatever a vendor leaves out or repeats."""
+"""Decoded responses of the Responses API, complete and streamed."""
 
 from __future__ import annotations
 

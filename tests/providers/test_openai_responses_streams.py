@@ -1,4 +1,4 @@
-"""Odd, broken and hostile streams of the Responses API: nothing raises, is lost, or passes for more than it is."""
+"""Stream decoding of the Responses API."""
 
 from __future__ import annotations
 

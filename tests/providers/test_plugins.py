@@ -1,7 +1,4 @@
-"""Providers from outside: a row of data, a wire format in one file, and a Python function, found by entry points.
-
-The plugin is a package on disk, with the metadata that an installer would write. It is used as its users would.
-"""
+"""Extensions: dialects, functions, wire formats and entry points as providers."""
 
 from __future__ import annotations
 
@@ -319,7 +316,7 @@ def test_a_models_function_is_told_from_a_factory_by_its_first_parameter(found: 
     assert is_model_function(found) is is_model
 
 
-# What functions may be and answer
+# Kinds of functions and results
 
 
 def plain(request: AgentRequest) -> str:

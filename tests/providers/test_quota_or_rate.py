@@ -1,4 +1,4 @@
-"""Too fast, or out of money? Bodies as vendors send them: waiting helps with the one and never with the other."""
+"""Classification of vendors' 429 replies and similar errors: rate limit or quota."""
 
 from __future__ import annotations
 

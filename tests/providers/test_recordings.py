@@ -1,4 +1,4 @@
-"""What the codecs make of real traffic: each recorded answer reports what a correct client reports."""
+"""Replay of recorded conversations."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _about(expected: dict[str, Any]) -> str:
 
 
 def _has_retry_after(exchange: Exchange) -> float | None:
-    """What a recorded failure says in as many words; no recording says it in two ways that differ."""
+    """Read the retry delay of a recorded error; no recording contains two different ones."""
     headers = exchange.response.get("headers") or {}
     if "retry-after" in headers:
         return float(headers["retry-after"])

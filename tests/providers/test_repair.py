@@ -1,4 +1,4 @@
-"""Conversations made fit for any vendor: the same repair each time, and nothing touched that is in order."""
+"""History repair: calls, results, reasoning and media that a vendor would reject."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_pairs(messages: Sequence[Message]) -> None:
                 open_calls.remove(id)
             continue
         assert not results
-        assert not open_calls, "all calls are answered before somebody else speaks"
+        assert not open_calls, "all calls have results before the next message"
         for part in message.parts:
             if isinstance(part, TextContent):
                 assert part.text or part.signature
@@ -71,7 +71,7 @@ def test_any_conversation_becomes_a_valid_one_and_stays_it(messages: list[Messag
     again, more = repair(repaired, HOME)
     assert again == repaired
     assert more == ()
-    assert all(one is other for one, other in zip(again, repaired, strict=True)), "what is in order is not rebuilt"
+    assert all(one is other for one, other in zip(again, repaired, strict=True)), "valid messages are not rebuilt"
 
 
 anybodys_parts = st.one_of(text_parts, results, results)
@@ -99,7 +99,7 @@ def test_results_may_stand_anywhere_and_nothing_that_was_said_is_lost(messages: 
 @given(conversations)
 @settings(max_examples=200, deadline=None, print_blob=True)
 def test_a_repair_does_not_change_when_the_conversation_goes_on(messages: list[Message]) -> None:
-    """A vendor's prompt cache finds its prefix again: what was repaired once is repaired the same way later."""
+    """Repairs are stable, so later requests keep the cached prefix."""
     before, _ = repair([*messages, Message.user("first")], HOME)
     after, _ = repair([*messages, Message.user("first"), Message.assistant("ok"), Message.user("then")], HOME)
     assert after[: len(before)] == before
@@ -256,7 +256,7 @@ def test_an_id_used_thousands_of_times_costs_no_more_than_others() -> None:
 
 
 class Counting(dict[str, int]):
-    """A dict that counts how often it is asked."""
+    """A dict that counts its lookups."""
 
     lookups = 0
 

@@ -1,4 +1,4 @@
-"""The scripted provider: what a script may say, and what it makes up when nobody told it."""
+"""The scripted provider: replies, errors, streams and generated examples."""
 
 from __future__ import annotations
 

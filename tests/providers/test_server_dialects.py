@@ -59,7 +59,7 @@ Strategy = st.SearchStrategy[Any]
 
 @dataclass(frozen=True)
 class Format:
-    """A wire format: both of its sides, what it can say, and what becomes of the rest."""
+    """A wire format: codec, server dialect, features and losses."""
 
     name: str
     model: str
@@ -203,7 +203,7 @@ def usages(draw: st.DrawFn, *, writes_cache: bool) -> Usage:
 
 @st.composite
 def responses(draw: st.DrawFn, format: Format) -> AgentResponse:
-    """What a vendor of that format may answer."""
+    """Responses that the wire format can express."""
     refused = draw(st.integers(0, 4)) == 0 and format.name != "gemini"
     refusal = st.builds(RefusalContent, refusal=strategies.said)
     parts = draw(st.lists(st.one_of(format.texts, format.texts, format.thinking, format.calls), max_size=5))
@@ -333,7 +333,7 @@ def test_a_request_that_was_read_is_sent_on_as_it_came(format: Format, data: st.
 
 
 def in_one_form(body: dict[str, Any]) -> dict[str, Any]:
-    """A body where what can be said in two forms is said in one: plain text as a block, and instructions as an item."""
+    """Normalize a body: plain text as a block, and instructions as an item."""
     body = {**body}
     if isinstance(messages := body.get("messages"), list):
         body["messages"] = [_in_blocks(message) for message in messages]
@@ -362,7 +362,7 @@ LOOKUP = {"type": "object", "properties": {"q": {"type": "string"}}, "required":
 
 @st.composite
 def portable_requests(draw: st.DrawFn, model: str) -> AgentRequest:
-    """What every wire format says in the same way."""
+    """Responses that every wire format can express."""
     turns: list[Message] = []
     for number in range(draw(st.integers(0, 2))):
         call = draw(plain_calls).model_copy(update={"id": f"call_{number}", "name": "lookup"})
@@ -587,7 +587,7 @@ def _list_items(name: str, url: str) -> list[str | None]:
                 return [model.id for model in gpt.models.list()]
 
 
-# What one format has and the others do not
+# Features of one wire format
 
 
 def _format(name: str) -> Format:
@@ -683,7 +683,7 @@ RESPONSES = [exchange for api in RECORDED_APIS for exchange in exchanges(api) if
 
 
 def _summarize(response: AgentResponse) -> tuple[Any, ...]:
-    """What a client cares about. Chat Completions and Gemini join neighbours; ids may be the server's own."""
+    """Summarize a response. Chat Completions and Gemini merge adjacent text; ids may be the server's."""
     calls = [(call.id, call.name, call.arguments, call.invalid_arguments) for call in response.tool_calls]
     return response.text or "", response.thinking, calls, response.refusal
 

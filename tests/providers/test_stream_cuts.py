@@ -1,4 +1,4 @@
-"""Streams: the same events for every way of cutting them into chunks, and never a false success for one cut off."""
+"""Streams: the same events for any chunk sizes, and an error for a truncated stream."""
 
 from __future__ import annotations
 

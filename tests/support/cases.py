@@ -1,4 +1,4 @@
-"""How many cases a test tries: a sample by default, everything with AGENT_TEST_FULL (set by `make soak`)."""
+"""Number of cases per test: a sample by default, all with AGENT_TEST_FULL (set by `make soak`)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Exchange:
 
     @property
     def agent_request(self) -> AgentRequest:
-        """A stand-in for what was asked: an answer is read knowing only the model."""
+        """A placeholder for the request: decoding needs only its model."""
         return AgentRequest(input="recorded", model=self.model)
 
     @property
@@ -77,7 +77,7 @@ class Exchange:
 
 
 def vendor(exchange: Exchange, *_: object) -> str:
-    """What recordings are grouped by."""
+    """Group of a recording: API and provider."""
     return f"{exchange.api}, {exchange.provider}"
 
 

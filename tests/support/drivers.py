@@ -32,7 +32,7 @@ AnyHttp: TypeAlias = HttpTransport
 
 @dataclass
 class Outcome:
-    """What a call came to."""
+    """Outcome of a call."""
 
     response: AgentResponse | None = None
     events: list[StreamEvent] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Outcome:
 
 @dataclass
 class Ran:
-    """What a run came to."""
+    """Outcome of a run."""
 
     result: RunResult | None = None
     events: list[Any] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Driver:
         return self._run(network, request, options, streaming=True)
 
     def run(self, network: Network, request: Any = "hi", *, asked: dict[str, Any] | None = None, **options: Any) -> Ran:
-        """A run with tools, as a stream of events. `asked` are options of the run, `options` those of the agent."""
+        """Stream the events of a run. `asked` are options of the run, `options` those of the agent."""
         server = self.serve(network)
         agent = make_agent({"transport": self.carrier, **options}, base_url=server.url)
         ran = Ran(requests=server.requests)

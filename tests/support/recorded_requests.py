@@ -1,4 +1,4 @@
-"""Recorded requests read back into ours: what a caller would have asked for."""
+"""Recorded requests, decoded by the server dialects."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def text_requests() -> Iterator[tuple[Exchange, AgentRequest, int]]:
             try:
                 request = read_request(exchange)
             except ValidationError:
-                continue  # what our types refuse has no place here
+                continue  # our types reject it
             if _is_text(request):
                 yield exchange, request, counted
 

@@ -1,4 +1,4 @@
-"""How an answer is judged against what a recording says, whatever API it came through."""
+"""Checks of decoded responses against the specification of a recording."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.corpus import Exchange, codec_for
 
 
 def decode_recording(exchange: Exchange) -> AgentResponse:
-    """What the codec makes of a recorded answer, delivered whole."""
+    """Decode a recorded response, delivered in one chunk."""
     codec, request = codec_for(exchange), exchange.agent_request
     if exchange.stream is None:
         return codec.decode(exchange.reply, request)
@@ -104,7 +104,7 @@ def list_expected_calls(expected: dict[str, Any]) -> list[tuple[str, dict[str, A
 
 
 def check_usage(usage: Usage | None, expected: dict[str, Any] | None) -> None:
-    """What the recording says, but for counts that contradict each other and so cannot all be kept:
+    """Compare usage with the recording, except for contradictory counts:
 
     * Reasoning counted beside the completion instead of in it (xAI, and Gemini behind Vercel's gateway; it is billed
       on top, as their own cost figures show): we report the sum as completion, so that it is not forgotten.

@@ -1,4 +1,4 @@
-"""What something costs, counted: the same on every machine, whatever else runs there."""
+"""Costs measured as function calls, which are the same on every machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def steps_of(act: Callable[[], object], *, of_c: bool = True) -> int:
-    """How many functions are entered, of Python or of C. What one function of C does with many values is one step."""
+    """Count the functions entered, of Python and of C. A C function is one step, for any number of values."""
     counted = ("call", "c_call") if of_c else ("call",)
     count = 0
 

@@ -1,4 +1,4 @@
-"""Generated requests: any conversation a user may have, in order or broken, whoever made its parts."""
+"""Hypothesis strategies for requests: valid and broken conversations, with parts of any origin."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORIGINS = (
     Origin(provider="anthropic", api="anthropic", model="claude-sonnet-4-5"),
     Origin(provider="gemini", api="gemini", model="gemini-2.5-pro"),
 )
-"""Who may have written a turn. Codecs under test are asked for these models."""
+"""Origins of assistant messages, and target models of the codecs under test."""
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 said = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
