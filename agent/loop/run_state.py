@@ -177,7 +177,7 @@ class PartialMessage:
         self._fold = Fold()
         self.begun: bool = False
         self.has_reported_error: bool = False
-        """Whether an error event has been told already."""
+        """Whether an error event was emitted."""
 
     def add(self, event: StreamEvent) -> None:
         self._fold.add(event)

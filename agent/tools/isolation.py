@@ -82,7 +82,7 @@ class ChildProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._killed:
-                raise ToolError("The call was given up before it began.")
+                raise ToolError("The call was cancelled before it started.")
             self._process = subprocess.Popen(  # our own module, no shell
                 [sys.executable, "-P", "-m", "agent.tools.worker"],
                 stdin=subprocess.PIPE,

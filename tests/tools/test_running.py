@@ -1,4 +1,4 @@
-"""How single calls are begun, given up and left behind."""
+"""Starting, cancelling and abandoning single tool calls."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_process_that_is_given_up_before_it_begins_is_not_started() -> None:
     running = RunningCall(Signal())
     running.cancel()
     given_up = running.attach_process(child())
-    with pytest.raises(ToolError, match="given up before it began"):
+    with pytest.raises(ToolError, match="cancelled before it started"):
         given_up.run(report=print)
     given_up.kill()
 
