@@ -28,8 +28,8 @@ from .base import (
     as_object,
     as_text,
     enumerate_objects,
+    find_target,
     is_text_in,
-    resolve_reference,
     walk_objects,
     walk_schema,
 )
@@ -110,14 +110,14 @@ def _check_node(node: dict[str, Any], root: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(reference, str):
         if not reference.startswith("#"):
             yield f"External $ref '{reference}' is not supported"
-        elif resolve_reference(reference, root) is None:
+        elif find_target(reference, root) is None:
             yield f"$ref '{reference}' could not be resolved"
 
 
 def _is_recursive(schema: dict[str, Any]) -> bool:
     """Whether a reference leads back to itself."""
     targets = {
-        reference: {as_text(node.get("$ref")) for node in walk_objects(resolve_reference(reference, schema))} - {""}
+        reference: {as_text(node.get("$ref")) for node in walk_objects(find_target(reference, schema))} - {""}
         for node in walk_objects(schema)
         if (reference := as_text(node.get("$ref")))
     }

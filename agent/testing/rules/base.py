@@ -167,7 +167,7 @@ def walk_schema(
             yield from walk_schema(inner, keywords, (*path, keyword, str(index)))
 
 
-def resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
+def find_target(reference: str, root: Mapping[str, Any]) -> Any:
     """Return the target of a `$ref` within a schema; None if there is none."""
     if not reference.startswith("#"):
         return None

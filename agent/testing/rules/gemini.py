@@ -26,8 +26,8 @@ from .base import (
     as_object,
     as_text,
     enumerate_objects,
+    find_target,
     is_text_in,
-    resolve_reference,
     walk_objects,
 )
 
@@ -468,5 +468,5 @@ def _check_json_schema(schema: Any, path: str) -> Iterator[Violation]:
             continue
         if any(not key.startswith("$") for key in node):
             yield Violation(f"* {path}: no other fields may be set beside $ref '{reference}'\n")
-        if resolve_reference(reference, schema) is None:
+        if find_target(reference, schema) is None:
             yield Violation(f"* {path}: reference '{reference}' could not be resolved\n")

@@ -12,9 +12,9 @@ from .base import (
     as_number,
     as_object,
     as_text,
+    find_target,
     is_text_in,
     join_quoted,
-    resolve_reference,
     walk_schema,
 )
 
@@ -76,7 +76,7 @@ def _check_node(node: dict[str, Any], root: Mapping[str, Any]) -> Iterator[str]:
         siblings = sorted(node.keys() - {"$ref"} - ({"$defs", "definitions"} if node is root else set()))
         if siblings:
             yield f"$ref cannot have keywords {{{', '.join(map(repr, siblings))}}}."
-        if resolve_reference(as_text(reference), root) is None:
+        if find_target(as_text(reference), root) is None:
             yield f"reference to component '{reference}' which was not found in the schema."
     kinds = node.get("type")
     if kinds == "object" or (isinstance(kinds, list) and "object" in kinds) or "properties" in node:
