@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Unpack, override
 
 from . import transports
-from .calls.call import Endpoint, attempt, complete, recorded, retry, settled, stream
-from .calls.credentials import Keys, by_reference, keyed
+from .calls.call import Endpoint, attempt, complete, record_route, retry, settle_response, stream
+from .calls.credentials import Keys, call_with_keys, check_picklable
 from .calls.output_modes import as_sent, plan_output
-from .calls.preflight import check, counted, counter_of, token_count
+from .calls.preflight import check, count_tokens, get_token_counter, read_token_count
 from .calls.requests import RequestLike, prepare, read_config, read_request
 from .calls.streams import Partials, Settle
-from .calls.structured_output import structured
+from .calls.structured_output import parse_output
 from .client import Client
 from .engine.context import Call
 from .engine.wire import Limits, Transport
@@ -141,7 +141,7 @@ class Agent(Client):
     # Before a call
 
     def check(self, request: RequestLike = (), **options: Unpack[PreflightOptions]) -> Report:
-        """Pre-flight check: report problems, dropped data, size and cost of a request. Sends and raises nothing.
+        """Pre-flight check: report problems, dropped data, size and cost of a request without sending it.
 
         ```python
         from agent import Agent
@@ -165,7 +165,7 @@ class Agent(Client):
         prepared = self._prepare(request, options)
         if not self._counts_at_vendor(exact):
             return estimate_prompt(prepared)
-        return token_count(self._run_sync(self._count_call(), prepared))
+        return read_token_count(self._run_sync(self._count_call(), prepared))
 
     async def acount_tokens(
         self, request: RequestLike = (), *, exact: bool | None = None, **options: Unpack[PreflightOptions]
@@ -174,7 +174,7 @@ class Agent(Client):
         prepared = self._prepare(request, options)
         if not self._counts_at_vendor(exact):
             return estimate_prompt(prepared)
-        return token_count(await self._run_async(self._count_call(), prepared))
+        return read_token_count(await self._run_async(self._count_call(), prepared))
 
     # Variants
 
@@ -227,7 +227,7 @@ class Agent(Client):
         # Connections and keys are not pickled: the other process reads its key from the environment.
         options = self._options()
         if self._get_key is not None:
-            by_reference(self._get_key)
+            check_picklable(self._get_key)
         return _rebuild, (self.config, options)
 
     def _options(self) -> dict[str, Any]:
@@ -255,25 +255,25 @@ class Agent(Client):
         return self.tools
 
     def _counts_at_vendor(self, exact: bool | None) -> bool:
-        return exact is not False and (exact is True or counter_of(self.provider) is not None)
+        return exact is not False and (exact is True or get_token_counter(self.provider) is not None)
 
     def _count_call(self) -> Call:
-        call = retry(self._with_key(counted), self.retry, self._retries)
+        call = retry(self._with_key(count_tokens), self.retry, self._retries)
         if self.middleware:
             from .middleware.flow import wrap_token_count  # lazy: only agents with middleware need it
 
             call = wrap_token_count(call, self.middleware, target=self._name)
-        return recorded(call, streaming=False)
+        return record_route(call, streaming=False)
 
     @override
     def _json_call(self, request: AgentRequest) -> tuple[Call, Partials]:
         plan = plan_output(self.provider, request)
-        return self._call(streaming=True), Partials(plan.partial, plan.restored)
+        return self._call(streaming=True), Partials(plan.partial, plan.restore)
 
     @override
     def _settle(self, request: AgentRequest) -> Settle:
         name = self.provider.name
-        return lambda partial, received: settled(partial, request, name, received)
+        return lambda partial, received: settle_response(partial, request, name, received)
 
     def _endpoint(self, provider: Provider) -> Endpoint:
         config = self.config
@@ -290,7 +290,7 @@ class Agent(Client):
         """Return a call with the static API key, or with that of `get_api_key`."""
         if self._keys is None:
             return once(self._endpoint(self.provider))
-        return keyed(self._keys, once)
+        return call_with_keys(self._keys, once)
 
     @property
     def _name(self) -> str:
@@ -298,11 +298,11 @@ class Agent(Client):
 
     def _compose(self, *, streaming: bool) -> Call:
         once = retry(self._attempt(self._name, streaming=streaming), self.retry, self._retries)
-        return recorded(self._wrap(once, self._name, streaming=streaming), streaming=streaming)
+        return record_route(self._wrap(once, self._name, streaming=streaming), streaming=streaming)
 
     def _wrap(self, once: Call, name: str, *, streaming: bool) -> Call:
         """Wrap attempts in structured output and middleware."""
-        call = structured(once, self.provider, streaming=streaming)
+        call = parse_output(once, self.provider, streaming=streaming)
         if not self.middleware:
             return call
         from .middleware.flow import wrap_call  # lazy: only agents with middleware need it

@@ -20,7 +20,7 @@ from .engine.drivers.sync import SyncRun, drain
 from .engine.wire import Transport
 from .errors import ConfigurationError
 from .types import AgentRequest, AgentResponse, Message, ProviderCapabilities, ToolLoopConfig
-from .types.options import CompleteOptions, documented
+from .types.options import CompleteOptions, document_options
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -106,7 +106,7 @@ class BaseClient:
         self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
     ) -> AgentResponse[JsonValue]: ...
 
-    @documented(CompleteOptions)
+    @document_options(CompleteOptions)
     def complete(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
         """Send a request and return the response. Tools are offered, not run.
 
@@ -174,7 +174,7 @@ class BaseClient:
         self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
     ) -> ResponseStream[JsonValue]: ...
 
-    @documented(CompleteOptions)
+    @document_options(CompleteOptions)
     def stream(self, request: RequestLike = (), **options: Any) -> ResponseStream[Any]:
         """Send a request and return a stream of events. The request is sent when the iteration starts.
 
@@ -240,7 +240,7 @@ class BaseClient:
         self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
     ) -> AgentResponse[Any]: ...  # Any: the request has the schema
 
-    @documented(CompleteOptions)
+    @document_options(CompleteOptions)
     def json(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
         """Send a request with a schema. `output` of the response is a value of its type.
 
@@ -300,7 +300,7 @@ class BaseClient:
         self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
     ) -> JsonStream[Any]: ...  # Any: the request has the schema
 
-    @documented(CompleteOptions)
+    @document_options(CompleteOptions)
     def stream_json(self, request: RequestLike = (), **options: Any) -> JsonStream[Any]:
         """Send a request with a schema and return a stream of partial values.
 
@@ -464,7 +464,7 @@ def sync_context(seconds: float | None) -> Context:
 
 
 def async_context(seconds: float | None) -> Context:
-    """Return a context with a deadline on the clock of the running event loop, which may be a simulated one."""
+    """Return a context with a deadline on the clock of the running event loop, real or simulated."""
     import asyncio  # lazy: a sync call needs no event loop
 
     now = monotonic()

@@ -1,4 +1,4 @@
-"""Client: base class of Agent and Router. Adds batches, sessions and runs to the single calls of BaseClient."""
+"""Client: base class of Agent and Router. Adds batches, sessions and runs to BaseClient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .base_client import BaseClient, async_context, attach_run_dag, sync_context
 from .calls.requests import HasRequest, RequestLike
 from .engine.drivers.sync import SyncRun, drain
 from .types import AgentRequest
-from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, documented
+from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, document_options
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -56,7 +56,7 @@ class Client(BaseClient):
         self, requests: Iterable[RequestLike], *, schema: JsonSchema, **options: Unpack[BatchOptions]
     ) -> BatchResult[JsonValue]: ...
 
-    @documented(BatchOptions)
+    @document_options(BatchOptions)
     def batch(self, requests: Iterable[RequestLike], **options: Any) -> BatchResult[Any]:
         """Send many requests concurrently and return all results. A failed request does not affect the others.
 
@@ -156,7 +156,7 @@ class Client(BaseClient):
 
     # Sessions
 
-    @documented(SessionOptions)
+    @document_options(SessionOptions)
     def session(
         self, session_id: str | None = None, *, store: Store | None = None, **options: Unpack[SessionOptions]
     ) -> AgentSession:
@@ -225,7 +225,7 @@ class Client(BaseClient):
         **options: Unpack[RunOptions],
     ) -> RunResult[JsonValue]: ...
 
-    @documented(RunOptions)
+    @document_options(RunOptions)
     def run(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
         """Run the agent loop: call the model, run the tools that it calls, and repeat until it answers.
 
@@ -352,7 +352,7 @@ class Client(BaseClient):
         **options: Unpack[RunOptions],
     ) -> RunStream[JsonValue]: ...
 
-    @documented(RunOptions)
+    @document_options(RunOptions)
     def run_stream(self, request: RequestLike | PausedRun = (), **options: Any) -> RunStream[Any]:
         """Run the agent loop and return a stream of its events, which can also steer the run.
 
@@ -443,7 +443,7 @@ class Client(BaseClient):
 
         return AsyncRunStream(start, run.state, run.plan.signal)
 
-    @documented(SubAgentOptions)
+    @document_options(SubAgentOptions)
     def as_tool(self, name: str, description: str, **options: Unpack[SubAgentOptions]) -> Tool:
         """Return a tool that runs this agent as a sub-agent. It takes a task and returns the answer.
 

@@ -1,4 +1,4 @@
-"""Flows: what to ask, of whom, and what to do when it fails. They yield effects and perform nothing themselves.
+"""Flows around one call: the call itself, retries, structured output, credentials.
 
-Everything here turns a `Call` into a `Call`, and so nests: one model call, retried, with its output checked.
+Each flow turns a `Call` into a `Call`, so they nest. Flows yield effects and perform no I/O.
 """

@@ -1,4 +1,4 @@
-"""One request and its answer, buffered or streamed. The innermost flows; everything else wraps them."""
+"""The innermost flows: one request and its response, buffered or streamed, with attempts and retries."""
 
 from __future__ import annotations
 
@@ -18,49 +18,54 @@ from ..types import AgentRequest, AgentResponse, Attempt, RetryConfig, Route, St
 from ..types.usage import LazyCost
 
 
-def priced(response: AgentResponse, request: AgentRequest, provider: str, first: object = None) -> AgentResponse:
-    """The response with its cost, if anybody knows it: worked out when somebody asks, by the prices of now.
+def add_cost(response: AgentResponse, request: AgentRequest, provider: str, first: object = None) -> AgentResponse:
+    """Return the response with its cost, which is computed on first access.
 
-    By the model that answered, which says more than the name it was asked by.
+    The prices are those of the time of the call, for the model in the response, which is more precise than the
+    requested name.
 
     Args:
-        first: What a stream began with. Of some vendors' streams it is all that is kept that names the tier of service.
+        first: The first event of a stream. Some vendors name the service tier only there.
     """
     if response.usage is None:
         return response
     names = (response.model, request.model or "")
     raw = response.raw if response.raw is not None else first
     known = (response.cost_estimate, response.cost_source)
-    # Not the request: whoever keeps the answers of a long conversation would keep all of it with each of them.
-    compute = partial(_worked_out, response.usage, provider, names, raw, datetime.now(UTC), known)
+    # Without the request: otherwise each response would keep the whole conversation alive.
+    compute = partial(_compute_cost, response.usage, provider, names, raw, datetime.now(UTC), known)
     return response.with_cost(LazyCost.lazy(compute))
 
 
-def _worked_out(
+def _compute_cost(
     usage: Usage, provider: str, names: tuple[str, ...], raw: object, when: datetime, known: tuple[Any, Any]
 ) -> tuple[float | None, str | None]:
     try:
         cost = price(usage, provider=provider, models=names, tier=service_tier(raw), when=when)
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        cost = None  # an answer that was paid for must not fail because its price cannot be worked out
+        cost = None  # a paid response must not fail because its price is unknown
     return known if cost is None else cost
 
 
-def settled(heard: AgentResponse, request: AgentRequest, provider: str, received: StreamTokenCounter) -> AgentResponse:
-    """A part of an answer with its usage, completed by estimates, and its cost."""
-    whole = heard if heard.model else heard.copy_with(provider=provider, model=request.model or "")
+def settle_response(
+    partial_response: AgentResponse, request: AgentRequest, provider: str, received: StreamTokenCounter
+) -> AgentResponse:
+    """Return a partial response with its usage, completed by estimates, and its cost."""
+    whole = partial_response
+    if not whole.model:
+        whole = whole.copy_with(provider=provider, model=request.model or "")
     usage = complete_usage(whole, request, received)
-    return priced(whole if usage is whole.usage else whole.copy_with(usage=usage), request, provider, received.first)
+    return add_cost(whole if usage is whole.usage else whole.copy_with(usage=usage), request, provider, received.first)
 
 
 _AFTER_THE_END = 0.25
-"""Seconds to wait for what follows the terminal event, so that the connection can be used again."""
+"""Seconds to wait for bytes after the terminal event, so that the connection can be reused."""
 _ERROR_BYTES = 64 * 1024
 _ERROR_SECONDS = 5.0
 
 
 class Endpoint(NamedTuple):
-    """A provider, the limits for talking to it, and the way there; None for the run's own transport."""
+    """A provider, its limits and its transport; None for the transport of the run."""
 
     provider: Provider
     limits: Limits
@@ -69,7 +74,7 @@ class Endpoint(NamedTuple):
 
 
 def complete(endpoint: Endpoint) -> Call:
-    """Send the request, and read the whole answer."""
+    """Send the request and read the whole response."""
     provider, limits, via = endpoint.provider, endpoint.limits, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
@@ -78,16 +83,16 @@ def complete(endpoint: Endpoint) -> Call:
         context.headers = reply.headers
         if reply.status != 200:
             raise provider.decode_error(reply, request)
-        return with_warnings(priced(provider.decode(reply, request), request, provider.name), wire.warnings)
+        return with_warnings(add_cost(provider.decode(reply, request), request, provider.name), wire.warnings)
 
     return call
 
 
 def stream(endpoint: Endpoint) -> Call:
-    """Send the request, and emit events while the answer arrives.
+    """Send the request and emit events while the response arrives.
 
-    A stream is complete when its terminal event has come. Whatever happens before is a failure: an ordinary error as
-    long as nothing has been emitted, and StreamInterrupted from then on.
+    A stream is complete when its terminal event has arrived. A failure before the first event raises an ordinary
+    error, a later one StreamInterrupted.
     """
     provider, limits, idle, via = endpoint.provider, endpoint.limits, endpoint.idle, endpoint.via
 
@@ -113,7 +118,7 @@ def stream(endpoint: Endpoint) -> Call:
                         )
                     ended = not chunk
                     events = decoder.end() if ended else decoder.feed(chunk)
-                    del chunk  # a vendor's words have no place in a traceback that shows local variables
+                    del chunk  # tracebacks with local variables must not show the vendor's text
                     if events:
                         if not started:
                             started = True
@@ -121,17 +126,17 @@ def stream(endpoint: Endpoint) -> Call:
                         received.add_all(events)
                         yield Emit(events)
                     read = fresh if events else stale
-                    del events  # of thousands of streams that wait, none need keep what it has told
+                    del events  # a waiting stream keeps no events that were handed out
                     if ended:
                         break
                 if not body.closed:
                     yield from _drain(body, decoder)
-                response = priced(_result(decoder, provider, request), request, provider.name, received.first)
+                response = add_cost(_result(decoder, provider, request), request, provider.name, received.first)
                 return with_warnings(response, wire.warnings)
             except errors.AgentError as error:
                 if started:
-                    heard = settled(decoder.partial(), request, provider.name, received)
-                    raise _interrupted(error, heard) from error
+                    partial_response = settle_response(decoder.partial(), request, provider.name, received)
+                    raise _stream_interrupted(error, partial_response) from error
                 raise
 
     return call
@@ -147,7 +152,7 @@ def _result(decoder: StreamDecoder, provider: Provider, request: AgentRequest) -
     return decoder.response()
 
 
-def _interrupted(error: errors.AgentError, partial: AgentResponse) -> errors.StreamInterrupted:
+def _stream_interrupted(error: errors.AgentError, partial: AgentResponse) -> errors.StreamInterrupted:
     return errors.StreamInterrupted(
         f"the stream broke off: {error.message}",
         partial=partial,
@@ -162,7 +167,7 @@ def _interrupted(error: errors.AgentError, partial: AgentResponse) -> errors.Str
 
 
 def _read_error(body: Body) -> Flow[Reply]:
-    """What a vendor says about a failure; never more than is worth reading."""
+    """Read the body of an error response, up to a limit."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -170,7 +175,7 @@ def _read_error(body: Body) -> Flow[Reply]:
             parts.append(chunk)
             size += len(chunk)
     except (errors.ConnectionError, errors.ProtocolError):
-        pass  # the status alone says enough
+        pass  # the status is sufficient
     except errors.TimeoutError as error:
         if error.deadline:
             raise
@@ -178,9 +183,9 @@ def _read_error(body: Body) -> Flow[Reply]:
 
 
 def _drain(body: Body, decoder: StreamDecoder) -> Flow[None]:
-    """Read to the end of the bytes, so that the connection can be used again. Never worth an error.
+    """Read the rest of the body, so that the connection can be reused. Errors are ignored.
 
-    After a failure, what follows may still say what it cost.
+    After a failure, the rest may contain the usage.
     """
     try:
         while chunk := (yield from Read(body, _AFTER_THE_END)):
@@ -196,9 +201,9 @@ def with_warnings(response: AgentResponse, warnings: tuple[str, ...]) -> AgentRe
 
 
 def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Call:
-    """Note every try in the context, whatever becomes of it, and what it cost."""
+    """Record every attempt in the context, with its outcome and cost."""
 
-    def noted(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+    def record_attempt(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         started = yield from Now()
         context.first_event = context.headers = None
         began = started - context.started
@@ -213,7 +218,7 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
             error.provider = error.provider or provider
             error.model = error.model or request.model
         context.ended = ended = yield from Now()
-        heard = response if response is not None else _part_of(error)
+        received = response if response is not None else _partial_of(error)
         record = Attempt(
             target=target,
             provider=provider,
@@ -227,42 +232,42 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
             message=None if error is None else error.message,
             status_code=None if error is None else error.status_code,
             request_id=response.request_id if response is not None else error.request_id if error else None,
-            usage=None if heard is None else heard.usage,
+            usage=None if received is None else received.usage,
         )
-        context.log.add(record if heard is None else record.with_cost(LazyCost.lazy(partial(_cost_of, heard))))
+        context.log.add(record if received is None else record.with_cost(LazyCost.lazy(partial(_cost_of, received))))
         context.waited = context.reason = None
         if error is not None:
             try:
                 raise error
             finally:
-                error = None  # or the error and this frame keep each other alive
+                error = None  # otherwise the error and this frame form a reference cycle
         assert response is not None
         return response
 
-    return noted
+    return record_attempt
 
 
 def _since(started: float, when: float | None) -> float | None:
     return None if when is None else (when - started) * 1000
 
 
-def _cost_of(heard: AgentResponse) -> tuple[float | None, str | None]:
-    return heard.cost_estimate, None
+def _cost_of(response: AgentResponse) -> tuple[float | None, str | None]:
+    return response.cost_estimate, None
 
 
-def _part_of(error: errors.AgentError | None) -> AgentResponse | None:
-    """What had come of a broken stream: it was paid for."""
+def _partial_of(error: errors.AgentError | None) -> AgentResponse | None:
+    """Return the partial response of a broken stream, which was paid for."""
     return error.partial if isinstance(error, errors.StreamInterrupted) else None
 
 
 Settle: TypeAlias = Callable[[AgentResponse, StreamTokenCounter], AgentResponse]
 """Estimates the usage and cost of a partial response."""
 
-_LEFT = "the stream ended before its answer did"
+_LEFT = "the stream was closed before the response was complete"
 
 
-def recorded(call: Call, *, streaming: bool) -> Call:
-    """Put the attempts on the response, or on the error. A stream that fails says so in an event before it raises."""
+def record_route(call: Call, *, streaming: bool) -> Call:
+    """Put the attempts on the response or the error. A failing stream emits an error event first."""
 
     def outer(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         context.started = yield from Now()
@@ -282,24 +287,27 @@ def recorded(call: Call, *, streaming: bool) -> Call:
 
 
 def settle_stream(context: Context, settle: Settle) -> Settle:
-    """Settle a stream that was left, aborted or broken: close its open attempts, and put the route on its response."""
+    """Settle a stream that was left, aborted or broken.
 
-    def settled(partial: AgentResponse, received: StreamTokenCounter) -> AgentResponse:
-        heard = settle(partial, received)
-        answering = bool(partial.model or partial.content)  # not after a restart whose attempt has said nothing yet
+    Closes its open attempts and puts the route on its response.
+    """
+
+    def settle_partial(partial: AgentResponse, received: StreamTokenCounter) -> AgentResponse:
+        response = settle(partial, received)
+        answering = bool(partial.model or partial.content)  # false after a restart without output
         alone = context.log.open_attempts == 1
 
         def close(attempt: OpenAttempt) -> Attempt:
             if answering and alone:
-                closed = attempt.close("Cancelled", _LEFT, usage=heard.usage)
-                return closed.with_cost(LazyCost.lazy(lambda: (heard.cost_estimate, None)))
+                closed = attempt.close("Cancelled", _LEFT, usage=response.usage)
+                return closed.with_cost(LazyCost.lazy(lambda: (response.cost_estimate, None)))
             usage, cost = attempt.estimate()
             return attempt.close("Cancelled", _LEFT, usage=usage, cost=cost)
 
         context.log.close(close)
-        return _with_route(heard, _route(context))
+        return _with_route(response, _route(context))
 
-    return settled
+    return settle_partial
 
 
 def _route(context: Context) -> Route:
@@ -307,7 +315,7 @@ def _route(context: Context) -> Route:
 
 
 def _with_route(response: AgentResponse, route: Route, **changes: Any) -> AgentResponse:
-    """The response with its attempts. Its usage and cost are the sums of theirs, also of those that failed."""
+    """Return the response with its attempts. Usage and cost are the sums over all attempts."""
     if len(route) > 1:
         usage, cost = sum_attempts(route)
         if usage is not None:
@@ -317,11 +325,11 @@ def _with_route(response: AgentResponse, route: Route, **changes: Any) -> AgentR
 
 
 LONGEST_WAIT = 120.0
-"""Seconds. A vendor that asks for more patience gets none: the caller is told, and can decide."""
+"""Longest wait in seconds. If a vendor asks for a longer one, the error is raised and the caller decides."""
 
 
 class Budget(Protocol):
-    """What all calls of one caller may be repeated together."""
+    """The retry budget that all calls of a client share."""
 
     def deposit(self) -> None: ...
 
@@ -329,15 +337,16 @@ class Budget(Protocol):
 
 
 def retry(call: Call, config: RetryConfig, budget: Budget) -> Call:
-    """Repeat after retryable failures, waiting as the configuration and the vendor say, within the budget.
+    """Retry after retryable failures, within the retry budget.
 
-    A wait that is too long, or does not fit before the deadline, is not begun: the failure is raised at once. Once
-    events of an attempt have been handed out there is no second one, since its text would be added to the first one's.
+    The configuration or the vendor sets the wait before a retry. If it is too long, or does not fit before the
+    deadline, the failure is raised at once. An attempt that has emitted events is not retried, since the text of the next one
+    would be appended to its text.
     """
     if config.max_retries == 0:
         return call
 
-    def retried(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+    def call_with_retries(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         attempt = 0
         budget.deposit()
         while True:
@@ -356,4 +365,4 @@ def retry(call: Call, config: RetryConfig, budget: Budget) -> Call:
             yield from Sleep(wait)
             context.waited = wait
 
-    return retried
+    return call_with_retries

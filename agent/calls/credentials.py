@@ -1,8 +1,7 @@
-"""Keys that change: asked for before each attempt, and once more when the vendor refuses one.
+"""Rotating keys: `get_api_key` is called before each attempt, and again after a rejected key.
 
-A key is sealed in a `Secret` as soon as there is one, before any frame of ours could show it; and no message here holds
-one. What asks a vault is the caller's function, and it is performed as user code: off the event loop, within the
-deadline.
+Each key is wrapped in a `Secret` at once, so that no frame or message shows it. The caller's function runs as user
+code: outside the event loop, within the deadline.
 """
 
 from __future__ import annotations
@@ -21,37 +20,39 @@ from ..types import AgentRequest, AgentResponse, Secret
 from .call import Endpoint
 
 GetKey: TypeAlias = Callable[..., "str | SecretStr | Awaitable[str | SecretStr | None] | None"]
-"""Gives a key. It may take the provider's name, and a keyword `refresh`."""
+"""Returns a key. It may accept the provider's name and a keyword `refresh`."""
 
 _KEPT = 2
-"""Endpoints that are kept: of the key in use, and of the one before, which other calls may still be using."""
+"""Endpoints to cache: for the current key and the previous one, which other calls may still use."""
 _UNREACHABLE = 5.0
-"""Seconds until it is worth asking again for a key that could not be fetched."""
+"""Seconds before the next attempt to fetch a key that could not be fetched."""
 
 
 class Keys:
-    """Where an agent's keys come from, and the endpoints for them.
+    """Keys of an agent, and the endpoints for them.
 
     Args:
         get: The caller's function.
-        provider: The name it is asked by.
-        endpoint: Makes an endpoint for a key; for None, one with the key that there is without the function.
+        provider: The provider's name, passed to the function.
+        endpoint: Creates an endpoint for a key. None stands for the configured key.
     """
 
     def __init__(self, get: GetKey, provider: str, endpoint: Callable[[Secret | None], Endpoint]) -> None:
         if not callable(get):
             raise errors.ConfigurationError(
-                f"get_api_key is a {type(get).__name__}.", field="get_api_key", fix="Pass a function that gives a key."
+                f"get_api_key is a {type(get).__name__}.",
+                field="get_api_key",
+                fix="Pass a function that returns a key.",
             )
         named, self._takes_refresh = _takes(get)
         self._args = (provider,) if named else ()
-        self._function = _sealing(get)
+        self._function = _wrap_key_function(get)
         self._provider = provider
         self._endpoint = endpoint
         self._kept: tuple[tuple[Secret | None, Endpoint], ...] = ()
 
     def endpoint(self, request: AgentRequest, context: Context, *, refresh: bool = False) -> Flow[Endpoint]:
-        """The endpoint for the key that there is now."""
+        """Return the endpoint for the current key."""
         kwargs = {"refresh": True} if refresh and self._takes_refresh else {}
         try:
             key: Secret | None = yield from Invoke(
@@ -61,7 +62,7 @@ class Keys:
             if isinstance(error, errors.AuthenticationError) or getattr(error, "deadline", False):
                 raise
             raise errors.AuthenticationError(
-                f"get_api_key gave no key for {self._provider!r}: it raised {type(error).__name__}.",
+                f"get_api_key returned no key for {self._provider!r}: it raised {type(error).__name__}.",
                 provider=self._provider,
                 model=request.model,
                 retry_after=_UNREACHABLE,
@@ -74,16 +75,16 @@ class Keys:
             if known == key:
                 return endpoint
         made = self._endpoint(key)
-        self._kept = ((key, made), *kept[: _KEPT - 1])  # as a whole, so that threads need no lock
+        self._kept = ((key, made), *kept[: _KEPT - 1])  # one assignment, so that threads need no lock
         return made
 
 
-def keyed(keys: Keys, once: Callable[[Endpoint], Call]) -> Call:
-    """An attempt with the key that there is now. One that is refused is made again, once, if there is another by then.
+def call_with_keys(keys: Keys, once: Callable[[Endpoint], Call]) -> Call:
+    """Make an attempt with the current key. If the vendor rejects it, retry once with a newer key.
 
     Args:
-        keys: Where keys come from.
-        once: The attempt at one endpoint. It fails before its first event, or not for the key.
+        keys: The keys of the agent.
+        once: Creates the attempt at one endpoint. A rejected key fails before the first event.
     """
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
@@ -96,28 +97,28 @@ def keyed(keys: Keys, once: Callable[[Endpoint], Call]) -> Call:
             renewed = yield from keys.endpoint(request, context, refresh=True)
             if renewed is endpoint:
                 raise
-        context.reason = "its key was refused, and there is a new one"
+        context.reason = "the vendor rejected the key, and there is a new one"
         return (yield from once(renewed)(request, context))
 
     return call
 
 
-def by_reference(get: GetKey) -> None:
-    """A pickle may hold the name of the function and nothing else: anything else may hold a key."""
+def check_picklable(get: GetKey) -> None:
+    """Raise TypeError if pickling the function would store more than its name, which might contain a key."""
     found: Any = sys.modules.get(getattr(get, "__module__", None) or "")
     for part in getattr(get, "__qualname__", "").split("."):
         found = getattr(found, part, None)
     if found is not get:
         raise TypeError(
-            "an agent cannot be pickled whose get_api_key is no function of a module: what else is in it might be a key"
+            "an agent can only be pickled if get_api_key is a module-level function: anything else may contain a key"
         )
 
 
 def _takes(get: GetKey) -> tuple[bool, bool]:
-    """Whether a function takes a name, and whether it takes `refresh`."""
+    """Return whether a function accepts a name, and whether it accepts `refresh`."""
     try:
         parameters = list(inspect.signature(get).parameters.values())
-    except (TypeError, ValueError):  # some built-in functions do not say
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return False, False
     named = any(
         parameter.kind is parameter.VAR_POSITIONAL
@@ -135,30 +136,30 @@ def _takes(get: GetKey) -> tuple[bool, bool]:
     return named, refresh
 
 
-def _sealing(get: GetKey) -> Callable[..., Any]:
-    """The function, whose key leaves it sealed: what drivers and flows hold may be shown in a traceback."""
+def _wrap_key_function(get: GetKey) -> Callable[..., Any]:
+    """Wrap the function so that it returns a `Secret`, since tracebacks may show its result."""
     if inspect.iscoroutinefunction(get) or inspect.iscoroutinefunction(getattr(get, "__call__", None)):  # noqa: B004
 
-        async def sealed_later(*args: Any, **kwargs: Any) -> Secret | None:
-            return _sealed(await get(*args, **kwargs))  # type: ignore[misc]  # it is a coroutine function
+        async def get_async_secret(*args: Any, **kwargs: Any) -> Secret | None:
+            return _to_secret(await get(*args, **kwargs))  # type: ignore[misc]  # it is a coroutine function
 
-        return sealed_later
+        return get_async_secret
 
-    def sealed(*args: Any, **kwargs: Any) -> Any:
+    def get_secret(*args: Any, **kwargs: Any) -> Any:
         value = get(*args, **kwargs)
-        return _awaited(value) if isinstance(value, Awaitable) else _sealed(value)
+        return _await_secret(value) if isinstance(value, Awaitable) else _to_secret(value)
 
-    return sealed
-
-
-async def _awaited(value: Awaitable[Any]) -> Secret | None:
-    return _sealed(await value)
+    return get_secret
 
 
-def _sealed(value: Any) -> Secret | None:
+async def _await_secret(value: Awaitable[Any]) -> Secret | None:
+    return _to_secret(await value)
+
+
+def _to_secret(value: Any) -> Secret | None:
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
     if text is None:
         return None
     if not isinstance(text, str):
-        raise TypeError(f"a key is text, not {type(text).__name__}")
+        raise TypeError(f"a key must be a string, not {type(text).__name__}")
     return Secret(text.strip()) if text.strip() else None

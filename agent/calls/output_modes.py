@@ -1,8 +1,7 @@
-"""How a model is made to answer in a schema: by the vendor, through a tool, or by asking for it.
+"""Output modes: a schema is enforced by the vendor, through a tool, or in the prompt.
 
-A plan says what is sent in place of the caller's request, and reads the answer back as if the vendor had been asked
-for the schema itself: what the answer tool was called with becomes text, in responses and in events alike, so that a
-conversation can go on from there and no call is left without a result.
+A plan holds the request to send and translates the response. Arguments of the answer tool become text, in responses
+and in events, so that the conversation can continue and no tool call is left without a result.
 """
 
 from __future__ import annotations
@@ -23,37 +22,37 @@ from ..types import AgentRequest, AgentResponse, Part, StreamEvent, TextContent,
 from ..types.messages import OutputMode
 
 ANSWER_TOOL = "final_answer"
-_TOLD = "Answer by calling this tool, once, with the whole answer."
+_TOOL_DESCRIPTION = "Answer by calling this tool, once, with the whole answer."
 _PROMPT = "Answer with JSON that fits this schema, and with nothing else: no explanation, no code fence.\n\n{schema}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is sent, and how the answer to it is read."""
+    """The request to send, and how to read the response."""
 
     mode: OutputMode
     request: AgentRequest
-    """Goes to the codec in place of the caller's."""
+    """The request for the codec."""
     answer_tool: str | None = None
     compiled: CompiledSchema | None = None
     wrapped: bool = False
-    """Whether we put the schema into an object ourselves."""
+    """Whether the schema was wrapped in an object."""
 
     @property
     def form(self) -> str:
-        """How to answer, in words for a model that has not. What it called the answer tool with, it sees as text."""
+        """The form of the answer, for the message that asks the model for a correction."""
         return "in the same form" if self.answer_tool is None else f"by calling {self.answer_tool}"
 
-    def restored(self, value: Any) -> Any:
-        """The value as the caller's schema wants it."""
+    def restore(self, value: Any) -> Any:
+        """Convert a value to the caller's schema."""
         if self.compiled is not None:
             value = self.compiled.restore(value)
         return unwrap_value(value) if self.wrapped else value
 
     def partial(self, value: Any) -> Any:
-        """As `restored`, for what has come of a value so far; None if that is nothing yet.
+        """Convert a partial value; None if nothing has arrived.
 
-        Nulls that `restored` takes away may still be in it.
+        Nulls that `restore` removes may still be present.
         """
         wrapped = self.wrapped or (self.compiled is not None and self.compiled.wrapped)
         if not wrapped or not isinstance(value, Mapping) or not value.keys() <= {WRAPPER}:
@@ -61,7 +60,7 @@ class Plan:
         return value.get(WRAPPER)
 
     def read(self, response: AgentResponse) -> tuple[AgentResponse, str]:
-        """The response as if the schema had been the vendor's business, and the text that holds the value."""
+        """Return the response in the form of native output, and the text with the value."""
         answers = [call for call in response.tool_calls if call.name == self.answer_tool]
         if not answers:
             return response, response.text or ""
@@ -76,23 +75,26 @@ class Plan:
         if response.stop_reason == "tool_calls" and len(answers) == len(response.tool_calls):
             changes["stop_reason"] = "stop"
         if len(answers) > 1:
-            changes["warnings"] = (*response.warnings, f"the model answered {len(answers)} times; the first counts")
+            changes["warnings"] = (
+                *response.warnings,
+                f"the model called the answer tool {len(answers)} times; the first call was used",
+            )
         return response.model_copy(update=changes), text
 
-    def translated(self, call: Flow[AgentResponse]) -> Flow[AgentResponse]:
-        """The call with its events as if the schema had been the vendor's business."""
+    def translate(self, call: Flow[AgentResponse]) -> Flow[AgentResponse]:
+        """Translate the events of a call to those of native output."""
         if self.answer_tool is None:
             return call
         return intercept(call, _Translation(self.answer_tool).on_emit)
 
 
 def as_sent(provider: Provider, request: AgentRequest) -> AgentRequest:
-    """What goes to the codec for a request: itself, or the one that asks for its schema."""
+    """Return the request for the codec: the same, or one that asks for the output schema."""
     return request if request.output_schema is None else plan_output(provider, request).request
 
 
 def plan_output(provider: Provider, request: AgentRequest) -> Plan:
-    """The best way this model has; or the one the request insists on."""
+    """Plan with the requested output mode, or the best one that the model supports."""
     schema = request.output_json_schema or {}
     if isinstance(request.output_schema, Mapping):
         _check_references(schema)
@@ -102,19 +104,19 @@ def plan_output(provider: Provider, request: AgentRequest) -> Plan:
         _check_native(provider, request, compiled)
         return Plan("native", request, compiled=compiled)
     if mode == "tool":
-        return _through_a_tool(provider, request, schema)
+        return _plan_tool(provider, request, schema)
     told = _PROMPT.format(schema=to_json(schema, indent=1).decode())
     system = f"{request.system}\n\n{told}" if request.system else told
     return Plan("prompted", _without_schema(request, system=system))
 
 
 def _check_references(schema: Mapping[str, Any]) -> None:
-    """What cannot be checked is found out before it is paid for."""
+    """Raise ConfigurationError for a reference that cannot be resolved, before anything is sent."""
     if (reference := find_unresolved_reference(schema)) is not None:
         raise errors.ConfigurationError(
-            f"The reference {reference!r} leads nowhere in the schema.",
+            f"The reference {reference!r} cannot be resolved within the schema.",
             field="output_schema",
-            fix="Put what it refers to into the schema, under $defs; nothing is fetched.",
+            fix="Put the definition into the schema, under $defs. References are not fetched.",
         )
 
 
@@ -136,7 +138,7 @@ def _best_mode(provider: Provider, request: AgentRequest, compiled: CompiledSche
 
 
 def _takes_schema_with_tools(provider: Provider, request: AgentRequest) -> bool:
-    """Most do. A provider with models that do not has a method that says which."""
+    """Return whether the model supports a schema together with tools, as most do."""
     says = getattr(provider, "schema_with_tools", None)
     return says is None or bool(says(request.model or ""))
 
@@ -144,25 +146,25 @@ def _takes_schema_with_tools(provider: Provider, request: AgentRequest) -> bool:
 def _check_native(provider: Provider, request: AgentRequest, compiled: CompiledSchema | None) -> None:
     why = None
     if not provider.capabilities.native_schema_output:
-        why = "it takes no schemas"
+        why = "it does not support schemas"
     elif compiled is not None and not compiled.sendable:
         why = "; ".join(compiled.lost)
     if why is not None:
         raise errors.UnsupportedFeatureError(
             f"{provider.name} cannot enforce this schema: {why}.",
             field="output_mode",
-            fix='Leave it out to use the best way there is, or pass "tool" or "prompted".',
+            fix='Omit it to use the best supported mode, or pass "tool" or "prompted".',
             provider=provider.name,
             model=request.model,
         )
 
 
-def _through_a_tool(provider: Provider, request: AgentRequest, schema: dict[str, Any]) -> Plan:
+def _plan_tool(provider: Provider, request: AgentRequest, schema: dict[str, Any]) -> Plan:
     if not provider.capabilities.tools:
         raise errors.UnsupportedFeatureError(
-            f"{provider.name} takes no tools, so there can be none for the answer.",
+            f"{provider.name} does not support tools, which output_mode='tool' requires.",
             field="output_mode",
-            fix='Leave it out to use the best way there is, or pass "prompted".',
+            fix='Omit it to use the best supported mode, or pass "prompted".',
             provider=provider.name,
             model=request.model,
         )
@@ -175,13 +177,13 @@ def _through_a_tool(provider: Provider, request: AgentRequest, schema: dict[str,
         and (compiled is None or compiled.strict)
     )
     name = _free_name(request)
-    tool = ToolSpec(name=name, description=_TOLD, parameters=parameters, strict=True if enforced else None)
+    tool = ToolSpec(name=name, description=_TOOL_DESCRIPTION, parameters=parameters, strict=True if enforced else None)
     sent = _without_schema(request, tools=(*request.tools, tool), tool_choice=_choice(request, name))
     return Plan("tool", sent, answer_tool=name, compiled=compiled, wrapped=wraps)
 
 
 def _choice(request: AgentRequest, answer: str) -> str:
-    """The answer must come by its tool; but while there are others, the model may want to use those first."""
+    """Require the answer tool, or any tool if the request has others, which the model may need first."""
     if not request.tools or request.tool_choice == "none":
         return answer
     return "required" if request.tool_choice in (None, "auto") else request.tool_choice
@@ -200,7 +202,7 @@ def _text_of(call: ToolCall) -> str:
 
 
 class _Translation:
-    """Events of one stream in which the answer comes through a tool."""
+    """Translates the events of a stream whose answer is a tool call."""
 
     def __init__(self, tool: str) -> None:
         self._tool = tool
@@ -209,13 +211,13 @@ class _Translation:
     def _restart(self) -> None:
         self._answer: ToolCall | None = None
         self._index: int | None = None
-        self._begun: dict[int | None, ToolCall] = {}
-        """The call that began last at each index; at None, the last of all."""
+        self._latest_calls: dict[int | None, ToolCall] = {}
+        """The latest call at each index; at None, the latest call of the stream."""
         self._others = False
-        self._grown: list[str] = []
+        self._pieces: list[str] = []
 
     def on_emit(self, emit: Emit) -> Flow[None]:
-        events = [translated for event in emit.events if (translated := self._translate(event)) is not None]
+        events = [native for event in emit.events if (native := self._translate(event)) is not None]
         if events:
             yield Emit(events)
 
@@ -236,7 +238,7 @@ class _Translation:
         return event
 
     def _start(self, event: StreamEvent, call: ToolCall) -> StreamEvent | None:
-        self._begun[event.index] = self._begun[None] = call
+        self._latest_calls[event.index] = self._latest_calls[None] = call
         if call.name != self._tool:
             self._others = True
             return event
@@ -246,18 +248,18 @@ class _Translation:
 
     def _delta(self, event: StreamEvent) -> StreamEvent | None:
         delta = event.tool_call_delta or {}
-        call = self._begun.get(event.index)
+        call = self._latest_calls.get(event.index)
         name = delta.get("name") or (None if call is None else call.name)
         if name != self._tool:
             return event
-        if self._answer is None:  # a vendor that begins without saying so
+        if self._answer is None:  # the vendor sent no start event
             self._answer = call = ToolCall(id=delta.get("id") or "", name=self._tool)
             self._index = event.index
-            self._begun[event.index] = self._begun[None] = call
+            self._latest_calls[event.index] = self._latest_calls[None] = call
         text = delta.get("arguments") or ""
-        if call is not self._answer or not text:  # of several answers the first counts
+        if call is not self._answer or not text:  # the first of several answers is used
             return None
-        self._grown.append(text)
+        self._pieces.append(text)
         return StreamEvent.text_delta(text, index=event.index, raw=event.raw)
 
     def _end(self, event: StreamEvent, call: ToolCall) -> StreamEvent | None:
@@ -268,12 +270,12 @@ class _Translation:
             self._answer, self._index = call, event.index
         if event.index != self._index or (self._answer.id and call.id != self._answer.id):
             return None
-        text, grown = _text_of(call), "".join(self._grown)
-        if not grown:
+        text, streamed = _text_of(call), "".join(self._pieces)
+        if not streamed:
             return StreamEvent.text_delta(text, index=event.index, raw=event.raw)
-        if grown == text or event.index is None:
+        if streamed == text or event.index is None:
             return None
-        # The same value in other spacing: the response has it as an unstreamed one would.
+        # The same value with different spacing: report it as an unstreamed response would.
         return StreamEvent.content_part_event(TextContent(text=text), index=event.index, raw=event.raw)
 
     def _message_end(self, event: StreamEvent) -> StreamEvent:

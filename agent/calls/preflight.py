@@ -1,7 +1,7 @@
-"""What would become of a request, found out before anything is spent: no network, and nothing is raised.
+"""Pre-flight check: report how a request would fare, without I/O and without raising errors.
 
-Everything that can be known on this side is asked: whether the request is valid, what the codec refuses or leaves out,
-what the model's facts say against it, whether it fits the window, what it would cost, and whether there is a key.
+The report covers validation, fields that the codec refuses or drops, conflicts with the facts about the model, the
+context window, the expected cost, and whether there is a key. Token counts of the vendor are here, too.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ T = TypeVar("T")
 Fit = Literal["fits", "may not fit", "does not fit", "unknown"]
 
 _SOON = 90
-"""Days before a model's retirement from which on it is worth a warning."""
+"""Warn about a model this many days before its retirement."""
 _NO_KEY = "-"
-"""Stands in for a key that is missing, so that the rest can be checked. It is never sent."""
+"""Replaces a missing key, so that the remaining checks can run. It is never sent."""
 
 
 class Problem(Value, frozen=True):
-    """One reason why the request cannot work here."""
+    """A reason why the request would fail."""
 
     message: str
     field: str | None = None
@@ -61,29 +61,29 @@ class Problem(Value, frozen=True):
 
 
 class Report(Value, frozen=True):
-    """What would become of a request. Printed, it is a table."""
+    """The result of a pre-flight check. It prints as a table."""
 
     target: str
     problems: tuple[Problem, ...] = ()
-    """Why it would fail."""
+    """Reasons why the call would fail."""
     warnings: tuple[str, ...] = ()
-    """What would be lost or may go wrong."""
+    """Dropped fields and possible problems."""
     key: bool | None = None
-    """Whether there is a key, or none is needed; None if that could not be found out."""
+    """Whether there is a key or none is needed; None if unknown."""
     tokens: TokenCount | None = None
     max_tokens: int | None = None
-    """The longest answer asked for, or the longest there can be."""
+    """The requested maximum length of the response, or that of the model."""
     context_window: int | None = None
     fits: Fit = "unknown"
     prompt_cost: float | None = None
-    """US dollars for the prompt alone, nothing cached."""
+    """US dollars for the prompt without caching."""
     full_cost: float | None = None
-    """With the longest answer."""
+    """US dollars with a response of maximum length."""
     cost_source: str | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is known that would make the call fail."""
+        """Whether no problem was found."""
         return not self.problems
 
     @override
@@ -98,13 +98,13 @@ def check(
     *,
     today: date | None = None,
 ) -> Report:
-    """The report on one request.
+    """Report on one request.
 
     Args:
-        config: Of the agent that would be asked.
-        codec: Gives its provider.
-        prepare: Makes the request that would be sent. What either raises is a finding, too.
-        today: The day to check for: models retire. By default it is now.
+        config: The configuration of the agent.
+        codec: Creates the provider. Its errors are reported as problems.
+        prepare: Creates the request to send. Its errors are reported as problems.
+        today: The day for which retirements are checked. Default: today.
     """
     findings = _Findings()
     target = f"{config.provider}:{config.model}"
@@ -142,7 +142,7 @@ def check(
 
 
 class _Findings:
-    """Collects what is wrong."""
+    """Collects problems and warnings."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -152,7 +152,7 @@ class _Findings:
         self.warnings.extend(warnings)
 
     def take(self, make: Callable[[], T]) -> T | None:
-        """What `make` returns; None if it raised one of our errors, which is then a problem."""
+        """Return the result of `make`; None if it raised an `AgentError`, which becomes a problem."""
         try:
             return make()
         except errors.AgentError as error:
@@ -164,7 +164,7 @@ class _Findings:
         self.problems.append(Problem(message=error.message, field=field, fix=fix, kind=type(error).__name__))
 
     def provider(self, codec: Callable[[], Provider], config: AgentConfig) -> tuple[Provider | None, bool | None]:
-        """The codec, and whether it has its key. Without one it is made with a stand-in, for it can still translate."""
+        """Return the codec and whether it has a key. Without one, a placeholder allows the remaining checks."""
         try:
             return codec(), True
         except errors.AuthenticationError as error:
@@ -175,42 +175,42 @@ class _Findings:
         try:
             return load_provider(config.provider)(config.with_overrides(api_key=_NO_KEY)), False
         except errors.AgentError:
-            return None, False  # what is wrong with it besides the key will be said when there is one
+            return None, False  # other problems are reported once there is a key
 
 
 def _mismatches(request: AgentRequest, known: ModelFacts) -> Iterator[str]:
-    """What the model's facts say against the request. Facts can be out of date, so these are warnings."""
+    """Warn about conflicts with the facts about the model, which can be out of date."""
     if request.tools and known.tools is False:
         yield f"{known.model} is not known to call tools"
     if request.output_schema is not None and known.native_schema is False:
-        yield f"{known.model} is not known to enforce output schemas; the schema is asked for in other ways"
+        yield f"{known.model} is not known to enforce output schemas; another output mode is used"
     if request.thinking not in (None, ThinkingLevel.OFF) and known.thinking is False:
-        yield f"{known.model} is not known to think"
-    kinds = {type(part) for message in request.to_messages() for part in _all_parts(message.parts)}
+        yield f"{known.model} is not known to support thinking"
+    kinds = {type(part) for message in request.to_messages() for part in _walk_parts(message.parts)}
     for kind, can, what in (
         (ImageContent, known.vision, "images"),
         (DocumentContent, known.documents, "documents"),
         (AudioContent, known.audio, "audio"),
     ):
         if kind in kinds and can is False:
-            yield f"{known.model} is not known to take {what}"
+            yield f"{known.model} is not known to accept {what}"
     sampled = request.temperature is not None or request.top_p is not None
     if sampled and known.sampling is False:
-        yield f"{known.model} takes no temperature and no top_p"
+        yield f"{known.model} does not support temperature and top_p"
     elif sampled and known.sampling_with_thinking is False and request.thinking not in (None, ThinkingLevel.OFF):
-        yield f"{known.model} takes no temperature and no top_p while it thinks"
+        yield f"{known.model} does not support temperature and top_p while thinking"
     if request.max_tokens is not None and known.max_output is not None and request.max_tokens > known.max_output:
-        yield f"max_tokens is {request.max_tokens}, but {known.model} writes {known.max_output} at most"
+        yield f"max_tokens is {request.max_tokens}, but the maximum of {known.model} is {known.max_output}"
 
 
 def _retirement(known: ModelFacts, today: date) -> Iterator[str]:
     if known.retires is not None and known.retires < today:
-        yield f"{known.model} was to be retired on {known.retires.isoformat()}"
+        yield f"{known.model} was scheduled for retirement on {known.retires.isoformat()}"
     elif known.retires is not None and (known.retires - today).days <= _SOON:
         yield f"{known.model} may be retired on {known.retires.isoformat()}"
 
 
-def _all_parts(parts: Iterable[Part]) -> Iterator[Part]:
+def _walk_parts(parts: Iterable[Part]) -> Iterator[Part]:
     for part in parts:
         yield part
         if isinstance(part, ToolResult) and not isinstance(part.content, str):
@@ -218,7 +218,7 @@ def _all_parts(parts: Iterable[Part]) -> Iterator[Part]:
 
 
 def _fit(tokens: TokenCount, answer: int | None, known: ModelFacts, findings: _Findings) -> Fit:
-    """Whether the prompt fits beside the answer that was asked for, as sure as the count is."""
+    """Return whether prompt and response fit the context window, given the margin of the token count."""
     window = known.context_window
     if window is None or known.longest_prompt is None:
         return "unknown"
@@ -226,15 +226,15 @@ def _fit(tokens: TokenCount, answer: int | None, known: ModelFacts, findings: _F
     if tokens.low > room:
         findings.problems.append(
             Problem(
-                message=f"The prompt has about {tokens.tokens} tokens, and there is room for {max(0, room)}.",
+                message=f"The prompt has about {tokens.tokens} tokens, but only {max(0, room)} fit.",
                 field="messages",
-                fix="Shorten the conversation, ask for a shorter answer, or use a model with a larger window.",
+                fix="Shorten the conversation, reduce max_tokens, or use a model with a larger window.",
                 kind="ContextLengthError",
             )
         )
         return "does not fit"
     if tokens.high > room:
-        findings.warn((f"the prompt may not fit: about {tokens.tokens} tokens, and room for {room}",))
+        findings.warn((f"the prompt may not fit: it has about {tokens.tokens} tokens, the limit is {room}",))
         return "may not fit"
     return "fits"
 
@@ -273,24 +273,24 @@ def _dollars(amount: float) -> str:
     return f"${amount:.2f}" if amount >= 1 else f"${amount:.6f}".rstrip("0").rstrip(".")
 
 
-def counter_of(provider: Provider) -> CountsTokens | None:
-    """The provider as one that counts, if its vendor has an endpoint for it."""
+def get_token_counter(provider: Provider) -> CountsTokens | None:
+    """Return the provider if its vendor has an endpoint that counts tokens, else None."""
     if provider.capabilities.token_counting and hasattr(provider, "encode_count"):
         return cast(CountsTokens, provider)
     return None
 
 
-def counted(endpoint: Endpoint) -> Call:
-    """Send the request to be counted. The answer is one without content: its prompt tokens are the count."""
+def count_tokens(endpoint: Endpoint) -> Call:
+    """Send the request to the vendor's token counter. The usage of the response holds the count."""
     provider, limits = endpoint.provider, endpoint.limits
-    counter = counter_of(provider)
+    counter = get_token_counter(provider)
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         if counter is None:
             raise errors.UnsupportedFeatureError(
-                f"{provider.name} has no way to count tokens without answering.",
+                f"{provider.name} has no endpoint that counts tokens.",
                 field="exact",
-                fix="Leave exact out, or pass exact=False for an estimate.",
+                fix="Omit exact, or pass exact=False for an estimate.",
                 provider=provider.name,
                 model=request.model,
             )
@@ -306,7 +306,7 @@ def counted(endpoint: Endpoint) -> Call:
     return call
 
 
-def token_count(response: AgentResponse) -> TokenCount:
-    """The count in such an answer."""
+def read_token_count(response: AgentResponse) -> TokenCount:
+    """Return the token count in a response of `count_tokens`."""
     assert response.usage is not None
     return TokenCount(tokens=response.usage.prompt_tokens, exact=True, margin=0.0, method=response.provider)

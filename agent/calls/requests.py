@@ -48,7 +48,7 @@ _RENAMED = {other: name for name, others in _OTHER_NAMES.items() for other in ot
 
 
 def check_options(given: Mapping[str, Any], known: Collection[str], what: str) -> None:
-    """Raise ConfigurationError for the first unknown option. The fix names the right option, or where it belongs."""
+    """Raise ConfigurationError for the first unknown option. The fix names the right option or place."""
     for name in given:
         if name not in known:
             raise ConfigurationError(f"{what} has no option {name!r}.", field=name, fix=_suggest(name, known))

@@ -1,8 +1,7 @@
-"""What `stream` and `astream` return: the events of a response while it arrives, and the response at the end.
+"""Streams of responses and typed values.
 
-Leaving the loop closes the stream and its connection, and a closed stream cannot be resumed. What had arrived by then
-stays available, as a response without a stop reason. Its usage is what the vendor had reported, completed by estimates
-and marked as `estimated`.
+Leaving the loop closes the stream and its connection; a closed stream cannot be resumed. The content received so far
+stays available as a response without a stop reason, whose usage is completed by estimates and marked as `estimated`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class StartedResponse:
 
 
 class ResponseView(StreamBase[E, AgentResponse[OutputT]], Generic[E, OutputT]):
-    """What has arrived of a response.
+    """The received part of a response.
 
     Args:
         start: Starts the call.
@@ -81,11 +80,11 @@ class ResponseView(StreamBase[E, AgentResponse[OutputT]], Generic[E, OutputT]):
 
     @property
     def partial(self) -> AgentResponse[OutputT]:
-        """What has arrived: the whole response at the end, one without a `stop_reason` before."""
+        """The response received so far. It has no `stop_reason` before the stream ends."""
         return self._result or self._settle() or self._fold.partial()
 
     def _settle(self) -> AgentResponse[OutputT] | None:
-        """What had arrived of a stream that was left or that failed; None if it goes on or nothing had come."""
+        """Settle a stream that was left or failed; None if it is still open or nothing has arrived."""
         if self._settled is None and self._closed and self._has_begun and self._started is not None:
             self._settled = self._started.settle(self._fold.partial(), self._received)
         return self._settled
@@ -94,7 +93,7 @@ class ResponseView(StreamBase[E, AgentResponse[OutputT]], Generic[E, OutputT]):
     def response(self) -> AgentResponse[OutputT]:
         """The response. Raises the failure of a stream that failed, and an error while the stream goes on.
 
-        If the stream was left or aborted, this is what had arrived by then, without a `stop_reason`.
+        If the stream was left or aborted, this is the response received so far, without a `stop_reason`.
         """
         if self._result is None and (self._error is None or isinstance(self._error, errors.Aborted)):
             settled = self._settle()
@@ -119,17 +118,17 @@ class ResponseView(StreamBase[E, AgentResponse[OutputT]], Generic[E, OutputT]):
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The calls that are complete."""
+        """The tool calls that are complete."""
         return self.partial.tool_calls
 
     @property
     def usage(self) -> Usage | None:
-        """What the vendor has reported so far; once the stream is over, completed by estimates."""
+        """The usage reported so far, completed by estimates once the stream is over."""
         return self.partial.usage
 
 
 class ResponseStream(ResponseView[AnyStreamEvent, OutputT], Stream[AnyStreamEvent, AgentResponse[OutputT]]):
-    """Iterate over it, or use it in a `with` block.
+    """A stream of events. Iterate over it, or use it in a `with` block.
 
     ```python
     from agent import Agent
@@ -147,43 +146,43 @@ class ResponseStream(ResponseView[AnyStreamEvent, OutputT], Stream[AnyStreamEven
         return self._observe(events)
 
     def text_stream(self) -> Iterator[str]:
-        """Only the text, piece by piece."""
+        """Iterate over the text only."""
         for event in self:
             if event.type == "text_delta" and event.text:
                 yield event.text
 
 
 class AsyncResponseStream(ResponseView[AnyStreamEvent, OutputT], AsyncStream[AnyStreamEvent, AgentResponse[OutputT]]):
-    """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
+    """Iterate over it with `async for`, or use it in an `async with` block. No `await` is needed before."""
 
     @override
     def _receive(self, events: Sequence[Any]) -> Iterable[Any]:
         return self._observe(events)
 
     async def text_stream(self) -> AsyncIterator[str]:
-        """Only the text, piece by piece."""
+        """Iterate over the text only."""
         async for event in self:
             if event.type == "text_delta" and event.text:
                 yield event.text
 
     async def result(self) -> AgentResponse[OutputT]:
-        """The same as `collect`, as the agent loop's stream protocol calls it."""
+        """Return the same as `collect`, under the name of the agent loop's stream protocol."""
         return await self.collect()
 
 
-_SHARE = 256
+_REPARSE_SHARE = 256
 _NOTHING: Any = object()
 
 
 class Partials:
-    """Text goes in piece by piece, and what it holds so far comes out whenever that has changed.
+    """Parses a value from text that arrives in pieces.
 
-    Each reading begins at the first character, so it waits for a 256th of what has been read before: short values are
-    read at every piece, and reading takes no more than 256 times as long as reading the whole value once.
+    Each parse starts at the first character, so it waits until the text has grown by a 256th: short values are parsed
+    at every piece, and the total work is at most 256 times that of parsing the complete value once.
 
     Args:
-        unwrap: Makes what the caller's schema means of half a value.
-        restore: Of a whole one.
+        unwrap: Converts a partial value to the caller's schema.
+        restore: Converts the complete value to the caller's schema.
     """
 
     def __init__(self, unwrap: Callable[[Any], Any], restore: Callable[[Any], Any]) -> None:
@@ -198,29 +197,29 @@ class Partials:
         self._size = self._read = 0
 
     def feed(self, event: StreamEvent) -> Any:
-        """The value so far, if it has changed; `Partials.NOTHING` otherwise."""
+        """Return the value so far if it has changed, else `Partials.NOTHING`."""
         if event.type == "restart":
             self._begin(None)
         if event.type != "text_delta" or not event.text:
             return _NOTHING
-        if event.index != self._index:  # another block of text: words before the value, and now the value
+        if event.index != self._index:  # a new text block: the previous one preceded the value
             self._begin(event.index)
         self._pieces.append(event.text)
         self._size += len(event.text)
-        return self._changed(self._unwrap) if self._size - self._read > self._read // _SHARE else _NOTHING
+        return self._parse(self._unwrap) if self._size - self._read > self._read // _REPARSE_SHARE else _NOTHING
 
     def end(self, response: AgentResponse) -> Any:
-        """The whole value, if it is not what was said last."""
-        return _NOTHING if response.output is None else self._changed(self._restore)
+        """Return the complete value if it differs from the last one."""
+        return _NOTHING if response.output is None else self._parse(self._restore)
 
     NOTHING = _NOTHING
 
-    def _changed(self, meant: Callable[[Any], Any]) -> Any:
+    def _parse(self, convert: Callable[[Any], Any]) -> Any:
         self._read = self._size
         text = "".join(self._pieces)
         self._pieces = [text]
         value = _value_in(text)
-        return _NOTHING if value is _NOTHING else self._new(meant(value))
+        return _NOTHING if value is _NOTHING else self._new(convert(value))
 
     def _new(self, value: Any) -> Any:
         if value is None or (self._last is not _NOTHING and value == self._last):
@@ -230,27 +229,27 @@ class Partials:
 
 
 def _value_in(text: str) -> Any:
-    """What a text holds of a value, whatever stands around it."""
+    """Parse the complete or partial JSON value in a text."""
     start = _start(text)
     try:
         return from_json(text[start:], allow_partial="trailing-strings", allow_inf_nan=False)
     except ValueError:
         pass
     try:
-        return json.JSONDecoder().raw_decode(text, start)[0]  # it has ended, and words or a code fence follow
+        return json.JSONDecoder().raw_decode(text, start)[0]  # the value is complete, and other text follows
     except (ValueError, RecursionError):
         return _NOTHING
 
 
 def _start(text: str) -> int:
-    """Where the value begins: at the first bracket, if there are words or a code fence before."""
+    """Return the position of the value: the first bracket, if other text precedes it."""
     found = [position for position in (text.find("{"), text.find("[")) if position >= 0]
     return min(found) if found and text.lstrip()[:1] not in '"-0123456789' else 0
 
 
 # Any: a partial value may lack every field, so it has no type that is both right and useful.
 class JsonView(ResponseView[Any, OutputT]):
-    """What has arrived of a value."""
+    """The received part of a typed value."""
 
     def __init__(self, start: Callable[[], StartedResponse], partials: Partials) -> None:
         super().__init__(start)
@@ -270,18 +269,18 @@ class JsonView(ResponseView[Any, OutputT]):
 
     @property
     def output(self) -> OutputT:
-        """The value as its schema or type wants it, at the end of the stream; None if the model called a tool."""
+        """The validated value, available at the end of the stream; None if the model called a tool."""
         if self._result is None and self._error is None and self._closed:
             raise errors.ConfigurationError(
-                "The stream did not come to its end, so there is no output.",
+                "The stream was closed before its end, so there is no output.",
                 field="output",
-                fix="Iterate to the end first, or call collect(). What had come is in response.",
+                fix="Iterate to the end first, or call collect(). The part that was received is in `response`.",
             )
         return self._outcome().output
 
 
 class JsonStream(JsonView[OutputT], Stream[Any, AgentResponse[OutputT]]):
-    """Iterate over it, or use it in a `with` block.
+    """A stream of events. Iterate over it, or use it in a `with` block.
 
     ```python
     from pydantic import BaseModel
@@ -303,4 +302,4 @@ class JsonStream(JsonView[OutputT], Stream[Any, AgentResponse[OutputT]]):
 
 
 class AsyncJsonStream(JsonView[OutputT], AsyncStream[Any, AgentResponse[OutputT]]):
-    """Iterate over it with `async for`, or use it in an `async with` block. There is nothing to await first."""
+    """Iterate over it with `async for`, or use it in an `async with` block. No `await` is needed before."""

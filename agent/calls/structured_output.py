@@ -1,6 +1,6 @@
-"""Output that has to fit a schema: asked for in the best way the model has, read, checked, and asked for again.
+"""Structured output: read and validate the value in a response, and ask the model to correct it.
 
-There is a value that fits, or an error with what the model wrote. Never a silent None, and never a repaired half.
+The result is a valid value or an error with the text of the model: never a silent None, never a repaired fragment.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ _MOST_REASON = 2000
 
 
 class Misfit(Exception):
-    """Why a text holds no value that fits. Its message may be told to the model, unless it is `final`."""
+    """A text holds no valid value. The message goes to the model as feedback, unless `final`."""
 
     def __init__(self, reason: str, *, final: bool = False) -> None:
         super().__init__(reason)
         self.final = final
-        """Whether asking again cannot mend it."""
+        """Whether another request cannot fix it."""
 
 
 def read_value(text: str, schema: Any, restore: Callable[[Any], Any]) -> Any:
-    """The value in a text, as the schema wants it; Misfit if there is none."""
+    """Return the valid value in a text. Raises Misfit if there is none."""
     try:
         value = _parse(text)
     except ValueError as error:
-        return _among_other_words(text, schema, restore, str(error))
+        return _find_in_text(text, schema, restore, str(error))
     return _check(restore(value), schema)
 
 
 def _parse(text: str) -> Any:
     value = parse_json(text)
-    json.loads(text, object_pairs_hook=_once)  # which of two values of one key is meant, nobody knows
+    json.loads(text, object_pairs_hook=_reject_duplicates)  # a duplicate key is ambiguous
     return value
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -65,7 +65,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _among_other_words(text: str, schema: Any, restore: Callable[[Any], Any], problem: str) -> Any:
+def _find_in_text(text: str, schema: Any, restore: Callable[[Any], Any], problem: str) -> Any:
     fitting: list[Any] = []
     misfits: list[Misfit] = []
     for candidate in _candidates(text):
@@ -76,20 +76,20 @@ def _among_other_words(text: str, schema: Any, restore: Callable[[Any], Any], pr
     if len(fitting) == 1:
         return fitting[0]
     if len(fitting) > 1:
-        raise Misfit(f"the answer holds {len(fitting)} values that fit, among other words")
+        raise Misfit(f"the answer contains {len(fitting)} valid values, which is ambiguous")
     if len(misfits) == 1:
         raise misfits[0]
     raise Misfit(f"the answer is not JSON: {problem}")
 
 
 def _candidates(text: str) -> list[Any]:
-    """The JSON values in a text. None at all if one begins and does not end: that may be half an answer."""
+    """Return the JSON values in a text: none if one of them is incomplete, since it may be the answer."""
     fences = _FENCED.findall(text)
     if len(fences) == 1:
         try:
             return [_parse(fences[0])]
         except ValueError:
-            pass  # a fence inside the value, perhaps: text that is code has some
+            pass  # the fence may be part of a value that contains code
     found: list[Any] = []
     decoder = json.JSONDecoder()
     position = 0
@@ -117,7 +117,7 @@ def _check_json(value: Any, schema: Mapping[str, Any]) -> Any:
     except RecursionError:
         raise Misfit("the answer is nested too deeply") from None
     except Unresolvable as unresolvable:
-        raise Misfit(f"the schema refers to {unresolvable.ref!r}, which is not in it", final=True) from None
+        raise Misfit(f"the schema refers to {unresolvable.ref!r}, which it does not define", final=True) from None
     if error is not None:
         raise Misfit(f"{error.json_path}: {error.message}"[:_MOST_REASON])
     return value
@@ -125,8 +125,7 @@ def _check_json(value: Any, schema: Mapping[str, Any]) -> Any:
 
 def _check_type(value: Any, schema: Any) -> Any:
     try:
-        # As JSON, which knows fewer types than Python: dates, enums and tuples are read from their JSON form, also by
-        # a model that is strict about everything else.
+        # As JSON: dates, enums and tuples are read from their JSON form even by strict models.
         return _adapter_for(schema).validate_json(to_json(value))
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False)
@@ -149,7 +148,7 @@ def _adapter(schema: Any) -> TypeAdapter[Any]:
 
 
 MAX_REASKS = 2
-"""How often a model is told what is wrong with its answer before that is the caller's problem."""
+"""How often the model may correct an invalid answer before SchemaValidationError is raised."""
 
 _REASK = "That answer does not fit: {reason}\n\nAnswer again, in full and {form}, with this corrected."
 _FINAL = {
@@ -159,30 +158,30 @@ _FINAL = {
     "pause": "the vendor paused before the answer was complete",
     "error": "the vendor broke off the answer",
 }
-"""Ends of an answer that asking again does not mend."""
+"""Stop reasons that another request does not change."""
 
 
-def structured(call: Call, provider: Provider, *, streaming: bool = False) -> Call:
-    """Fill `response.output` where the request asks for a schema.
+def parse_output(call: Call, provider: Provider, *, streaming: bool = False) -> Call:
+    """Set `response.output` if the request has an output schema.
 
-    An answer that does not fit is followed by a message that says so, up to MAX_REASKS times; the usage and cost of all
-    of them are on the response, or on that of the error. The answer of a stream has been handed out when it turns out
-    not to fit, so there it is an error at once. An answer that calls tools of the caller's is theirs to continue.
+    After an invalid answer, the model gets a correction request, up to MAX_REASKS times. The response, or that of the
+    error, has the usage and cost of all requests. An invalid answer of a stream raises at once, since its events were
+    handed out. A response that calls the caller's tools has no output.
     """
 
-    def checked(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+    def call_and_parse(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         if request.output_schema is None:
             return (yield from call(request, context))
 
         plan = plan_output(provider, request)
         if streaming:
-            return (yield from _streamed(call, plan, request, context))
+            return (yield from _parse_stream(call, plan, request, context))
         asked = plan.request
         earlier: AgentResponse | None = None
         reasks = 0
         while True:
             response, text = plan.read((yield from call(asked, context)))
-            total = response if earlier is None else _summed(earlier, response)
+            total = response if earlier is None else _add_usage(earlier, response)
             if response.has_tool_calls:
                 return total
             try:
@@ -190,17 +189,17 @@ def structured(call: Call, provider: Provider, *, streaming: bool = False) -> Ca
             except Misfit as misfit:
                 if reasks == MAX_REASKS or misfit.final:
                     raise _invalid(misfit, total, text) from misfit.__cause__
-                told = Message.user(_REASK.format(reason=misfit, form=plan.form))
+                correction = Message.user(_REASK.format(reason=misfit, form=plan.form))
             reasks += 1
-            asked = asked.with_messages(*([response.message] if response.content else ()), told)
+            asked = asked.with_messages(*([response.message] if response.content else ()), correction)
             earlier = total
 
-    return checked
+    return call_and_parse
 
 
-def _streamed(call: Call, plan: Plan, request: AgentRequest, context: Context) -> Flow[AgentResponse]:
+def _parse_stream(call: Call, plan: Plan, request: AgentRequest, context: Context) -> Flow[AgentResponse]:
     try:
-        response, text = plan.read((yield from plan.translated(call(plan.request, context))))
+        response, text = plan.read((yield from plan.translate(call(plan.request, context))))
     except errors.StreamInterrupted as error:
         if error.partial is not None:
             error.partial, _ = plan.read(error.partial)
@@ -220,14 +219,14 @@ def _value(response: AgentResponse, text: str, plan: Plan, request: AgentRequest
         raise Misfit(final, final=True)
     if not text.strip():
         raise Misfit(f"the answer is empty (stop_reason {response.stop_reason})")
-    return read_value(text, request.output_schema, plan.restored)
+    return read_value(text, request.output_schema, plan.restore)
 
 
-def _summed(earlier: AgentResponse, latest: AgentResponse) -> AgentResponse:
-    """The latest response, with what all of them cost."""
+def _add_usage(earlier: AgentResponse, latest: AgentResponse) -> AgentResponse:
+    """Return the latest response with the usage and cost of both."""
     usage = latest.usage if earlier.usage is None else earlier.usage + latest.usage if latest.usage else earlier.usage
     costs = (earlier.cost_estimate, latest.cost_estimate)
-    # Of a sum with an unknown part nothing is known but that it is larger.
+    # A sum with an unknown part is unknown.
     cost = None if costs[0] is None or costs[1] is None else costs[0] + costs[1]
     return latest.model_copy(
         update={

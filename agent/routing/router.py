@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from typing_extensions import Unpack, override
 
 from ..agent import Agent, read_middleware
-from ..calls.call import recorded, settled
+from ..calls.call import record_route, settle_response
 from ..calls.requests import RequestLike, check_not_empty, read_request
 from ..calls.streams import Partials, Settle
 from ..client import Client
@@ -280,7 +280,9 @@ class Router(Client):
     def _call(self, *, streaming: bool) -> Call:
         call = self._calls.get(streaming)
         if call is None:
-            call = self._calls[streaming] = recorded(self._around(self.name, streaming=streaming), streaming=streaming)
+            call = self._calls[streaming] = record_route(
+                self._around(self.name, streaming=streaming), streaming=streaming
+            )
         return call
 
     def _around(self, name: str, *, streaming: bool) -> Call:
@@ -352,7 +354,7 @@ class Router(Client):
             names = (partial.provider, partial.model)
             target = next((one for one in self.targets if one.callee.provider_and_model() == names), self.targets[0])
             prepared = target.callee.apply_defaults(request.model_copy(update={"model": None}))
-            return settled(partial, prepared, partial.provider or target.provider, received)
+            return settle_response(partial, prepared, partial.provider or target.provider, received)
 
         return settle
 
@@ -398,7 +400,7 @@ class _OutputParser:
         return value if self._plan is None else self._plan.partial(value)
 
     def parse_final(self, value: Any) -> Any:
-        return value if self._plan is None else self._plan.restored(value)
+        return value if self._plan is None else self._plan.restore(value)
 
 
 def _read_targets(entries: Sequence[TargetLike | Sequence[TargetLike]]) -> tuple[Target, ...]:

@@ -277,7 +277,7 @@ def test_an_answer_in_other_spacing_streams_as_it_comes_and_ends_as_it_is() -> N
         yield Emit([StreamEvent.tool_call_end(call, index=4)])
         return AgentResponse(content=(call,))
 
-    emitted: list[Any] = [event for effect in plan.translated(vendor()) for event in effect.events]  # type: ignore[union-attr]
+    emitted: list[Any] = [event for effect in plan.translate(vendor()) for event in effect.events]  # type: ignore[union-attr]
     assert [event.type for event in emitted] == ["text_delta", "text_delta", "content_part"]
     assert "".join(event.text or "" for event in emitted) == '{"name": "Ulm" }'
     assert fold(emitted).text == '{"name":"Ulm"}'
@@ -342,7 +342,7 @@ def test_of_several_answers_without_an_index_the_first_counts_too() -> None:
             yield Emit([StreamEvent.tool_call_end(call)])
         return AgentResponse()
 
-    emitted: list[Any] = [event for effect in plan.translated(vendor()) for event in effect.events]  # type: ignore[union-attr]
+    emitted: list[Any] = [event for effect in plan.translate(vendor()) for event in effect.events]  # type: ignore[union-attr]
     assert "".join(event.text or "" for event in emitted) == '{"name":"Ulm"}'
 
 

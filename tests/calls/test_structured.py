@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from agent import Agent, errors
-from agent.calls.structured_output import Misfit, _summed, read_value
+from agent.calls.structured_output import Misfit, _add_usage, read_value
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import AgentRequest, AgentResponse, RefusalContent, ToolCall, Usage
 from tests.support.drivers import Driver
@@ -240,5 +240,5 @@ def test_a_long_gap_in_a_fence_is_read_in_no_time() -> None:
 def test_a_sum_of_costs_that_nobody_knows_has_no_source() -> None:
     billed = AgentResponse(text="no", usage=Usage(prompt_tokens=1, completion_tokens=1))
     known = AgentResponse(text="no", cost_estimate=0.5, cost_source="vendor", usage=billed.usage)
-    assert _summed(known, known).cost_source == "vendor"
-    assert (_summed(billed, known).cost_estimate, _summed(billed, known).cost_source) == (None, None)
+    assert _add_usage(known, known).cost_source == "vendor"
+    assert (_add_usage(billed, known).cost_estimate, _add_usage(billed, known).cost_source) == (None, None)
