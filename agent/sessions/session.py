@@ -17,10 +17,10 @@ from .state import SessionState
 from .turns import (
     RunTurn,
     async_turn_scope,
-    kept_response,
-    kept_result,
     read_turn,
-    require_schema,
+    require_turn_schema,
+    select_response,
+    select_result,
     turn_messages,
     turn_scope,
 )
@@ -89,7 +89,7 @@ class AgentSession(SessionState):
     ) -> RunResult[JsonValue]: ...
 
     def run(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
-        """Run one turn: call the model, run the tools that it calls, and repeat until it answers. See `Agent.run`.
+        """Run one turn: call the model, run the tools it calls, repeat until it answers. See `Agent.run`.
 
         A run that pauses leaves the session as it was; resume it here with `run(result.paused.approve())`.
         """
@@ -180,7 +180,7 @@ class AgentSession(SessionState):
         """Async version of `complete`."""
         asked, rest = read_turn(request, options)
         with self._turn():
-            await self._aloaded()
+            await self._aload()
             response: AgentResponse = await self._agent.acomplete(self._with_conversation(asked), **rest)
             await self._aadd_turn(turn_messages(asked, response), (response,), response)
             return response
@@ -219,7 +219,7 @@ class AgentSession(SessionState):
 
     def json(self, request: RequestLike = (), **options: Any) -> RunResult[Any]:
         """Run one turn with a schema. `output` of the result is a value of its type."""
-        require_schema(request, options)
+        require_turn_schema(request, options)
         return self.run(request, **options)
 
     @overload
@@ -256,7 +256,7 @@ class AgentSession(SessionState):
 
     async def ajson(self, request: RequestLike = (), **options: Any) -> RunResult[Any]:
         """Async version of `json`."""
-        require_schema(request, options)
+        require_turn_schema(request, options)
         result: RunResult[Any] = await self.arun(request, **options)
         return result
 
@@ -283,7 +283,7 @@ class AgentSession(SessionState):
         def commit(response: AgentResponse) -> None:
             self._add_turn(turn_messages(asked, response), (response,), response)
 
-        outcome = partial(kept_response, partial=self.keep_partial)
+        outcome = partial(select_response, partial=self.keep_partial)
         return ResponseStream(start, turn_scope(self._turn, outcome, commit))
 
     @overload
@@ -309,8 +309,8 @@ class AgentSession(SessionState):
         async def commit(response: AgentResponse) -> None:
             await self._aadd_turn(turn_messages(asked, response), (response,), response)
 
-        outcome = partial(kept_response, partial=self.keep_partial)
-        return AsyncResponseStream(start, async_turn_scope(self._turn, self._aloaded, outcome, commit))
+        outcome = partial(select_response, partial=self.keep_partial)
+        return AsyncResponseStream(start, async_turn_scope(self._turn, self._aload, outcome, commit))
 
     @overload
     def run_stream(
@@ -354,7 +354,7 @@ class AgentSession(SessionState):
         def commit(result: RunResult) -> None:
             self._add_turn([*turn.said, *result.messages], result.responses, result)
 
-        outcome = partial(kept_result, partial=self.keep_partial)
+        outcome = partial(select_result, partial=self.keep_partial)
         return RunStream(start, scope=turn_scope(self._turn, outcome, commit))
 
     @overload
@@ -400,5 +400,5 @@ class AgentSession(SessionState):
             await self._aadd_turn([*turn.said, *result.messages], result.responses, result)
 
         load = partial(self._astart_run, turn)
-        outcome = partial(kept_result, partial=self.keep_partial)
+        outcome = partial(select_result, partial=self.keep_partial)
         return AsyncRunStream(start, scope=async_turn_scope(self._turn, load, outcome, commit))

@@ -92,7 +92,7 @@ def _sort_nodes(nodes: Sequence[Node]) -> list[Node]:
 
 
 def run_awaitable(value: Any) -> Any:
-    """Return the result of a store method from sync code; an awaitable runs in a thread with an event loop."""
+    """Return the result of a store method. An awaitable runs in a thread with an event loop."""
     if not inspect.isawaitable(value):
         return value
     import asyncio  # lazy: only async stores need it
@@ -167,7 +167,7 @@ class SessionState:
     @property
     def dag(self) -> DAG:
         """Conversation graph, including abandoned branches."""
-        return self._loaded()
+        return self._load()
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -177,12 +177,12 @@ class SessionState:
     @property
     def title(self) -> str:
         """Title, for people."""
-        self._loaded()
+        self._load()
         return self._title
 
     @title.setter
     def title(self, title: str) -> None:
-        dag = self._loaded()
+        dag = self._load()
         self._commit(dag, title=title)
 
     @property
@@ -238,12 +238,12 @@ class SessionState:
                 fix="Use user, assistant, system or tool.",
             )
         with self._turn():
-            self._commit(self._loaded().add(read), said=[read])
+            self._commit(self._load().add(read), said=[read])
 
     def undo(self, turns: int = 1) -> None:
         """Remove the last turns from the conversation. They stay in the graph, on an abandoned branch."""
         with self._turn():
-            dag = self._loaded()
+            dag = self._load()
             for _ in range(turns):
                 earlier = rewind_last_turn(dag)
                 if earlier is None:
@@ -256,11 +256,11 @@ class SessionState:
     def clear(self) -> None:
         """Remove all messages. The system prompt and tools stay."""
         with self._turn():
-            self._commit(keep_setup(self._loaded()), anew=True)
+            self._commit(keep_setup(self._load()), anew=True)
 
     def fork(self, session_id: str | None = None, *, at: str | None = None) -> Self:
         """Return a new session that starts from this conversation, or from its state at a node."""
-        dag = self._loaded()
+        dag = self._load()
         forked = type(self)(
             self._agent,
             session_id,
@@ -271,7 +271,7 @@ class SessionState:
             dag=dag if at is None else dag.at(at),
         )
         if self._writer is not None:
-            forked._loaded()
+            forked._load()
         return forked
 
     def switch(self, agent: Client) -> Self:
@@ -282,7 +282,7 @@ class SessionState:
     def reload(self) -> None:
         """Reload the conversation from the store, such as after a conflict."""
         if self._unload():
-            self._loaded()
+            self._load()
 
     # Internals
 
@@ -297,10 +297,10 @@ class SessionState:
     async def _astart_run(self, turn: RunTurn) -> None:
         if turn.paused is not None:
             self._unload()
-        await self._aloaded()
+        await self._aload()
 
     def _run_request(self, turn: RunTurn) -> AgentRequest | PausedRun:
-        heads = tuple(head.id for head in self._loaded().heads)
+        heads = tuple(head.id for head in self._load().heads)
         turn.start(Conversation(SessionPlace(id=self.id, heads=heads), self._history(), self._setup()[1]))
         if turn.paused is not None:
             return turn.paused
@@ -329,7 +329,7 @@ class SessionState:
     def _setup(self) -> tuple[str, Sequence[ToolSpec | Mapping[str, Any]]]:
         """System prompt and tools of the session."""
         if self._cached_setup is None:
-            nodes = self._loaded().nodes()
+            nodes = self._load().nodes()
             own = read_request("", {"tools": self._tools}).tools if self._tools else ()
             named = {tool.name for tool in own if isinstance(tool, ToolSpec)}
             recorded = [tool for tool in collect_tools(nodes) if tool.name not in named]
@@ -339,13 +339,13 @@ class SessionState:
     def _history(self) -> list[Message]:
         """Messages so far. Turns append to the list."""
         if self._messages is None:
-            self._messages = self._loaded().to_messages()
+            self._messages = self._load().to_messages()
         return self._messages
 
     def _add_turn(self, said: Sequence[Message], responses: Sequence[AgentResponse], answer: AgentResponse) -> None:
         """Add a turn. If it cannot be written, the session is unchanged, and the error has the response."""
         try:
-            self._commit(append_messages(self._loaded(), said, responses), said=said)
+            self._commit(append_messages(self._load(), said, responses), said=said)
         except StoreError as error:
             error.result = answer
             raise
@@ -354,14 +354,14 @@ class SessionState:
         self, said: Sequence[Message], responses: Sequence[AgentResponse], answer: AgentResponse
     ) -> None:
         try:
-            await self._acommit(append_messages(self._loaded(), said, responses), said=said)
+            await self._acommit(append_messages(self._load(), said, responses), said=said)
         except StoreError as error:
             error.result = answer
             raise
 
     # The store
 
-    def _loaded(self) -> DAG:
+    def _load(self) -> DAG:
         if self._dag is None:
             assert self._writer is not None
             try:
@@ -375,7 +375,7 @@ class SessionState:
         assert self._dag is not None
         return self._dag
 
-    async def _aloaded(self) -> None:
+    async def _aload(self) -> None:
         if self._dag is None:
             assert self._writer is not None
             store = self._writer.store

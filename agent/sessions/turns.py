@@ -32,7 +32,7 @@ def read_turn(request: RequestLike, options: Mapping[str, Any]) -> tuple[AgentRe
     return read_request(request, fields), rest
 
 
-def require_schema(request: RequestLike, options: Mapping[str, Any]) -> None:
+def require_turn_schema(request: RequestLike, options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError unless the turn has an output schema."""
     if read_turn(request, options)[0].output_schema is None:
         raise ConfigurationError(
@@ -48,7 +48,7 @@ def turn_messages(asked: AgentRequest, response: AgentResponse) -> list[Message]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a session holds when a turn starts."""
+    """The content of a session when a turn starts."""
 
     place: SessionPlace
     messages: Sequence[Message]
@@ -59,7 +59,7 @@ class RunTurn:
     """A run that becomes a turn when it is complete.
 
     Args:
-        request: What is asked, or a paused run.
+        request: The request, or a paused run.
         options: As for `Agent.run`.
     """
 
@@ -74,26 +74,26 @@ class RunTurn:
         else:
             self.asked, self.options = read_turn(request, options)
         self.said: Sequence[Message] = () if self.asked is None else self.asked.messages
-        """Messages of the turn that were there before its run."""
+        """Messages of the turn that precede its run."""
         self._place: SessionPlace | None = None
 
     def start(self, conversation: Conversation) -> None:
         """Note where the turn starts. Raises ConfigurationError if a paused run was started elsewhere."""
         self._place = conversation.place
         if self.paused is not None:
-            self.paused = _continued(self.paused, conversation)
+            self.paused = _move_behind(self.paused, conversation)
             self.said = self.paused.messages[len(conversation.messages) : self.paused.start]
             self.options.setdefault("tools", _with_functions(self.paused.request.tools, conversation.tools))
 
     def finish(self, result: RunResult) -> RunResult:
-        """The result; if it is paused, with the place where it can be resumed."""
+        """Return the result. A paused one records the place where it can be resumed."""
         if result.paused is None or result.paused.session is not None:
             return result
         return result.model_copy(update={"paused": result.paused.model_copy(update={"session": self._place})})
 
 
-def _continued(paused: PausedRun, conversation: Conversation) -> PausedRun:
-    """The paused run, behind the messages that the session itself holds."""
+def _move_behind(paused: PausedRun, conversation: Conversation) -> PausedRun:
+    """Return the paused run, placed after the messages of the session."""
     paused.check()
     here, there = conversation.place, paused.session
     if there is None or there.id != here.id:
@@ -162,8 +162,8 @@ def async_turn_scope(
     return scope
 
 
-def kept_response(stream: ResponseView[Any], *, partial: bool) -> AgentResponse | None:
-    """What a session keeps of an answer: all of it, or if `partial`, what had arrived; None for nothing."""
+def select_response(stream: ResponseView[Any], *, partial: bool) -> AgentResponse | None:
+    """Return the part of a response to store: all, or the received part if `partial`; None for nothing."""
     if stream.ended:
         return stream.response
     if not partial:
@@ -176,8 +176,8 @@ def kept_response(stream: ResponseView[Any], *, partial: bool) -> AgentResponse 
     return arrived.model_copy(update={"content": content, "stop_reason": "error"}) if content else None
 
 
-def kept_result(stream: RunView, *, partial: bool) -> RunResult | None:
-    """What a session keeps of a run: all of it, or if `partial`, what was done before it failed; None for nothing."""
+def select_result(stream: RunView, *, partial: bool) -> RunResult | None:
+    """Return the part of a run to store: all, or the completed part if `partial`; None for nothing."""
     if stream.ended:
         return stream.result if stream.result.paused is None else None
     found: RunResult | None = getattr(stream.error, "result", None)
