@@ -71,7 +71,7 @@ def check_gguf(path: Path, context: int) -> None:
         raise errors.ConfigurationError(
             f"{path} needs {needed / 1e9:.0f} GB for this context size, but the machine has {there / 1e9:.0f} GB.",
             field="context",
-            fix="Register it with a smaller context: agent.local.register_model.",
+            fix="Register it with a smaller context: agent.local.register_weights.",
         )
 
 
@@ -198,7 +198,7 @@ _MOST_THREADS = 512
 """Limit of the engine build."""
 
 
-def register_model(name: str, path: str | os.PathLike[str], *, context: int = _CONTEXT, threads: int = 1) -> None:
+def register_weights(name: str, path: str | os.PathLike[str], *, context: int = _CONTEXT, threads: int = 1) -> None:
     """Register a GGUF file as `Agent("local:name")`.
 
     Args:

@@ -308,7 +308,7 @@ def test_agents_share_one_model_however_many_ask_first() -> None:
 
 def test_a_file_of_ones_own_is_asked_by_path_and_by_name(embedded: Agent) -> None:
     path = locate_weights(SMOLLM2)
-    local.register_model("mine", str(path), context=512)
+    local.register_weights("mine", str(path), context=512)
     try:
         by_name = Agent("local:mine").complete(HELLO, max_tokens=3, seed=1)
         assert by_name.text

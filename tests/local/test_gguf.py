@@ -100,7 +100,7 @@ def test_a_context_that_does_not_fit_into_the_memory_is_refused(
     with pytest.raises(errors.ConfigurationError, match=r"17 GB .* 8 GB") as caught:
         check_gguf(path, 0)
     assert caught.value.field == "context"
-    assert "register_model" in str(caught.value)
+    assert "register_weights" in str(caught.value)
     monkeypatch.setattr(gguf, "_memory", lambda: None)
     check_gguf(path, 0)  # unknown sizes are accepted
 
@@ -151,7 +151,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("number", [-1, 10**9, 2**40])
 def test_numbers_that_the_engine_would_die_of_are_refused(field: str, number: int) -> None:
     with pytest.raises(errors.ConfigurationError, match=field):
-        local.register_model("mine", "x.gguf", **{field: number})
+        local.register_weights("mine", "x.gguf", **{field: number})
 
 
 @pytest.mark.skipif(machine.engine_version() is None, reason="the engine is not installed")
@@ -164,7 +164,7 @@ def test_a_context_is_rounded_up_to_what_the_engine_reserves(context: int, given
 @pytest.mark.skipif(not STATUS.ready, reason=f"{STATUS.problem}")
 def test_a_context_of_one_token_does_not_end_the_process() -> None:
     assert STATUS.weights is not None
-    local.register_model("tiny", STATUS.weights, context=1)
+    local.register_weights("tiny", STATUS.weights, context=1)
     try:
         agent = Agent("local:tiny")
         assert agent.complete("Hi", max_tokens=1).text

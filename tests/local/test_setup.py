@@ -170,9 +170,9 @@ def test_what_makes_no_sense_is_refused_when_it_is_said() -> None:
     with pytest.raises(errors.ConfigurationError, match="model"):
         Agent("local:").complete("Hi")
     with pytest.raises(errors.ConfigurationError, match="name"):
-        local.register_model("a/b", "x.gguf")
+        local.register_weights("a/b", "x.gguf")
     with pytest.raises(errors.ConfigurationError, match="threads"):
-        local.register_model("mine", "x.gguf", threads=0)
+        local.register_weights("mine", "x.gguf", threads=0)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import Agent, Router, errors
-from agent.calls.call import priced
+from agent.calls.call import add_cost
 from agent.engine.wire import Answer
 from agent.loop import hooks
 from agent.middleware import CostTracker
@@ -381,7 +381,7 @@ def test_a_gateway_that_says_what_it_charged_is_believed(drive: Driver) -> None:
 
 def test_the_model_that_answered_decides_and_not_the_name_it_was_asked_by() -> None:
     response = AgentResponse(model="gpt-4o-2024-08-06", usage=used(1_000, 0))
-    bill = priced(response, AgentRequest(input="x", model="my-deployment"), "azure")
+    bill = add_cost(response, AgentRequest(input="x", model="my-deployment"), "azure")
     assert bill.cost_estimate == pytest.approx(1_000 * 2.5 / MILLION)
 
 
@@ -453,10 +453,10 @@ def test_pricing_an_answer_takes_microseconds() -> None:
 
     request = AgentRequest(input="x", model="gpt-5")
     response = AgentResponse(model="gpt-5", usage=used(1_000, 200))
-    priced(response, request, "openai")
+    add_cost(response, request, "openai")
     started = perf_counter()
     for _ in range(1_000):
-        priced(response, request, "openai")
+        add_cost(response, request, "openai")
     assert (perf_counter() - started) / 1_000 < 200e-6
 
 
