@@ -17,10 +17,15 @@ LONGEST_FIRST_LINE = 100
 PHRASES = re.compile(
     r"\b(whoever|somebody|someone else's|nobody|of our own|of its own accord|is asked|are asked|was asked|is told"
     r"|are told|was told|with await|a say in|stands? around|is wanted|shall be|becomes of)\b"
-    r"|(?:^|[.:;(] )(?:What|Who|Whose) [a-z]",
+    r"|(?:^|[.:;(] )(?:What|Who|Whose) [a-z][^.?]*(?!\?)(?:\.|$)",
     re.I | re.M,
 )
-"""Phrases that hide a standard term. Docstrings, comments, error messages and help texts may not contain them."""
+"""Phrases that hide a standard term. Docstrings, comments, error messages and help texts may not contain them.
+
+Questions are allowed: prompts contain them.
+"""
+
+LINE_STARTS = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
 
 IRREGULAR = frozenset(
     """
@@ -37,8 +42,9 @@ PRONOUNS = frozenset(
 )
 NOUNS = frozenset(
     """
-    bed bring ceiling embed embedding encoding exceed feed heading king listing logging mapping need ping pricing
-    proceed red ring routing sampling seed setting shed sibling speed spring string testing thing timing warning
+    bed bring ceiling docstring embed embedding encoding exceed feed heading king listing logging mapping need
+    ping pricing proceed red ring routing sampling seed setting shed sibling speed spring string testing thing
+    thinking timing warning
     """.split()  # noqa: SIM905  # a list of quoted words is harder to read
 )
 """Words with such an ending that are nouns or imperative verbs."""
@@ -55,6 +61,7 @@ EXCEPTIONS = {
 SAME_NAME_ALLOWED = {
     "provider": "the entry point of every provider module",
     "Context": "the call context, and the conversation in the vocabulary of stream functions",
+    "register": "adds the commands of a module to the command line",
     "main": "the entry point of every executable module",
 }
 """Public names that several modules define, with the reason."""
@@ -84,7 +91,7 @@ def check_names(path: Path, tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             name = node.name
-            if name in EXCEPTIONS or name.startswith(("test_", "__")) or is_property(node):
+            if name in EXCEPTIONS or name.startswith(("test_", "_missing_", "__")) or is_property(node):
                 continue
             word = first_word(name)
             if is_participle(word) or word in PRONOUNS:
@@ -101,8 +108,13 @@ def check_docstrings(path: Path, tree: ast.Module) -> Iterator[str]:
 
 
 def check_phrases(path: Path, source: str) -> Iterator[str]:
+    """Check comments and docstrings, and all strings of the package: elsewhere, other strings are data."""
+    previous = tokenize.NEWLINE
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type in (tokenize.STRING, tokenize.COMMENT):
+        is_docstring = token.type == tokenize.STRING and previous in LINE_STARTS
+        is_text = token.type == tokenize.STRING and path.parts[0] == "agent"
+        previous = token.type
+        if token.type == tokenize.COMMENT or is_docstring or is_text:
             for found in PHRASES.finditer(token.string.strip("\"'# rf")):
                 line = token.start[0] + token.string[: found.start()].count("\n")
                 yield f"{path}:{line}: the phrase {found.group(0).strip()!r}"
