@@ -126,9 +126,9 @@ if not TYPE_CHECKING:
         elif name.startswith("__"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         else:
-            from ._missing_names import missing_name  # lazy: only misspelled names need it
+            from ._missing_names import create_import_error  # lazy: only misspelled names need it
 
-            raise missing_name(__name__, name, __all__)
+            raise create_import_error(__name__, name, __all__)
         globals()[name] = value
         return value
 

@@ -1,4 +1,4 @@
-"""Errors for names that a package does not have: they name the module that has it, or the most similar name."""
+"""Errors for names that a package lacks: they name its module, or the most similar name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 _ALL = re.compile(r"^__all__ = \[(.*?)\]", re.MULTILINE | re.DOTALL)
 
 
-def missing_name(package: str, name: str, names: list[str]) -> Exception:
+def create_import_error(package: str, name: str, names: list[str]) -> Exception:
     """Return an ImportError for `from package import name`, and an AttributeError for `package.name`."""
     caller = sys._getframe(2)
     # An AttributeError would become "cannot import name", without the suggestion.

@@ -1,4 +1,4 @@
-"""Pytest plugin: in tests that use `httpx2_mock` or `respx_mock`, agents send through clients that these mocks see."""
+"""Pytest plugin: agents send through mocked clients in tests that use `httpx2_mock` or `respx_mock`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 _LIBRARIES: dict[str, Literal["httpx2", "httpx"]] = {"httpx2_mock": "httpx2", "respx_mock": "httpx"}
-"""What the fixtures of pytest-httpx2 and respx replace."""
+"""The library that each fixture mocks."""
 
 
 @pytest.fixture(autouse=True)

@@ -40,7 +40,7 @@ BAD_AGENTS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "retry said twice": (
         lambda: Agent("openai:m", retry=RetryConfig(max_retries=3), max_retries=0),
         "max_retries",
-        "Say it in RetryConfig",
+        "Use RetryConfig(max_retries=",
     ),
     "bad tool": (lambda: Agent("openai:m", tools=[42]), "tools", ""),  # type: ignore[list-item]
     "bad provider name": (lambda: register_provider("a:b", lambda config: None), "name", "without colons"),  # type: ignore[arg-type, return-value]

@@ -53,7 +53,7 @@ class BadRequest(ValueError):
         self.field = field
 
 
-def validate_header(name: bytes, value: bytes) -> None:
+def validate_encoded_header(name: bytes, value: bytes) -> None:
     """Reject a header that HTTP does not allow, or that the client sets itself."""
     if not _NAME.fullmatch(name):
         raise BadRequest("a header name contains a character that HTTP does not allow", field="headers")
@@ -86,7 +86,7 @@ class RequestHead:
             raise BadRequest("the URL contains a character that HTTP does not allow", field="base_url")
         lines = [(b"host", (bracketed if port is None else f"{bracketed}:{port}").encode())]
         for name, value in headers:
-            validate_header(name, value)
+            validate_encoded_header(name, value)
             lines.append((name, value))
         if not any(name.lower() == b"accept-encoding" for name, _ in lines):
             lines.append((b"accept-encoding", b"identity"))

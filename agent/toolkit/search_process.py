@@ -37,7 +37,7 @@ def matches(pattern: "re.Pattern[str]", text: str, most: int) -> list[tuple[int,
     return found
 
 
-def write_response(answer: dict[str, Any]) -> None:
+def send_result(answer: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
@@ -56,13 +56,13 @@ def main() -> None:
     try:
         pattern = re.compile(order["pattern"], re.IGNORECASE if order["ignore_case"] else 0)
     except (re.error, OverflowError, RecursionError, ValueError) as error:
-        write_response({"error": str(error)[:500]})
+        send_result({"error": str(error)[:500]})
         return
-    write_response({"lines": []})
+    send_result({"lines": []})
     while header := sys.stdin.buffer.read(16):
         size, most = struct.unpack(">QQ", header)
         text = sys.stdin.buffer.read(size).decode("utf-8", "replace")
-        write_response({"lines": matches(pattern, text, most)})
+        send_result({"lines": matches(pattern, text, most)})
 
 
 if __name__ == "__main__":

@@ -298,6 +298,6 @@ if not TYPE_CHECKING:
                 return getattr(import_module(f"agent.{module}"), name)
         if name.startswith("__"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from .._missing_names import missing_name  # lazy: only misspelled names need it
+        from .._missing_names import create_import_error  # lazy: only misspelled names need it
 
-        raise missing_name(__name__, name, __all__)
+        raise create_import_error(__name__, name, __all__)

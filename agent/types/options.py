@@ -345,7 +345,7 @@ class SubAgentOptions(RunOptions, total=False):
     retries: int
     """Retries after the tool raised an error."""
     risk: Risk
-    """What the tool can do: `read`, `write`, `network` or `exec`."""
+    """The effects of the tool: `read`, `write`, `network` or `exec`."""
     idempotent: bool
     """Whether an interrupted call may be repeated when a run is resumed."""
     isolation: Isolation
@@ -369,7 +369,7 @@ def option_docs() -> dict[str, dict[str, str]]:
     return docs
 
 
-def documented(options: type[Mapping[str, object]]) -> Callable[[F], F]:
+def document_options(options: type[Mapping[str, object]]) -> Callable[[F], F]:
     """Append the options of a TypedDict to the docstring of a method, for `help`."""
 
     def decorate(method: F) -> F:
