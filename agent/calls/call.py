@@ -340,8 +340,8 @@ def retry(call: Call, config: RetryConfig, budget: Budget) -> Call:
     """Retry after retryable failures, within the retry budget.
 
     The configuration or the vendor sets the wait before a retry. If it is too long, or does not fit before the
-    deadline, the failure is raised at once. An attempt that has emitted events is not retried, since the text of the next one
-    would be appended to its text.
+    deadline, the failure is raised at once. An attempt that has emitted events is not retried, since the text of the
+    next one would be appended to its text.
     """
     if config.max_retries == 0:
         return call
