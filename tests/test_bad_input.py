@@ -44,7 +44,7 @@ BAD_AGENTS: dict[str, tuple[Callable[[], Any], str, str]] = {
     ),
     "bad tool": (lambda: Agent("openai:m", tools=[42]), "tools", ""),  # type: ignore[list-item]
     "bad provider name": (lambda: register_provider("a:b", lambda config: None), "name", "without colons"),  # type: ignore[arg-type, return-value]
-    "file and context": (lambda: HttpTransport(ca_file="x", ssl_context=object()), "ca_file", "Load the file"),  # type: ignore[arg-type]
+    "file and context": (lambda: HttpTransport(ca_file="x", ssl_context=object()), "ca_file", "Load the CA file"),  # type: ignore[arg-type]
 }
 
 
@@ -89,7 +89,7 @@ BAD_REQUESTS: dict[str, tuple[Callable[[Agent], Any], str, str]] = {
         "messages",
         "",
     ),
-    "model in extra": (lambda agent: agent.complete("x", extra={"model": "y"}), "extra", "through the request"),
+    "model in extra": (lambda agent: agent.complete("x", extra={"model": "y"}), "extra", "with the request field"),
     "stream": (lambda agent: agent.stream(""), "input", "Pass input"),
     "async stream": (lambda agent: agent.astream(""), "input", "Pass input"),
     "async": (lambda agent: asyncio.run(agent.acomplete("")), "input", "Pass input"),

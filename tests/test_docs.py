@@ -304,7 +304,7 @@ def test_the_demo_shows_answers_and_failures(demo_output: str) -> None:
     assert re.match(r"   City\(name='.+', country='.+'\)$", typed[2])
     assert [line.split()[0] for line in spread[2:5]] == ["openai-chat", "anthropic", "gemini"]
     assert killed[2] == "   StreamInterrupted: the stream broke off"
-    assert re.match(r"   what had arrived: '.+'$", killed[3])
+    assert re.match(r"   partial text: '.+'$", killed[3])
     attempts = [line.split() for line in rerouted[rerouted.index("") + 2 :] if line.startswith("   ")]
     assert [(target, outcome) for _, target, _, _, outcome, *_ in attempts] == [
         ("openai-chat", "ConnectionError"),

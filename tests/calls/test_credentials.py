@@ -92,7 +92,7 @@ def test_a_refused_key_is_renewed_and_the_attempt_made_again_once(drive: Driver)
         assert [(attempt.error, attempt.status_code) for attempt in outcome.ok.route] == [
             ("AuthenticationError", 401), (None, None),
         ]  # fmt: skip
-        assert outcome.ok.route[1].reason == "its key was refused, and there is a new one"
+        assert outcome.ok.route[1].reason == "the vendor rejected the key, and there is a new one"
         if ask == drive.stream:
             assert [event.type for event in outcome.events].count("message_start") == 1
 
@@ -155,7 +155,7 @@ def test_a_function_that_fails_is_a_failure_of_authentication(drive: Driver) -> 
         outcome = ask(vendor, make=made(Vault(OSError("vault is sealed")).plain))
         assert isinstance(outcome.failed, errors.AuthenticationError)
         assert isinstance(outcome.failed.__cause__, OSError)
-        assert outcome.failed.message == "get_api_key gave no key for 'openai-chat': it raised OSError."
+        assert outcome.failed.message == "get_api_key returned no key for 'openai-chat': it raised OSError."
         assert (outcome.failed.provider, outcome.failed.model, outcome.failed.retryable) == ("openai-chat", "m", False)
     assert vendor.keys == []
 
@@ -177,7 +177,7 @@ def test_what_is_no_key_is_said(wrong: Any) -> None:
     agent = made(Vault(wrong).plain)("http://127.0.0.1:9")
     with pytest.raises(errors.AuthenticationError, match="it raised TypeError") as caught:
         agent.complete("hi")
-    assert "a key is text, not" in str(caught.value.__cause__)
+    assert "a key must be a string, not" in str(caught.value.__cause__)
 
 
 def test_a_key_that_no_header_can_hold_is_refused_and_not_shown() -> None:
@@ -362,7 +362,7 @@ def test_a_function_of_a_module_travels_by_its_name() -> None:
     ids=["lambda", "method", "partial"],
 )
 def test_what_may_hold_a_key_does_not_travel(get: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match="cannot be pickled"):
+    with pytest.raises(TypeError, match="can only be pickled if"):
         pickle.dumps(Agent("openai-chat:m", get_api_key=get))
 
 
@@ -375,7 +375,7 @@ def test_a_variant_asks_the_same_function() -> None:
 
 
 def test_a_client_has_its_own_key() -> None:
-    with pytest.raises(errors.ConfigurationError, match="client and get_api_key are both given"):
+    with pytest.raises(errors.ConfigurationError, match="client and get_api_key exclude each other"):
         Agent("openai-chat:m", client=object(), get_api_key=lambda: "x")
 
 

@@ -108,7 +108,7 @@ def test_a_schema_that_the_vendor_does_not_take_goes_through_a_tool() -> None:
 def test_a_way_that_the_provider_does_not_have_is_refused_before_anything_is_sent() -> None:
     agent, script = agent_for(native=False, tools=False)
     for mode in ("native", "tool"):
-        with pytest.raises(errors.UnsupportedFeatureError, match="takes no") as caught:
+        with pytest.raises(errors.UnsupportedFeatureError, match="does not support (schemas|tools)") as caught:
             agent.json("?", schema=City, output_mode=mode)
         assert caught.value.field == "output_mode"
     assert not script.requests
@@ -193,7 +193,7 @@ def test_the_first_of_two_answers_counts() -> None:
     agent, _ = agent_for(twice, twice, native=False)
     response = agent.json("?", schema=City)
     assert response.output == City(name="Ulm")
-    assert response.warnings == ("the model answered 2 times; the first counts",)
+    assert response.warnings == ("the model called the answer tool 2 times; the first call was used",)
     assert agent.stream("?", schema=City).collect().output == City(name="Ulm")
 
 

@@ -74,7 +74,7 @@ def test_what_the_codec_would_leave_out_or_mend_is_a_warning() -> None:
     call = Message.assistant([ToolCall(id="c", name="f", arguments={})])
     report = gpt_4o().check([Message.user("x"), call, Message.user("go on")])
     assert report.ok
-    assert any("without a result" in warning for warning in report.warnings)
+    assert any("had no result" in warning for warning in report.warnings)
 
 
 def test_a_missing_key_is_said_and_the_rest_is_still_checked() -> None:
@@ -168,7 +168,7 @@ def test_what_a_model_is_not_known_to_do_is_a_warning() -> None:
         max_tokens=500,
     )
     said = "\n".join(Agent("openai-chat:plain", api_key=KEY).check(request).warnings)
-    for word in ("tools", "images", "documents", "schemas", "think", "temperature", "writes 100 at most"):
+    for word in ("tools", "images", "documents", "schemas", "think", "temperature", "the maximum of plain is 100"):
         assert word in said
 
 
@@ -182,7 +182,7 @@ def test_temperature_while_thinking_is_told_apart_from_temperature() -> None:
 def test_a_model_about_to_retire_is_mentioned() -> None:
     register_model(ModelFacts(provider="openai-chat", model="old", retires=date(2020, 1, 1)))
     register_model(ModelFacts(provider="openai-chat", model="young", retires=date(2999, 1, 1)))
-    assert Agent("openai-chat:old", api_key=KEY).check("x").warnings == ("old was to be retired on 2020-01-01",)
+    assert Agent("openai-chat:old", api_key=KEY).check("x").warnings == ("old was scheduled for retirement on 2020-01-01",)
     assert Agent("openai-chat:young", api_key=KEY).check("x").warnings == ()
 
 
@@ -192,7 +192,7 @@ def test_a_model_about_to_retire_is_mentioned() -> None:
         (date(2026, 3, 1), ()),
         (date(2026, 3, 2), ("m may be retired on 2026-05-31",)),
         (date(2026, 5, 31), ("m may be retired on 2026-05-31",)),
-        (date(2026, 6, 1), ("m was to be retired on 2026-05-31",)),
+        (date(2026, 6, 1), ("m was scheduled for retirement on 2026-05-31",)),
     ],
 )
 def test_a_retirement_is_mentioned_in_time(today: date, warnings: tuple[str, ...]) -> None:

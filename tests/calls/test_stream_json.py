@@ -222,7 +222,7 @@ def test_a_stream_that_did_not_come_to_its_end_has_no_output() -> None:
     with left:
         next(iter(left))
     assert left.response.text is not None
-    with pytest.raises(errors.ConfigurationError, match="did not come to its end") as caught:
+    with pytest.raises(errors.ConfigurationError, match="was closed before its end") as caught:
         _ = left.output
     assert caught.value.field == "output"
 

@@ -86,7 +86,7 @@ MISFITS = [
     ('{"name": "Ulm", "people": 1, "inner": {"name": "Bonn", "people": 2}', "not JSON"),
     ('{"name": "Ulm"}', "people: Field required"),
     ('{"name": "Ulm", "people": 1, "people": 2}', "'people' appears twice"),
-    ('{"name": "Ulm", "people": 1} {"name": "Bonn", "people": 2}', "2 values that fit"),
+    ('{"name": "Ulm", "people": 1} {"name": "Bonn", "people": 2}', "2 valid values"),
     ('Sure! {"name": "Ulm", "people": "few"}', "people: Input should be"),
     ("```json\n{oops\n```", "not JSON"),
     ("[" * 100_000, "not JSON"),

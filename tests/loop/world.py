@@ -254,6 +254,7 @@ class World:
         life.over = True
         self._began = simulation.now
         self.steps += simulation.happened
+        simulation.last = None
         simulation.finish()
         for rival, loop in self._ends:
             rival.result, rival.error = loop.run.result, loop.run.error
