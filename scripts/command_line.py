@@ -1,4 +1,4 @@
-"""Writes docs/reference/command-line.md: the help pages of every command, as `agent … --help` prints them.
+"""Write docs/reference/command-line.md from the output of `agent … --help`.
 
     python scripts/command_line.py
 

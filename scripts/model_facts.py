@@ -3,7 +3,7 @@
     pip download litellm --no-deps && python scripts/model_facts.py litellm-*.whl
 
 The facts are read from the model map inside the litellm wheel (MIT licence, Copyright (c) 2023 Berri AI; its notice is
-kept in the table), which is never installed. What the map lacks or has wrong is corrected below, by hand. Prices are
+kept in the table), which is never installed. Gaps and errors of the map are corrected below, by hand. Prices are
 not taken: they come from genai-prices, when they are needed.
 """
 
@@ -87,10 +87,10 @@ SOLD_BY_CLOUDS = frozenset(("anthropic", "gemini", "nova"))
 MANY = frozenset(("fireworks",))
 """Vendors that list whatever was ever uploaded: only rows that claim something are taken."""
 STALE = "2026-01-01"
-"""What was retired before has no row."""
+"""Models retired before this date have no row."""
 
 CURATED = frozenset(("openai", "anthropic", "gemini", "deepseek", "mistral", "xai", "groq", "moonshot"))
-"""Vendors whose rows are looked after: what a row does not claim there, the model cannot do."""
+"""Vendors whose rows are complete: a model cannot do what its row does not claim."""
 
 CAPABILITIES = {
     "tools": "supports_function_calling",
@@ -190,7 +190,7 @@ def table_of(models: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dic
                 if is_wanted(table, name, entry):
                     rows.setdefault(name, row_of(table, name, entry))
         for name, facts in ADDED.get(table, {}).items():
-            rows.setdefault(name, shortened(facts))
+            rows.setdefault(name, shorten_row(facts))
         tables[table] = without_copies(rows)
     return {table: dict(sorted(rows.items())) for table, rows in tables.items() if rows}
 
@@ -242,15 +242,15 @@ def row_of(table: str, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     for where, pattern, correction in CORRECTIONS:
         if where == table and re.search(pattern, name):
             facts.update(correction)
-    return shortened(facts)
+    return shorten_row(facts)
 
 
 def _number(value: Any) -> int | None:
     return int(value) if isinstance(value, int | float) and value > 0 else None
 
 
-def shortened(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers and dates as they are; what is true and what is false each in one line of words."""
+def shorten_row(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Format a row: numbers and dates as they are, true and false facts as one line of words each."""
     row = {name: value for name, value in facts.items() if value is not None and not isinstance(value, bool)}
     for word, wanted in (("yes", True), ("no", False)):
         names = [name for name, value in facts.items() if value is wanted]
@@ -274,7 +274,7 @@ def without_copies(rows: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, An
     return kept
 
 
-def written(tables: Mapping[str, Mapping[str, Any]], version: str) -> str:
+def format_tables(tables: Mapping[str, Mapping[str, Any]], version: str) -> str:
     """One line for each model, so that a change shows as one."""
 
     def lines(rows: Mapping[str, Any]) -> Iterable[str]:
@@ -294,7 +294,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     models, version = read_map(given.source)
     tables = table_of(models)
-    text = written(tables, version)
+    text = format_tables(tables, version)
     if len(text.encode()) > LIMIT:
         print(f"{len(text.encode())} bytes are more than {LIMIT}", file=sys.stderr)
         return 1

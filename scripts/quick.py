@@ -1,4 +1,4 @@
-"""Print the test files that `make quick` runs: one or two for each part, and those of what changed since main."""
+"""Print the test files of `make quick`: one or two per part, and those of changed modules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def git(*arguments: str) -> list[str]:
     return done.stdout.split() if done.returncode == 0 else []
 
 
-def changed_files() -> set[Path]:
+def list_changed_files() -> set[Path]:
     base = next(iter(git("merge-base", "HEAD", "main") or git("merge-base", "HEAD", "origin/main")), "HEAD")
     names = [*git("diff", "--name-only", base), *git("ls-files", "--others", "--exclude-standard")]
     return {Path(name) for name in names if name.endswith(".py") and (ROOT / name).exists()}
@@ -53,7 +53,7 @@ def module_name(path: Path) -> str:
 def main() -> None:
     tests = {path: path.read_text("utf-8") for path in sorted((ROOT / "tests").rglob("test_*.py"))}
     chosen = {path for path in (ROOT / "tests" / name for name in ALWAYS) if path.exists()}
-    for path in changed_files():
+    for path in list_changed_files():
         if ROOT / path in tests:
             chosen.add(ROOT / path)
         elif path.parts[0] in ("agent", "tests"):

@@ -1,4 +1,4 @@
-"""Tries the installed wheel: `make wheel` runs this from the build directory, with the Python of an empty environment.
+"""Try the installed wheel in an empty environment, as part of `make wheel`.
 
 It must find the installed package and never the checkout beside it.
 """

@@ -1,4 +1,4 @@
-"""Fetches the libraries that the graph viewer carries inside its pages, each file checked against its digest.
+"""Download the libraries of the graph viewer, and check their digests.
 
     python scripts/vendor_viewer.py           # fetch with npm and write agent/graph/viewer_assets
     python scripts/vendor_viewer.py --check   # compare the files that are there with the digests; needs no network

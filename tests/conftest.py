@@ -1,4 +1,4 @@
-"""What every test gets: no network but loopback, a clean environment, a printed seed."""
+"""Fixtures of every test: loopback only, a clean environment, a printed seed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ LONG = {
 }
 """Modules that take long. They begin first, so that at the end no worker waits for another."""
 
-# What is generated is the same in every run, so that a build does not fail by chance; `make soak` looks further.
+# Examples are the same in every run, so that a build does not fail by chance; `make soak` tries new ones.
 settings.register_profile(
     "agent",
     deadline=None,
@@ -87,7 +87,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def is_bug(error: Exception) -> bool:
-    """Whether an error cannot stem from data: an attribute is missing on something that JSON does not have."""
+    """Tell whether an attribute is missing on an object that JSON cannot contain."""
     return isinstance(error, AttributeError) and not isinstance(error.obj, dict | list | str | int | float | None)
 
 
@@ -99,7 +99,7 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in LONG)
     for item in items:
-        # A busy machine can make any one measurement of time too long. What is wrong is too long every time.
+        # A busy machine makes single measurements too long; a defect makes every measurement too long.
         if item.get_closest_marker("timing") is not None:
             item.add_marker(pytest.mark.flaky(reruns=3, reruns_delay=1.0))
         if item.path.stem in NOT_TRACED:
@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Two workers per core: many tests wait. More than four would spend more time on collection than they save."""
+    """Use two workers per core, since many tests wait, but at most four, since each collects all tests."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     return min(4, 2 * (os.cpu_count() or 1))
@@ -151,14 +151,14 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_deadline_is_left() -> Iterator[None]:
-    """Whoever sets the deadline of user code does so in a context of its own, or the next test has no time."""
+    """Fail a test that leaves a deadline behind, which the next test would inherit."""
     yield
     assert ambient_deadline.get() == math.inf
 
 
 @pytest.fixture(autouse=True)
 def _decoder_bugs_are_raised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Codecs report whatever malformed data makes them raise as a broken answer. A bug must not pass for one."""
+    """Re-raise errors of codecs in tests, where they would pass for malformed data."""
     malformed = request.node.get_closest_marker("malformed") is not None
 
     def describe(error: Exception) -> str:
@@ -186,7 +186,7 @@ def rng() -> random.Random:
 
 @pytest.fixture(params=[SyncDriver, AioDriver, SimulatedDriver], ids=lambda kind: kind.name)
 def drive(request: pytest.FixtureRequest) -> Iterator[Driver]:
-    """A behaviour under all three drivers: over a real socket with blocking calls and with await, and simulated."""
+    """Run a test under all three drivers: blocking, asyncio and simulated."""
     with request.param() as driver:
         yield driver
 

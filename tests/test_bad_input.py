@@ -1,4 +1,4 @@
-"""Whatever is wrong with the input is said before a byte is sent: which field, and what to do about it."""
+"""Invalid input raises an error that names the field and the fix before anything is sent."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ ANSWERS: dict[str, Line] = {
     "What is in this picture?": "A red square.",
     "Are you busy?": agent.errors.RateLimitError("slow down", retry_after=0.01),
 }
-"""What the vendor of the documentation says. To everything else it answers as the scripted provider does."""
+"""Answers of the vendor in the documentation; the scripted provider answers everything else."""
 
 
 class Block(NamedTuple):
@@ -86,7 +86,7 @@ class Block(NamedTuple):
 
 
 def vendor(request: WireRequest) -> Answer:
-    """Answers in whatever wire format it is asked."""
+    """Answer in the wire format of the request."""
     server = find_server_dialect(request.url)
     assert server is not None, request.url
     text = server.decode_request(request.url, request.body).request.messages[-1].text
@@ -118,17 +118,17 @@ def at_a_readers_desk(server: LoopbackServer, tmp_path: Path, monkeypatch: pytes
     authority.issue_cert("client.example").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "client.pem"))
 
 
-# What is documented
+# Pages and blocks
 
 
-def fenced_blocks(text: str, offset: int = 0) -> Iterator[Block]:
-    """Blocks of ours. Those with the title of another library are that library's, and run in `test_migration`."""
+def find_fenced_blocks(text: str, offset: int = 0) -> Iterator[Block]:
+    """Return the Python blocks, without those of other libraries, which run in `test_migration`."""
     fence = r'^(?P<indent> *)```python(?: title="agent")?\n(?P<code>.*?)^(?P=indent)```$'
     for found in re.finditer(fence, text, re.M | re.S):
         yield Block(textwrap.dedent(found["code"]), offset + text[: found.start("code")].count("\n"))
 
 
-def indented_blocks(text: str, offset: int) -> Iterator[Block]:
+def find_indented_blocks(text: str, offset: int) -> Iterator[Block]:
     """Blocks that a blank line and four more spaces set apart, as far as they are Python."""
     for found in re.finditer(r"(?<=\n\n)(?P<code>(?:    .*\n(?:\n(?=    ))?)+)", text + "\n"):
         code = textwrap.dedent(found["code"])
@@ -154,7 +154,7 @@ def docstring_blocks(path: Path) -> list[Block]:
         text = ast.get_docstring(node)
         if text is not None:
             offset = node.body[0].lineno - 1
-            blocks += [*fenced_blocks(text, offset), *indented_blocks(text, offset)]
+            blocks += [*find_fenced_blocks(text, offset), *find_indented_blocks(text, offset)]
     return blocks
 
 
@@ -167,11 +167,11 @@ def run(block: Block, path: Path, names: dict[str, Any]) -> None:
     code = compile("\n" * block.line + block.code, str(path), "exec", dont_inherit=True)
     with contextlib.redirect_stdout(printed):
         exec(code, names)
-    if said := promised(block.code):
+    if said := read_promises(block.code):
         assert [line.rstrip() for line in printed.getvalue().splitlines()] == said
 
 
-def promised(code: str) -> list[str]:
+def read_promises(code: str) -> list[str]:
     """The lines that a block says it prints."""
     return re.findall(r"^ *#> ?(.*)$", code, re.M)
 
@@ -185,7 +185,7 @@ def short(path: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=short)
 def test_every_python_block_of_a_page_runs(page: Path) -> None:
     names: dict[str, Any] = {"__name__": "page"}
-    for block in fenced_blocks(page.read_text("utf-8")):
+    for block in find_fenced_blocks(page.read_text("utf-8")):
         run(block, page, names)
 
 
@@ -195,7 +195,7 @@ OF_READERS = '# mypy: disable-error-code="explicit-override"\n'
 
 def test_the_documentation_passes_the_type_checker(tmp_path: Path) -> None:
     for page in PAGES:
-        blocks = fenced_blocks(page.read_text("utf-8"))
+        blocks = find_fenced_blocks(page.read_text("utf-8"))
         name = re.sub(r"\W", "_", short(page).removesuffix(".md"))
         (tmp_path / f"{name}.py").write_text(OF_READERS + "\n".join(block.code for block in blocks), "utf-8")
     done = subprocess.run(
@@ -219,7 +219,7 @@ def test_every_example_in_a_docstring_runs(path: Path) -> None:
 
 
 def test_the_main_uses_are_shown_with_code_that_is_really_found() -> None:
-    assert list(fenced_blocks((ROOT / "README.md").read_text("utf-8")))
+    assert list(find_fenced_blocks((ROOT / "README.md").read_text("utf-8")))
     assert ROOT / "agent" / "agent.py" in DOCSTRINGS
 
 
@@ -249,12 +249,12 @@ account = pathlib.Path("/proc/self/status")
 facts = dict(line.split(":", 1) for line in account.read_text().splitlines()) if account.exists() else {}
 sys.stderr.write(facts.get("VmHWM", "0").split()[0])
 """
-"""Runs an example, and says last how many kilobytes of memory it had at the most; 0 where nobody tells."""
+"""Runs an example, and prints its peak memory in kilobytes at the end; 0 where the system does not tell."""
 
 
 @pytest.fixture(scope="module")
 def demo() -> tuple[str, float, int]:
-    """What it prints, the seconds it takes, and the most memory that it holds, in kilobytes."""
+    """Return the output, the seconds and the peak memory in kilobytes."""
     began = time.monotonic()
     done = run_python("-c", MEASURED, str(ROOT / "examples" / "demo.py"))
     assert (done.returncode, done.stderr.isdigit()) == (0, True), done.stderr
@@ -296,7 +296,7 @@ def test_every_example_is_short_and_says_what_it_needs(path: Path) -> None:
 
 
 def test_the_demo_shows_answers_and_failures(demo_output: str) -> None:
-    """Each step of it, and what no model has a say in."""
+    """Check each step of the demo, apart from the text of the model."""
     steps = re.split(r"^\d\. ", demo_output, flags=re.M)[1:]
     answer, stream, typed, spread, killed, rerouted = ([*step.splitlines(), ""] for step in steps)
     assert answer[2].strip()

@@ -24,7 +24,7 @@ class HologramContent(ContentPart, frozen=True):
 
 
 def exhaustive_matches(package: Path) -> dict[str, set[int]]:
-    """Where parts are matched exhaustively: lines by module. Matches of some kinds of parts only are left out."""
+    """Return the lines of exhaustive matches over parts, by module."""
     found: dict[str, set[int]] = {}
     for path in sorted(package.rglob("*.py")):
         for function in ast.walk(ast.parse(path.read_text("utf-8"))):

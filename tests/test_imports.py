@@ -28,7 +28,7 @@ LATER = (
 )
 
 
-def loaded_by(code: str) -> set[str]:
+def list_modules_loaded_by(code: str) -> set[str]:
     script = f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -37,13 +37,13 @@ def loaded_by(code: str) -> set[str]:
 
 @pytest.mark.parametrize("code", ["import agent", "from agent import Agent", "import agent.types, agent.errors"])
 def test_an_import_loads_no_vendor_no_http_and_no_event_loop(code: str) -> None:
-    loaded = loaded_by(code)
+    loaded = list_modules_loaded_by(code)
     assert not {name for name in loaded if name.split(".")[0] in (*LATER, "asyncio", "ssl", "socket")}
 
 
 def test_a_blocking_call_needs_no_event_loop() -> None:
     code = "from agent import Agent\nassert Agent('scripted:m').complete('x').text == 'You said: x'"
-    assert "asyncio" not in loaded_by(code)
+    assert "asyncio" not in list_modules_loaded_by(code)
 
 
 def test_an_import_reads_no_file_but_code_and_opens_no_socket() -> None:
@@ -60,7 +60,7 @@ import agent
 from agent import Agent
 assert not events, events
 """
-    loaded_by(code)
+    list_modules_loaded_by(code)
 
 
 @pytest.mark.timing

@@ -1,8 +1,8 @@
 """A migration page shows the same program twice: both sides run, and print the same.
 
 Our side is run with all other blocks of the documentation, in `test_docs`. The other side runs here, each page as one
-program in an interpreter of its own, against the same server on loopback. What a side says it prints, in lines that
-begin with `#>`, it prints; and where both sides say, they say the same. `make peers` installs the other libraries.
+program in an interpreter of its own, against the same server on loopback. Each side prints its `#>` lines, and both
+sides print the same. `make peers` installs the other libraries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from agent.testing import LoopbackServer
-from tests.test_docs import ROOT, fenced_blocks, promised, vendor
+from tests.test_docs import ROOT, find_fenced_blocks, read_promises, vendor
 
 TOOLS = ROOT / ".tools"
 
@@ -65,7 +65,7 @@ def pairs(peer: Peer) -> Iterator[Pair]:
         both = found["both"]
         before = re.search(rf'^```python title="{re.escape(peer.title)}"\n(?P<code>.*?)^```$', both, re.M | re.S)
         assert before is not None, f"a pair without its {peer.title} side: {both[:80]!r}"
-        (after,) = fenced_blocks(both)
+        (after,) = find_fenced_blocks(both)
         yield Pair(before["code"], text[: found.start("both") + before.start("code")].count("\n"), after.code)
 
 
@@ -76,7 +76,7 @@ def url() -> Iterator[str]:
 
 
 def run_page(peer: Peer, url: str, folder: Path) -> list[str]:
-    """What each block of the other side prints."""
+    """Return the output of each block of the other library."""
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG", "TMPDIR")}
     keys = {"OPENAI_API_KEY": "sk-test", "ANTHROPIC_API_KEY": "sk-ant-test"}
     addresses = {"OPENAI_BASE_URL": f"{url}/v1", "ANTHROPIC_BASE_URL": url}
@@ -108,13 +108,13 @@ def test_the_other_side_of_a_migration_page_runs_and_prints_what_it_says(peer: P
     if peer.folder is not None and not (TOOLS / peer.folder).is_dir():
         pytest.skip(f"{peer.title} is not installed in {TOOLS.name}/{peer.folder}: run `make peers`")
     for pair, printed in zip(pairs(peer), run_page(peer, url, tmp_path), strict=True):
-        if said := promised(pair.before):
+        if said := read_promises(pair.before):
             assert [line.rstrip() for line in printed.splitlines()] == said, f"{peer.page}, line {pair.line}"
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.title)
 def test_both_sides_of_a_migration_page_say_the_same(peer: Peer) -> None:
-    both = [(promised(pair.before), promised(pair.after)) for pair in pairs(peer)]
+    both = [(read_promises(pair.before), read_promises(pair.after)) for pair in pairs(peer)]
     for before, after in both:
         assert before == after
     assert len(both) >= 8

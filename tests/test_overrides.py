@@ -1,4 +1,4 @@
-"""Overrides are checked by themselves: a long conversation is not looked through again for one setting."""
+"""Overrides are validated alone: one setting does not validate a long conversation again."""
 
 from __future__ import annotations
 

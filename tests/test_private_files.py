@@ -1,4 +1,4 @@
-"""Files with conversations can be read by their owner only, whatever the umask; existing files keep their mode."""
+"""New files with conversations are readable by their owner only; existing files keep their mode."""
 
 from __future__ import annotations
 

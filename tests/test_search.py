@@ -65,7 +65,7 @@ def sources() -> dict[str, tuple[str, str]]:
 
 
 def search(term: str) -> list[str]:
-    """Rank modules as an editor does: names and headlines count more than the text, ties are sorted by path."""
+    """Rank modules as an editor does: names and headlines before text, then by path."""
     pattern = re.compile(r"[-_ ]?".join(map(re.escape, re.split(r"[-_ ]", term))), re.I)
     scores = {
         name: 10 * len(pattern.findall(headline)) + len(pattern.findall(text))

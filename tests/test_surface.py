@@ -85,7 +85,7 @@ def words(text: str) -> list[str]:
 
 
 INTERNAL = ("agent.providers.", "agent.testing.faults", "agent.testing.rules")
-"""Packages of one wire format or of one test tool. What they export is for their neighbours."""
+"""Packages of one wire format or of one test tool. Their exports are for other packages of the library."""
 
 
 def public_modules() -> dict[str, ModuleType]:
@@ -133,7 +133,7 @@ def modules() -> list[Path]:
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
+def parse_module(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
@@ -151,7 +151,7 @@ def test_a_module_holds_one_idea(path: Path) -> None:
 @for_each("path", modules())
 def test_no_module_does_what_is_never_safe(path: Path) -> None:
     """No pickle, no eval, no exec, no shell, no unverified TLS, no wall clock for durations."""
-    tree = parsed(path)
+    tree = parse_module(path)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
@@ -173,7 +173,7 @@ def test_a_vendors_name_appears_only_where_it_belongs() -> None:
         relative = path.relative_to(PACKAGE)
         if relative.parts[0] in allowed:
             continue
-        tree = parsed(path)
+        tree = parse_module(path)
         code = [node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.Match)]
         for node in code:
             text = ast.unparse(node).lower()

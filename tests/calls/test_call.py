@@ -112,7 +112,7 @@ def test_stop_reasons_are_normalised_and_the_vendors_word_is_kept(drive: Driver,
     assert (response.stop_reason, response.raw_stop_reason) == (reason, raw)
 
 
-# What is asked
+# Requests
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_images_are_sent_by_address_and_by_value(drive: Driver) -> None:
     assert urls == ["https://example.com/cat.png", "data:image/png;base64,iVBORw=="]
 
 
-# What goes wrong
+# Failures
 
 
 @pytest.mark.parametrize(
@@ -323,10 +323,10 @@ def test_the_usage_after_a_failure_is_still_counted(drive: Driver) -> None:
 
 
 def test_usage_that_is_reported_again_replaces_the_earlier_one(drive: Driver) -> None:
-    def counted(tokens: int) -> dict[str, Any]:
+    def count_chunk(tokens: int) -> dict[str, Any]:
         return {**delta("a"), "usage": {"prompt_tokens": 3, "completion_tokens": tokens, "total_tokens": 3 + tokens}}
 
-    response = drive.stream(lambda request: Answer(sse(counted(1), counted(2), delta(None, "stop"), DONE))).ok
+    response = drive.stream(lambda request: Answer(sse(count_chunk(1), count_chunk(2), delta(None, "stop"), DONE))).ok
     assert response.usage == Usage(prompt_tokens=3, completion_tokens=2)
 
 

@@ -1,4 +1,4 @@
-"""How many tokens: as the vendor counts them, as we guess them, and what is known of an answer that broke off."""
+"""Token counts: from the vendor, estimated, and of a response that was interrupted."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ def test_a_stream_that_broke_has_the_errors_part_too(face: str) -> None:
     with LoopbackServer(lambda request: Answer(sse(delta("one two three")))) as server:
         agent = Agent("openai-chat:gpt-4o", api_key="k", base_url=f"{server.url}/v1", max_retries=0)
 
-        async def asynchronous() -> tuple[Any, errors.StreamInterrupted]:
+        async def read_async() -> tuple[Any, errors.StreamInterrupted]:
             stream = agent.astream("x")
             try:
                 await stream.collect()
@@ -338,13 +338,13 @@ def test_a_stream_that_broke_has_the_errors_part_too(face: str) -> None:
                 return stream, error
             raise AssertionError
 
-        def blocking() -> tuple[Any, errors.StreamInterrupted]:
+        def read_sync() -> tuple[Any, errors.StreamInterrupted]:
             stream = agent.stream("x")
             with pytest.raises(errors.StreamInterrupted) as caught:
                 stream.collect()
             return stream, caught.value
 
-        stream, error = blocking() if face == "sync" else asyncio.run(asynchronous())
+        stream, error = read_sync() if face == "sync" else asyncio.run(read_async())
         assert error.partial is not None
         assert stream.usage == error.partial.usage
         assert stream.text == stream.partial.text == "one two three"
@@ -359,19 +359,19 @@ def test_a_stream_that_broke_has_the_errors_part_too(face: str) -> None:
 def test_a_stream_that_never_began_has_cost_nothing_that_is_known(face: str) -> None:
     agent = scripted_agent(errors.BadRequestError("no"), max_retries=0)
 
-    async def asynchronous() -> Any:
+    async def read_async() -> Any:
         stream = agent.astream("x")
         with pytest.raises(errors.BadRequestError):
             await stream.collect()
         return stream
 
-    def blocking() -> Any:
+    def read_sync() -> Any:
         stream = agent.stream("x")
         with pytest.raises(errors.BadRequestError):
             stream.collect()
         return stream
 
-    stream = blocking() if face == "sync" else asyncio.run(asynchronous())
+    stream = read_sync() if face == "sync" else asyncio.run(read_async())
     assert stream.usage is None
     assert stream.text == ""
     with pytest.raises(errors.BadRequestError, match="no"):

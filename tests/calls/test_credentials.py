@@ -39,14 +39,14 @@ class Vendor:
         return self.script(request)
 
 
-def made(get_api_key: Callable[..., Any], **options: Any) -> Callable[[str], Agent]:
+def create_agent(get_api_key: Callable[..., Any], **options: Any) -> Callable[[str], Agent]:
     if "retry" not in options:
         options.setdefault("max_retries", 0)
     return lambda url: Agent("openai-chat:m", base_url=f"{url}/v1", get_api_key=get_api_key, **options)
 
 
 class Vault:
-    """Gives its keys one after the other, the last one for ever; notes how it was asked."""
+    """Return the keys one after the other, then the last one; record the arguments."""
 
     def __init__(self, *keys: Any) -> None:
         self.keys = list(keys)
@@ -65,19 +65,19 @@ class Vault:
     def by_name(self, provider: str) -> Any:
         return self.next(provider)
 
-    def refreshing(self, provider: str, *, refresh: bool = False) -> Any:
+    def refresh_key(self, provider: str, *, refresh: bool = False) -> Any:
         return self.next(provider, refresh)
 
     async def later(self, provider: str, refresh: bool = False) -> Any:
         return self.next(provider, refresh)
 
 
-@pytest.mark.parametrize("way", ["plain", "by_name", "refreshing", "later"])
+@pytest.mark.parametrize("way", ["plain", "by_name", "refresh_key", "later"])
 def test_a_key_is_asked_for_before_each_call(drive: Driver, way: str) -> None:
     vendor, vault = Vendor("one", "two"), Vault("one", "two")
     get = getattr(vault, way)
     for ask in (drive.complete, drive.stream):
-        assert ask(vendor, make=made(get)).ok.text == "You said: hi"
+        assert ask(vendor, make=create_agent(get)).ok.text == "You said: hi"
     assert vendor.keys == ["one", "two"]
     assert vault.asked == [{"plain": (), "by_name": ("openai-chat",)}.get(way, ("openai-chat", False))] * 2
 
@@ -85,7 +85,7 @@ def test_a_key_is_asked_for_before_each_call(drive: Driver, way: str) -> None:
 def test_a_refused_key_is_renewed_and_the_attempt_made_again_once(drive: Driver) -> None:
     for ask in (drive.complete, drive.stream):
         vendor, vault = Vendor("new"), Vault("old", "new")
-        outcome = ask(vendor, make=made(vault.refreshing))
+        outcome = ask(vendor, make=create_agent(vault.refresh_key))
         assert outcome.ok.text == "You said: hi"
         assert vendor.keys == ["old", "new"]
         assert vault.asked == [("openai-chat", False), ("openai-chat", True)]
@@ -99,13 +99,13 @@ def test_a_refused_key_is_renewed_and_the_attempt_made_again_once(drive: Driver)
 
 def test_a_function_that_knows_no_refresh_is_simply_asked_again(drive: Driver) -> None:
     vendor, vault = Vendor("new"), Vault("old", "new")
-    assert drive.complete(vendor, make=made(vault.by_name)).ok.text == "You said: hi"
+    assert drive.complete(vendor, make=create_agent(vault.by_name)).ok.text == "You said: hi"
     assert vault.asked == [("openai-chat",)] * 2
 
 
 def test_a_key_that_stays_the_same_is_not_tried_again(drive: Driver) -> None:
     vendor, vault = Vendor("good"), Vault("old")
-    outcome = drive.complete(vendor, make=made(vault.refreshing))
+    outcome = drive.complete(vendor, make=create_agent(vault.refresh_key))
     assert isinstance(outcome.failed, errors.AuthenticationError)
     assert outcome.failed.status_code == 401
     assert vendor.keys == ["old"]
@@ -114,7 +114,7 @@ def test_a_key_that_stays_the_same_is_not_tried_again(drive: Driver) -> None:
 
 def test_a_key_is_renewed_once_and_not_twice(drive: Driver) -> None:
     vendor, vault = Vendor(), Vault("a", "b", "c")
-    outcome = drive.complete(vendor, make=made(vault.refreshing, max_retries=3))
+    outcome = drive.complete(vendor, make=create_agent(vault.refresh_key, max_retries=3))
     assert isinstance(outcome.failed, errors.AuthenticationError)
     assert vendor.keys == ["a", "b"]
 
@@ -123,13 +123,13 @@ def test_each_retry_asks_for_the_key_it_needs(drive: Driver) -> None:
     vendor = Vendor("a", "b", "c", lines=(errors.OverloadedError("busy"), errors.OverloadedError("busy"), "ok"))
     vault = Vault("a", "b", "c")
     retry = RetryConfig(max_retries=2, initial_delay=0.0)
-    assert drive.complete(vendor, make=made(vault.plain, retry=retry)).ok.text == "ok"
+    assert drive.complete(vendor, make=create_agent(vault.plain, retry=retry)).ok.text == "ok"
     assert vendor.keys == ["a", "b", "c"]
 
 
 def test_other_failures_ask_for_no_other_key(drive: Driver) -> None:
     vendor, vault = Vendor("a", lines=(errors.BadRequestError("no"),)), Vault("a", "b")
-    outcome = drive.complete(vendor, make=made(vault.refreshing))
+    outcome = drive.complete(vendor, make=create_agent(vault.refresh_key))
     assert isinstance(outcome.failed, errors.BadRequestError)
     assert len(vault.asked) == 1
 
@@ -139,7 +139,9 @@ def test_a_router_does_the_same_at_each_target(drive: Driver) -> None:
     nobody = Vault("wrong")
 
     def make(url: str) -> Router:
-        return Router([made(nobody.refreshing)(url).with_config(model="x"), made(vault.refreshing)(url)])
+        return Router(
+            [create_agent(nobody.refresh_key)(url).with_config(model="x"), create_agent(vault.refresh_key)(url)]
+        )
 
     for ask in (drive.complete, drive.stream):
         vault.keys[:] = ["old", "new"]
@@ -152,7 +154,7 @@ def test_a_router_does_the_same_at_each_target(drive: Driver) -> None:
 def test_a_function_that_fails_is_a_failure_of_authentication(drive: Driver) -> None:
     vendor = Vendor("a")
     for ask in (drive.complete, drive.stream):
-        outcome = ask(vendor, make=made(Vault(OSError("vault is sealed")).plain))
+        outcome = ask(vendor, make=create_agent(Vault(OSError("vault is sealed")).plain))
         assert isinstance(outcome.failed, errors.AuthenticationError)
         assert isinstance(outcome.failed.__cause__, OSError)
         assert outcome.failed.message == "get_api_key returned no key for 'openai-chat': it raised OSError."
@@ -162,26 +164,26 @@ def test_a_function_that_fails_is_a_failure_of_authentication(drive: Driver) -> 
 
 def test_a_failure_of_authentication_stays_the_one_it_is(drive: Driver) -> None:
     mine = errors.AuthenticationError("log in again")
-    outcome = drive.complete(Vendor(), make=made(Vault(mine).plain))
+    outcome = drive.complete(Vendor(), make=create_agent(Vault(mine).plain))
     assert outcome.failed is mine
 
 
 def test_a_function_that_fails_to_renew_says_so(drive: Driver) -> None:
-    outcome = drive.complete(Vendor(), make=made(Vault("old", OSError("sealed")).refreshing))
+    outcome = drive.complete(Vendor(), make=create_agent(Vault("old", OSError("sealed")).refresh_key))
     assert isinstance(outcome.failed, errors.AuthenticationError)
     assert isinstance(outcome.failed.__cause__, OSError)
 
 
 @pytest.mark.parametrize("wrong", [7, b"bytes", ["x"]])
 def test_what_is_no_key_is_said(wrong: Any) -> None:
-    agent = made(Vault(wrong).plain)("http://127.0.0.1:9")
+    agent = create_agent(Vault(wrong).plain)("http://127.0.0.1:9")
     with pytest.raises(errors.AuthenticationError, match="it raised TypeError") as caught:
         agent.complete("hi")
     assert "a key must be a string, not" in str(caught.value.__cause__)
 
 
 def test_a_key_that_no_header_can_hold_is_refused_and_not_shown() -> None:
-    agent = made(Vault(f"{KEY}\r\nx: y").plain)("http://127.0.0.1:9")
+    agent = create_agent(Vault(f"{KEY}\r\nx: y").plain)("http://127.0.0.1:9")
     with pytest.raises(errors.ConfigurationError, match=r"api_key: .*control characters") as caught:
         agent.complete("hi")
     assert_hidden("the error", "".join(str(value) for _, value in sinks_of(caught.value)))
@@ -191,15 +193,15 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown() -> None:
 def test_secrets_and_line_ends_of_files_are_taken(drive: Driver) -> None:
     vendor = Vendor("one")
     for key in (SecretStr("one"), "one\n"):
-        assert drive.complete(vendor, make=made(Vault(key).plain)).ok.text == "You said: hi"
+        assert drive.complete(vendor, make=create_agent(Vault(key).plain)).ok.text == "You said: hi"
 
 
 @pytest.mark.parametrize("nothing", [None, "", "  "])
 def test_without_a_key_the_usual_one_is_used(drive: Driver, nothing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     vendor = Vendor("from-config", "from-environment")
-    assert drive.complete(vendor, make=made(Vault(nothing).plain, api_key="from-config")).ok.text
+    assert drive.complete(vendor, make=create_agent(Vault(nothing).plain, api_key="from-config")).ok.text
     monkeypatch.setenv("OPENAI_API_KEY", "from-environment")
-    assert drive.complete(vendor, make=made(Vault(nothing).plain)).ok.text
+    assert drive.complete(vendor, make=create_agent(Vault(nothing).plain)).ok.text
     assert vendor.keys == ["from-config", "from-environment"]
 
 
@@ -217,11 +219,11 @@ def test_a_codec_is_made_once_for_a_key_and_two_are_kept() -> None:
     made_for: list[str] = []
     make = agent._keys._endpoint
 
-    def noting(key: Any) -> Any:
+    def record_key(key: Any) -> Any:
         made_for.append(key.get_secret_value())
         return make(key)
 
-    agent._keys._endpoint = noting
+    agent._keys._endpoint = record_key
     for _ in keys:
         agent.complete("hi")
     assert made_for == ["a", "b", "c", "a"]
@@ -289,11 +291,11 @@ def test_any_callable_will_do() -> None:
 
     vault = Vault("key")
 
-    def anything(*args: Any, **kwargs: Any) -> str:
+    def accept_anything(*args: Any, **kwargs: Any) -> str:
         vault.asked.append((args, kwargs))
         return "key"
 
-    for get in (Callable_(), functools.partial(vault.by_name, "fixed"), lambda: vault.later("x"), anything, str):
+    for get in (Callable_(), functools.partial(vault.by_name, "fixed"), lambda: vault.later("x"), accept_anything, str):
         agent = Agent("scripted:m", transport=ScriptedTransport(Script()), get_api_key=get)
         assert agent.complete("hi").text == "You said: hi"
     assert vault.asked == [("fixed",), ("x", False), (("scripted",), {})]
@@ -302,7 +304,7 @@ def test_any_callable_will_do() -> None:
 # Never shown
 
 
-def quoting(request: WireRequest) -> Answer:
+def echo_key(request: WireRequest) -> Answer:
     """A vendor that quotes the key that it refuses, and whatever else it was sent."""
     key = dict(request.headers)[b"authorization"].decode()
     body = {"error": {"message": f"Incorrect API key provided: {key}", "headers": str(request.headers)}}
@@ -313,7 +315,7 @@ def test_no_failure_and_no_view_shows_the_key() -> None:
     spy = Spy("A", [])
     agent = Agent(
         "openai-chat:m",
-        transport=ScriptedTransport(quoting),
+        transport=ScriptedTransport(echo_key),
         get_api_key=Vault(KEY, KEY + "2").plain,
         middleware=[spy],
         max_retries=0,
@@ -347,7 +349,7 @@ def key_of_the_module() -> str:
 
 def test_a_function_of_a_module_travels_by_its_name() -> None:
     with LoopbackServer(Vendor("sk-module")) as server:
-        agent = made(key_of_the_module)(server.url)
+        agent = create_agent(key_of_the_module)(server.url)
         data = pickle.dumps(agent)
         assert b"sk-module" not in data
         there: Agent = pickle.loads(data)
@@ -401,6 +403,6 @@ def test_middleware_sees_one_call_however_often_the_key_is_renewed() -> None:
     log: list[str] = []
     spies: list[Middleware] = [Spy("A", log)]
     vendor = Vendor("new")
-    agent = made(Vault("old", "new").plain, middleware=spies)("http://127.0.0.1")
+    agent = create_agent(Vault("old", "new").plain, middleware=spies)("http://127.0.0.1")
     simulate(Simulation(vendor), agent, "hi")
     assert log == ["A.before", "A.after"]

@@ -108,7 +108,7 @@ def test_a_schema_that_the_vendor_does_not_take_goes_through_a_tool() -> None:
 def test_a_way_that_the_provider_does_not_have_is_refused_before_anything_is_sent() -> None:
     agent, script = agent_for(native=False, tools=False)
     for mode in ("native", "tool"):
-        with pytest.raises(errors.UnsupportedFeatureError, match="does not support (schemas|tools)") as caught:
+        with pytest.raises(errors.UnsupportedFeatureError, match=r"does not support (schemas|tools)") as caught:
             agent.json("?", schema=City, output_mode=mode)
         assert caught.value.field == "output_mode"
     assert not script.requests
@@ -231,13 +231,13 @@ def test_the_schema_is_in_the_prompt() -> None:
 # All ways alike
 
 
-def written(mode: str, **values: Any) -> Any:
+def write_answer(mode: str, **values: Any) -> Any:
     return answer(**values) if mode == "tool" else json.dumps(values, separators=(",", ":"))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_all_ways_look_the_same(mode: Any) -> None:
-    agent, _ = agent_for(written(mode, name="Ulm", people=7))
+    agent, _ = agent_for(write_answer(mode, name="Ulm", people=7))
     response = agent.json("?", schema=City, output_mode=mode)
     assert response.output == City(name="Ulm", people=7)
     assert response.text == '{"name":"Ulm","people":7}'
@@ -248,7 +248,7 @@ def test_all_ways_look_the_same(mode: Any) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_streams_look_the_same_and_equal_what_is_not_streamed(mode: Any) -> None:
     thought = ThinkingContent(thinking="Let me see")
-    line = written(mode, name="Ulm am Rhein", people=7)
+    line = write_answer(mode, name="Ulm am Rhein", people=7)
     reply = AgentResponse(content=(thought, TextContent(text=line) if isinstance(line, str) else line))
     agent, _ = agent_for(reply, reply)
     whole = agent.complete("?", schema=City, output_mode=mode)

@@ -1,4 +1,4 @@
-"""What is said about a request before anything is spent."""
+"""The pre-flight check: errors and warnings about a request before it is sent."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_of_an_unknown_model_nothing_is_claimed() -> None:
     assert (report.fits, report.prompt_cost, report.full_cost, report.context_window) == ("unknown", None, None, None)
 
 
-# What the model's facts say
+# Warnings from the model table
 
 
 def test_what_a_model_is_not_known_to_do_is_a_warning() -> None:
@@ -182,7 +182,9 @@ def test_temperature_while_thinking_is_told_apart_from_temperature() -> None:
 def test_a_model_about_to_retire_is_mentioned() -> None:
     register_model(ModelFacts(provider="openai-chat", model="old", retires=date(2020, 1, 1)))
     register_model(ModelFacts(provider="openai-chat", model="young", retires=date(2999, 1, 1)))
-    assert Agent("openai-chat:old", api_key=KEY).check("x").warnings == ("old was scheduled for retirement on 2020-01-01",)
+    assert Agent("openai-chat:old", api_key=KEY).check("x").warnings == (
+        "old was scheduled for retirement on 2020-01-01",
+    )
     assert Agent("openai-chat:young", api_key=KEY).check("x").warnings == ()
 
 

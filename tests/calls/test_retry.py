@@ -1,4 +1,4 @@
-"""Failed calls are repeated when that can help, as often as agreed, and never once something was handed out."""
+"""Retries of failed calls: when, how often, and never after events were emitted."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_before_the_end_there_is_no_output() -> None:
             _ = stream.output
 
 
-def hanging() -> Agent:
+def create_hanging_agent() -> Agent:
     """Says the first words, and then nothing for a long time."""
     whole = Script(TEXT)
 
@@ -148,17 +148,17 @@ def hanging() -> Agent:
 
 def test_leaving_the_loop_closes_the_stream() -> None:
     started = time.monotonic()
-    stream = hanging().stream_json("?", schema=City)
+    stream = create_hanging_agent().stream_json("?", schema=City)
     for _ in stream:
         break
     with pytest.raises(errors.ConfigurationError, match="cannot be resumed"):
         list(stream)
 
     async def main() -> None:
-        left = hanging().astream_json("?", schema=City)
+        left = create_hanging_agent().astream_json("?", schema=City)
         async for _ in left:
             break
-        async with hanging().astream_json("?", schema=City) as other:
+        async with create_hanging_agent().astream_json("?", schema=City) as other:
             await anext(aiter(other))
 
     run_and_leave_nothing(main())
@@ -166,13 +166,13 @@ def test_leaving_the_loop_closes_the_stream() -> None:
 
 
 def test_abort_reaches_whoever_iterates() -> None:
-    stream = hanging().stream_json("?", schema=City)
+    stream = create_hanging_agent().stream_json("?", schema=City)
     with pytest.raises(errors.Aborted):
         for _ in stream:
             stream.abort()
 
     async def main() -> None:
-        stream = hanging().astream_json("?", schema=City)
+        stream = create_hanging_agent().astream_json("?", schema=City)
         with pytest.raises(errors.Aborted):
             async for _ in stream:
                 stream.abort()

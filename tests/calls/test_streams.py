@@ -1,4 +1,4 @@
-"""What a stream shows of itself: while it runs, at its end, and after it failed."""
+"""The attributes of a stream: while it runs, at its end, and after a failure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Sync:
         stream.close()
         list(stream)
 
-    def aborted_before_it_began(self, agent: Agent) -> None:
+    def abort_before_the_start(self, agent: Agent) -> None:
         stream = agent.stream("x")
         stream.abort()
         list(stream)
@@ -113,7 +113,7 @@ class Async(Sync):
         asyncio.run(main())
 
     @override
-    def aborted_before_it_began(self, agent: Agent) -> None:
+    def abort_before_the_start(self, agent: Agent) -> None:
         async def main() -> None:
             stream = agent.astream("x")
             stream.abort()
@@ -164,7 +164,7 @@ def test_a_stream_cannot_be_resumed(face: Sync) -> None:
 def test_a_stream_that_was_aborted_before_it_began_sends_nothing(face: Sync) -> None:
     agent = scripted_agent(ANSWER)
     with pytest.raises(errors.Aborted):
-        face.aborted_before_it_began(agent)
+        face.abort_before_the_start(agent)
     assert face.collect(agent)[0].text == "one two three", "the script's line was still there"
 
 

@@ -40,7 +40,7 @@ PAYLOADS = (
 
 
 class Vendor:
-    """Answers by what it is asked; `seen` has the conversations it was given."""
+    """Chooses its answer by the last message; `seen` has the conversations received."""
 
     def __init__(self) -> None:
         self.seen: list[list[dict[str, Any]]] = []
@@ -72,7 +72,7 @@ class Vendor:
         return VendorScript(f"You said: {text}")(request)
 
     def questions(self) -> list[str]:
-        """What the last conversation consists of, without the answers."""
+        """Return the user messages of the last conversation."""
         return [message["content"] for message in self.seen[-1] if message["role"] == "user"]
 
 
@@ -109,7 +109,7 @@ class Terminal:
         self.raw = bytearray()
         self._at = 0
         self._fd, other = pty.openpty()
-        self._tty = other  # kept open: a terminal that nobody has open forgets how it was left
+        self._tty = other  # kept open: a terminal without an open descriptor loses its modes
         self._modes = termios.tcgetattr(other)
         self.resize(columns, lines)
         self._process = subprocess.Popen(
@@ -151,7 +151,7 @@ class Terminal:
         self.type(f"{text}\r")
 
     def paste(self, text: str) -> None:
-        """As terminals do: marked as pasted for a program that has asked for that, and as if it were typed if not."""
+        """Paste text as terminals do: bracketed if the program enabled that, otherwise as typed keys."""
         typed = text.replace("\n", "\r")
         self.type(f"\x1b[200~{typed}\x1b[201~" if self._marks_pastes else typed)
 
@@ -160,7 +160,7 @@ class Terminal:
         self._process.wait()
 
     def expect(self, text: str, within: float = 20.0) -> str:
-        """What came before it."""
+        """Wait for the text, and return the output before it."""
         wanted = text.encode()
         end = time.monotonic() + within
         while (found := self.raw.find(wanted, self._at)) < 0:

@@ -125,7 +125,7 @@ def _tricks() -> dict[str, list[str]]:
 
 
 def _in_pieces() -> dict[str, list[str]]:
-    """The same, cut at every place: what is harmless in pieces is not when it is put together."""
+    """Cut a payload at every place, since harmless pieces can form a harmful whole."""
     whole = {
         "csi": f"begin {ESC}[31mend",
         "osc": f"begin {ESC}]52;c;eA=={BEL}end",

@@ -247,7 +247,7 @@ def test_an_unknown_command_gets_a_suggestion_and_help_names_them_all(runner: Ch
     assert "not read" not in done.out
 
 
-# What a model or a stored text may do to the terminal
+# Control sequences of a model or a stored text
 
 
 def test_nothing_of_what_a_model_a_tool_or_a_stored_text_says_commands_the_terminal(
@@ -568,7 +568,7 @@ def test_a_keyboard_keeps_its_lines_for_the_next_chat_and_its_answers_to_itself(
 
 
 class FakeReadline:
-    """What a keyboard needs of readline, without touching this process's."""
+    """The functions of readline that the keyboard uses, apart from this process's own."""
 
     def __init__(self) -> None:
         self.kept: list[str] = []

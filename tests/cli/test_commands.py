@@ -278,10 +278,10 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_ctrl_c_before_anything_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted() -> list[str]:
+    def interrupt() -> list[str]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agent.cli._find_missing_packages", interrupted)
+    monkeypatch.setattr("agent.cli._find_missing_packages", interrupt)
     assert main(["run", "hi"]) == ExitCode.INTERRUPTED
 
 

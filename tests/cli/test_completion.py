@@ -127,7 +127,7 @@ def test_of_a_name_with_a_colon_bash_is_told_what_comes_behind_it(monkeypatch: p
     model = ONLY.partition(":")[2]
     for words, answer in (
         (["agent", "run", "-m", "openai", ":", model[:-3]], model),
-        (["agent", "run", "-m", ONLY[:-3]], ONLY),  # a bash that was told not to part words there
+        (["agent", "run", "-m", ONLY[:-3]], ONLY),  # a bash with COMP_WORDBREAKS changed
     ):
         monkeypatch.setenv("COMP_WORDS", "\n".join(words))
         monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))

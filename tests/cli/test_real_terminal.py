@@ -35,7 +35,7 @@ WORDS = [f"word{number} " for number in range(60)]
 
 
 def answer(request: WireRequest) -> Answer:
-    """Words, slowly if that is what it is asked for; or what some tests need besides."""
+    """Answer with words, slowly if the last message says so."""
     asked = str(json.loads(request.body)["messages"][-1]["content"])
     pieces = {"hostile": combine_payloads(), "long": [f"line {n}\n" for n in range(20000)]}.get(asked)
     if pieces is None:
@@ -200,7 +200,7 @@ def test_without_the_extra_there_is_advice_a_version_and_the_embedded_model(bare
 
 @pytest.mark.timing
 def test_the_version_is_there_at_once() -> None:
-    """At most 2.5 times an interpreter that does nothing, plus the import of typer; in time of the processor."""
+    """At most 2.5 times the CPU time of an empty interpreter, plus the import of typer."""
 
     def seconds(*arguments: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -21,7 +21,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
 
 
 class Vendor:
-    """A vendor on loopback that says what it is told to."""
+    """A vendor on loopback with configurable answers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -46,7 +46,7 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
     one.close()
 
 
-# What is asked
+# Requests
 
 
 def test_a_prompt_is_answered(vendor: Vendor) -> None:
@@ -142,7 +142,7 @@ def test_other_input_that_cannot_be_asked(tmp_path: Path) -> None:
     assert "the limit is 20 MB" in run("run", "-m", "scripted:echo", "-a", str(big), "hi").err
 
 
-# What is printed
+# Output
 
 
 def test_json_is_the_whole_response(vendor: Vendor) -> None:

@@ -87,7 +87,7 @@ def test_a_session_is_forked_drawn_and_deleted(kept: ChatRunner) -> None:
     assert kept.run("sessions", "graph", "trip", "trip.html", "--force").code == 0
     assert kept.run("sessions", "graph", "trip", "trip.png").code == 2
 
-    assert "--yes" in kept.run("sessions", "delete", "trip").err  # nobody can be asked
+    assert "--yes" in kept.run("sessions", "delete", "trip").err  # there is no terminal to confirm on
     assert kept.run("sessions", "delete", "trip", "--yes").err == "deleted trip\n"
     assert kept.run("sessions", "show", "trip").code == 2
     assert "Where to?" in kept.run("sessions", "graph", "other").out  # a fork stands by itself

@@ -36,7 +36,7 @@ def sanitize_pieces(pieces: list[str]) -> str:
 
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[LoopbackServer]:
-    """A model that says the payload it is asked for, or has its vendor fail with it."""
+    """A model that answers with the payload of the request, or fails with it."""
 
     def answer(request: WireRequest) -> Answer:
         name = str(json.loads(request.body)["messages"][-1]["content"])
@@ -110,7 +110,7 @@ def test_half_a_pair_does_not_become_a_byte() -> None:
 
 
 def test_bytes_that_are_no_text_do_not_become_controls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C1 controls as lone bytes: what a UTF-8 decoder makes of them is no control any more."""
+    """C1 controls as lone bytes: a UTF-8 decoder turns them into replacement characters."""
     event = (
         b'data: {"choices":[{"index":0,"delta":{"content":"begin \x9b31m\x9d0;t\x9c end"},"finish_reason":"stop"}]}\n\n'
     )

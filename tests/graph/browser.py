@@ -1,7 +1,7 @@
 """A page in a real browser, offline, and everything it does that no page of ours should.
 
-Debian's chromium, driven by playwright. Whoever looks at a page through this gets a failure if it logged anything,
-violated its own policy, asked for anything, or opened anything.
+Debian's chromium, driven by playwright. Opening a page fails if the page logs anything,
+violates its own policy, sends a request, or opens a window.
 """
 
 from __future__ import annotations

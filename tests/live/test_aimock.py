@@ -1,6 +1,6 @@
-"""A vendor that nobody here wrote: aimock, which speaks the APIs of OpenAI, Anthropic and Google.
+"""An independent server: aimock, which implements the APIs of OpenAI, Anthropic and Google.
 
-It is asked by us and by the official SDKs, and both must find the same text, calls and usage.
+The library and the official SDKs must read the same text, tool calls and usage from it.
 
 It is a program for Node, and `make peers` installs it into .tools; without it these tests are skipped.
 """
@@ -113,7 +113,7 @@ def aimock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _address_of(process: subprocess.Popen[str]) -> str:
-    """What it prints when it listens; nothing for half a minute is a failure."""
+    """Return the address that the server prints; fail after 30 seconds without one."""
     assert process.stdout is not None
     printed: list[str] = []
     timer = threading.Timer(30, process.kill)
@@ -134,7 +134,7 @@ def _address_of(process: subprocess.Popen[str]) -> str:
 
 @dataclass
 class Found:
-    """What somebody made of an answer."""
+    """A response as one client read it."""
 
     text: str
     calls: list[tuple[str, dict[str, Any]]]
@@ -142,7 +142,7 @@ class Found:
     completion: int | None
 
 
-def ours(response: AgentResponse) -> Found:
+def read_response(response: AgentResponse) -> Found:
     assert response.usage is not None
     calls = [(call.name, dict(call.arguments)) for call in response.tool_calls]
     return Found(response.text or "", calls, response.usage.prompt_tokens, response.usage.completion_tokens)
@@ -290,7 +290,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 
 def test_text_and_usage_are_what_the_sdk_finds(aimock: str, dialect: Dialect, ask: Ask) -> None:
-    found = ours(ask(dialect.agent(aimock), "Tell me a story"))
+    found = read_response(ask(dialect.agent(aimock), "Tell me a story"))
     assert found == Found(STORY, [], 11, 7)
     assert found == dialect.sdk(aimock, "Tell me a story", tools=False, stream=ask in (_stream, _astream))
 
@@ -303,8 +303,8 @@ def test_tool_calls_are_what_the_sdk_finds(aimock: str, dialect: Dialect, ask: A
         ("get_weather", {"city": "Paris", "days": 3}),
         ("get_weather", {"city": "São Paulo"}),
     ]
-    assert ours(response) == Found("", expected, 11, 7)
-    assert ours(response) == dialect.sdk(aimock, question, tools=True, stream=ask in (_stream, _astream))
+    assert read_response(response) == Found("", expected, 11, 7)
+    assert read_response(response) == dialect.sdk(aimock, question, tools=True, stream=ask in (_stream, _astream))
     assert len({call.id for call in response.tool_calls}) == 2
 
 
@@ -330,7 +330,7 @@ def test_streamed_and_unstreamed_answers_agree(aimock: str, dialect: Dialect) ->
     agent = dialect.agent(aimock, tools=[WEATHER])
     for question in ("Tell me a story", "How is the weather?", "What is six times seven?"):
         whole, streamed = agent.complete(question), agent.stream(question).collect()
-        assert ours(streamed) == ours(whole)
+        assert read_response(streamed) == read_response(whole)
         assert (streamed.stop_reason, streamed.raw_stop_reason) == (whole.stop_reason, whole.raw_stop_reason)
         assert [type(part) for part in streamed.content] == [type(part) for part in whole.content]
 

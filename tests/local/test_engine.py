@@ -1,7 +1,7 @@
 """The engine's own HTTP server, used through our codecs as an independent implementation.
 
 It runs in a process of its own, on the same weights and with the same settings as the model in this process. So it has
-to write the same text, whatever API it is asked through; where it does not, a codec has said something else.
+to write the same text, whatever API is used; if it does not, a codec changed the request.
 """
 
 from __future__ import annotations

@@ -69,6 +69,6 @@ def _judges() -> Any:
     return (
         (test_openai_chat_oracle.judge, "gpt-5"),
         (test_openai_responses_oracle.judge, "gpt-5"),
-        (test_anthropic_oracle.checked, "claude-sonnet-4-5"),
-        (test_gemini_oracle.checked, "gemini-2.5-pro"),
+        (test_anthropic_oracle.encode_checked, "claude-sonnet-4-5"),
+        (test_gemini_oracle.encode_checked, "gemini-2.5-pro"),
     )

@@ -38,7 +38,7 @@ def children() -> set[int]:
 
 
 def threads(*, pooled: bool) -> set[threading.Thread]:
-    """Those that run, with or without the ones that an open server on the SDK keeps for its blocking tools."""
+    """Return the running threads, without those that the SDK keeps for blocking tools unless `pooled`."""
     return {thread for thread in threading.enumerate() if pooled or "AnyIO worker" not in thread.name}
 
 

@@ -62,7 +62,7 @@ def make() -> MCPServer[Any]:
 
     @server.tool()
     def events() -> list[str]:
-        """What has happened to `hang`."""
+        """Return the events of `hang`."""
         return seen
 
     @server.tool()
@@ -124,7 +124,7 @@ def make() -> MCPServer[Any]:
         server.add_tool(add, name=odd)
 
     @server.resource("note://greeting", mime_type="text/plain")
-    def greeting() -> str:
+    def read_greeting() -> str:
         """A note."""
         return "hello"
 

@@ -81,7 +81,7 @@ def shell(command: str) -> str:
 
 
 def plain(words: str = "nothing") -> str:
-    """A function that nobody decorated."""
+    """A function without a decorator."""
     return words.upper()
 
 

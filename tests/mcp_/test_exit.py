@@ -63,7 +63,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture(scope="module")
 def ended() -> Ended:
-    """A program that has forgotten to close what it opened, and how long it took to end after its last line."""
+    """Run a program that leaves its servers open, and measure the time from its last line to its end."""
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", PROGRAM],
         stdout=subprocess.PIPE,

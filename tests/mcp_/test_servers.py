@@ -99,7 +99,7 @@ def began(server: MCPServer, label: str) -> Any:
     return lambda: f"{label} began" in server.call("events").structured["result"]
 
 
-def cancelled(server: MCPServer, label: str) -> Any:
+def was_cancelled(server: MCPServer, label: str) -> Any:
     return lambda: f"{label} CancelledError" in server.call("events").structured["result"]
 
 
@@ -112,7 +112,7 @@ def test_a_cancelled_coroutine_cancels_the_call_at_the_server_and_the_session_su
             await calling
 
     asyncio.run(main())
-    until(cancelled(server, "coroutine"))
+    until(was_cancelled(server, "coroutine"))
 
 
 def test_a_signal_gives_the_call_up_at_the_server_and_the_session_survives(server: MCPServer) -> None:
@@ -126,7 +126,7 @@ def test_a_signal_gives_the_call_up_at_the_server_and_the_session_survives(serve
             await calling
 
     asyncio.run(main())
-    until(cancelled(server, "signal"))
+    until(was_cancelled(server, "signal"))
 
 
 @pytest.mark.timing
@@ -135,7 +135,7 @@ def test_a_call_that_takes_too_long_is_ended_at_the_server_and_the_session_survi
     with pytest.raises(errors.TimeoutError, match=r"within 0\.1 s while calling hang"):
         server.call("hang", {"label": "timeout"}, timeout=0.1)
     assert monotonic() - started < 1.0
-    until(cancelled(server, "timeout"))
+    until(was_cancelled(server, "timeout"))
 
 
 def test_a_run_that_gives_a_tool_up_tells_the_server(server: MCPServer) -> None:
@@ -143,7 +143,7 @@ def test_a_run_that_gives_a_tool_up_tells_the_server(server: MCPServer) -> None:
     tool_of(server, "hang").timeout = 0.1
     assert agent.run("Hang.", tools=server.tools).text == "I gave up."
     tool_of(server, "hang").timeout = None
-    until(cancelled(server, "run"))
+    until(was_cancelled(server, "run"))
 
 
 def test_results_of_every_kind_become_parts(server: MCPServer) -> None:

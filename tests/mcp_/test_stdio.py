@@ -156,7 +156,7 @@ def test_a_server_that_cannot_come_back_is_tried_again_by_each_call(tmp_path: Pa
 
 def test_whoever_has_heard_of_a_failure_is_never_told_it_again_by_the_next_call() -> None:
     with plain() as server:
-        server._connect = lambda notes, on_end: object()  # what no client can connect to
+        server._connect = lambda notes, on_end: object()  # an object that no client can connect to
         with pytest.raises(errors.ConnectionError, match="status 3"):
             act(server, "die")
         for _ in range(20):

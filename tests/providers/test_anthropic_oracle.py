@@ -97,7 +97,7 @@ BETA = make_adapter(
 COUNTING = make_adapter(message_count_tokens_params.MessageCountTokensParams)
 
 
-def checked(
+def encode_checked(
     request: AgentRequest, *, stream: bool = False, beta: bool = False, refused: str | None = None
 ) -> dict[str, Any]:
     """Return a request body that satisfies the SDK's types and the API's rules."""
@@ -126,7 +126,7 @@ def check_rules(body: dict[str, Any], request: AgentRequest, refused: str | None
 @settings(max_examples=examples(200, 2_000))
 @given(agent_requests("claude-sonnet-4-5"))
 def test_any_request_is_one_that_the_sdk_and_the_api_accept(request: AgentRequest) -> None:
-    body = checked(request)
+    body = encode_checked(request)
     again = CODEC.encode(request, stream=False)
     assert json.loads(again.body) == body, "the same request is written the same way twice, from kept bytes, too"
 
@@ -141,7 +141,7 @@ def test_so_it_is_for_every_family_of_models(model: str) -> None:
     @settings(max_examples=60)
     @given(agent_requests(model))
     def check(request: AgentRequest) -> None:
-        body = checked(request, stream=True)
+        body = encode_checked(request, stream=True)
         kind = (body.get("thinking") or {}).get("type")
         assert kind in (None, "disabled", "enabled" if features.thinking == "budget" else "adaptive")
         assert features.thinking != "none" or kind is None
@@ -165,7 +165,7 @@ def test_a_recorded_request_is_written_again_as_it_was(exchange: Exchange) -> No
     request = read_request(exchange)
     effort = recorded.get("output_config", {}).get("effort")  # may be invalid
     error = exchange.expected["error"]["message"] if exchange.expected["kind"] == "error" and effort else None
-    written = checked(request, stream=bool(recorded.get("stream")), beta=True, refused=error)
+    written = encode_checked(request, stream=bool(recorded.get("stream")), beta=True, refused=error)
     if not any(message["role"] == "system" for message in recorded["messages"]):
         assert canonical(written["messages"]) == canonical(recorded["messages"])
     assert [_plain(block) for block in _blocks(written.get("system") or [])] == [

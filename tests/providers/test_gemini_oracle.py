@@ -52,7 +52,7 @@ class Body(BaseModel):
     model_armor_config: types.ModelArmorConfig | None = None
 
 
-def checked(request: AgentRequest, codec: GeminiCodec = CODEC) -> dict[str, Any]:
+def encode_checked(request: AgentRequest, codec: GeminiCodec = CODEC) -> dict[str, Any]:
     """The body of a request, which satisfies the SDK's types and the API's rules."""
     body: dict[str, Any] = json.loads(codec.encode(request, stream=False).body)
     Body.model_validate_json(json.dumps(with_valid_signatures(body)))
@@ -105,7 +105,7 @@ def function_names(body: dict[str, Any]) -> list[str]:
 def test_a_recorded_request_goes_out_again_and_says_the_same(exchange: Exchange) -> None:
     recorded = exchange.request or {}
     request = read_request(exchange)
-    sent, meant = checked(request), normalize_keys(recorded)
+    sent, meant = encode_checked(request), normalize_keys(recorded)
     assert texts_in(sent["contents"]) == texts_in(meant["contents"])
     for key in ("functionCall", "thoughtSignature"):
         assert values_of(sent["contents"], key) == values_of(meant["contents"], key)
@@ -136,17 +136,17 @@ def values_of(contents: list[dict[str, Any]], key: str) -> list[Any]:
 def test_whatever_is_asked_becomes_a_body_that_the_sdks_types_allow(request: AgentRequest) -> None:
     if request.tools and request.output_schema is not None:
         with pytest.raises(errors.UnsupportedFeatureError, match="supports none together with tools"):
-            checked(request)
+            encode_checked(request)
         request = request.model_copy(update={"output_schema": None})
-    checked(request)
+    encode_checked(request)
 
 
 @settings(max_examples=examples(60, 300), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(agent_requests("gemini-3-pro-preview"))
 def test_gemini_3_takes_everything_that_can_be_asked(request: AgentRequest) -> None:
-    checked(request)
+    encode_checked(request)
     vertex = GeminiCodec(ApiAddress("http://127.0.0.1", None), name="vertex", platform=VERTEX)
-    body = checked(request, vertex)
+    body = encode_checked(request, vertex)
     assert set(body.get("labels") or {}) <= set(request.metadata)
 
 
@@ -255,7 +255,7 @@ def test_every_recorded_answer_can_be_answered_in_turn() -> None:
             messages=[Message.user("hi"), message, *([Message(Role.TOOL, results)] if results else [])],
             input="go on",
         )
-        sent = checked(request, GeminiCodec(ApiAddress("http://127.0.0.1", None), name=exchange.provider))
+        sent = encode_checked(request, GeminiCodec(ApiAddress("http://127.0.0.1", None), name=exchange.provider))
         for part in (part for content in sent["contents"] for part in content["parts"]):
             if "functionCall" in part and "id" in part["functionCall"]:
                 assert not part["functionCall"]["id"].startswith("gemini_")

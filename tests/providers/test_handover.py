@@ -50,8 +50,8 @@ MODELS = {
 JUDGES: dict[str, Callable[[AgentRequest], dict[str, Any]]] = {
     "openai.chat": test_openai_chat_oracle.judge,
     "openai.responses": test_openai_responses_oracle.judge,
-    "anthropic.messages": test_anthropic_oracle.checked,
-    "gemini.generate": test_gemini_oracle.checked,
+    "anthropic.messages": test_anthropic_oracle.encode_checked,
+    "gemini.generate": test_gemini_oracle.encode_checked,
 }
 CODECS: dict[str, Provider] = {
     "openai.chat": test_openai_chat_oracle.codec_of(OPENAI),

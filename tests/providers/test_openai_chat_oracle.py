@@ -75,8 +75,8 @@ def broken_rules(body: dict[str, Any], request: AgentRequest, dialect: Dialect) 
 
 
 OTHERS_DIFFER = re.compile(r"with this model|must contain the word 'json'")
-"""What is not demanded elsewhere: rules about models of the format's maker; and a word that vendors without schemas
-want in the prompt, which we do not write into it, but tell the caller to."""
+"""Rules that only some vendors have: about models of the format's maker, and a word that vendors without schemas
+require in the prompt, which the caller has to write."""
 
 
 def _rules_of_calls(messages: list[dict[str, Any]], dialect: Dialect) -> Iterator[str]:

@@ -104,7 +104,7 @@ def test_the_steps_of_a_turn_grow_with_the_messages_it_sends_and_no_faster(way: 
 
 @pytest.mark.timing
 def test_the_time_of_a_turn_grows_no_faster_than_its_session() -> None:
-    """Sixteen times as many messages take at most sixteen times as long, and some slack for a busy machine."""
+    """Check that 16 times as many messages take at most 16 times as long, with some slack."""
     costs = session_costs(1_600, (100, 1_600))
     assert costs[1_600][0] <= 24 * costs[100][0]
 
@@ -115,13 +115,13 @@ def test_what_is_written_of_a_turn_does_not_grow_with_its_session(tmp_path: Path
     written: list[int] = []
     append = store.append
 
-    def counted(session_id: str, rows: list[dict[str, object]], **options: object) -> int:
+    def count_append(session_id: str, rows: list[dict[str, object]], **options: object) -> int:
         written.append(len(rows))
         return append(session_id, rows, **options)  # type: ignore[arg-type]
 
-    store.append = counted  # type: ignore[assignment, method-assign]
+    store.append = count_append  # type: ignore[assignment, method-assign]
     session_costs(120, (), store)
-    assert set(written) == {2}  # what was asked, and what was answered
+    assert set(written) == {2}  # the question and the answer
     store.close()
 
 

@@ -112,7 +112,7 @@ def test_a_run_that_is_asked_with_messages_of_its_own_keeps_them(run: Run) -> No
     assert texts(session)[2:] == ["First,", "pay.", "", "The call was denied.", "Done."]
 
 
-def refused(field: str, act: Callable[[], Any]) -> errors.ConfigurationError:
+def expect_refusal(field: str, act: Callable[[], Any]) -> errors.ConfigurationError:
     with pytest.raises(errors.ConfigurationError) as raised:
         act()
     assert raised.value.field == field
@@ -126,10 +126,10 @@ def test_a_run_is_resumed_only_where_it_was_started(run: Run, store: Any) -> Non
     run(session, "Hi.")
     first = reload(run(session, "Pay.", before_tool_call=ask_about())).approve()
     other = scripted_agent(NOBODY).session(tools=[till.pay])
-    refused("session", lambda: run(other, first))
-    refused("session", lambda: run(session.fork(), first))
+    expect_refusal("session", lambda: run(other, first))
+    expect_refusal("session", lambda: run(session.fork(), first))
     outside = scripted_agent(pays("c1")).run("Pay.", tools=[till.pay], before_tool_call=ask_about())
-    refused("session", lambda: run(session, reload(outside).approve()))
+    expect_refusal("session", lambda: run(session, reload(outside).approve()))
     assert till.paid == []
 
 
@@ -140,7 +140,7 @@ def test_a_turn_in_between_keeps_a_run_from_being_resumed_until_it_is_undone(run
     first = reload(run(session, "Pay.", before_tool_call=ask_about())).approve()
     run(session, "How are you?")
     assert texts(session) == ["Hi.", "Hello.", "How are you?", "Fine."]
-    error = refused("session", lambda: run(session, first))
+    error = expect_refusal("session", lambda: run(session, first))
     assert "has changed" in str(error)
     assert till.paid == []
     session.undo()
@@ -153,7 +153,7 @@ def test_a_session_that_somebody_else_changed_is_noticed_before_a_call_is_made(r
     session = scripted_agent(pays("c1")).session("s", store=store, tools=[till.pay])
     first = reload(run(session, "Pay.", before_tool_call=ask_about())).approve()
     scripted_agent("Fine.").session("s", store=store).run("How are you?")
-    refused("session", lambda: run(session, first))
+    expect_refusal("session", lambda: run(session, first))
     assert till.paid == []
 
 
@@ -187,7 +187,7 @@ def test_sub_agents_of_a_session_are_resumed_in_it(run: Run, store: Any) -> None
 
 def test_a_run_that_has_not_started_has_no_result() -> None:
     for stream in (scripted_agent().session().run_stream("Hi."), scripted_agent().session().arun_stream("Hi.")):
-        refused("result", lambda stream=stream: stream.result)  # type: ignore[misc]
+        expect_refusal("result", lambda stream=stream: stream.result)  # type: ignore[misc]
 
 
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""A session: turns that count when they are whole, a conversation that survives, and vendors that change under it."""
+"""Sessions: complete turns, stored conversations, and changes of the vendor."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 @pytest.fixture(params=["sync", "async"])
 def ask(request: pytest.FixtureRequest) -> Any:
-    """One turn, blocking or with await."""
+    """Run one turn, sync or async."""
 
     def turn(session: AgentSession, text: str, way: str = "run", **options: Any) -> Any:
         if request.param == "sync":

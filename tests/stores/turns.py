@@ -23,7 +23,7 @@ def turn(name: str, parents: Sequence[str] = (), size: int = 40) -> list[dict[st
 
 
 def turns_in(record: SessionRecord) -> list[str]:
-    """Return the names of all turns in order, after checking that each is complete and the last is the head."""
+    """Return the names of all turns in order, each of them complete and the last the head."""
     assert len(record.nodes) == record.node_count
     assert record.node_count % PER_TURN == 0, "a torn turn"
     names: list[str] = []

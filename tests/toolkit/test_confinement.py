@@ -31,7 +31,7 @@ def read(folder: Folder, path: str) -> str:
     return folder.read(path, 1000).decode()
 
 
-# What is fine
+# Allowed programs
 
 
 @pytest.mark.parametrize(

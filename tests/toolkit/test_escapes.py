@@ -282,7 +282,7 @@ def test_no_path_leads_out(kit: Toolkit, places: Places, tool: str) -> None:
         answer = attempt(path)
         assert CANARY not in answer, path
         assert "root:x:" not in answer, path
-        assert str(places.root) not in answer.replace(path, ""), path  # what the model wrote may be told back to it
+        assert str(places.root) not in answer.replace(path, ""), path  # the path of the model may be repeated
         assert UNMENTIONED not in answer, path
         assert places.outside_as_it_is() == before, path
     assert places.holds_the_canary() == []

@@ -52,7 +52,7 @@ def state(entry: Path) -> bytes:
     return (entry / "stat").read_bytes().rpartition(b")")[2].split()[0]
 
 
-# What works
+# Successful programs
 
 
 ORDINARY = {
@@ -173,7 +173,7 @@ def ends_at_once(kit: Toolkit, places: Places, command: str) -> None:
     waiting.join()
     assert result.is_error
     assert result.content == "begun\n[Stopped: it was cancelled. The output so far is above.]"
-    wait_for(lambda: not alive(mark))  # who was killed takes a moment to be gone
+    wait_for(lambda: not alive(mark))  # a killed process needs a moment to end
 
 
 def fresh_mark() -> str:
@@ -193,7 +193,7 @@ def test_a_command_has_the_time_it_asks_for(kit: Toolkit) -> None:
     result = kit.bash.run({"command": f"sleep {mark}", "timeout": 0.2}, ToolContext())
     assert 0.2 <= monotonic() - started < 5
     assert result.content == "[Stopped: it took longer than 0.2 s. The output so far is above.]"
-    wait_for(lambda: not alive(mark))  # who was killed takes a moment to be gone
+    wait_for(lambda: not alive(mark))  # a killed process needs a moment to end
 
 
 def test_what_is_left_running_ends_with_the_command(confined: Toolkit) -> None:
@@ -393,11 +393,11 @@ def test_what_cannot_be_confined_is_not_run(confined: Toolkit, places: Places, m
     assert not (places.root / "ran").exists()
 
 
-# The filter of system calls, run by a small machine of our own
+# The filter of system calls, run by a small interpreter
 
 
 def verdict(program: bytes, machine: str, number: int, *arguments: int) -> int:
-    """What a filter says to a call: 0, or the error it makes of it."""
+    """Return the verdict of a filter on a system call: 0 or an error number."""
     data = struct.pack("<iIQ6Q", number, sandbox_process.ARCHITECTURES[machine], 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
     steps = [struct.unpack("=HBBI", program[at : at + 8]) for at in range(0, len(program), 8)]
     at, held = 0, 0

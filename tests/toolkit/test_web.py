@@ -331,7 +331,7 @@ NAMES = {
     "metadata.example": ["169.254.169.254"],
     "both.example": ["127.0.0.1", "10.0.0.1"],
     "second.example": ["127.0.0.2", "127.0.0.1"],
-    "nobody.example": [],
+    "missing.example": [],
 }
 
 
@@ -414,7 +414,7 @@ def test_a_redirect_is_followed_if_it_leads_to_a_public_place(server: Server, po
         ("ftp://good.example/", "only https"),
         ("https://user@good.example/", "user name"),
         ("https://good.example\\@inside.example/", "backslash"),
-        ("https://nobody.example/", "cannot be resolved"),
+        ("https://missing.example/", "cannot be resolved"),
     ],
 )
 def test_a_redirect_that_leads_elsewhere_is_not_followed(

@@ -486,8 +486,8 @@ def test_every_vendor_takes_every_tool(strict: bool | None) -> None:
     from tests.providers import test_openai_responses_oracle as responses
 
     judges: dict[str, Callable[[AgentRequest], dict[str, Any]]] = {
-        "claude-sonnet-4-5": anthropic.checked,
-        "gemini-2.5-pro": gemini.checked,
+        "claude-sonnet-4-5": anthropic.encode_checked,
+        "gemini-2.5-pro": gemini.encode_checked,
         "gpt-4o": chat.judge,
         "gpt-5": responses.judge,
     }

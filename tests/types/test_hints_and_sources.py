@@ -1,4 +1,4 @@
-"""Cache hints, citations, vendor blocks and other billed counts: accepted spellings, round trips, sums."""
+"""Cache hints, citations, vendor blocks and billed counts: spellings, round trips, sums."""
 
 from __future__ import annotations
 

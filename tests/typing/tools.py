@@ -32,7 +32,7 @@ async def fetch(url: str, *, context: ToolContext[Deps]) -> str:
     return context.deps.url + url
 
 
-def decorated_functions_are_called_as_before() -> None:
+def call_decorated_functions() -> None:
     assert_type(add(1, b=2), int)
     assert_type(add(1), int)
     add("1")  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ class Counter:
 
     @classmethod
     @tool
-    def made(cls, n: int) -> int:
+    def create(cls, n: int) -> int:
         return n
 
 
@@ -88,7 +88,7 @@ async def methods_are_taken_from_their_instances(counter: Counter) -> None:
 
 def registries_are_sequences_of_tools(registry: ToolRegistry) -> None:
     @registry.tool
-    def one(a: int) -> int:
+    def add_one(a: int) -> int:
         return a
 
     @registry.tool(risk="read")
@@ -99,19 +99,19 @@ def registries_are_sequences_of_tools(registry: ToolRegistry) -> None:
     def three(a: float) -> float:
         return a
 
-    assert_type(one(1), int)
+    assert_type(add_one(1), int)
     assert_type(two("x"), str)
     assert_type(three(1.0), float)
-    assert_type(registry["one"], Tool)
+    assert_type(registry["add_one"], Tool)
     assert_type(registry[0], Tool)
-    assert_type(registry.get("one"), Tool | None)
+    assert_type(registry.get("add_one"), Tool | None)
     assert_type(registry.names, list[str])
     assert_type(registry.specs(), list[ToolSpec])
     assert_type(registry.by_risk("read", "exec"), ToolRegistry)
     registry.by_risk("reading")  # type: ignore[arg-type]
     assert_type(registry.register(add)(1), int)
     assert_type(registry.register({"name": "x"}), Tool)
-    assert "one" in registry
+    assert "add_one" in registry
     AgentRequest(input="x", tools=registry)
     Agent("scripted:m", tools=registry)
     for each in registry:

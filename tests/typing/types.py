@@ -253,7 +253,7 @@ def streams(events: Sequence[StreamEvent]) -> None:
     assert_type(folding.partial(), AgentResponse)
 
 
-def narrowing(event: AnyStreamEvent) -> None:
+def narrow_events(event: AnyStreamEvent) -> None:
     match event.type:
         case "text_delta" | "thinking_delta" | "refusal_delta":
             assert_type(event, TextDelta | ThinkingDelta | RefusalDelta)
