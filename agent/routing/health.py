@@ -25,26 +25,12 @@ class Permit(NamedTuple):
     kind: Literal["normal", "trial", "probe", "panic"]
 
 
-_NORMAL = Permit("normal")
-
-
 class Breaker(ForkSafe):
     """Circuit breaker of a target: closed, degraded, open or half-open.
 
     It opens when most recent outcomes are failures, and is half-open after a pause: it admits one probe. When many
     outcomes are failures it is degraded: the target is ranked last, except for one trial per pause.
     """
-
-    __slots__ = (
-        "_config",
-        "_failures",
-        "_outcomes",
-        "_probe",
-        "degraded_at",
-        "failing_since",
-        "last_used",
-        "opened_at",
-    )
 
     def __init__(self, config: BreakerConfig) -> None:
         super().__init__()
@@ -88,12 +74,10 @@ class Breaker(ForkSafe):
 
     def take_permit(self, now: float, *, panic: bool = False) -> Permit | None:
         """Return a permit for one request; None if the breaker is open."""
-        if self.opened_at is None and self.degraded_at is None:
-            return _NORMAL
         with self._lock:
             if self.opened_at is None:
                 if not self.is_due(now):
-                    return _NORMAL
+                    return Permit("normal")
                 self.degraded_at = now  # the next trial comes after another pause
                 return Permit("trial")
             if self.is_due(now):
@@ -107,9 +91,6 @@ class Breaker(ForkSafe):
 
     def settle(self, permit: Permit, now: float, *, failed: bool | None) -> None:
         """Record the outcome of a request; None if it is unknown."""
-        window_is_clean = self.opened_at is None and not self._failures and len(self._outcomes) >= self._config.window
-        if window_is_clean and failed is False and self._probe is None:
-            return  # fast path: another success changes nothing
         with self._lock:
             if permit is self._probe:
                 self._probe = None
@@ -182,8 +163,6 @@ class Breaker(ForkSafe):
 class Cooldown:
     """Time until which a target or an API key is not used, and why. It can only be extended."""
 
-    __slots__ = ("end", "reason")
-
     def __init__(self) -> None:
         self.end: float = -math.inf
         self.reason: str = ""
@@ -202,8 +181,6 @@ class Cooldown:
 
 class Health:
     """Health of one model behind one API key. All models behind a key share `key_cooldown`."""
-
-    __slots__ = ("breaker", "cooldown", "key_cooldown")
 
     def __init__(self, config: BreakerConfig, key_cooldown: Cooldown) -> None:
         self.breaker: Breaker = Breaker(config)
@@ -224,8 +201,6 @@ class Health:
 MAX_OBSERVATIONS = 40
 MAX_AGE = 600.0
 """Seconds after which an observation is ignored."""
-_REUSE_SECONDS = 1.0
-"""Seconds for which an estimate is reused."""
 _MARGIN = 1.1
 """Factor on the percentile, so that a target with a constant response time never counts as slow."""
 _LEAST_OBSERVATIONS = 5
@@ -245,12 +220,8 @@ class Observation(NamedTuple):
 class Timings:
     """Response times of one target."""
 
-    __slots__ = ("_estimates", "_observations")
-
     def __init__(self) -> None:
         self._observations: deque[Observation] = deque(maxlen=MAX_OBSERVATIONS)
-        self._estimates: dict[bool, tuple[float, float | None]] = {}
-        """Latest estimate with its time, by `streaming`."""
 
     def observe(self, now: float, total: float, first: float | None, tokens: int) -> None:
         self._observations.append(Observation(now, total, first, tokens))
@@ -266,14 +237,6 @@ class Timings:
 
         For streams, the time to the first token and the time per token are estimated separately.
         """
-        at, seconds = self._estimates.get(streaming, (-math.inf, None))
-        if now < at + _REUSE_SECONDS and (seconds is not None or not self._observations):
-            return seconds
-        seconds = self._compute_estimate(now, streaming=streaming)
-        self._estimates[streaming] = (now, seconds)
-        return seconds
-
-    def _compute_estimate(self, now: float, *, streaming: bool) -> float | None:
         recent = [one for one in self._observations if one.at > now - MAX_AGE]
         if not recent:
             return None

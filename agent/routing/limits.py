@@ -23,44 +23,22 @@ if TYPE_CHECKING:
 
 
 WINDOW = 60.0
-_PLENTY = 20
-"""Remaining requests of this size for which no exact token count is needed."""
 
 
+@dataclass(slots=True, eq=False)
 class WindowEntry:
     """One request in the sliding window."""
 
-    __slots__ = ("at", "tokens")
-
-    def __init__(self, at: float, tokens: int) -> None:
-        self.at: float = at
-        self.tokens: int = tokens
-
-
-_UNCOUNTED = WindowEntry(0.0, 0)
-"""Entry of requests without a configured limit."""
+    at: float
+    tokens: int
 
 
 class RateLimiter(ForkSafe):
     """Rate and concurrency limits of one target."""
 
-    __slots__ = (
-        "_entries",
-        "_has_no_configured_limit",
-        "_limit",
-        "_tokens",
-        "_vendor_requests",
-        "_vendor_tokens",
-        "in_flight",
-        "unlimited",
-    )  # fmt: skip
-
     def __init__(self, limit: RateLimit) -> None:
         super().__init__()
         self._limit = limit
-        self._has_no_configured_limit = limit == RateLimit()
-        self.unlimited: bool = self._has_no_configured_limit
-        """Whether no limit is configured or reported."""
         self._entries: deque[WindowEntry] = deque()
         self._tokens = 0
         self._vendor_requests: RemainingLimit | None = None
@@ -70,81 +48,50 @@ class RateLimiter(ForkSafe):
 
     def wait_seconds(self, tokens: int, now: float) -> float:
         """Seconds until another request may be sent; infinity at the concurrency limit."""
-        limit = self._limit
-        if limit.concurrency is not None and self.in_flight >= limit.concurrency:
-            return math.inf
-        wait = max(_vendor_wait(self._vendor_requests, 1, now), _vendor_wait(self._vendor_tokens, tokens, now))
-        if limit.rpm is None and limit.tpm is None:
-            return wait
+        vendor = max(_vendor_wait(self._vendor_requests, 1, now), _vendor_wait(self._vendor_tokens, tokens, now))
         with self._lock:
-            self._drop_old_entries(now)
-            return max(wait, self._wait_for_window(tokens, now))
+            return max(vendor, self._wait_for_configured_limit(tokens, now))
 
     def acquire(self, tokens: int, now: float) -> WindowEntry | None:
-        """Reserve capacity for a request; None if it would exceed a limit."""
-        if self.unlimited:
-            with self._lock:
-                self.in_flight += 1
-            return _UNCOUNTED
+        """Reserve capacity for a request; None if it would exceed a configured limit."""
         with self._lock:
-            entry = _UNCOUNTED if self._has_no_configured_limit else self._add_entry(tokens, now)
-            if entry is not None:
-                self.in_flight += 1
-                _subtract(self._vendor_requests, 1)
-                _subtract(self._vendor_tokens, tokens)
-        return entry
-
-    def _add_entry(self, tokens: int, now: float) -> WindowEntry | None:
-        """Add a request to the window; None if it would exceed a configured limit. The caller holds the lock."""
-        limit = self._limit
-        if limit.concurrency is not None and self.in_flight >= limit.concurrency:
-            return None
-        if limit.rpm is None and limit.tpm is None:
-            return _UNCOUNTED
-        self._drop_old_entries(now)
-        if self._wait_for_window(tokens, now) > 0:
-            return None
-        entry = WindowEntry(now, tokens)
-        self._entries.append(entry)
-        self._tokens += tokens
-        return entry
+            if self._wait_for_configured_limit(tokens, now) > 0:
+                return None
+            entry = WindowEntry(now, tokens)
+            if self._limit.rpm is not None or self._limit.tpm is not None:
+                self._entries.append(entry)
+                self._tokens += tokens
+            self.in_flight += 1
+            _subtract(self._vendor_requests, 1)
+            _subtract(self._vendor_tokens, tokens)
+            return entry
 
     def release(self, entry: WindowEntry, tokens: int | None) -> None:
         """Release the capacity of a finished request, and correct its tokens if they are known."""
         with self._lock:
             self.in_flight -= 1
-            if tokens is not None and entry is not _UNCOUNTED:
-                if entry in self._entries:
-                    self._tokens += tokens - entry.tokens
+            if tokens is not None and entry in self._entries:
+                self._tokens += tokens - entry.tokens
                 entry.tokens = tokens
 
     def update_from_vendor(self, requests: RemainingLimit | None, tokens: RemainingLimit | None) -> None:
         """Set the remaining limits that the vendor reported."""
-        if requests is not None:
-            self._vendor_requests = requests
-            self.unlimited = False
-        if tokens is not None:
-            self._vendor_tokens = tokens
-            self.unlimited = False
-
-    def has_plenty(self, tokens: int) -> bool:
-        """Whether many requests of so many tokens would fit all limits."""
-        requests, left = self._vendor_requests, self._vendor_tokens
-        return (
-            self._has_no_configured_limit
-            and (requests is None or requests.left >= _PLENTY)
-            and (left is None or left.left >= _PLENTY * tokens)
-        )
+        self._vendor_requests = requests or self._vendor_requests
+        self._vendor_tokens = tokens or self._vendor_tokens
 
     @property
     def limits_tokens(self) -> bool:
         return self._limit.tpm is not None or self._vendor_tokens is not None
 
-    def _wait_for_window(self, tokens: int, now: float) -> float:
+    def _wait_for_configured_limit(self, tokens: int, now: float) -> float:
         limit, entries = self._limit, self._entries
+        if limit.concurrency is not None and self.in_flight >= limit.concurrency:
+            return math.inf
+        while entries and entries[0].at <= now - WINDOW:
+            self._tokens -= entries.popleft().tokens
         wait = 0.0
         if limit.rpm is not None and len(entries) >= limit.rpm:
-            wait = entries[len(entries) - limit.rpm].at + WINDOW - now
+            wait = entries[-limit.rpm].at + WINDOW - now
         if limit.tpm is not None:
             excess = self._tokens + min(tokens, limit.tpm) - limit.tpm
             for entry in entries:
@@ -153,11 +100,6 @@ class RateLimiter(ForkSafe):
                 excess -= entry.tokens
                 wait = max(wait, entry.at + WINDOW - now)
         return wait
-
-    def _drop_old_entries(self, now: float) -> None:
-        entries = self._entries
-        while entries and entries[0].at <= now - WINDOW:
-            self._tokens -= entries.popleft().tokens
 
 
 def _vendor_wait(remaining: RemainingLimit | None, amount: float, now: float) -> float:
@@ -175,63 +117,39 @@ _ROUNDING = 1e-9
 """Tolerance for sums of floats: twenty times 0.05 counts as one."""
 
 
-class RequestBudget:
+class RequestBudget(ForkSafe):
     """Retry budget or hedge budget: a token bucket for extra requests.
 
     Args:
         share: Extra requests per call.
         per_second: Extra requests per second.
-        most: Capacity of the bucket.
+        most: Capacity of the bucket; infinity for no limit.
         initial: Initial number of extra requests; None means `most`.
     """
 
-    # There is no lock, because an interrupt could leave it locked. Popping a token is atomic; concurrent deposits may
-    # add slightly more or less than they should.
-
-    __slots__ = ("_at", "_most", "_part", "_per_second", "_share", "_tokens")
-
-    def __init__(self, share: float = 0.2, per_second: float = 1.0, most: int = 20, initial: int | None = None) -> None:
-        self._share = share
-        self._per_second = per_second
-        self._most = most
-        self._tokens: deque[None] = deque([None] * (most if initial is None else initial), maxlen=most)
-        self._part = 0.0
-        """Fraction of the next token."""
+    def __init__(
+        self, share: float = 0.2, per_second: float = 1.0, most: float = 20, initial: float | None = None
+    ) -> None:
+        super().__init__()
+        self._share, self._per_second, self._most = share, per_second, most
+        self._tokens = most if initial is None else initial
         self._at: float | None = None
 
     def deposit(self) -> None:
         """Add the share of one call."""
-        self._add(self._share)
+        with self._lock:
+            self._tokens = min(self._most, self._tokens + self._share)
 
     def withdraw(self, now: float) -> bool:
         """Take a token for an extra request; False if the budget is used up."""
-        at, self._at = self._at, now
-        if at is not None and now > at:
-            self._add((now - at) * self._per_second)
-        try:
-            self._tokens.pop()
-        except IndexError:
-            return False
-        return True
-
-    def _add(self, tokens: float) -> None:
-        self._part += tokens
-        count = int(self._part + _ROUNDING)
-        if count:
-            self._part = max(0.0, self._part - count)
-            self._tokens.extend([None] * min(count, self._most))
-        if len(self._tokens) == self._most:
-            self._part = 0.0
-
-
-class UnlimitedBudget(RequestBudget):
-    """Request budget without a limit."""
-
-    __slots__ = ()
-
-    @override
-    def withdraw(self, now: float) -> bool:
-        return True
+        with self._lock:
+            elapsed = 0.0 if self._at is None else max(0.0, now - self._at)
+            self._at = now
+            self._tokens = min(self._most, self._tokens + elapsed * self._per_second)
+            if self._tokens < 1 - _ROUNDING:
+                return False
+            self._tokens -= 1
+            return True
 
 
 def make_hedge_budget(share: float) -> RequestBudget:
@@ -241,7 +159,7 @@ def make_hedge_budget(share: float) -> RequestBudget:
 
 def make_retry_budget(share: float | None) -> RequestBudget:
     """Return the retry budget for the `budget` of a RetryConfig."""
-    return UnlimitedBudget() if share is None else RequestBudget(share=share)
+    return RequestBudget(most=math.inf) if share is None else RequestBudget(share=share)
 
 
 @dataclass(slots=True)

@@ -64,15 +64,6 @@ class RequestProfile:
         needs = self._measure.needs
         return needs | {"tools"} if self.request.tools else needs
 
-    def fits_window(self, window: float) -> bool:
-        """Whether the request certainly fits a context window and needs no capability."""
-        request = self.request
-        if request.tools:
-            return False
-        if not request.messages and request.system is None:
-            return 2 * len(request.input or "") + 2 * _MESSAGE_TOKENS + (request.max_tokens or 0) <= window
-        return not self.needs and self.most_tokens <= window
-
     @cached_property
     def useful_capabilities(self) -> frozenset[str]:
         """Capabilities that the request requires or could use."""
@@ -90,11 +81,6 @@ class RequestProfile:
         characters = self._measure.characters + len(request.input or "") + len(request.system or "")
         tools = sum(2 * len(repr(tool)) for tool in request.tools)
         return 2 * characters + tools + _MESSAGE_TOKENS * (len(request.messages) + 2)
-
-    @property
-    def most_tokens(self) -> int:
-        """Upper bound for the tokens of prompt and response, if `max_tokens` is set."""
-        return self.most_prompt_tokens + (self.request.max_tokens or 0)
 
     def tokens(self, target: Target) -> TokenCount:
         """Estimate the tokens of the prompt for a target's model."""
@@ -199,8 +185,6 @@ def exclude_incapable(profile: RequestProfile, target: Target) -> Exclusion | No
 def exclude_unavailable(target: Target, profile: RequestProfile, now: float) -> Exclusion | None:
     """Exclude a target that is cooling down, at a rate limit, or has an open circuit breaker."""
     health = target.health
-    if target.is_available(now, profile):
-        return None
     seconds, reason = health.longest_cooldown(now)
     if seconds > 0:
         return Exclusion(reason, seconds if seconds < inf else None)

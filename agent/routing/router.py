@@ -329,7 +329,7 @@ class Router(Client):
                 field="model",
                 fix=f"Use one of {', '.join(target.name for target in self.targets)}, or leave it out.",
             )
-        settings = replace(self._settings, targets=targets, _smallest_window=None)
+        settings = replace(self._settings, targets=targets)
         return settings, request.model_copy(update={"model": None})
 
     def _rank_targets(self, request: AgentRequest) -> list[Target]:

@@ -59,7 +59,6 @@ class RouterSettings:
     retry_budget: RequestBudget = field(default_factory=RequestBudget)
     hedge_budget: RequestBudget = field(default_factory=lambda: make_hedge_budget(0.05))
     ledger: SpendLedger = field(default_factory=lambda: SpendLedger(()))
-    _smallest_window: float | None = None
     has_levels: bool = field(init=False)
     """Whether targets have different levels."""
     is_concurrent: bool = field(init=False)
@@ -68,15 +67,6 @@ class RouterSettings:
     def __post_init__(self) -> None:
         self.has_levels = len({target.level for target in self.targets}) > 1
         self.is_concurrent = self.racers > 1 or self.hedge is not None
-
-    @property
-    def smallest_window(self) -> float:
-        """Smallest context window of the targets; 0 if one of them is unusable."""
-        if self._smallest_window is None:
-            if any(target.problem is not None for target in self.targets):
-                return 0.0
-            self._smallest_window = min(target.window or math.inf for target in self.targets)
-        return self._smallest_window
 
 
 class _Failures(NamedTuple):
@@ -115,19 +105,12 @@ class RoutingState:
 
     def rank_targets(self, now: float) -> tuple[list[RankedTarget], list[tuple[Target, Exclusion]]]:
         """Return the available targets that have not failed, best first, and the excluded ones."""
-        settings, profile = self.settings, self.profile
+        settings = self.settings
         ready: list[Target] = []
         excluded: list[tuple[Target, Exclusion]] = []
-        unrestricted = settings.only is None and not settings.ledger.limits and not self._closed
-        needs_no_filters = unrestricted and profile.fits_window(settings.smallest_window)
-        all_available = True
         for target in settings.targets:
             if target in self._failures:
                 continue
-            if needs_no_filters and target.is_available(now, profile):  # fast path
-                ready.append(target)
-                continue
-            all_available = False
             exclusion = self._exclude(target, now)
             if exclusion is None:
                 ready.append(target)
@@ -136,7 +119,7 @@ class RoutingState:
         ranked = self._rank(ready, excluded)
         if self._admitted:
             ranked.sort(key=_by_reliability)
-        elif not all_available:
+        else:
             ranked.sort(key=lambda one: _is_last_resort(one.target, now))
         context = self.context
         if context.candidates is None:  # kept by the response, and so without a reference to self
@@ -261,11 +244,10 @@ class RoutingState:
         if self.stop_reason() is not None:
             return None
         limiter = target.limiter
-        entry = limiter.acquire(0 if limiter.unlimited else self._count_tokens(target), now)
+        entry = limiter.acquire(self._count_tokens(target), now)
         if entry is None:
             return None
-        reservation: Reservation | None = None
-        ledger = self.settings.ledger
+        ledger, reservation = self.settings.ledger, Reservation()
         if ledger.limits:
             dollars = target.max_price(self.profile.request_for(target))
             reserved = ledger.reserve(dollars or 0.0, self.request.metadata, now)
@@ -276,8 +258,7 @@ class RoutingState:
         permit = target.health.breaker.take_permit(now, panic=panic)
         if permit is None:
             limiter.release(entry, 0)
-            if reservation is not None:
-                ledger.settle(reservation, 0.0)
+            ledger.settle(reservation, 0.0)
             return None
         if self.settings.strategy.needs_turns and not self._failures:
             self._advance_turn(target)
@@ -286,15 +267,11 @@ class RoutingState:
         self._admitted += 1
         if not target.is_router:  # a nested router counts its own attempts
             self.context.attempt_count.value += 1
-        return Admission(target, permit, entry, now, reason, ledger if reservation is not None else None, reservation)
+        return Admission(target, permit, entry, now, reason, ledger, reservation)
 
     def _count_tokens(self, target: Target) -> int:
-        limiter = target.limiter
-        if not limiter.limits_tokens:
+        if not target.limiter.limits_tokens:
             return 0
-        most = self.profile.most_tokens
-        if limiter.has_plenty(most):
-            return most  # an upper bound, corrected by the headers of the next response
         return self.profile.tokens(target).tokens + (self.request.max_tokens or 0)
 
     def _advance_turn(self, target: Target) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
@@ -49,15 +50,6 @@ class RoutableClient(Protocol):
         ...
 
 
-class SizedRequest(Protocol):
-    """A request with an upper bound of its tokens."""
-
-    @property
-    def most_tokens(self) -> int:
-        """Upper bound for the tokens of prompt and response."""
-        ...
-
-
 class Target:
     """An agent in a router, with its weight, level and limits.
 
@@ -98,7 +90,6 @@ class Target:
         self.health: Health = None  # type: ignore[assignment]  # set by its router
         self._calls: dict[bool, Call] = {}
         self._capabilities: ProviderCapabilities | None = None
-        self._window: int | None = None
 
     @property
     def callee(self) -> RoutableClient:
@@ -108,16 +99,6 @@ class Target:
     @cached_property
     def is_router(self) -> bool:
         return self.callee.provider_and_model()[1] == ""
-
-    def is_available(self, now: float, request: SizedRequest) -> bool:
-        """Whether the target is healthy, not cooling down, and far from its rate limits."""
-        limiter, health = self.limiter, self.health
-        return (
-            (limiter.unlimited or limiter.has_plenty(request.most_tokens))
-            and health.breaker.is_healthy
-            and health.cooldown.end <= now
-            and health.key_cooldown.end <= now
-        )
 
     def with_agent(self, agent: Any) -> Target:
         """Return the target with another agent. Health, limits and response times are shared."""
@@ -137,17 +118,15 @@ class Target:
     def capabilities(self) -> ProviderCapabilities:
         if self._capabilities is None:
             self._capabilities = self.callee.capabilities
-            self._window = self._capabilities.max_context_tokens
         return self._capabilities
 
     @property
     def problem(self) -> str | None:
         """Configuration error that makes the target unusable, such as a missing key; None if it is usable."""
-        if self._capabilities is None:
-            try:
-                _ = self.capabilities
-            except errors.AgentError as error:
-                return error.message
+        try:
+            _ = self.capabilities
+        except errors.AgentError as error:
+            return error.message
         return None
 
     @property
@@ -171,9 +150,7 @@ class Target:
     @property
     def window(self) -> int | None:
         """Context window in tokens."""
-        if self._capabilities is None:
-            _ = self.capabilities
-        return self._window
+        return self.capabilities.max_context_tokens
 
     def price(self, request: AgentRequest, *, cached: int = 0, tokens: int | None = None) -> float | None:
         """Estimate the cost of a request in US dollars; None if the price is not known.
@@ -213,30 +190,22 @@ _REASONS = {
 }
 
 
+@dataclass(slots=True)
 class Admission:
     """Capacity reserved for one attempt at one target. It must be settled or abandoned exactly once."""
 
-    __slots__ = ("_entry", "_ledger", "_permit", "_reservation", "_settled", "reason", "started", "target")
+    target: Target
+    permit: Permit
+    entry: WindowEntry
+    started: float
+    reason: str
+    """Why the target was chosen."""
+    ledger: SpendLedger
+    reservation: Reservation
+    is_settled: bool = False
 
-    def __init__(
-        self,
-        target: Target,
-        permit: Permit,
-        entry: WindowEntry,
-        started: float,
-        reason: str,
-        ledger: SpendLedger | None = None,
-        reservation: Reservation | None = None,
-    ) -> None:
-        self.target: Target = target
-        self.started: float = started
-        self.reason: str = _REASONS.get(permit.kind, reason)
-        """Why the target was chosen."""
-        self._permit = permit
-        self._entry = entry
-        self._ledger = ledger
-        self._reservation = reservation
-        self._settled = False
+    def __post_init__(self) -> None:
+        self.reason = _REASONS.get(self.permit.kind, self.reason)
 
     def settle_success(self, response: AgentResponse, now: float, first_event: float | None) -> None:
         """Record a response, and the time of its first event."""
@@ -244,11 +213,11 @@ class Admission:
         first = None if first_event is None else first_event - self.started
         tokens = 0 if usage is None else usage.completion_tokens
         self.target.timings.observe(now, now - self.started, first, tokens)
-        self._settle(now, False, usage, None if self._reservation is None else response.cost_estimate)
+        self._settle(now, False, usage, response.cost_estimate if self.reservation.accounts else None)
 
     def settle_failure(self, now: float, *, blamed: bool | None, partial: AgentResponse | None = None) -> None:
         """Record a failure. `blamed` is the outcome for the circuit breaker; None to ignore it."""
-        cost = None if partial is None or self._reservation is None else partial.cost_estimate
+        cost = partial.cost_estimate if partial is not None and self.reservation.accounts else None
         self._settle(now, blamed, None if partial is None else partial.usage, cost)
 
     def settle_cancelled(self, now: float, usage: Usage | None, cost: float | None) -> None:
@@ -257,15 +226,14 @@ class Admission:
 
     def abandon(self) -> None:
         """Return the capacity without an outcome, unless it was settled."""
-        if not self._settled:
+        if not self.is_settled:
             self._settle(self.started, None, None, None)
 
     def _settle(self, now: float, failed: bool | None, usage: Usage | None, cost: float | None) -> None:
-        self._settled = True
-        self.target.health.breaker.settle(self._permit, now, failed=failed)
-        self.target.limiter.release(self._entry, None if usage is None else usage.total_tokens)
-        if self._ledger is not None and self._reservation is not None:
-            self._ledger.settle(self._reservation, cost or 0.0)
+        self.is_settled = True
+        self.target.health.breaker.settle(self.permit, now, failed=failed)
+        self.target.limiter.release(self.entry, None if usage is None else usage.total_tokens)
+        self.ledger.settle(self.reservation, cost or 0.0)
 
 
 def name_targets(targets: Sequence[Target]) -> None:

@@ -315,7 +315,6 @@ def test_a_spend_limit_is_whole_again_after_its_window() -> None:
 
 def test_what_the_vendor_says_is_left_counts() -> None:
     rates = RateLimiter(RateLimit())
-    assert rates.unlimited
     rates.update_from_vendor(RemainingLimit(1, 0.0, {"reset": "20"}, "reset"), None)
     assert rates.wait_seconds(0, 0.0) == 0.0
     assert rates.acquire(0, 0.0) is not None
