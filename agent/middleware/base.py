@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, TypeAlias, TypeVar
 
@@ -30,116 +30,56 @@ _NEVER_SENT = ("ConfigurationError", "UnsupportedFeatureError")
 """Errors of attempts that ended before anything was sent."""
 
 
-@dataclass(slots=True)
-class CallFacts:
-    """State of one call that all its middleware shares."""
+@dataclass(slots=True, kw_only=True, repr=False)
+class CallInfo:
+    """Describes one call to one middleware. Only `state` differs between the middleware of a call."""
 
     streaming: bool
+    """Whether the response is streamed."""
     target: str
+    """`provider:model`; the name of a router, or of an agent inside one."""
     request: AgentRequest
-    fingerprint: Callable[[AgentRequest], str] | None = None
-    started: float = 0.0
+    """The request before any middleware changed it."""
+    hash_request: Callable[[AgentRequest], str] | None = None
+    """Returns the fingerprint of a request."""
+    run: Any = None  # Any: a RunTurn, or what a custom driver sets
+    """The run that the call belongs to, such as a turn of a tool loop; None outside of runs."""
     counting: bool = False
-    run: Any = None
+    """Whether the call only counts tokens. Then only `before` runs, and its responses are ignored."""
+    started: float = 0.0
+    """Start of the call, on the clock of `agent.engine.flow.Now`."""
     context: Context = field(default_factory=Context)
+    """The state of the call in the engine."""
     first_attempt: int = 0
     """Index of the call's first attempt in the context's record."""
     every_target: bool = True
     """Whether attempts at any target belong to the call, or only those at its own."""
     emitted: bool = False
     """Whether events have passed through all middleware to the caller."""
+    incoming: AgentRequest | None = None
+    """The request as this middleware received it."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """State of this middleware for this call. No other middleware sees it."""
 
-
-class CallInfo:
-    """Describes one call to one middleware. Only `state` differs between the middleware of a call.
-
-    Args:
-        streaming: Whether the response is streamed.
-        target: `provider:model`, or the name of the agent or router.
-        request: The request before any middleware changed it.
-        fingerprint: Returns the fingerprint of a request.
-        run: The run that the call belongs to.
-    """
-
-    __slots__ = ("_facts", "_incoming", "state")
-
-    def __init__(
-        self,
-        *,
-        streaming: bool,
-        target: str,
-        request: AgentRequest,
-        fingerprint: Callable[[AgentRequest], str] | None = None,
-        run: Any = None,  # Any: a RunTurn, or what a custom driver sets
-    ) -> None:
-        self._facts = CallFacts(streaming, target, request, fingerprint, run=run)
-        self._incoming = request
-        self.state: dict[str, Any] = {}
-        """State of this middleware for this call. No other middleware sees it."""
-
-    @classmethod
-    def from_facts(cls, facts: CallFacts, incoming: AgentRequest) -> CallInfo:
-        """Return the info for one middleware, which receives the request as `incoming`."""
-        info = cls.__new__(cls)
-        info._facts = facts
-        info._incoming = incoming
-        info.state = {}
-        return info
-
-    def with_own_state(self) -> CallInfo:
-        """Return the info of the same call for another middleware."""
-        return CallInfo.from_facts(self._facts, self._incoming)
-
-    @property
-    def streaming(self) -> bool:
-        """Whether the response is streamed."""
-        return self._facts.streaming
-
-    @property
-    def counting(self) -> bool:
-        """Whether the call only counts tokens. Then only `before` runs, and its responses are ignored."""
-        return self._facts.counting
-
-    @property
-    def target(self) -> str:
-        """`provider:model`; the name of a router, or of an agent inside one."""
-        return self._facts.target
-
-    @property
-    def request(self) -> AgentRequest:
-        """The request before any middleware changed it."""
-        return self._facts.request
-
-    @property
-    def started(self) -> float:
-        """Start of the call, on the clock of `agent.engine.flow.Now`."""
-        return self._facts.started
+    def for_middleware(self, incoming: AgentRequest | None = None) -> CallInfo:
+        """Return the info for one middleware, with its own state."""
+        return replace(self, incoming=incoming, state={})
 
     @property
     def deadline(self) -> float:
         """Deadline of the call on the same clock; infinity if there is none."""
-        return self._facts.context.deadline
+        return self.context.deadline
 
     @property
     def attempts(self) -> Sequence[Attempt]:
         """Requests sent for this call so far, with usage and cost, including failures."""
-        facts = self._facts
         return [
             attempt
-            for attempt in facts.context.attempts[facts.first_attempt :]
-            if (facts.every_target or attempt.target == facts.target)
+            for attempt in self.context.attempts[self.first_attempt :]
+            if (self.every_target or attempt.target == self.target)
             and attempt.error not in _NEVER_SENT
             and not (attempt.reason or "").startswith(ANSWERED_BY)
         ]
-
-    @property
-    def run(self) -> Any:  # Any: a RunTurn, or what a custom driver sets
-        """The run that the call belongs to, such as a turn of a tool loop; None outside of runs."""
-        return self._facts.run
-
-    @run.setter
-    def run(self, run: Any) -> None:  # Any: a RunTurn, or what a custom driver sets
-        self._facts.run = run
 
     def fingerprint(self, request: AgentRequest | None = None) -> str:
         """Return a SHA-256 hex digest that is equal for requests with the same URL and body.
@@ -149,13 +89,13 @@ class CallInfo:
         Args:
             request: By default the request as this middleware received it.
         """
-        if self._facts.fingerprint is None:
+        if self.hash_request is None:
             raise ConfigurationError(
                 f"The call of {self.target} has no fingerprint.",
                 field="fingerprint",
                 fix="Use fingerprints in calls, not in events of runs or token counts.",
             )
-        return self._facts.fingerprint(self._incoming if request is None else request)
+        return self.hash_request(request or self.incoming or self.request)
 
     @override
     def __repr__(self) -> str:

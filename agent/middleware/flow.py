@@ -30,7 +30,7 @@ from ..types import (
     ToolCall,
 )
 from ..types.usage import LazyCost
-from .base import ANSWERED_BY, CallFacts, CallInfo, Middleware
+from .base import ANSWERED_BY, CallInfo, Middleware
 
 T = TypeVar("T")
 _METHODS = ("before", "after", "on_event", "on_error")
@@ -61,23 +61,23 @@ def wrap_call(
     layers = [_Layer.from_middleware(one) for one in middleware]
 
     def call_with_middleware(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        facts = CallFacts(
+        base = CallInfo(
             streaming=streaming,
             target=target,
             request=request,
-            fingerprint=fingerprint,
-            started=(yield from Now()),
+            hash_request=fingerprint,
             run=context.run,
+            started=(yield from Now()),
             context=context,
             first_attempt=len(context.attempts),
             every_target=every_target,
         )
         context.headers = None  # headers of another target's response
-        flow = _run_layers(layers, 0, call, request, facts)
+        flow = _run_layers(layers, 0, call, request, base)
         try:
-            return (yield from (intercept(flow, partial(_mark_emitted, facts)) if streaming else flow))
+            return (yield from (intercept(flow, partial(_mark_emitted, base)) if streaming else flow))
         except errors.AgentError as error:
-            error.committed = error.committed or facts.emitted
+            error.committed = error.committed or base.emitted
             raise
 
     return call_with_middleware
@@ -91,19 +91,19 @@ def wrap_token_count(call: Call, middleware: Sequence[Middleware], *, target: st
     layers = [_Layer.from_middleware(one) for one in middleware]
 
     def count_with_middleware(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        facts = CallFacts(
+        base = CallInfo(
             streaming=False,
             target=target,
             request=request,
-            started=(yield from Now()),
-            counting=True,
             run=context.run,
+            counting=True,
+            started=(yield from Now()),
             context=context,
             first_attempt=len(context.attempts),
         )
         for layer in layers:
             if layer.before is not None:
-                result = yield from _run_hook(layer.before, facts, request, CallInfo.from_facts(facts, request))
+                result = yield from _run_hook(layer.before, context, request, base.for_middleware(request))
                 request = request if isinstance(result, AgentResponse) else _check_request(result, request, layer)
         return (yield from call(request, context))
 
@@ -115,7 +115,7 @@ def observe_events(flow: Flow[T], middleware: Sequence[Middleware], info: CallIn
     for one in reversed(middleware):
         layer = _Layer.from_middleware(one)
         if layer.on_event is not None:
-            flow = _observe_layer(flow, layer, info.with_own_state())
+            flow = _observe_layer(flow, layer, info.for_middleware())
     return flow
 
 
@@ -193,23 +193,16 @@ def _find_method(middleware: Any, method: str) -> _Method | None:
     return _Method(function, inspect.iscoroutinefunction(function), name)
 
 
-def _run_hook(method: _Method, facts: CallFacts, *args: Any) -> Flow[Any]:
+def _run_hook(method: _Method, context: Context, *args: Any) -> Flow[Any]:
     """Run a method inline, as an effect, or as a flow."""
     if method.is_async:
-        return (yield from Invoke(method.function, args, context=facts.context.user_context))
+        return (yield from Invoke(method.function, args, context=context.user_context))
     value = method.function(*args)
-    return (yield from _resolve(value, method, facts)) if _is_pending(value) else value
-
-
-def _is_pending(value: Any) -> bool:
-    return value is not None and (isinstance(value, Generator) or hasattr(type(value), "__await__"))
-
-
-def _resolve(value: Any, method: _Method, facts: CallFacts) -> Flow[Any]:
-    """Return the result of a flow or an awaitable."""
     if isinstance(value, Generator):
         return (yield from _check_effects(value, method))
-    return (yield from Invoke(lambda: value, (), context=facts.context.user_context))
+    if hasattr(type(value), "__await__"):
+        return (yield from Invoke(lambda: value, (), context=context.user_context))
+    return value
 
 
 def _check_effects(flow: Flow[T], method: _Method) -> Flow[T]:
@@ -250,26 +243,27 @@ class _EventError(BaseException):
         self.error = error
 
 
-def _mark_emitted(facts: CallFacts, emit: Emit) -> Flow[None]:
-    facts.emitted = True
+def _mark_emitted(base: CallInfo, emit: Emit) -> Flow[None]:
+    base.emitted = True
     yield emit
 
 
 def _run_layers(
-    layers: Sequence[_Layer], depth: int, call: Call, request: AgentRequest, facts: CallFacts
+    layers: Sequence[_Layer], depth: int, call: Call, request: AgentRequest, base: CallInfo
 ) -> Flow[AgentResponse]:
     """Run the call inside the layers from `depth` on."""
+    context = base.context
     if depth == len(layers):
-        return (yield from call(request, facts.context))
+        return (yield from call(request, context))
     layer = layers[depth]
-    info = CallInfo.from_facts(facts, request)
+    info = base.for_middleware(request)
     if layer.before is not None:
-        result = yield from _run_hook(layer.before, facts, request, info)
+        result = yield from _run_hook(layer.before, context, request, info)
         if isinstance(result, AgentResponse):
-            return (yield from _answer(result, layer, facts))
+            return (yield from _answer(result, layer, base))
         request = _check_request(result, request, layer)
-    flow = _run_layers(layers, depth + 1, call, request, facts)
-    if facts.streaming and layer.on_event is not None:
+    flow = _run_layers(layers, depth + 1, call, request, base)
+    if base.streaming and layer.on_event is not None:
         flow = intercept(flow, partial(_handle_events, layer, info))
     event_error: Exception | None = None
     try:
@@ -279,16 +273,16 @@ def _run_layers(
     except Exception as error:
         if layer.on_error is None:
             raise
-        replacement = yield from _run_hook(layer.on_error, facts, error, info)
+        replacement = yield from _run_hook(layer.on_error, context, error, info)
         if not isinstance(replacement, AgentResponse):
             try:
                 _raise_replacement(replacement, error, layer)
             finally:
                 del replacement  # the frame and the error would keep each other alive
             raise
-        if facts.emitted or getattr(error, "committed", False):
+        if base.emitted or getattr(error, "committed", False):
             raise  # the caller has already received events of another response
-        return (yield from _answer(replacement, layer, facts, info.attempts))
+        return (yield from _answer(replacement, layer, base, info.attempts))
     if event_error is not None:
         try:
             raise event_error
@@ -296,7 +290,7 @@ def _run_layers(
             event_error = None
     if layer.after is None:
         return response
-    result = yield from _run_hook(layer.after, facts, response, info)
+    result = yield from _run_hook(layer.after, context, response, info)
     if result is None:
         return response
     if not isinstance(result, AgentResponse):
@@ -306,26 +300,18 @@ def _run_layers(
 
 def _handle_events(layer: _Layer, info: CallInfo, emit: Emit) -> Flow[None]:
     """Pass events through `on_event` of a middleware, and emit the results."""
-    method, facts = layer.on_event, info._facts
-    assert method is not None
+    assert layer.on_event is not None
     events: list[Any] = []
     changed = False
     event_error: Exception | None = None
     try:
         for event in emit.events:
-            result = (
-                (yield from _run_hook(method, facts, event, info)) if method.is_async else method.function(event, info)
-            )
-            if _is_pending(result):
-                result = yield from _resolve(result, method, facts)
-            if result is None:
-                events.append(event)
-                continue
-            changed = True
+            result = yield from _run_hook(layer.on_event, info.context, event, info)
+            changed = changed or result is not None
             if isinstance(result, list | tuple):
-                events.extend(result)
+                events += result
             else:
-                events.append(result)
+                events.append(event if result is None else result)
     except Exception as error:
         event_error = error
         changed = True
@@ -365,19 +351,19 @@ def _raise_replacement(replacement: Any, error: Exception, layer: _Layer) -> Non
 
 
 def _answer(
-    response: AgentResponse, layer: _Layer, facts: CallFacts, attempts: Sequence[Attempt] = ()
+    response: AgentResponse, layer: _Layer, base: CallInfo, attempts: Sequence[Attempt] = ()
 ) -> Flow[AgentResponse]:
     """Record a response from a middleware as an attempt, and emit it as events in a stream.
 
     Args:
         attempts: The failed attempts that it replaces. Their cost is its cost, unless it has its own usage.
     """
-    context = facts.context
+    context = base.context
     context.ended = now = yield from Now()
-    began = now if attempts else facts.started
+    began = now if attempts else base.started
     context.log.add(
         Attempt(
-            target=facts.target,
+            target=base.target,
             provider=response.provider,
             model=response.model,
             reason=f"{ANSWERED_BY}{layer.name}",
@@ -388,11 +374,11 @@ def _answer(
         )
     )
     context.waited = context.reason = None
-    context.first_event = now if facts.streaming else None
+    context.first_event = now if base.streaming else None
     usage, cost = sum_attempts(attempts)
     if response.usage is None and usage is not None:
         response = response.model_copy(update={"usage": usage, "cost_estimate": cost})
-    if facts.streaming:
+    if base.streaming:
         yield Emit(replay_events(response))
     return response
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -146,14 +148,24 @@ class CallMetrics:
     run: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Histogram:
     """Counts of values in buckets: one per upper bound, and a last one for all larger values."""
 
     bounds: tuple[float, ...]
-    counts: tuple[int, ...]
+    counts: list[int] = field(default_factory=list)
     count: int = 0
     sum: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+
+    def add(self, value: float | None) -> None:
+        """Count a value; None is ignored."""
+        if value is not None:
+            self.counts[bisect_left(self.bounds, value)] += 1
+            self.count += 1
+            self.sum += value
 
     def quantile(self, part: float) -> float | None:
         """Upper bound of this part of the values; infinity above all bounds, None without values."""
@@ -165,61 +177,27 @@ class Histogram:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TargetMetrics:
     """Metrics of one target."""
 
-    calls: int
-    streams: int
+    calls: int = 0
+    streams: int = 0
     """Number of calls that were streamed."""
-    unsent: int
+    unsent: int = 0
     """Number of calls that sent nothing, because a middleware answered or refused them."""
-    attempts: int
-    failures: Mapping[str, int]
+    attempts: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
     """Failed calls by class name of the error."""
-    stop_reasons: Mapping[str, int]
-    seconds: Histogram
-    first_event: Histogram
-    prompt_tokens: Histogram
-    completion_tokens: Histogram
-    cost: Histogram
-
-
-@dataclass(slots=True)
-class _HistogramBuilder:
-    """Mutable histogram."""
-
-    bounds: tuple[float, ...]
-    counts: list[int] = field(default_factory=list)
-    count: int = 0
-    sum: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = [0] * (len(self.bounds) + 1)
-
-    def add(self, value: float | None) -> None:
-        if value is None:
-            return
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.count += 1
-        self.sum += value
-
-    def snapshot(self) -> Histogram:
-        return Histogram(self.bounds, tuple(self.counts), self.count, self.sum)
-
-
-class _TargetMetricsBuilder:
-    """Mutable metrics of one target."""
-
-    def __init__(self) -> None:
-        self.calls = self.streams = self.unsent = self.attempts = 0
-        self.failures: dict[str, int] = {}
-        self.stop_reasons: dict[str, int] = {}
-        self.seconds, self.first_event = _HistogramBuilder(SECONDS), _HistogramBuilder(SECONDS)
-        self.prompt_tokens, self.completion_tokens = _HistogramBuilder(TOKENS), _HistogramBuilder(TOKENS)
-        self.cost = _HistogramBuilder(DOLLARS)
+    stop_reasons: dict[str, int] = field(default_factory=dict)
+    seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    first_event: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    prompt_tokens: Histogram = field(default_factory=lambda: Histogram(TOKENS))
+    completion_tokens: Histogram = field(default_factory=lambda: Histogram(TOKENS))
+    cost: Histogram = field(default_factory=lambda: Histogram(DOLLARS))
 
     def add(self, metrics: CallMetrics) -> None:
+        """Count a finished call."""
         self.calls += 1
         self.streams += metrics.streaming
         self.unsent += metrics.attempts == 0
@@ -234,19 +212,6 @@ class _TargetMetricsBuilder:
             self.prompt_tokens.add(metrics.usage.prompt_tokens)
             self.completion_tokens.add(metrics.usage.completion_tokens)
 
-    def snapshot(self) -> TargetMetrics:
-        return TargetMetrics(**{name: _freeze(value) for name, value in vars(self).items()})
-
-
-def _freeze(value: Any) -> Any:
-    match value:
-        case _HistogramBuilder():
-            return value.snapshot()
-        case dict():
-            return dict(value)
-        case _:
-            return value
-
 
 class Metrics(ForkSafe, Middleware):
     """Counts calls, failures, tokens, cost and durations per target.
@@ -258,7 +223,7 @@ class Metrics(ForkSafe, Middleware):
     def __init__(self, on_call: Callable[[CallMetrics], object] | None = None) -> None:
         super().__init__()
         self._on_call = on_call
-        self._targets: dict[str, _TargetMetricsBuilder] = {}
+        self._targets: defaultdict[str, TargetMetrics] = defaultdict(TargetMetrics)
 
     @override
     def __reduce__(self) -> Any:
@@ -267,13 +232,13 @@ class Metrics(ForkSafe, Middleware):
     def snapshot(self) -> dict[str, TargetMetrics]:
         """Return the metrics so far, by target."""
         with self._lock:
-            return {name: target.snapshot() for name, target in self._targets.items()}
+            return deepcopy(dict(self._targets))
 
     def reset(self) -> dict[str, TargetMetrics]:
         """Return the metrics so far, and start at zero again."""
         with self._lock:
-            targets, self._targets = self._targets, {}
-        return {name: target.snapshot() for name, target in targets.items()}
+            targets, self._targets = self._targets, defaultdict(TargetMetrics)
+        return dict(targets)
 
     @override
     def on_event(self, event: Any, call: CallInfo) -> Flow[None] | None:
@@ -307,10 +272,7 @@ class Metrics(ForkSafe, Middleware):
             **outcome,
         )
         with self._lock:
-            target = self._targets.get(call.target)
-            if target is None:
-                target = self._targets[call.target] = _TargetMetricsBuilder()
-            target.add(metrics)
+            self._targets[call.target].add(metrics)
         if self._on_call is not None:
             try:
                 self._on_call(metrics)

@@ -247,34 +247,3 @@ class PlaceholderTable:
         if value is None:
             return placeholder
         return json.dumps(value, ensure_ascii=False)[1:-1] if in_json else value
-
-
-TextKey: TypeAlias = tuple[str, int | None]
-"""Identifies one of the texts of a stream: the type of its events and their index."""
-
-
-class StreamRestorer:
-    """Restores the texts of a stream piece by piece, and buffers incomplete placeholders."""
-
-    def __init__(self, table: PlaceholderTable) -> None:
-        self._table = table
-        self._buffers: dict[TextKey, str] = {}
-
-    def feed(self, key: TextKey, piece: str, *, in_json: bool) -> str:
-        """Add a piece of a text, and return the restored text that is complete."""
-        text = self._buffers.pop(key, "") + piece
-        length = self._table.complete_length(text)
-        if length < len(text):
-            self._buffers[key] = text[length:]
-        return self._table.restore(text[:length], in_json=in_json)
-
-    def list_buffered(self) -> list[TextKey]:
-        """Return the texts with buffered characters."""
-        return list(self._buffers)
-
-    def flush(self, key: TextKey) -> str:
-        """Return the buffered characters of a text that has ended."""
-        return self._buffers.pop(key, "")
-
-    def clear(self) -> None:
-        self._buffers.clear()

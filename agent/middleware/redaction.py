@@ -39,15 +39,7 @@ from ..types import (
     VendorContent,
 )
 from .base import CallInfo, Middleware
-from .patterns import (
-    FINDERS,
-    Finder,
-    PlaceholderTable,
-    StreamRestorer,
-    TextKey,
-    compile_finder,
-    find_placeholders,
-)
+from .patterns import FINDERS, Finder, PlaceholderTable, compile_finder, find_placeholders
 
 Change: TypeAlias = Callable[[str], str]
 P = TypeVar("P", bound=ContentPart)
@@ -98,18 +90,18 @@ class Redaction(Middleware):
         if not table:
             return None
         if self._restore:
-            call.state["restoration"] = _Restoration(table, in_json=request.output_schema is not None)
+            call.state["restoration"] = StreamRestoration(table, in_json=request.output_schema is not None)
         return redacted
 
     @override
     def after(self, response: AgentResponse, call: CallInfo) -> AgentResponse | None:
-        restoration: _Restoration | None = call.state.get("restoration")
+        restoration: StreamRestoration | None = call.state.get("restoration")
         return None if restoration is None else restoration.restore_response(response)
 
     @override
     def on_error(self, error: Exception, call: CallInfo) -> None:
         """Restore the partial or invalid response of an error."""
-        restoration: _Restoration | None = call.state.get("restoration")
+        restoration: StreamRestoration | None = call.state.get("restoration")
         if restoration is None:
             return
         if isinstance(error, errors.StreamInterrupted) and error.partial is not None:
@@ -122,20 +114,23 @@ class Redaction(Middleware):
 
     @override
     def on_event(self, event: Any, call: CallInfo) -> list[StreamEvent] | None:
-        restoration: _Restoration | None = call.state.get("restoration")
+        restoration: StreamRestoration | None = call.state.get("restoration")
         if not isinstance(event, StreamEvent) or restoration is None:
             return None
         return restoration.restore_event(event)
 
 
-class _Restoration:
-    """Restores the values in the response or the events of one call."""
+_TextKey: TypeAlias = tuple[str, int | None]
+"""Identifies one of the texts of a stream: the type of its events and their index."""
 
-    __slots__ = ("_in_json", "_texts", "table")
+
+class StreamRestoration:
+    """Restores the values in the response or the stream events of one call."""
 
     def __init__(self, table: PlaceholderTable, *, in_json: bool) -> None:
         self.table, self._in_json = table, in_json
-        self._texts = StreamRestorer(table)
+        self._buffers: dict[_TextKey, str] = {}
+        """Incomplete placeholders at the ends of texts that are streamed."""
 
     def restore_response(self, response: AgentResponse) -> AgentResponse:
         changes: dict[str, Any] = {"content": tuple(self._restore_part(part) for part in response.content)}
@@ -146,45 +141,53 @@ class _Restoration:
     def restore_event(self, event: StreamEvent) -> list[StreamEvent]:
         """Return the events to emit: buffered ends of texts that are over, then the restored event."""
         kind, index = event.type, event.index
-        key: TextKey = (kind, index)
+        key: _TextKey = (kind, index)
         # A text without an index ends when an event of another text arrives.
-        ended: list[TextKey] = [text for text in self._texts.list_buffered() if text[1] is None and text != key]
+        ended = [text for text in self._buffers if text[1] is None and text != key]
         restored: list[StreamEvent] = []
         match kind:
             case "text_delta" | "refusal_delta":
                 in_json = self._in_json and kind == "text_delta"
-                if text := self._texts.feed(key, event.text or "", in_json=in_json):
+                if text := self._restore_piece(key, event.text or "", in_json=in_json):
                     restored.append(event.model_copy(update={"text": text}))
             case "tool_call_delta":
                 delta = event.tool_call_delta or {}
-                arguments = self._texts.feed(key, delta.get("arguments") or "", in_json=True)
+                arguments = self._restore_piece(key, delta.get("arguments") or "", in_json=True)
                 if arguments or delta.get("name"):
                     changed = FrozenDict({**delta, "arguments": arguments})
                     restored.append(event.model_copy(update={"tool_call_delta": changed}))
             case "restart":
-                self._texts.clear()
+                self._buffers.clear()
                 return [event]
             case "thinking_delta":
                 restored.append(event)
             case "message_end":
-                ended = self._texts.list_buffered()
+                ended = list(self._buffers)
                 restored.append(self._restore_values(event))
             case "tool_call_end":
                 ended.append(("tool_call_delta", index))
                 restored.append(self._restore_values(event))
             case "content_part":
-                self._texts.flush(("text_delta", index))  # the part replaces its deltas
-                self._texts.flush(("refusal_delta", index))
+                self._buffers.pop(("text_delta", index), None)  # the part replaces its deltas
+                self._buffers.pop(("refusal_delta", index), None)
                 restored.append(self._restore_values(event))
             case _:
                 restored.append(self._restore_values(event))
         return [*self._flush_texts(ended), *restored]
 
-    def _flush_texts(self, keys: list[TextKey]) -> list[StreamEvent]:
+    def _restore_piece(self, key: _TextKey, piece: str, *, in_json: bool) -> str:
+        """Add a piece of a text, and return the restored text that is complete."""
+        text = self._buffers.pop(key, "") + piece
+        length = self.table.complete_length(text)
+        if length < len(text):
+            self._buffers[key] = text[length:]
+        return self.table.restore(text[:length], in_json=in_json)
+
+    def _flush_texts(self, keys: list[_TextKey]) -> list[StreamEvent]:
         """Return events with the buffered ends of texts, which are not placeholders after all."""
         events: list[StreamEvent] = []
         for kind, index in keys:
-            text = self._texts.flush((kind, index))
+            text = self._buffers.pop((kind, index), "")
             match kind if text else None:
                 case "text_delta":
                     events.append(StreamEvent.text_delta(text, index=index))

@@ -324,7 +324,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
 
 def _call() -> Any:
     request = AgentRequest(messages=[Message("user", "hi")])
-    return CallInfo(streaming=False, target="t", request=request, fingerprint=lambda request: "f")
+    return CallInfo(streaming=False, target="t", request=request, hash_request=lambda request: "f")
 
 
 def _drain(flow: Any) -> Any:

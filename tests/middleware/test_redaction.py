@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from agent import Agent, AgentRequest, AgentResponse, Message, Router, StreamEvent, ToolCall, errors
 from agent.engine.wire import Answer, WireRequest
 from agent.middleware import CallInfo, Redaction
-from agent.middleware.patterns import PlaceholderTable, StreamRestorer, find_placeholders
-from agent.middleware.redaction import change_value
+from agent.middleware.patterns import PlaceholderTable, find_placeholders
+from agent.middleware.redaction import StreamRestoration, change_value
 from agent.testing import Script, ScriptedTransport, Simulation, scripted_agent, simulate
 from agent.types import (
     Citation,
@@ -225,10 +225,11 @@ def test_whatever_is_hidden_can_be_shown_again(text: str) -> None:
 def test_a_text_in_pieces_says_the_same_as_the_whole(text: str, cuts: list[int]) -> None:
     table = PlaceholderTable(FINDERS)
     hidden = table.redact(text) + "[EMAIL_1"
-    pieces = StreamRestorer(table)
+    restoration = StreamRestoration(table, in_json=False)
     ends = [0, *sorted(min(cut, len(hidden)) for cut in cuts), len(hidden)]
-    told = [pieces.feed(("t", 0), hidden[a:b], in_json=False) for a, b in pairwise(ends)]
-    assert "".join(told) + pieces.flush(("t", 0)) == table.restore(hidden)
+    deltas = [StreamEvent.text_delta(hidden[a:b], index=0) for a, b in pairwise(ends)]
+    told = [event.text or "" for delta in [*deltas, END] for event in restoration.restore_event(delta)]
+    assert "".join(told) == table.restore(hidden)
 
 
 # Coming back, in streams
