@@ -13,10 +13,10 @@ from typing_extensions import Unpack, override
 
 from . import transports
 from .calls.call import Endpoint, attempt, complete, record_route, retry, settle_response, stream
-from .calls.credentials import Keys, call_with_keys, check_picklable
+from .calls.credentials import Keys, call_with_keys, check_picklable, read_keys_by_provider
 from .calls.output_modes import as_sent, plan_output
 from .calls.preflight import check, count_tokens, get_token_counter, read_token_count
-from .calls.requests import RequestLike, prepare, read_config, read_request
+from .calls.requests import RequestLike, prepare, read_config, read_request, split_call_options
 from .calls.streams import Partials, Settle
 from .calls.structured_output import parse_output
 from .client import Client
@@ -151,7 +151,8 @@ class Agent(Client):
         print(report)
         ```
         """
-        return check(self.config, lambda: self.provider, lambda: self._prepare(request, options))
+        agent, changes = self._select(options)
+        return check(agent.config, lambda: agent.provider, lambda: agent._prepare(request, changes))
 
     def count_tokens(
         self, request: RequestLike = (), *, exact: bool | None = None, **options: Unpack[PreflightOptions]
@@ -162,19 +163,21 @@ class Agent(Client):
             exact: True counts at the vendor, and raises an error if the vendor cannot; False estimates and sends
                 nothing. By default the vendor counts if it can.
         """
-        prepared = self._prepare(request, options)
-        if not self._counts_at_vendor(exact):
+        agent, changes = self._select(options)
+        prepared = agent._prepare(request, changes)
+        if not agent._counts_at_vendor(exact):
             return estimate_prompt(prepared)
-        return read_token_count(self._run_sync(self._count_call(), prepared))
+        return read_token_count(agent._run_sync(agent._count_call(), prepared))
 
     async def acount_tokens(
         self, request: RequestLike = (), *, exact: bool | None = None, **options: Unpack[PreflightOptions]
     ) -> TokenCount:
         """Async version of `count_tokens`."""
-        prepared = self._prepare(request, options)
-        if not self._counts_at_vendor(exact):
+        agent, changes = self._select(options)
+        prepared = agent._prepare(request, changes)
+        if not agent._counts_at_vendor(exact):
             return estimate_prompt(prepared)
-        return read_token_count(await self._run_async(self._count_call(), prepared))
+        return read_token_count(await agent._run_async(agent._count_call(), prepared))
 
     # Variants
 
@@ -190,9 +193,37 @@ class Agent(Client):
         )
         if "max_retries" in changes:
             options["retry"] = self.retry.model_copy(update={"max_retries": config.max_retries})
+        if changes.get("api_key") is not None:
+            options["get_api_key"] = None
         changed = Agent(config, client=self._client, **options)
         changed._retries = self._retries  # the retry budget is shared
         return changed
+
+    @override
+    def _select(self, options: Mapping[str, Any]) -> tuple[Agent, Mapping[str, Any]]:
+        settings, rest = split_call_options(options)
+        return (self.for_call(settings) if settings else self), rest
+
+    def for_call(self, settings: Mapping[str, Any]) -> Agent:  # Any: settings of several types
+        """Return an agent with the settings of one call: `timeout`, `max_retries`, `headers` and `api_key`."""
+        changes = dict(settings)
+        key, headers = changes.get("api_key"), changes.get("headers")
+        if key is not None and self._client is not None:
+            raise ConfigurationError(
+                "api_key has no effect: the agent's client has its own key.",
+                field="api_key",
+                fix="Remove it, or use an agent with another client.",
+            )
+        changes["api_key"] = read_keys_by_provider(key, self.addresses()).get(self.config.provider)
+        if isinstance(headers, Mapping):
+            given = {str(name).lower() for name in headers}
+            own = {name: value for name, value in self.config.headers.items() if name.lower() not in given}
+            changes["headers"] = {**own, **headers}
+        return self.with_config(**{name: value for name, value in changes.items() if value is not None})
+
+    def addresses(self) -> set[tuple[str, str | None]]:
+        """Return where an API key is sent: provider and base URL."""
+        return {(self.config.provider, self.config.base_url)}
 
     @property
     @override

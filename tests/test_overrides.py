@@ -62,9 +62,11 @@ def test_what_comes_of_them_is_a_changed_copy(given: AgentRequest, overrides: di
         ("before_tool_call", "run(..., before_tool_call=...)"),
         ("concurrency", "Pass it to batch() or batch_stream()."),
         ("keep_partial", "Pass it to session()."),
-        ("api_key", "Agent(..., api_key=...)"),
+        ("base_url", "Agent(..., base_url=...)"),
         ("strategy", 'route={"strategy": ...}'),
-        ("zzz", "Use one of background, betas,"),
+        ("max_turns", 'run(..., loop={"max_iterations": ...})'),
+        ("stream", "Call stream() or astream() instead."),
+        ("zzz", "Use one of api_key, background, betas,"),
     ],
 )
 def test_an_unknown_option_is_an_error_that_names_the_right_one(option: str, fix: str) -> None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 from typing_extensions import override
 
 from .. import errors
-from ..calls.requests import read_request
+from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, read_request
 from ..engine.context import ambient_deadline
 from ..errors import AgentError
 from ..types import AgentRequest, AgentResponse, Message, Usage
+from ..types.option_errors import check_options
 from ..types.response import OutputT
 
 if TYPE_CHECKING:
@@ -248,6 +249,7 @@ def read_options(caller: Client, given: Mapping[str, Any]) -> tuple[SendRequest,
     """Return the function that sends a request, and the options. Raise configuration errors."""
     options = Options(**{name: value for name, value in given.items() if name in _NAMES})
     client, overrides = caller._select({name: value for name, value in given.items() if name not in _NAMES})
+    check_options(overrides, REQUEST_OPTIONS, "A batch", CALL_OPTIONS | _NAMES)
     _check_configuration(client)
     if not overrides:
         return client.acomplete, options

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 from pydantic import SecretStr
@@ -101,6 +101,32 @@ def call_with_keys(keys: Keys, once: Callable[[Endpoint], Call]) -> Call:
         return (yield from once(renewed)(request, context))
 
     return call
+
+
+def read_keys_by_provider(key: Any, addresses: Collection[tuple[str, str | None]]) -> Mapping[str, Any]:
+    """Return the API keys of one call. Refuses a key that might go to another vendor.
+
+    Args:
+        key: The option `api_key`: None, a key, or keys by provider.
+        addresses: Where the call may go: providers and base URLs.
+    """
+    providers = sorted({provider for provider, _ in addresses})
+    if isinstance(key, Mapping):
+        for name in key:
+            if name not in providers:
+                raise errors.ConfigurationError(
+                    f"api_key has a key for {name!r}, which this call does not use.",
+                    field="api_key",
+                    fix=f"Use {', '.join(providers)}.",
+                )
+        return key
+    if key is not None and len(addresses) > 1:
+        raise errors.ConfigurationError(
+            "The router sends to several vendors, and api_key does not say which of them it is for.",
+            field="api_key",
+            fix=f"Pass a dict by provider: api_key={{{', '.join(f'{name!r}: ...' for name in providers)}}}.",
+        )
+    return {} if key is None else dict.fromkeys(providers, key)
 
 
 def check_picklable(get: GetKey) -> None:

@@ -6,7 +6,7 @@ Invalid arguments raise ConfigurationError before anything is sent. Arguments ar
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
@@ -15,7 +15,7 @@ from pydantic import PydanticUserError
 from ..errors import ConfigurationError
 from ..types import AgentConfig, AgentRequest, FrozenDict, Message, Role, Session, ToolSpec, freeze
 from ..types._base import validate_with
-from ..types.options import BatchOptions, ConfigChanges, RouteOptions, RunOptions, SessionOptions
+from ..types.option_errors import AGENT_KEYS, check_options
 
 
 class HasRequest(Protocol):
@@ -32,55 +32,21 @@ RequestLike: TypeAlias = AgentRequest | str | Message | Session | HasRequest | S
 REQUEST_OPTIONS = frozenset(AgentRequest.model_fields) | {"schema"}
 """Options that every call method takes."""
 
-_OTHER_NAMES = {
-    "thinking": "reasoning reasoning_effort thinking_level thinking_budget effort",
-    "schema": "response_format response_model response_schema output_type result_type text_format json_schema",
-    "max_tokens": "max_completion_tokens max_output_tokens max_new_tokens num_predict",
-    "stop": "stop_sequences stop_words",
-    "system": "system_prompt system_instruction instructions default_system",
-    "input": "prompt query question",
-    "tools": "functions",
-    "tool_choice": "function_call tool_config",
-    "extra": "extra_body extra_headers model_kwargs provider_options",
-    "metadata": "user user_id",
-}
-_RENAMED = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
+CALL_OPTIONS = frozenset(("api_key", "headers", "max_retries", "timeout"))
+"""Options of a call that change its client instead of its request; see `split_call_options`."""
 
 
-def check_options(given: Mapping[str, Any], known: Collection[str], what: str) -> None:
-    """Raise ConfigurationError for the first unknown option. The fix names the right option or place."""
-    for name in given:
-        if name not in known:
-            raise ConfigurationError(f"{what} has no option {name!r}.", field=name, fix=_suggest(name, known))
-
-
-def _suggest(name: str, known: Collection[str]) -> str:
-    from difflib import get_close_matches  # lazy: only misspelled options need it
-
-    renamed = _RENAMED.get(name)
-    if renamed in known:
-        return f"Use {renamed}=."
-    for places, options in _PLACES.items():
-        if name in options.__annotations__ or (name == "deps" and options is RunOptions):
-            return places.format(name)
-    if similar := get_close_matches(name, known, n=1):
-        return f"Did you mean {similar[0]}?"
-    return f"Use one of {', '.join(sorted(known))}."
-
-
-_PLACES = {
-    "Pass it to run() or run_stream(), which execute tools: run(..., {0}=...).": RunOptions,
-    "Pass it to batch() or batch_stream().": BatchOptions,
-    "Pass it to session().": SessionOptions,
-    "Set it on the agent: Agent(..., {0}=...), or with_config({0}=...).": ConfigChanges,
-    'Set it on the router: Router(..., {0}=...), or for one request: route={{"{0}": ...}}.': RouteOptions,
-}
-"""Where options of other methods belong."""
+def split_call_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Return the settings that a call changes on its client, and the options of the request."""
+    if CALL_OPTIONS.isdisjoint(options):
+        return {}, options
+    settings = {name: value for name, value in options.items() if name in CALL_OPTIONS and value is not None}
+    return settings, {name: value for name, value in options.items() if name not in CALL_OPTIONS}
 
 
 def read_config(config: AgentConfig | str, options: Mapping[str, Any]) -> AgentConfig:
     """Return a configuration, or one for the shorthand `provider:model`, with options applied."""
-    check_options(options, AgentConfig.model_fields, "An agent")
+    check_options(options, AgentConfig.model_fields, "An agent", AGENT_KEYS)
     if isinstance(config, AgentConfig):
         return validate_with(lambda: config.with_overrides(**options)) if options else config
     if not isinstance(config, str):
@@ -105,7 +71,7 @@ def read_request(request: RequestLike, options: Mapping[str, Any]) -> AgentReque
     read = validate_with(lambda: _read_request(request))
     if not options:
         return read
-    check_options(options, REQUEST_OPTIONS, "A request")
+    check_options(options, REQUEST_OPTIONS, "A request", CALL_OPTIONS)
     if "tools" in options:
         options = {**options, "tools": _read_tools(options["tools"])}
     if "schema" in options:

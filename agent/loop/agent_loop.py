@@ -10,18 +10,22 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..client import Client
 from ..errors import ConfigurationError
 from ..tools.base import Tool
 from ..tools.functions import as_tool
 from ..types import Message, ThinkingLevel, ToolLoopConfig
+from ..types.option_errors import check_keywords
 from .events import AgentEvent, AgentMessage, MessageLike, coerce_message
 from .functions import AgentState, Model, check_continuable
 from .hooks import Hooks
 from .results import RunResult
 from .streams import AsyncRunStream, RunStream, RunView, StartedRun
+
+if TYPE_CHECKING:
+    from ..types.options import DepsT, ToolLike
 
 QueueMode = Literal["all", "one_at_a_time"]
 
@@ -53,19 +57,20 @@ class AgentLoop:
         deps: Dependencies for the tools' context.
     """
 
+    @check_keywords("A loop")
     def __init__(
         self,
         caller: Client,
         *,
         system_prompt: str = "",
-        tools: Iterable[Any] = (),
+        tools: Iterable[ToolLike[DepsT]] = (),
         messages: Sequence[MessageLike] = (),
         thinking_level: ThinkingLevel = ThinkingLevel.OFF,
         steering_mode: QueueMode = "one_at_a_time",
         follow_up_mode: QueueMode = "one_at_a_time",
         loop: ToolLoopConfig | None = None,
         hooks: Hooks | None = None,
-        deps: Any = None,
+        deps: DepsT | None = None,
     ) -> None:
         self.caller = caller
         self.system_prompt = system_prompt
@@ -76,7 +81,7 @@ class AgentLoop:
         self.follow_up_mode = follow_up_mode
         self.loop = loop
         self.hooks = hooks
-        self.deps = deps
+        self.deps: Any = deps
         self._listeners: list[Callable[[AgentEvent], Any]] = []
         self._steering: list[AgentMessage] = []
         self._follow_ups: list[AgentMessage] = []
@@ -116,20 +121,20 @@ class AgentLoop:
 
     # Runs
 
-    def prompt(self, *messages: MessageLike) -> RunResult:
+    def prompt(self, *messages: MessageLike) -> RunResult[None]:
         """Add messages and run until the model has responded. Raises the run's failure."""
         return self._run([coerce_message(message) for message in messages])
 
-    async def aprompt(self, *messages: MessageLike) -> RunResult:
+    async def aprompt(self, *messages: MessageLike) -> RunResult[None]:
         """Async version of `prompt`."""
         return await self._arun([coerce_message(message) for message in messages])
 
-    def continue_(self) -> RunResult:
+    def continue_(self) -> RunResult[None]:
         """Run with the queued messages, or else from the current conversation, such as after a failure."""
         self._check_idle()
         return self._run(self._take_queued())
 
-    async def acontinue_(self) -> RunResult:
+    async def acontinue_(self) -> RunResult[None]:
         """Async version of `continue_`."""
         self._check_idle()
         return await self._arun(self._take_queued())

@@ -30,7 +30,7 @@ from .hooks import RunPlan, accepts_signal, call_hook, poll_messages
 from .recovery import restore_run, write_end, write_message, write_response
 from .results import RunResult
 from .run_state import PartialMessage, RunState
-from .setup import Runner, pause_run, prepare_run
+from .setup import Runner, check_run_options, pause_run, prepare_run
 from .tool_calls import run_calls
 
 
@@ -219,7 +219,9 @@ class SubAgent(NestedTool):
                 "A sub-agent cannot be isolated: it is part of the run.", field="isolation", fix="Remove it."
             )
         own = {"parameters": _TASK, "risk": "network", "timeout": 600.0, **own}
-        return cls(name, description, **own, runner=runner, options=options)
+        client, rest = runner._select(options)
+        check_run_options(rest)
+        return cls(name, description, **own, runner=client, options=rest)
 
     @property
     @override

@@ -17,6 +17,7 @@ from ..errors import AgentError, ConfigurationError, ToolExecutionError
 from ..models.prices import to_dollars, to_units
 from ..tools.base import AgentToolResult, Signal, Tool, ToolContext
 from ..types import AgentRequest, AgentResponse, Message, ToolCall, ToolLoopConfig, ToolResult
+from ..types.option_errors import check_keywords
 from .events import AgentMessage, coerce_message
 from .journal import Journal
 
@@ -116,6 +117,7 @@ ModelCall: TypeAlias = Callable[[Sequence[Message], int, Context], Flow[AgentRes
 """Call the model with a conversation, a turn number and a context. A streaming call emits StreamEvents."""
 
 
+@check_keywords("Hooks")
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """Hooks called during runs. Each may be plain or async; plain hooks run in a thread.

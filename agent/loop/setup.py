@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
-from ..calls.requests import RequestLike, read_request
+from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, RequestLike, read_request
 from ..engine.context import Call, Context
 from ..engine.flow import Flow
 from ..errors import ConfigurationError
 from ..tools.base import Signal, Tool
 from ..tools.functions import as_tool
 from ..types import AgentRequest, AgentResponse, Message, Role, ToolLoopConfig, ToolSpec
+from ..types.option_errors import check_options
 from .events import AgentMessage, coerce_message, to_model_messages
 from .hooks import Hooks, RunCost, RunPlan
 from .recovery import hash_request
@@ -133,11 +134,18 @@ class Runner(Protocol):
     @property
     def loop(self) -> ToolLoopConfig: ...
 
+    def _select(self, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]: ...
+
     def _prepare(self, request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest: ...
 
     def _call(self, *, streaming: bool) -> Call: ...
 
     def own_tools(self, response: AgentResponse | None) -> Sequence[Any]: ...
+
+
+def check_run_options(options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for an unknown option of a run."""
+    check_options(options, REQUEST_OPTIONS | RUN_OPTIONS, "A run", CALL_OPTIONS)
 
 
 class PreparedRun:
@@ -164,6 +172,7 @@ def prepare_run(
 
     The options `history` and `prompts` replace the messages and input of the request; they may hold custom roles.
     """
+    check_run_options(options)
     run_options = {name: value for name, value in options.items() if name in RUN_OPTIONS}
     overrides = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
     history, prompts = run_options.get("history"), run_options.get("prompts")

@@ -10,7 +10,8 @@ from typing_extensions import Unpack, override
 
 from ..agent import Agent, read_middleware
 from ..calls.call import record_route, settle_response
-from ..calls.requests import RequestLike, check_not_empty, read_request
+from ..calls.credentials import read_keys_by_provider
+from ..calls.requests import RequestLike, check_not_empty, read_request, split_call_options
 from ..calls.streams import Partials, Settle
 from ..client import Client
 from ..engine.context import Call, Context
@@ -19,6 +20,8 @@ from ..engine.wire import Transport
 from ..errors import ConfigurationError
 from ..models.token_estimates import StreamTokenCounter, TokenCount
 from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolLoopConfig
+from ..types._base import validate_with
+from ..types.option_errors import check_keywords, check_options
 from ..types.routing import BreakerConfig, HedgeConfig, OnPartial, RoutingStrategy, SpendLimit, StrategyName
 from .flow import Explanation, explain_routing, route_call
 from .limits import SpendLedger, make_hedge_budget, make_retry_budget
@@ -79,6 +82,7 @@ class Router(Client):
     A router may be shared by threads and event loops.
     """
 
+    @check_keywords("A router")
     def __init__(
         self,
         targets: Sequence[TargetLike | Sequence[TargetLike]],
@@ -188,23 +192,47 @@ class Router(Client):
     def with_config(self, **changes: Unpack[RouterChanges]) -> Router:
         """Return a router with changed settings, which shares the state of its targets.
 
-        Settings of agents, such as `temperature`, change for all targets.
+        Settings of agents, such as `temperature`, change for all targets; `max_retries` changes the router's retries.
         """
         own = {name: value for name, value in changes.items() if name in self._options}
         theirs = {name: value for name, value in changes.items() if name not in self._options}
         targets = [
             target if not theirs else target.with_agent(target.agent.with_config(**theirs)) for target in self.targets
         ]
-        other = Router(targets, **{**self._options, **own})
+        return self._copy(targets, own, None if "retry" in changes else changes.get("max_retries"))
+
+    def _copy(self, targets: Sequence[Target], changes: Mapping[str, Any], retries: int | None = None) -> Router:
+        """Return a router with other targets and settings, which shares the state that they leave."""
+        if retries is not None:
+            retry = validate_with(lambda: self._settings.retry.model_copy(update={"max_retries": retries}))
+            changes = {**changes, "retry": retry}
+        other = Router(targets, **{**self._options, **changes})
         settings, current = other._settings, self._settings
         settings.memory = current.memory
-        if "retry" not in changes:
+        if "retry" not in changes or retries is not None:
             settings.retry_budget = current.retry_budget
         if "spend" not in changes:
             settings.ledger = current.ledger
         if "hedge" not in changes:
             settings.hedge_budget = current.hedge_budget
         return other
+
+    def for_call(self, settings: Mapping[str, Any]) -> Router:  # Any: settings of several types
+        """Return a router with the settings of one call: `timeout`, `max_retries`, `headers` and `api_key`."""
+        theirs = {name: value for name, value in settings.items() if name != "api_key"}
+        keys = read_keys_by_provider(settings.get("api_key"), self.addresses())
+        targets: list[Target] = []
+        for target in self.targets:
+            addresses = target.agent.addresses()
+            own = {provider: keys[provider] for provider, _ in addresses if provider in keys}
+            if changes := {**theirs, **({"api_key": own} if own else {})}:
+                target = target.with_agent(target.agent.for_call(changes), is_other_account=bool(own))
+            targets.append(target)
+        return self._copy(targets, {}, settings.get("max_retries"))
+
+    def addresses(self) -> set[tuple[str, str | None]]:
+        """Return where API keys are sent: providers and base URLs."""
+        return {address for target in self.targets for address in target.agent.addresses()}
 
     def reset_health(self, *names: str) -> None:
         """Reset circuit breakers and cooldowns of some or all targets, for example after a key was replaced."""
@@ -255,18 +283,15 @@ class Router(Client):
 
     @override
     def _select(self, overrides: Mapping[str, Any]) -> tuple[Router, Mapping[str, Any]]:
-        """Return this router, or a copy with the `route` settings of one request."""
-        route = overrides.get("route")
-        if route is None:
-            return self, overrides
-        unknown = sorted(set(route) - set(self._options))
-        if unknown:
-            raise ConfigurationError(
-                f"Unknown route options: {', '.join(unknown)}.",
-                field="route",
-                fix=f"Use {', '.join(sorted(self._options))}.",
-            )
-        return self.with_config(**route), {name: value for name, value in overrides.items() if name != "route"}
+        """Return this router, or a copy with the settings of one call."""
+        settings, rest = split_call_options(overrides)
+        router = self
+        if "route" in rest:
+            if route := rest["route"] or {}:
+                check_options(route, self._options, "route")
+                router = self.with_config(**route)
+            rest = {name: value for name, value in rest.items() if name != "route"}
+        return (router.for_call(settings) if settings else router), rest
 
     @override
     def _prepare(self, request: RequestLike, overrides: Mapping[str, Any]) -> AgentRequest:

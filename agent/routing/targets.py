@@ -15,6 +15,7 @@ from ..models.prices import price
 from ..models.token_estimates import estimate_prompt
 from ..providers.rate_limit_hints import RemainingLimits, make_limit_reader
 from ..types import AgentRequest, AgentResponse, ProviderCapabilities, Usage
+from ..types.option_errors import check_keywords
 from ..types.routing import BreakerConfig, RateLimit
 from .health import Cooldown, Health, Permit, Timings
 from .limits import RateLimiter, Reservation, SpendLedger, WindowEntry
@@ -63,6 +64,7 @@ class Target:
         concurrency: Maximum number of concurrent requests.
     """
 
+    @check_keywords("A target")
     def __init__(
         self,
         agent: Any,
@@ -85,11 +87,19 @@ class Target:
         self.limit: RateLimit = RateLimit(rpm=rpm, tpm=tpm, concurrency=concurrency)
         self.limiter: RateLimiter = RateLimiter(self.limit)
         self.timings: Timings = Timings()
-        self.turn: float = 0.0
-        """Next turn, for strategies with turns. Each turn adds the inverse of the weight."""
+        self._turn: list[float] = [0.0]  # a list, because copies share it
         self.health: Health = None  # type: ignore[assignment]  # set by its router
         self._calls: dict[bool, Call] = {}
         self._capabilities: ProviderCapabilities | None = None
+
+    @property
+    def turn(self) -> float:
+        """Next turn, for strategies with turns. Each turn adds the inverse of the weight."""
+        return self._turn[0]
+
+    @turn.setter
+    def turn(self, turn: float) -> None:
+        self._turn[0] = turn
 
     @property
     def callee(self) -> RoutableClient:
@@ -100,11 +110,13 @@ class Target:
     def is_router(self) -> bool:
         return self.callee.provider_and_model()[1] == ""
 
-    def with_agent(self, agent: Any) -> Target:
-        """Return the target with another agent. Health, limits and response times are shared."""
+    def with_agent(self, agent: Any, *, is_other_account: bool = False) -> Target:
+        """Return the target with another agent. Health and limits are shared in the same account only."""
         limit = self.limit
         other = Target(agent, name=self.name, weight=self.weight, level=self.level, **limit.model_dump())
-        other.limiter, other.timings, other.health, other.turn = self.limiter, self.timings, self.health, self.turn
+        other.timings, other._turn = self.timings, self._turn
+        if not is_other_account:
+            other.limiter, other.health = self.limiter, self.health
         return other
 
     def call(self, *, streaming: bool) -> Call:

@@ -25,6 +25,7 @@ from ..loop.events import MessageLike, coerce_message
 from ..loop.results import PausedRun, SessionPlace
 from ..stores.base import SessionNotFoundError, SessionRecord, Store, StoreError
 from ..types import AgentRequest, AgentResponse, Message, Session, ToolSpec, Usage
+from ..types.option_errors import check_keywords
 from .turns import Conversation, RunTurn
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ async def call_store(store: Store, function: Any, *args: Any, **kwargs: Any) -> 
 class SessionState:
     """A conversation in a graph, and the store that keeps it."""
 
+    @check_keywords("A session")
     def __init__(
         self,
         agent: Client,

@@ -5,7 +5,7 @@ A paused turn is not complete, so nothing of it is in the session: the paused ru
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -15,26 +15,31 @@ from contextlib import (
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..calls.requests import RequestLike, read_request
+from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, RequestLike, read_request
 from ..calls.streams import ResponseView
 from ..errors import ConfigurationError, StreamInterrupted
 from ..loop.results import PausedRun, RunResult, SessionPlace
+from ..loop.setup import RUN_OPTIONS
 from ..loop.streams import RunView
 from ..types import AgentRequest, AgentResponse, Message, ToolCall, ToolSpec
+from ..types.option_errors import check_options
 
-_REQUEST_FIELDS = frozenset(AgentRequest.model_fields) | {"schema"}
+_CALL_OPTIONS = CALL_OPTIONS | {"route"}
 
 
-def read_turn(request: RequestLike, options: Mapping[str, Any]) -> tuple[AgentRequest, dict[str, Any]]:
+def read_turn(
+    request: RequestLike, options: Mapping[str, Any], run_options: Collection[str] = ()
+) -> tuple[AgentRequest, dict[str, Any]]:
     """The request of a new turn, and the options that are none of its fields."""
-    fields = {name: value for name, value in options.items() if name in _REQUEST_FIELDS}
-    rest = {name: value for name, value in options.items() if name not in _REQUEST_FIELDS}
+    fields = {name: value for name, value in options.items() if name in REQUEST_OPTIONS}
+    rest = {name: value for name, value in options.items() if name not in REQUEST_OPTIONS}
+    check_options(rest, {*_CALL_OPTIONS, *run_options}, "A turn", REQUEST_OPTIONS)
     return read_request(request, fields), rest
 
 
 def require_turn_schema(request: RequestLike, options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError unless the turn has an output schema."""
-    if read_turn(request, options)[0].output_schema is None:
+    if read_turn(request, options, RUN_OPTIONS)[0].output_schema is None:
         raise ConfigurationError(
             "There is no schema for the output.", field="schema", fix="Pass schema=, such as a pydantic model."
         )
@@ -72,7 +77,7 @@ class RunTurn:
         if isinstance(request, PausedRun):
             self.paused = request
         else:
-            self.asked, self.options = read_turn(request, options)
+            self.asked, self.options = read_turn(request, options, RUN_OPTIONS)
         self.said: Sequence[Message] = () if self.asked is None else self.asked.messages
         """Messages of the turn that precede its run."""
         self._place: SessionPlace | None = None

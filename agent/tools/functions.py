@@ -20,6 +20,7 @@ from ..errors import ConfigurationError
 from ..types import AgentRequest, ToolSpec
 from ..types._base import validate_with
 from ..types.config import Risk
+from ..types.option_errors import check_options
 from .base import DepsT, Isolation, Tool, ToolContext, validate_settings
 from .signatures import BoundCall, Signature, read_signature
 
@@ -98,6 +99,7 @@ def tool(function: Any = None, /, **settings: Any) -> Any:
 
     A parameter annotated with `ToolContext` is filled in at each call, and is not part of the schema.
     """
+    check_options(settings, ToolSettings.__annotations__, "A tool")
     if function is None:
         return lambda function: tool(function, **settings)
     if isinstance(function, Tool):

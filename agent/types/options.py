@@ -139,6 +139,14 @@ class RequestOptions(TypedDict, total=False):
     """Id of the conversation, for strategies that keep it at one target."""
     extra: Mapping[str, Any]  # Any: whatever a vendor's API takes
     """Fields that are merged into the request body unchanged."""
+    timeout: float | None
+    """Seconds for one attempt of this call. By default `timeout` of the agent."""
+    max_retries: int | None
+    """Retries of this call. By default those of the agent, or of the router, whose retries are fallbacks."""
+    headers: Mapping[str, str | SecretStr] | None
+    """Headers of this call, in addition to the agent's. Values are secret."""
+    api_key: SecretStr | str | Mapping[str, SecretStr | str] | None
+    """API key of this call. A dict of keys by provider, for a router with several."""
     route: RouteOptions
     """Router settings for this request. Routers only."""
 

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from agent import Agent, AgentConfig, AgentRequest, Hooks, Router
-from agent.calls.requests import REQUEST_OPTIONS
+from agent.calls.requests import CALL_OPTIONS, REQUEST_OPTIONS
 from agent.loop.setup import RUN_OPTIONS
 from agent.routing.strategies import STRATEGIES
 from agent.sessions import AgentSession
@@ -23,7 +23,8 @@ def keys(options: type) -> set[str]:
 
 
 def test_the_typed_dicts_have_all_options() -> None:
-    assert keys(options.CompleteOptions) - {"route"} == REQUEST_OPTIONS - {"schema", "output_schema"}
+    request_options = keys(options.CompleteOptions) - CALL_OPTIONS - {"route"}
+    assert request_options == REQUEST_OPTIONS - {"schema", "output_schema"}
     assert keys(options.RunOptions) - keys(options.RequestOptions) == RUN_OPTIONS - {"deps", "history", "prompts"}
     assert {field.name for field in fields(Hooks)} <= keys(options.RunOptions)
     assert keys(options.ConfigFields) == set(AgentConfig.model_fields)
