@@ -33,10 +33,10 @@ from .types import (
     AgentRequest,
     AgentResponse,
     ProviderCapabilities,
+    RequestTool,
     RetryConfig,
     Secret,
     ToolLoopConfig,
-    ToolSpec,
 )
 from .types._base import validate_with
 
@@ -97,7 +97,7 @@ class Agent(Client):
     ) -> None:
         self.config: AgentConfig = read_config(config, options)
         load_provider(self.config.provider)  # raises for an unknown provider
-        self.tools: Sequence[ToolSpec | Mapping[str, Any]] = read_request("", {"tools": tools}).tools if tools else ()
+        self.tools: Sequence[RequestTool] = read_request("", {"tools": tools}).tools if tools else ()
         self._loop = loop
         self.hooks = hooks
         if retry is not None and "max_retries" in options:

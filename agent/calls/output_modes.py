@@ -18,7 +18,7 @@ from ..models import facts
 from ..providers import Provider
 from ..schemas import CompiledSchema, compile_schema, find_unresolved_reference, is_object_schema, wrap_schema
 from ..schemas.dialect import WRAPPER, unwrap_value
-from ..types import AgentRequest, AgentResponse, Part, StreamEvent, TextContent, ToolCall, ToolSpec
+from ..types import AgentRequest, AgentResponse, Part, StreamEvent, TextContent, ToolCall, ToolSpec, tool_name
 from ..types.messages import OutputMode
 
 ANSWER_TOOL = "final_answer"
@@ -190,7 +190,7 @@ def _choice(request: AgentRequest, answer: str) -> str:
 
 
 def _free_name(request: AgentRequest) -> str:
-    taken = {tool.name if isinstance(tool, ToolSpec) else tool.get("name") for tool in request.tools}
+    taken = {tool_name(tool) for tool in request.tools}
     name = ANSWER_TOOL
     while name in taken:
         name += "_"

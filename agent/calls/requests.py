@@ -13,7 +13,18 @@ from typing import Any, Protocol, TypeAlias
 from pydantic import PydanticUserError
 
 from ..errors import ConfigurationError
-from ..types import AgentConfig, AgentRequest, FrozenDict, Message, Role, Session, ToolSpec, freeze
+from ..types import (
+    AgentConfig,
+    AgentRequest,
+    FrozenDict,
+    Message,
+    RequestTool,
+    Role,
+    Session,
+    ToolSpec,
+    freeze,
+    tool_name,
+)
 from ..types._base import validate_with
 from ..types.option_errors import AGENT_KEYS, check_options
 
@@ -129,7 +140,7 @@ def check_not_empty(request: AgentRequest) -> None:
         raise ConfigurationError("The request is empty.", field="input", fix="Pass input= or messages=.")
 
 
-def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> AgentRequest:
+def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[RequestTool]) -> AgentRequest:
     """Return the request with the defaults of an agent, ready for a codec."""
     check_not_empty(request)
     changes: dict[str, Any] = {
@@ -194,14 +205,14 @@ def _check_model(model: str) -> None:
         ) from None
 
 
-def _check_tool_choice(choice: str, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> None:
+def _check_tool_choice(choice: str, tools: Sequence[RequestTool]) -> None:
     if not tools:
         raise ConfigurationError(
             f"tool_choice is {choice!r}, but no tools are offered.",
             field="tool_choice",
             fix="Add tools or leave it out.",
         )
-    names = [tool.name if isinstance(tool, ToolSpec) else str(tool.get("name")) for tool in tools]
+    names = [str(tool_name(tool)) for tool in tools]
     if choice not in ("auto", "none", "required", *names):
         raise ConfigurationError(
             f"tool_choice names the tool {choice!r}, which is not offered.",

@@ -26,17 +26,20 @@ from ..types import (
     ContentPart,
     DiffContent,
     DocumentContent,
+    FileContent,
     FrozenDict,
     ImageContent,
     Message,
     Part,
     RefusalContent,
+    SearchResultContent,
     StreamEvent,
     TextContent,
     ThinkingContent,
     ToolCall,
     ToolResult,
     VendorContent,
+    VideoContent,
 )
 from .base import CallInfo, Middleware
 from .patterns import FINDERS, Finder, PlaceholderTable, compile_finder, find_placeholders
@@ -304,7 +307,10 @@ def change_part(part: Part, change: Change) -> Part:
             return part if is_same else part.model_copy(update={"content": inner})
         case DocumentContent():
             return _change_document(part, change)
-        case ImageContent() | AudioContent() | VendorContent():
+        case SearchResultContent():
+            texts = tuple(_copy_changed(text, text=change(text.text)) for text in part.content)
+            return _copy_changed(part, title=change(part.title), content=texts)
+        case ImageContent() | AudioContent() | VideoContent() | FileContent() | VendorContent():
             return part
         case _:
             assert_never(part)
@@ -338,7 +344,7 @@ def change_value(value: Any, change: Change) -> Any:
 
 def _change_document(part: DocumentContent, change: Change) -> DocumentContent:
     changes: dict[str, Any] = {
-        name: change(text) for name in ("text", "title") if isinstance(text := getattr(part, name), str)
+        name: change(text) for name in ("text", "title", "context") if isinstance(text := getattr(part, name), str)
     }
     if part.data is not None and (part.media_type or "").startswith("text/"):
         with suppress(UnicodeDecodeError):

@@ -23,9 +23,12 @@ from ..types import (
     CodeContent,
     DiffContent,
     DocumentContent,
+    FileContent,
     ImageContent,
     Part,
     RefusalContent,
+    RequestTool,
+    SearchResultContent,
     StreamEvent,
     TextContent,
     ThinkingContent,
@@ -35,6 +38,7 @@ from ..types import (
     Usage,
     Value,
     VendorContent,
+    VideoContent,
 )
 
 
@@ -166,6 +170,8 @@ _PER_BLANK = 1 / 40
 
 _BYTES_PER_PAGE = 60_000
 _TOKENS_PER_PAGE = 1_800.0
+_TOKENS_PER_VIDEO_SECOND = 300
+_BYTES_PER_VIDEO_SECOND = 250_000
 _BYTES_PER_SECOND = 16_000
 _TOKENS_PER_SECOND = 30.0
 _SEAL, _LETTERS_PER_SEALED_TOKEN = 750, 7.5
@@ -271,13 +277,19 @@ class _PromptContent:
                     self.media += _TOKENS_PER_PAGE * max(1, _size(part) / _BYTES_PER_PAGE)
             case AudioContent():
                 self.media += _TOKENS_PER_SECOND * max(1, _size(part) / _BYTES_PER_SECOND)
+            case VideoContent():
+                self.media += _TOKENS_PER_VIDEO_SECOND * max(1, _size(part) / _BYTES_PER_VIDEO_SECOND)
+            case FileContent():
+                self.media += _TOKENS_PER_PAGE
+            case SearchResultContent():
+                self.text += estimate_text(f"{part.source}{part.title}{part.text}")
             case VendorContent():
                 self.blocks += estimate_text(_json(part.provider_data))
             case _:
                 assert_never(part)
 
 
-def _tool_tokens(tool: ToolSpec | dict[str, object]) -> float:
+def _tool_tokens(tool: RequestTool) -> float:
     if not isinstance(tool, ToolSpec):
         return estimate_text(_json(tool))
     return estimate_text(_json({"name": tool.name, "description": tool.description, "parameters": tool.parameters}))
@@ -381,6 +393,6 @@ def _document_text(part: DocumentContent) -> str | None:
     return part.data.decode(errors="replace")
 
 
-def _size(part: DocumentContent | AudioContent) -> int:
+def _size(part: DocumentContent | AudioContent | VideoContent) -> int:
     data = part.data
     return 0 if data is None else len(data)

@@ -13,7 +13,18 @@ from typing import Any, TypeAlias, TypeVar
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from .. import errors
-from ..types import AgentRequest, CodeContent, DiffContent, DocumentContent, Origin, Part, ToolSpec, thaw
+from ..types import (
+    AgentRequest,
+    BuiltinTool,
+    CodeContent,
+    DiffContent,
+    DocumentContent,
+    Origin,
+    Part,
+    SearchResultContent,
+    ToolSpec,
+    thaw,
+)
 
 JsonDict: TypeAlias = dict[str, Any]
 
@@ -57,6 +68,21 @@ class EncodingContext:
         return errors.UnsupportedFeatureError(
             message, field=field, fix=fix, provider=self.provider, model=self.model or None
         )
+
+    def builtin_tool_error(self, tool: BuiltinTool) -> errors.UnsupportedFeatureError:
+        """Build the error for a built-in tool that the target does not have."""
+        return self.feature_error(
+            f"{self.provider} does not support the built-in tool {tool.builtin!r}.",
+            field="tools",
+            fix="Remove it, or use a provider that has it.",
+        )
+
+    def drop_citation_settings(self, part: DocumentContent | SearchResultContent) -> None:
+        """Warn about settings for citations, which only some APIs have."""
+        if part.citations:
+            self.warn(f"citations of a {part.type} were left out: {self.provider} does not support them")
+        if isinstance(part, DocumentContent) and part.context:
+            self.warn(f"the context of a document was left out: {self.provider} does not support it")
 
     def part_error(self, part: Part, where: str) -> errors.UnsupportedFeatureError:
         """Build the error for a content part that the API does not support."""
@@ -223,6 +249,10 @@ def to_markdown(part: CodeContent | DiffContent) -> str:
     removed = "".join(f"-{line}\n" for line in part.old_code.splitlines())
     added = "".join(f"+{line}\n" for line in part.new_code.splitlines())
     return f"```diff\n{removed}{added}```"
+
+
+def search_result_text(result: SearchResultContent) -> str:
+    return f"{result.title} ({result.source}):\n{result.text}"
 
 
 def document_text(document: DocumentContent) -> str:

@@ -19,9 +19,11 @@ from ..types import (
     AgentResponse,
     AudioContent,
     DocumentContent,
+    FileContent,
     ImageContent,
     ProviderCapabilities,
     ToolSpec,
+    VideoContent,
 )
 from .base import Provider, ProviderFactory
 from .codec import SHAPE_ERRORS
@@ -90,7 +92,7 @@ class LocalCodec(ChatCodec):
     def _check(self, request: AgentRequest) -> None:
         for message in request.messages:
             for part in message.parts:
-                if isinstance(part, ImageContent | AudioContent) or (
+                if isinstance(part, ImageContent | AudioContent | VideoContent | FileContent) or (
                     isinstance(part, DocumentContent) and part.text is None
                 ):
                     context = EncodingContext(request, request_origin(self.name, self.api, request.model or ""))

@@ -17,17 +17,20 @@ from ..types import (
     CodeContent,
     DiffContent,
     DocumentContent,
+    FileContent,
     ImageContent,
     Message,
     Origin,
     Part,
     RefusalContent,
     Role,
+    SearchResultContent,
     TextContent,
     ThinkingContent,
     ToolCall,
     ToolResult,
     VendorContent,
+    VideoContent,
 )
 
 NO_RESULT = "There is no result: the call was interrupted before it was answered."
@@ -167,7 +170,7 @@ class _Repair:
                 return part if is_own(part, self._origin) else self._replace_thinking(part)
             case VendorContent():
                 return part if self._is_sendable(part) else None
-            case ImageContent() | DocumentContent():
+            case ImageContent() | DocumentContent() | VideoContent() | FileContent() | SearchResultContent():
                 if self._assistant_media or is_own(part, self._origin):
                     return part
                 self._postpone_media(part)
@@ -193,7 +196,7 @@ class _Repair:
         self._warn(FOREIGN_THINKING_DROPPED)
         return None
 
-    def _postpone_media(self, part: ImageContent | DocumentContent) -> None:
+    def _postpone_media(self, part: Part) -> None:
         self._warn(MOVED_MEDIA)
         if not self._postponed:
             self._postponed.append(TextContent(text=ASSISTANT_MEDIA))

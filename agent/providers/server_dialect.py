@@ -26,6 +26,7 @@ from ..engine.wire import parse_json
 from ..types import (
     AgentRequest,
     AgentResponse,
+    BuiltinTool,
     DocumentContent,
     ImageContent,
     Part,
@@ -285,11 +286,13 @@ _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*?;base64,(.*)", re.S)
 def make_portable(request: AgentRequest) -> tuple[AgentRequest, tuple[str, ...]]:
     """Remove everything that is valid only in the request's wire format; return the request and warnings."""
     left_out = [*request.extra]
-    tools: list[ToolSpec] = []
+    tools: list[ToolSpec | BuiltinTool] = []
     for tool in request.tools:
         if isinstance(tool, ToolSpec):
             left_out += [f"{key} of the tool {tool.name}" for key in tool.extra]
             tools.append(tool.model_copy(update={"extra": {}}) if tool.extra else tool)
+        elif not isinstance(tool, Mapping):
+            tools.append(tool)
         else:
             left_out.append(f"the tool {tool.get('type') or tool.get('name') or next(iter(tool))}")
     changed = request.model_copy(update={"extra": {}, "tools": tuple(tools)})

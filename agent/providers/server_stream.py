@@ -129,8 +129,8 @@ class BlockEncoder:
                     "the response restarted, which a stream cannot express; use on_partial='raise'",
                     retryable=False,
                 )
-            case "tool_result" | "error":
-                pass  # of a run, and of `fail`
+            case "tool_result" | "error" | "partial_image" | "tool_progress":
+                pass  # of a run, of `fail`, and of tools at another vendor
             case _:
                 self._take_content(event, written)
 

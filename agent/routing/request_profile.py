@@ -20,7 +20,7 @@ from ..types import (
     TextContent,
     ThinkingLevel,
     ToolResult,
-    ToolSpec,
+    tool_name,
 )
 from .limits import SpendLedger
 from .targets import Target
@@ -101,8 +101,7 @@ class RequestProfile:
             return digest.digest()
         digest.update((request.system or "").encode(errors="replace"))
         for tool in request.tools:
-            name = tool.name if isinstance(tool, ToolSpec) else str(tool.get("name"))
-            digest.update(b"\0" + name.encode(errors="replace"))
+            digest.update(b"\0" + str(tool_name(tool)).encode(errors="replace"))
         first = next(iter(request.messages), None)
         opening = (request.input or "") if first is None else first.text
         digest.update(b"\0\0" + opening.encode(errors="replace"))

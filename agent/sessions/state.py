@@ -24,7 +24,7 @@ from ..graph.node import collect_system_prompt, collect_tools
 from ..loop.events import MessageLike, coerce_message
 from ..loop.results import PausedRun, SessionPlace
 from ..stores.base import SessionNotFoundError, SessionRecord, Store, StoreError
-from ..types import AgentRequest, AgentResponse, Message, Session, ToolSpec, Usage
+from ..types import AgentRequest, AgentResponse, Message, RequestTool, Session, ToolSpec, Usage
 from ..types.option_errors import check_keywords
 from .turns import Conversation, RunTurn
 
@@ -158,7 +158,7 @@ class SessionState:
         self._start = start.system(system) if system else start
         self._dag: DAG | None = None if store is not None else self._start
         self._messages: list[Message] | None = None
-        self._cached_setup: tuple[str, Sequence[ToolSpec | Mapping[str, Any]]] | None = None
+        self._cached_setup: tuple[str, Sequence[RequestTool]] | None = None
         self._busy = False
 
     @property
@@ -328,7 +328,7 @@ class SessionState:
             changes["tools"] = tools
         return asked.copy_with(**changes)
 
-    def _setup(self) -> tuple[str, Sequence[ToolSpec | Mapping[str, Any]]]:
+    def _setup(self) -> tuple[str, Sequence[RequestTool]]:
         """System prompt and tools of the session."""
         if self._cached_setup is None:
             nodes = self._load().nodes()

@@ -21,7 +21,7 @@ from ..errors import ConfigurationError, StreamInterrupted
 from ..loop.results import PausedRun, RunResult, SessionPlace
 from ..loop.setup import RUN_OPTIONS
 from ..loop.streams import RunView
-from ..types import AgentRequest, AgentResponse, Message, ToolCall, ToolSpec
+from ..types import AgentRequest, AgentResponse, Message, RequestTool, ToolCall, ToolSpec
 from ..types.option_errors import check_options
 
 _CALL_OPTIONS = CALL_OPTIONS | {"route"}
@@ -57,7 +57,7 @@ class Conversation:
 
     place: SessionPlace
     messages: Sequence[Message]
-    tools: Sequence[ToolSpec | Mapping[str, Any]]
+    tools: Sequence[RequestTool]
 
 
 class RunTurn:
@@ -118,9 +118,7 @@ def _move_behind(paused: PausedRun, conversation: Conversation) -> PausedRun:
     return paused.model_copy(update={"messages": (*known, *paused.messages[len(known) :])})
 
 
-def _with_functions(
-    requested: Sequence[Any], own: Sequence[ToolSpec | Mapping[str, Any]]
-) -> Sequence[ToolSpec | Mapping[str, Any]]:
+def _with_functions(requested: Sequence[Any], own: Sequence[RequestTool]) -> Sequence[RequestTool]:
     """The tools of a request that was read from JSON, with the functions that the session has for them."""
     named = {tool.name: tool for tool in own if isinstance(tool, ToolSpec)}
     return [named.get(tool.name, tool) if isinstance(tool, ToolSpec) else tool for tool in requested]

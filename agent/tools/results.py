@@ -20,7 +20,18 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from ..types import AudioContent, ContentPart, DocumentContent, ImageContent, TextContent, ToolResult, freeze
+from ..types import (
+    AudioContent,
+    ContentPart,
+    DocumentContent,
+    FileContent,
+    ImageContent,
+    SearchResultContent,
+    TextContent,
+    ToolResult,
+    VideoContent,
+    freeze,
+)
 from .base import AgentToolResult, ArgumentsError, ToolError
 
 _MAX_DEPTH = 64
@@ -192,8 +203,16 @@ def strip_addresses(text: str) -> str:
     return _ADDRESS.sub("", text)
 
 
-_CONTENT_TYPES = (TextContent, ImageContent, DocumentContent, AudioContent)
-_CONTENT_TYPE_NAMES = frozenset(("text", "image", "image_url", "document", "audio"))
+_CONTENT_TYPES = (
+    TextContent,
+    ImageContent,
+    DocumentContent,
+    AudioContent,
+    VideoContent,
+    FileContent,
+    SearchResultContent,
+)
+_CONTENT_TYPE_NAMES = frozenset(("text", "image", "image_url", "document", "audio", "video", "file", "search_result"))
 _MAX_ERROR_TEXT = 2_000
 _MAX_TRACEBACK = 50_000
 _MAX_MEDIA_BYTES = 10_000_000

@@ -25,8 +25,8 @@ from typing_extensions import Unpack
 from agent import errors
 
 from ._base import EMPTY_OBJECT, Accepts, JsonObject, SequenceOf, Value
+from .media import CacheHint
 from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
-from .parts import CacheHint
 from .secrets import REDACTED, Secret, SecretField, SecretHeaders, unmask_headers, validate_header
 
 if TYPE_CHECKING:

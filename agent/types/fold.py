@@ -202,12 +202,14 @@ class Fold:
             self._usage = event.usage
 
     def _set_metadata(self, name: str, value: Any) -> None:
-        if name == "content" or value is None or value == "" or value == ():
+        if name == "content" or value is None or value in ("", (), {}):
             return
         if name == "usage":
             self._usage = value
         elif name == "warnings":
             self._envelope["warnings"] = tuple(dict.fromkeys((*self._envelope.get("warnings", ()), *value)))
+        elif name == "vendor":
+            self._envelope["vendor"] = {**self._envelope.get("vendor", {}), **value}
         else:
             self._envelope[name] = value
 

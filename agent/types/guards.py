@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing_extensions import TypeIs
 
+from .media import AudioContent, ContentPart, DocumentContent, FileContent, ImageContent, VideoContent
 from .parts import (
-    AudioContent,
     CodeContent,
-    ContentPart,
     DiffContent,
-    DocumentContent,
-    ImageContent,
     RefusalContent,
+    SearchResultContent,
     TextContent,
     ThinkingContent,
     ToolCall,
@@ -62,3 +60,15 @@ def is_refusal_content(part: ContentPart) -> TypeIs[RefusalContent]:
 
 def is_vendor_content(part: ContentPart) -> TypeIs[VendorContent]:
     return isinstance(part, VendorContent)
+
+
+def is_video_content(part: ContentPart) -> TypeIs[VideoContent]:
+    return isinstance(part, VideoContent)
+
+
+def is_file_content(part: ContentPart) -> TypeIs[FileContent]:
+    return isinstance(part, FileContent)
+
+
+def is_search_result_content(part: ContentPart) -> TypeIs[SearchResultContent]:
+    return isinstance(part, SearchResultContent)

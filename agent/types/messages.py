@@ -12,10 +12,9 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, Plain
 from typing_extensions import override
 
 from ._base import EMPTY_OBJECT, Accepts, FrozenDict, JsonObject, SequenceOf, Utc, Value, freeze, initialize
+from .media import CacheHint, ContentPart
 from .parts import (
-    CacheHint,
     CodeContent,
-    ContentPart,
     DiffContent,
     Part,
     RefusalContent,
@@ -26,7 +25,7 @@ from .parts import (
     VendorContent,
     find_part_class,
 )
-from .tools import HasSpec, OfferedTool, ToolSpec
+from .tools import HasSpec, OfferedTool, RequestTool, tool_name
 from .usage import Usage
 
 _RESULT_KEYS = ("tool_call_id", "tool_use_id", "name", "tool_name", "details", "is_error", "result")
@@ -343,7 +342,7 @@ Modality = Literal["text", "image", "audio"]
 Stop = Annotated[tuple[Annotated[str, Field(min_length=1)], ...] | None, BeforeValidator(_read_stop)]
 Logprobs = Annotated[Annotated[int, Field(ge=0, le=20)] | None, BeforeValidator(_read_logprobs)]
 Schema = Annotated[Any, AfterValidator(_read_schema), PlainSerializer(_to_json_schema, when_used="json-unless-none")]
-Tools = Accepts[SequenceOf[OfferedTool], Sequence[ToolSpec | HasSpec | Mapping[str, Any]]]
+Tools = Accepts[SequenceOf[OfferedTool], Sequence[RequestTool | HasSpec]]
 _NO_TOOLS: Any = ()
 _UNSET: Any = None
 
@@ -457,8 +456,8 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
         return (*self.messages, Message(Role.USER, self.input))
 
 
-def _check_unique_names(tools: Sequence[ToolSpec | dict[str, Any]]) -> None:
-    named = [tool.name if isinstance(tool, ToolSpec) else tool.get("name") for tool in tools]
+def _check_unique_names(tools: Sequence[RequestTool]) -> None:
+    named = [tool_name(tool) for tool in tools]
     if len(set(named)) == len(named):
         return
     if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):

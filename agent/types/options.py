@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 from pydantic import TypeAdapter
 from typing_extensions import TypeVar
 
+from .media import CacheHint
 from .messages import Message, Modality, OutputMode, ThinkingLevel, ThinkingName, Verbosity
-from .parts import CacheHint
 from .routing import BreakerConfig, HedgeConfig, OnPartial, RoutingStrategy, SpendLimit, StrategyName
-from .tools import HasSpec, ToolSpec
+from .tools import HasSpec, RequestTool
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -58,7 +58,7 @@ class PlainFunction(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...  # Any: functions of every signature become tools
 
 
-ToolLike: TypeAlias = "Tool[DepsT] | PlainFunction | ToolSpec | Mapping[str, Any]"  # Any: vendors' own tools
+ToolLike: TypeAlias = "Tool[DepsT] | PlainFunction | RequestTool"
 """A tool, a function, or a description of a tool."""
 AnyTool: TypeAlias = "ToolLike | HasSpec"
 """A tool with any dependencies, or an object with a ToolSpec in `spec`."""

@@ -20,12 +20,24 @@ from typing import (
     overload,
 )
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, WrapValidator, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, WrapValidator, model_validator
 from pydantic_core import from_json, to_json
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, Base64, FrozenDict, Json, JsonObject, SequenceOf, Value, freeze_json
-from ._media import read_document, read_image
+from ._base import EMPTY_OBJECT, Accepts, FrozenDict, Json, JsonObject, SequenceOf, freeze_json
+from .media import (
+    CLASS_OF_TAG,
+    AudioContent,
+    Citation,
+    CitationSwitch,
+    ContentPart,
+    DocumentContent,
+    FileContent,
+    ImageContent,
+    Origin,
+    VideoContent,
+    normalize_tag,
+)
 
 if TYPE_CHECKING:
 
@@ -59,109 +71,12 @@ if TYPE_CHECKING:
         details: Any
 
 
-class Citation(Value, frozen=True):
-    """A source of a piece of text. Fields that the vendor does not report are None."""
-
-    url: str | None = None
-    title: str | None = None
-    quote: str | None = None
-    """Quoted text of the source."""
-    start: int | None = None
-    end: int | None = None
-    """Range of characters of the text that the source supports."""
-    provider_data: JsonObject | None = None
-    """The vendor's citation object, unchanged."""
-
-
-class Origin(Value, frozen=True):
-    """Creator of a part's opaque data, which is sent back to the same vendor, API and model only."""
-
-    provider: str = ""
-    api: str = ""
-    model: str = ""
-
-
-def _read_cache_hint(value: Any) -> Any:
-    """Accept Anthropic's `{"type": "ephemeral", "ttl": "1h"}`."""
-    if isinstance(value, Mapping):
-        return "long" if value.get("ttl") == "1h" else "short"
-    return value
-
-
-CacheHint = Annotated[Literal["short", "long"], BeforeValidator(_read_cache_hint)]
-"""Cache the prompt prefix up to here: `short` for minutes, `long` for an hour or more."""
-
-
-class _Absent:
-    """An attribute that is None on instances and absent on the class, so subclasses can define a field."""
-
-    def __get__(self, part: object, owner: type) -> None:
-        if part is None:
-            raise AttributeError
-
-
-_CLASS_OF_TAG: dict[object, type[ContentPart]] = {}
-
-
-class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
-    """Base class of content parts. Constructing it with `type=` returns an instance of the matching class."""
-
-    provider_data: JsonObject | None = None
-    """Opaque data of the vendor that created the part, unchanged."""
-    origin: Origin | None = None
-    cache: CacheHint | None = Field(default=None, validation_alias=AliasChoices("cache", "cache_control"))
-    """Prompt caching: ask the vendor to cache the prompt up to this part."""
-
-    if TYPE_CHECKING:
-        type: str
-
-        def __init__(self, *, type: str, **fields: Any) -> None: ...
-
-        @property
-        def text(self) -> str | None: ...
-
-        @property
-        def image_url(self) -> str | None: ...
-
-        @property
-        def image_data(self) -> bytes | None: ...
-
-        @property
-        def media_type(self) -> str | None: ...
-
-    else:
-        text = image_url = image_data = media_type = _Absent()
-
-        def __new__(cls, /, *args, **fields):
-            # Python calls the __init__ of the returned class.
-            if cls is ContentPart and fields:
-                cls = _CLASS_OF_TAG.get(fields.get("type"), cls)
-            return super().__new__(cls)
-
-        @classmethod
-        def __get_pydantic_core_schema__(cls, source, handler):
-            return handler.generate_schema(Part) if cls is ContentPart else handler(source)
-
-    @staticmethod
-    def text_part(text: str) -> TextContent:
-        return TextContent(text=text)
-
-    @staticmethod
-    def image_url_part(url: str) -> ImageContent:
-        return ImageContent(image_url=url)
-
-    @staticmethod
-    def image_data_part(data: bytes, media_type: str = "image/png") -> ImageContent:
-        return ImageContent(image_data=data, media_type=media_type)
-
-
-def _normalize_tag(tag: str) -> AfterValidator:
-    # Not a before-validator: the discriminated union reads the raw tag.
-    return AfterValidator(lambda _: tag)
-
-
 def _replace_none(value: Any) -> Any:
     return "" if value is None else value
+
+
+def _read_texts(value: Any) -> Any:
+    return ({"type": "text", "text": value},) if isinstance(value, str) else value
 
 
 class TextContent(ContentPart, frozen=True):
@@ -193,7 +108,7 @@ class ThinkingContent(ContentPart, frozen=True):
         def __init__(self, **fields: Any) -> None: ...
 
     else:
-        type: Annotated[Literal["thinking", "reasoning"], _normalize_tag("thinking")] = "thinking"
+        type: Annotated[Literal["thinking", "reasoning"], normalize_tag("thinking")] = "thinking"
         thinking: str = Field(validation_alias=AliasChoices("thinking", "reasoning"))
     signature: Text = Field(default="", validation_alias=AliasChoices("signature", "thinking_signature"))
     id: Text = ""
@@ -242,7 +157,7 @@ class ToolCall(ContentPart, frozen=True):
         def __init__(self, **fields: Any) -> None: ...
 
     else:
-        type: Annotated[Literal["tool_call", "tool_use", "tool-call", "function"], _normalize_tag("tool_call")] = (
+        type: Annotated[Literal["tool_call", "tool_use", "tool-call", "function"], normalize_tag("tool_call")] = (
             "tool_call"
         )
         id: str
@@ -274,43 +189,6 @@ class ToolCall(ContentPart, frozen=True):
         raise KeyError(key)
 
 
-class ImageContent(ContentPart, frozen=True):
-    """An image, by URL or as data. `type` follows from the field that is set."""
-
-    type: Literal["image", "image_url"] = "image"
-    if TYPE_CHECKING:
-        image_url: str | None = None
-        image_data: bytes | None = None
-        media_type: str | None = None
-    else:
-        image_url: str | None = None
-        image_data: Base64 | None = Field(default=None, repr=False)
-        media_type: str | None = Field(
-            default=None, validation_alias=AliasChoices("media_type", "mediaType", "mime_type")
-        )
-
-        @model_validator(mode="before")
-        @classmethod
-        def _read(cls, data):
-            return read_image(data) if type(data) is dict else data
-
-    name: str | None = None
-    detail: str | None = None
-    """Requested level of detail: "low", "high" or "auto"."""
-
-    @property
-    def images(self) -> Sequence[ImageContent]:
-        return (self,)
-
-    @property
-    def url(self) -> str | None:
-        return self.image_url
-
-    @property
-    def data(self) -> bytes | None:
-        return self.image_data
-
-
 class RefusalContent(ContentPart, frozen=True):
     """A model's refusal. Separate from text, so that it is not taken for a response."""
 
@@ -336,36 +214,23 @@ class DiffContent(ContentPart, frozen=True):
     language: str | None = None
 
 
-class DocumentContent(ContentPart, frozen=True):
-    """A document, by URL, as data, or as plain text."""
+class SearchResultContent(ContentPart, frozen=True):
+    """A search result of your own, which the model can cite."""
 
-    type: Literal["document"] = "document"
-    url: str | None = None
-    if TYPE_CHECKING:
-        data: bytes | None = None
-        text: str | None = None
-        media_type: str | None = None
-    else:
-        data: Base64 | None = Field(default=None, repr=False)
-        text: str | None = None
-        media_type: str | None = Field(
-            default=None, validation_alias=AliasChoices("media_type", "mediaType", "mime_type")
-        )
+    type: Literal["search_result"] = "search_result"
+    source: str
+    """URL or other name of the source."""
+    title: str
+    content: Accepts[Annotated[tuple[TextContent, ...], BeforeValidator(_read_texts)], str | Sequence[TextContent]]
+    """Passages of the result. Citations refer to whole passages."""
+    citations: CitationSwitch | None = None
+    """Whether the model cites the result; None is the vendor's default."""
 
-        @model_validator(mode="before")
-        @classmethod
-        def _read(cls, data):
-            return read_document(data) if type(data) is dict else data
-
-    title: str | None = None
-
-
-class AudioContent(ContentPart, frozen=True):
-    """Audio data."""
-
-    type: Literal["audio"] = "audio"
-    data: Base64 = Field(repr=False)
-    media_type: str | None = Field(default=None, validation_alias=AliasChoices("media_type", "mediaType", "mime_type"))
+    @property
+    @override
+    def text(self) -> str:
+        """The text of `content`."""
+        return "".join(part.text for part in self.content)
 
 
 class VendorContent(ContentPart, frozen=True):
@@ -381,7 +246,8 @@ class VendorContent(ContentPart, frozen=True):
 
 
 ResultPart: TypeAlias = Annotated[
-    TextContent | ImageContent | DocumentContent | AudioContent, Field(discriminator="type")
+    TextContent | ImageContent | DocumentContent | AudioContent | VideoContent | FileContent | SearchResultContent,
+    Field(discriminator="type"),
 ]
 
 
@@ -393,7 +259,7 @@ class ToolResult(ContentPart, frozen=True):
         type: Literal["tool_result"] = "tool_result"
         tool_call_id: str
         name: str | None = None
-        content: str | Sequence[TextContent | ImageContent | DocumentContent | AudioContent]
+        content: str | Sequence[ResultPart]
         result: Any = None
 
         @overload
@@ -403,7 +269,7 @@ class ToolResult(ContentPart, frozen=True):
         def __init__(self, **fields: Any) -> None: ...
 
     else:
-        type: Annotated[Literal["tool_result", "tool-result"], _normalize_tag("tool_result")] = "tool_result"
+        type: Annotated[Literal["tool_result", "tool-result"], normalize_tag("tool_result")] = "tool_result"
         tool_call_id: str = Field(validation_alias=AliasChoices("tool_call_id", "tool_use_id", "id"))
         name: str | None = Field(default=None, validation_alias=AliasChoices("name", "tool_name"))
         content: str | tuple[ResultPart, ...] = ""
@@ -461,6 +327,9 @@ Part: TypeAlias = Annotated[
     | DiffContent
     | DocumentContent
     | AudioContent
+    | VideoContent
+    | FileContent
+    | SearchResultContent
     | RefusalContent
     | VendorContent,
     Field(discriminator="type"),
@@ -472,11 +341,12 @@ ToolCallContent = ToolCall
 ToolResultContent = ToolResult
 Image = ImageContent
 
+ContentPart._union = Part
 for _class in get_args(get_args(Part)[0]):
     for _tag in get_args(_class.model_fields["type"].annotation):
-        _CLASS_OF_TAG[_tag] = _class
+        CLASS_OF_TAG[_tag] = _class
 
 
 def find_part_class(tag: str) -> type[ContentPart] | None:
     """Return the part class for a `type` tag."""
-    return _CLASS_OF_TAG.get(tag)
+    return CLASS_OF_TAG.get(tag)

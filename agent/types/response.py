@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, get_arg
 from pydantic import Field, computed_field, model_validator
 from typing_extensions import TypeVar, override
 
-from ._base import Accepts, Json, JsonObject, SequenceOf, get_slot
+from ._base import EMPTY_OBJECT, Accepts, Json, JsonObject, SequenceOf, get_slot
+from .media import ContentPart
 from .messages import Message, Role
-from .parts import ContentPart, Part, RefusalContent, TextContent, ThinkingContent, ToolCall
+from .parts import Part, RefusalContent, TextContent, ThinkingContent, ToolCall
 from .routing import Attempt, Route
 from .usage import Priced, TokenUsage, Usage
 
@@ -69,6 +70,16 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
     """Parts of the request that the codec dropped or changed."""
     logprobs: SequenceOf[JsonObject] = ()
     """Log probabilities of text tokens, if requested: `token`, `logprob`, and `top` with alternatives."""
+    choices: SequenceOf[AgentResponse] = Field(default=(), exclude_if=lambda choices: not choices)
+    """Alternative responses to a request with `n`, besides this one. The usage is that of all of them."""
+    status: Literal["queued", "in_progress"] | None = None
+    """Status of a background response that is not complete."""
+    service_tier: str | None = None
+    """The tier that processed the request, in the vendor's spelling."""
+    stop_sequence: str | None = None
+    """The stop sequence that ended the text, where the vendor reports it."""
+    vendor: JsonObject = Field(default=EMPTY_OBJECT, exclude_if=lambda vendor: not vendor)
+    """Other data of the response by the vendor's names, such as fingerprints, filter results and container ids."""
     route: Accepts[Route, Sequence[Attempt]] = Field(default=_NO_ROUTE)
     """All attempts of the call, in order; `str()` prints a table."""
 

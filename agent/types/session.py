@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from ._base import EMPTY_OBJECT, Accepts, JsonObject, SequenceOf, Utc, Value
+from .media import ContentPart
 from .messages import Message, Role
-from .parts import ContentPart, Part, TextContent
+from .parts import Part, TextContent
 from .tools import ToolSpec
 from .usage import Usage
 

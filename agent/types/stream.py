@@ -11,25 +11,16 @@ from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
 from ._base import FrozenDict, JsonObject, Value
+from .media import ImageContent
 from .parts import Part, ToolCall
 from .response import AgentResponse
 from .usage import Usage
 
 StreamEventType = Literal[
-    "text_delta",
-    "thinking_delta",
-    "refusal_delta",
-    "tool_call_start",
-    "tool_call_delta",
-    "tool_call_end",
-    "tool_result",
-    "content_part",
-    "message_start",
-    "message_end",
-    "usage",
-    "error",
-    "restart",
-]
+    "text_delta", "thinking_delta", "refusal_delta", "tool_call_start", "tool_call_delta", "tool_call_end",
+    "tool_result", "content_part", "partial_image", "tool_progress", "message_start", "message_end",
+    "usage", "error", "restart",
+]  # fmt: skip
 WordsType = Literal["text_delta", "thinking_delta", "refusal_delta"]
 
 
@@ -48,6 +39,9 @@ class StreamEventData(Value, frozen=True):
     index: int | None = None
     part: Part | None = None
     response: AgentResponse | None = None
+    tool: str | None = None
+    status: str | None = None
+    id: str | None = None
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
@@ -101,6 +95,10 @@ class StreamEvent(metaclass=_EventMeta):
     part: Part | None = None
     response: AgentResponse | None = None
     """Metadata without content: provider and model on message_start, stop reason and others on message_end."""
+    tool: str | None = None
+    """Kind of a tool that runs at the vendor, by the vendor's name; `status` is its progress, `id` that of the run."""
+    status: str | None = None
+    id: str | None = None
     raw: Any = None
     """The vendor's event; not part of equality, hash, dumps and pickles."""
 
@@ -119,6 +117,9 @@ class StreamEvent(metaclass=_EventMeta):
             index: int | None = None,
             part: Part | None = None,
             response: AgentResponse | None = None,
+            tool: str | None = None,
+            status: str | None = None,
+            id: str | None = None,
             raw: Any = None,
         ) -> None: ...
 
@@ -152,12 +153,7 @@ class StreamEvent(metaclass=_EventMeta):
 
     @staticmethod
     def tool_call_delta_event(
-        arguments: str,
-        *,
-        id: str | None = None,
-        name: str | None = None,
-        index: int | None = None,
-        raw: Any = None,
+        arguments: str, *, id: str | None = None, name: str | None = None, index: int | None = None, raw: Any = None
     ) -> ToolCallDelta:
         """The next fragment of the JSON text of a tool call's arguments."""
         pairs = (("id", id), ("name", name), ("arguments", arguments))
@@ -180,6 +176,18 @@ class StreamEvent(metaclass=_EventMeta):
     def content_part_event(part: Part, *, index: int | None = None, raw: Any = None) -> ContentPartEvent:
         """A complete content part; it replaces earlier fragments with the same index."""
         return _create_event(ContentPartEvent, raw, part=part, index=index)
+
+    @staticmethod
+    def partial_image(image: ImageContent, *, index: int | None = None, raw: Any = None) -> PartialImage:
+        """A preview of an image that is being generated. It is not part of the response."""
+        return _create_event(PartialImage, raw, part=image, index=index)
+
+    @staticmethod
+    def tool_progress(
+        tool: str, status: str, *, id: str | None = None, index: int | None = None, raw: Any = None
+    ) -> ToolProgress:
+        """Progress of a tool that runs at the vendor. Its result is a content part."""
+        return _create_event(ToolProgress, raw, tool=tool, status=status, id=id, index=index)
 
     @staticmethod
     def message_start(*, response: AgentResponse | None = None, raw: Any = None) -> MessageStart:
@@ -364,11 +372,34 @@ class ToolResultEvent(StreamEvent, metaclass=_EventTypeMeta):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ContentPartEvent(StreamEvent, metaclass=_EventTypeMeta):
+class _PartEvent(StreamEvent, metaclass=_EventTypeMeta):
+    part: Part = field()
+    index: int | None = None
+    raw: Any = field(default=None, compare=False)
+
+
+class ContentPartEvent(_PartEvent):
     """A complete content part."""
 
+    __slots__ = ()
     type: ClassVar[Literal["content_part"]] = "content_part"
-    part: Part = field()
+
+
+class PartialImage(_PartEvent):
+    """A preview of an image that is being generated."""
+
+    __slots__ = ()
+    type: ClassVar[Literal["partial_image"]] = "partial_image"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ToolProgress(StreamEvent, metaclass=_EventTypeMeta):
+    """Progress of a tool that runs at the vendor."""
+
+    type: ClassVar[Literal["tool_progress"]] = "tool_progress"
+    tool: str = field()
+    status: str = field()
+    id: str | None = None
     index: int | None = None
     raw: Any = field(default=None, compare=False)
 
@@ -430,6 +461,8 @@ AnyStreamEvent: TypeAlias = (
     | ToolCallEnd
     | ToolResultEvent
     | ContentPartEvent
+    | PartialImage
+    | ToolProgress
     | MessageStart
     | MessageEnd
     | UsageEvent

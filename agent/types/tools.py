@@ -1,15 +1,19 @@
-"""Tool specifications: name, description and parameters, in the formats of the vendors."""
+"""Tool specifications, and tools that run at the vendor."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
-from pydantic import AliasChoices, Field, WrapValidator, model_validator
+from pydantic import AliasChoices, Field, TypeAdapter, WrapValidator, model_validator
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, JsonObject, Value, freeze, thaw
-from .parts import CacheHint, ToolCall, ToolResult
+from ._base import EMPTY_OBJECT, JsonObject, SequenceOf, Value, freeze, thaw
+from .media import CacheHint
+from .parts import ToolCall, ToolResult
+from .secrets import SecretField
+
+_UNSET: Any = None
 
 __all__ = ["ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 
@@ -87,6 +91,117 @@ class HasSpec(Protocol):
     def spec(self) -> ToolSpec: ...
 
 
+class UserLocation(Value, frozen=True, extra="forbid"):
+    """Approximate location of the user, for search results."""
+
+    city: str | None = None
+    region: str | None = None
+    country: str | None = None
+    """ISO code of two letters."""
+    timezone: str | None = None
+    """IANA name, such as `Europe/Rome`."""
+
+
+class _BuiltinTool(Value, frozen=True, extra="forbid"):
+    """Base class of tools that the vendor implements."""
+
+    extra: JsonObject = Field(default=EMPTY_OBJECT, exclude_if=lambda extra: not extra)
+    """Settings in the vendor's format, merged into the tool as they are."""
+
+    if TYPE_CHECKING:
+        builtin: str
+
+    @property
+    def name(self) -> str:
+        return self.builtin
+
+
+class WebSearch(_BuiltinTool, frozen=True):
+    """Search of the web, run by the vendor."""
+
+    builtin: Literal["web_search"] = "web_search"
+    max_uses: int | None = Field(default=None, ge=1)
+    """Maximum number of searches."""
+    allowed_domains: SequenceOf[str] = ()
+    blocked_domains: SequenceOf[str] = ()
+    user_location: UserLocation | None = None
+    context_size: Literal["low", "medium", "high"] | None = None
+    """How much of the results the model reads."""
+
+
+class CodeExecution(_BuiltinTool, frozen=True):
+    """A sandbox at the vendor, in which the model runs code."""
+
+    builtin: Literal["code_execution"] = "code_execution"
+    container: str | None = None
+    """Id of an existing container; by default a new one."""
+    file_ids: SequenceOf[str] = ()
+    """Files for a new container, by the vendor's ids."""
+
+
+class FileSearch(_BuiltinTool, frozen=True):
+    """Search of files that the vendor stores."""
+
+    builtin: Literal["file_search"] = "file_search"
+    stores: SequenceOf[str]
+    """Ids of the vendor's vector stores or file stores."""
+    max_results: int | None = Field(default=None, ge=1)
+    filters: JsonObject | str | None = None
+    """Filter by metadata, in the vendor's format."""
+
+
+class ComputerUse(_BuiltinTool, frozen=True):
+    """Control of a computer. The model's actions are tool calls that you run, with screenshots as results."""
+
+    builtin: Literal["computer_use"] = "computer_use"
+    width: int = Field(default=1280, ge=1)
+    """Width of the screen in pixels."""
+    height: int = Field(default=800, ge=1)
+    environment: Literal["browser", "mac", "windows", "ubuntu", "linux"] = "browser"
+
+
+class McpConnector(_BuiltinTool, frozen=True):
+    """An MCP server whose tools the vendor calls."""
+
+    builtin: Literal["mcp"] = "mcp"
+    label: str = Field(min_length=1)
+    """Name of the server in the conversation."""
+    url: str | None = None
+    connector_id: str | None = None
+    """Id of a connector of the vendor, instead of a URL."""
+    token: SecretField = Field(default=_UNSET)
+    """Access token for the server. Masked in dumps, absent from pickles."""
+    allowed_tools: SequenceOf[str] = ()
+    """Names of the tools that may be called; empty for all."""
+    require_approval: Literal["always", "never"] | None = None
+
+    @property
+    @override
+    def name(self) -> str:
+        return self.label
+
+
+class ImageGeneration(_BuiltinTool, frozen=True):
+    """Generation of images, which are `ImageContent` in the response."""
+
+    builtin: Literal["image_generation"] = "image_generation"
+    model: str | None = None
+    size: str | None = None
+    """Width and height, such as `1024x1024`, or an aspect ratio, in the vendor's spelling."""
+    quality: str | None = None
+    background: Literal["transparent", "opaque", "auto"] | None = None
+    format: Literal["png", "jpeg", "webp"] | None = None
+    partial_images: int | None = Field(default=None, ge=0, le=3)
+    """Number of previews while streaming, as events of type `partial_image`."""
+
+
+BuiltinTool: TypeAlias = WebSearch | CodeExecution | FileSearch | ComputerUse | McpConnector | ImageGeneration
+"""A tool that the vendor implements. Vendors without it raise an error; settings without an equivalent warn."""
+_BUILTIN_TOOLS: TypeAdapter[BuiltinTool] = TypeAdapter(
+    Annotated[BuiltinTool, Field(discriminator="builtin")], config={"defer_build": True}
+)
+
+
 _KEYS = frozenset((*ToolSpec.model_fields, "input_schema", "inputSchema", "cache_control", "type"))
 
 
@@ -99,7 +214,7 @@ def _is_function_tool(tool: Mapping[str, Any]) -> bool:
 
 
 def _read_tool(value: Any, check: Any) -> Any:
-    if isinstance(value, ToolSpec):
+    if isinstance(value, ToolSpec | _BuiltinTool):
         return value
     if isinstance(spec := getattr(value, "spec", None), ToolSpec):
         return spec
@@ -107,6 +222,8 @@ def _read_tool(value: Any, check: Any) -> Any:
         kind = type(value).__name__
         raise ValueError(f"expected a ToolSpec, an object with a `spec`, or a tool dict; got {kind}")
     plain = dict(value)
+    if "builtin" in plain:
+        return _BUILTIN_TOOLS.validate_python(plain)
     return ToolSpec.model_validate(_collect_extra(plain)) if _is_function_tool(plain) else freeze(plain)
 
 
@@ -120,5 +237,11 @@ def _collect_extra(tool: dict[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in flat.items() if key in _KEYS}, "extra": {**extra, **flat.get("extra", {})}}
 
 
-OfferedTool = Annotated[ToolSpec | JsonObject, WrapValidator(_read_tool)]
-"""A tool in a request: a spec, or a frozen dict that is sent to the vendor as it is."""
+RequestTool: TypeAlias = ToolSpec | BuiltinTool | Mapping[str, Any]
+"""A tool in a request: a function of the caller, a built-in tool, or a dict that is sent to the vendor as it is."""
+OfferedTool = Annotated[ToolSpec | BuiltinTool | JsonObject, WrapValidator(_read_tool)]
+
+
+def tool_name(tool: RequestTool) -> str | None:
+    """Return the name of an offered tool; None for a dict without one."""
+    return tool.get("name") if isinstance(tool, Mapping) else tool.name

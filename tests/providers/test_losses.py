@@ -19,20 +19,29 @@ from agent.types import (
     AudioContent,
     Citation,
     CodeContent,
+    CodeExecution,
+    ComputerUse,
     ContentPart,
     DiffContent,
     DocumentContent,
+    FileContent,
+    FileSearch,
     ImageContent,
+    ImageGeneration,
+    McpConnector,
     Message,
     Origin,
     RefusalContent,
     Role,
+    SearchResultContent,
     TextContent,
     ThinkingContent,
     ToolCall,
     ToolResult,
     ToolSpec,
     VendorContent,
+    VideoContent,
+    WebSearch,
 )
 from tests.support.cases import for_each
 
@@ -112,6 +121,12 @@ WITH_TOOLS: dict[str, dict[str, Any]] = {
     "extra of a tool": {"tools": [TOOL.model_copy(update={"extra": {"own": MARK}})]},
     "a dict with a key of its own": {"tools": [{"name": "look", "parameters": LIMITS, "own": MARK}]},
     "a tool of the vendor's": {"tools": [TOOL, {"type": MARK, "own": 1}]},
+    "web search": {"tools": [TOOL, WebSearch(allowed_domains=[MARK])]},
+    "code execution": {"tools": [TOOL, CodeExecution(container=MARK)]},
+    "file search": {"tools": [TOOL, FileSearch(stores=[MARK])]},
+    "computer use": {"tools": [TOOL, ComputerUse(extra={MARK: 1})]},
+    "mcp": {"tools": [TOOL, McpConnector(label="docs", url=f"https://example.com/{MARK}", token="Title7")]},
+    "image generation": {"tools": [TOOL, ImageGeneration(size=MARK)]},
     "output_schema beside tools": {"output_schema": {**LIMITS, "title": MARK}},
 }
 
@@ -130,12 +145,25 @@ PARTS: dict[str, ContentPart] = {
     "title of a document by url": DocumentContent(url="https://example.com/a.pdf", title="Title7"),
     "title of a document of text": DocumentContent(text=MARK, title="Title7"),
     "audio": AudioContent(data=BYTES, media_type="audio/wav"),
+    "video": VideoContent(data=BYTES, media_type="video/mp4"),
+    "video by url": VideoContent(url=f"https://example.com/{MARK}.mp4", media_type="video/mp4"),
+    "clip of a video": VideoContent(data=BYTES, media_type="video/mp4", start=1.5, end=2, fps=3),
+    "file by id": FileContent(file_id=MARK, title="Title7"),
+    "image by id": FileContent(file_id=MARK, media_type="image/png"),
+    "search result": SearchResultContent(source=f"https://example.com/{MARK}", title="Title7", content=MARK),
+    "citations of a document": DocumentContent(text=MARK, citations=True),
+    "context of a document": DocumentContent(text=MARK, context="Title7"),
     "refusal": RefusalContent(refusal=MARK),
     "thinking made elsewhere": ThinkingContent(thinking=MARK, origin=FOREIGN),
     "block made elsewhere": VendorContent(kind="x", provider_data={"own": MARK}, origin=FOREIGN),
     "citation": TextContent(text=MARK, citations=[Citation(url="https://example.com/")]),
 }
-WITHOUT: dict[str, ContentPart] = {"detail of an image": PARTS["image"]}
+WITHOUT: dict[str, ContentPart] = {
+    "detail of an image": PARTS["image"],
+    "clip of a video": PARTS["video"],
+    "citations of a document": PARTS["document of text"],
+    "context of a document": PARTS["document of text"],
+}
 """Counterparts of parts in the comparison, other than different text."""
 PLACES: dict[str, Callable[[ContentPart], list[Message]]] = {
     "user": lambda part: [Message.user([TextContent(text="hi"), part])],

@@ -161,12 +161,12 @@ def test_an_answer_becomes_a_message() -> None:
 
 
 def test_raw_is_outside_everything_but_copies() -> None:
-    raw = {"vendor": object()}
+    raw = {"chunk": object()}
     response = AgentResponse(text="a", raw=raw)
     assert response.raw is raw
     assert response == AgentResponse(text="a")
     assert hash(response) == hash(AgentResponse(text="a"))
-    assert "vendor" not in repr(response)
+    assert "chunk" not in repr(response)
     assert "raw" not in response.model_dump()
     assert pickle.loads(pickle.dumps(response)).raw is None
     assert response.model_copy(update={"model": "m"}).raw is raw

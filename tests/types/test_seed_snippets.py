@@ -52,13 +52,16 @@ from agent.types import (
     is_code_content,
     is_diff_content,
     is_document_content,
+    is_file_content,
     is_image_content,
     is_refusal_content,
+    is_search_result_content,
     is_text_content,
     is_thinking_content,
     is_tool_call_content,
     is_tool_result_content,
     is_vendor_content,
+    is_video_content,
 )
 
 # --- the public type system -------------------------------------------------------------------------------------------
@@ -778,6 +781,8 @@ def render(content: MessageContent) -> Any:
         return content.refusal
     if is_vendor_content(content):
         return content.kind
+    if is_video_content(content) or is_file_content(content) or is_search_result_content(content):
+        return content.type
     assert_never(content)
 
 

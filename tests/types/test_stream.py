@@ -13,6 +13,7 @@ from agent.types import (
     AgentResponse,
     AnyStreamEvent,
     Fold,
+    ImageContent,
     Part,
     RefusalContent,
     StreamEvent,
@@ -76,6 +77,8 @@ ONE_OF_EACH = [
     end(F, index=1),
     StreamEvent.tool_result_event("done"),
     StreamEvent.content_part_event(F, index=3),
+    StreamEvent.partial_image(ImageContent(image_data=b"a"), index=4),
+    StreamEvent.tool_progress("web_search_call", "searching", id="ws_1", index=5),
     StreamEvent.message_start(response=AgentResponse(id="r")),
     StreamEvent.message_end(usage=Usage(prompt_tokens=1)),
     StreamEvent.usage_event(Usage(prompt_tokens=1)),
@@ -112,7 +115,8 @@ def test_events_cannot_be_changed(event: StreamEvent) -> None:
 
 def test_an_event_has_none_for_the_fields_of_other_types() -> None:
     event = text("a")
-    others = ("tool_call", "tool_call_delta", "tool_result", "usage", "error", "part", "response", "index", "raw")
+    names = "tool_call tool_call_delta tool_result usage error part response index tool status id raw"
+    others = names.split()
     assert [getattr(event, name) for name in others] == [None] * len(others)
     assert set(event.model_dump()) == {"type", "text", *others} - {"raw"}
 

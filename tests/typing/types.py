@@ -16,12 +16,14 @@ from agent.types import (
     AgentResponse,
     AnyStreamEvent,
     AudioContent,
+    BuiltinTool,
     CodeContent,
     ContentPart,
     ContentPartEvent,
     DiffContent,
     DocumentContent,
     ErrorEvent,
+    FileContent,
     FinishReason,
     Fold,
     HedgeConfig,
@@ -33,12 +35,14 @@ from agent.types import (
     MessageStart,
     NodeData,
     Part,
+    PartialImage,
     RefusalContent,
     RefusalDelta,
     RestartEvent,
     RetryConfig,
     Role,
     Route,
+    SearchResultContent,
     Secret,
     SpendLimit,
     StopReason,
@@ -57,6 +61,7 @@ from agent.types import (
     ToolDefinition,
     ToolDefinitions,
     ToolExecution,
+    ToolProgress,
     ToolResult,
     ToolResultContent,
     ToolResultEvent,
@@ -65,18 +70,22 @@ from agent.types import (
     Usage,
     UsageEvent,
     VendorContent,
+    VideoContent,
     fold,
     is_audio_content,
     is_code_content,
     is_diff_content,
     is_document_content,
+    is_file_content,
     is_image_content,
     is_refusal_content,
+    is_search_result_content,
     is_text_content,
     is_thinking_content,
     is_tool_call_content,
     is_tool_result_content,
     is_vendor_content,
+    is_video_content,
 )
 
 
@@ -104,6 +113,8 @@ def every_part_is_matched(part: Part) -> str:
             return refusal
         case VendorContent(kind=kind):
             return kind
+        case VideoContent() | FileContent() | SearchResultContent():
+            return part.type
         case _:
             assert_never(part)
 
@@ -131,6 +142,12 @@ def every_part_is_guarded(content: MessageContent) -> str | None:
         return content.refusal
     if is_vendor_content(content):
         return content.kind
+    if is_video_content(content):
+        return content.url
+    if is_file_content(content):
+        return content.file_id
+    if is_search_result_content(content):
+        return content.source
     assert_never(content)
 
 
@@ -213,7 +230,7 @@ def requests() -> None:
     AgentRequest(thinking="a lot")  # type: ignore[arg-type]
     AgentRequest(temprature=1)  # type: ignore[call-arg]
     assert_type(request.thinking, ThinkingLevel | None)
-    assert_type(request.tools, Sequence[ToolSpec | JsonObject])
+    assert_type(request.tools, Sequence[ToolSpec | BuiltinTool | JsonObject])
     assert_type(request.stop, tuple[str, ...] | None)
     assert_type(request.logprobs, int | None)
     assert_type(request.output_json_schema, dict[str, Any] | None)
@@ -271,6 +288,12 @@ def narrow_events(event: AnyStreamEvent) -> None:
         case "content_part":
             assert_type(event, ContentPartEvent)
             assert_type(event.part, Part)
+        case "partial_image":
+            assert_type(event, PartialImage)
+            assert_type(event.part, Part)
+        case "tool_progress":
+            assert_type(event, ToolProgress)
+            assert_type(event.status, str)
         case "message_start" | "message_end":
             assert_type(event, MessageStart | MessageEnd)
             assert_type(event.response, AgentResponse | None)

@@ -60,7 +60,7 @@ def find_betas(request: AgentRequest, block_types: Iterable[str]) -> tuple[str, 
     """Return the beta features that a request requires. Versions that tools require come first."""
     betas: list[str] = []
     for tool in request.tools:
-        if not isinstance(tool, ToolSpec):
+        if isinstance(tool, Mapping):
             tool_type = str(tool.get("type", ""))
             betas += [beta for prefix, beta in TOOL_BETAS.items() if tool_type.startswith(prefix)]
     betas += [beta for key, beta in KEY_BETAS.items() if key in request.extra]
@@ -164,7 +164,7 @@ def _tool_slots(context: MessagesContext) -> list[CacheSlot]:
     for tool, block in zip(context.request.tools, context.body.get("tools", ()), strict=True):
         if isinstance(tool, ToolSpec):
             slots.append(CacheSlot(block, tool.cache))
-        elif control := tool.get("cache_control"):
+        elif isinstance(tool, Mapping) and (control := tool.get("cache_control")):
             slots.append(read_cache_slot(block, control))
     return slots
 

@@ -14,16 +14,19 @@ from ...types import (
     CodeContent,
     DiffContent,
     DocumentContent,
+    FileContent,
     ImageContent,
     Message,
     Part,
     RefusalContent,
     Role,
+    SearchResultContent,
     TextContent,
     ThinkingContent,
     ToolCall,
     ToolResult,
     VendorContent,
+    VideoContent,
 )
 from ..encoding import EncodingContext, to_markdown
 from ..repair import FOREIGN_BLOCK_DROPPED
@@ -68,6 +71,9 @@ def _system_texts(message: Message, context: EncodingContext) -> Iterator[TextCo
                 ImageContent()
                 | DocumentContent()
                 | AudioContent()
+                | VideoContent()
+                | FileContent()
+                | SearchResultContent()
                 | ThinkingContent()
                 | RefusalContent()
                 | ToolCall()

@@ -8,7 +8,7 @@ from typing import Any, Literal, Required, TypeAlias, TypedDict
 
 from ...models import ModelFacts, facts
 from ...schemas import compile_schema
-from ...types import Message, ThinkingLevel, ToolSpec
+from ...types import Message, RequestTool, ThinkingLevel, ToolSpec
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
@@ -213,11 +213,15 @@ class MessagesContext(EncodingContext):
 # Tools.
 
 
-def encode_tools(context: MessagesContext, tools: Sequence[ToolSpec | Mapping[str, Any]]) -> JsonDict:
-    return {"tools": [encode_tool(context, tool) if isinstance(tool, ToolSpec) else tool for tool in tools]}
+def encode_tools(context: MessagesContext, tools: Sequence[RequestTool]) -> JsonDict:
+    return {"tools": [encode_tool(context, tool) for tool in tools]}
 
 
-def encode_tool(context: MessagesContext, tool: ToolSpec) -> JsonDict:
+def encode_tool(context: MessagesContext, tool: RequestTool) -> Mapping[str, Any]:
+    if isinstance(tool, Mapping):
+        return tool
+    if not isinstance(tool, ToolSpec):
+        raise context.builtin_tool_error(tool)
     schema = tool_parameters(tool)
     encoded: Tool = {"name": normalize_name(tool.name, MAX_NAME_LENGTH), "input_schema": schema}
     if tool.description:

@@ -15,16 +15,19 @@ from ...types import (
     CodeContent,
     DiffContent,
     DocumentContent,
+    FileContent,
     ImageContent,
     Message,
     Part,
     RefusalContent,
     Role,
+    SearchResultContent,
     TextContent,
     ThinkingContent,
     ToolCall,
     ToolResult,
     VendorContent,
+    VideoContent,
 )
 from ..encoding import EncodingContext, JsonDict, encode_base64, normalize_id, normalize_name, to_markdown
 from ..repair import is_own
@@ -207,7 +210,15 @@ class MessageEncoder:
                 return encode_text(to_markdown(part))
             case VendorContent():
                 return self._encode_vendor_block(part)
-            case ToolResult() | ImageContent() | DocumentContent() | AudioContent():
+            case (
+                ToolResult()
+                | ImageContent()
+                | DocumentContent()
+                | AudioContent()
+                | VideoContent()
+                | FileContent()
+                | SearchResultContent()
+            ):
                 raise self._context.part_error(part, "in an assistant's message")
             case _:
                 assert_never(part)
@@ -228,7 +239,7 @@ class MessageEncoder:
                 return encode_text(to_markdown(part))
             case VendorContent():
                 return self._encode_vendor_block(part)
-            case AudioContent():
+            case AudioContent() | VideoContent() | FileContent() | SearchResultContent():
                 raise self._context.part_error(part, "at all")
             case ThinkingContent() if is_blank(part):
                 return self._encode_thinking(part)
@@ -334,6 +345,10 @@ class MessageEncoder:
         block: DocumentBlock = {"type": "document", "source": self._encode_document_source(part)}
         if part.title is not None:
             block["title"] = part.title
+        if part.context is not None:
+            block["context"] = part.context
+        if part.citations is not None:
+            block["citations"] = {"enabled": part.citations}
         block.update(cast(DocumentBlock, _read_block_settings(part, "citations", "context")))
         return block
 

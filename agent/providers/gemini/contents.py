@@ -11,16 +11,19 @@ from ...types import (
     CodeContent,
     DiffContent,
     DocumentContent,
+    FileContent,
     ImageContent,
     Message,
     Part,
     RefusalContent,
     Role,
+    SearchResultContent,
     TextContent,
     ThinkingContent,
     ToolCall,
     ToolResult,
     VendorContent,
+    VideoContent,
 )
 from ..encoding import document_text, encode_base64, to_markdown
 from ..repair import is_own
@@ -153,10 +156,11 @@ class ContentsEncoder:
             case CodeContent() | DiffContent():
                 return to_markdown(part)
             case DocumentContent() if part.text is not None:
+                self._context.drop_citation_settings(part)
                 return document_text(part)
             case (
                 ImageContent() | AudioContent() | DocumentContent() | ThinkingContent() | ToolCall() | ToolResult()
-                | RefusalContent() | VendorContent()
+                | RefusalContent() | VendorContent() | VideoContent() | FileContent() | SearchResultContent()
             ):  # fmt: skip
                 raise self._context.part_error(part, "in a system message; only text is supported")
             case _:
@@ -176,7 +180,10 @@ class ContentsEncoder:
                 return self._encode_media(part)
             case VendorContent():
                 return _replay(part)
-            case ThinkingContent() | ToolCall() | ToolResult() | RefusalContent():
+            case (
+                ThinkingContent() | ToolCall() | ToolResult() | RefusalContent() | VideoContent() | FileContent()
+                | SearchResultContent()
+            ):  # fmt: skip
                 raise self._context.part_error(part, "in a user's message")
             case _:
                 assert_never(part)
@@ -214,7 +221,7 @@ class ContentsEncoder:
                 return self._sign(self._encode_media(part), part, (part.provider_data or {}).get("thoughtSignature"))
             case VendorContent():
                 return None if part.kind == METADATA_KIND else _replay(part)
-            case ToolResult():
+            case ToolResult() | VideoContent() | FileContent() | SearchResultContent():
                 raise self._context.part_error(part, "in an assistant's message")
             case _:
                 assert_never(part)
@@ -288,7 +295,10 @@ class ContentsEncoder:
         for part in parts:
             if isinstance(part, TextContent):
                 text.append(part.text)
+            elif isinstance(part, VideoContent | FileContent | SearchResultContent):
+                raise self._context.part_error(part, "in a tool result")
             elif isinstance(part, DocumentContent) and part.text is not None:
+                self._context.drop_citation_settings(part)
                 text.append(document_text(part))
             elif _is_media(part) and self._fits_in_response(part):
                 media.append(self._encode_media(part))
@@ -313,6 +323,7 @@ class ContentsEncoder:
         return _encode_file(part) if part.data is None else _encode_blob(part.data, _media_type(part))
 
     def _encode_document(self, part: DocumentContent) -> TextPart | MediaPart:
+        self._context.drop_citation_settings(part)
         if part.text is not None:
             return {"text": document_text(part)}
         if part.title is not None:

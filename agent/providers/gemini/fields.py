@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from ... import errors
 from ...models import facts
 from ...schemas import compile_schema
-from ...types import AgentRequest, ThinkingLevel, ToolSpec
+from ...types import AgentRequest, RequestTool, ThinkingLevel, ToolSpec
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
@@ -144,7 +144,7 @@ _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _MAX_LABELS = 64
 
-Tools = Sequence[ToolSpec | Mapping[str, Any]]
+Tools = Sequence[RequestTool]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class GeminiContext(EncodingContext):
     @property
     def server_tools(self) -> list[Mapping[str, Any]]:
         """Server-side tools, in the vendor's format."""
-        return [tool for tool in self.request.tools if not isinstance(tool, ToolSpec)]
+        return [tool for tool in self.request.tools if isinstance(tool, Mapping)]
 
 
 # Tools.
@@ -170,6 +170,9 @@ class GeminiContext(EncodingContext):
 
 def encode_tools(context: GeminiContext, tools: Tools) -> JsonDict:
     functions, server_tools = context.functions, context.server_tools
+    for tool in tools:
+        if not isinstance(tool, ToolSpec | Mapping):
+            raise context.builtin_tool_error(tool)
     encoded: list[Mapping[str, Any]] = [*server_tools]
     if functions:
         encoded.append({"functionDeclarations": [encode_function(context, tool) for tool in functions]})

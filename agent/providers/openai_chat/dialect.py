@@ -185,6 +185,10 @@ class Dialect:
     """Accepts images in tool messages. Elsewhere they follow in a user message."""
     user_after_tool: bool = True
     """Accepts a user message directly after a tool message. Elsewhere an assistant message "OK" is inserted."""
+    file_ids: bool = False
+    """Stores files, and accepts their ids."""
+    video_urls: bool = False
+    """Accepts videos by URL or as data."""
     document_urls: bool = False
     """Accepts documents by URL."""
 
@@ -250,6 +254,7 @@ OPENAI = Dialect(
     ),
     call_ids=CallIds(re.compile(r"[!-~]{1,40}")),
     refusals=True,
+    file_ids=True,
 )
 
 UNKNOWN = Dialect(
@@ -260,6 +265,8 @@ UNKNOWN = Dialect(
     refused=OPENAI_REFUSALS,
     thinking=(Thinking({}, models=r"gpt-3|gpt-4"), efforts("minimal low medium high xhigh", off=_NONE)),
     call_ids=STRICT_IDS,
+    file_ids=True,
+    video_urls=True,
 )
 """Unknown compatible servers, with the features of most servers.
 

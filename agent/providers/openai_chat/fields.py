@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from ...models import facts
 from ...schemas import compile_schema
-from ...types import ThinkingLevel, ToolSpec
+from ...types import RequestTool, ThinkingLevel, ToolSpec
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
@@ -59,14 +59,26 @@ class AudioBlock(TypedDict):
     input_audio: InputAudio
 
 
-class File(TypedDict):
+class File(TypedDict, total=False):
     filename: str
     file_data: str
+    file_id: str
 
 
 class FileBlock(TypedDict):
     type: Literal["file"]
     file: File
+
+
+class VideoUrl(TypedDict):
+    url: str
+
+
+class VideoBlock(TypedDict):
+    """A video, which some compatible vendors accept."""
+
+    type: Literal["video_url"]
+    video_url: VideoUrl
 
 
 class ThinkingBlock(TypedDict):
@@ -76,7 +88,7 @@ class ThinkingBlock(TypedDict):
     thinking: list[TextBlock]
 
 
-Block: TypeAlias = TextBlock | ImageBlock | AudioBlock | FileBlock | ThinkingBlock
+Block: TypeAlias = TextBlock | ImageBlock | AudioBlock | FileBlock | VideoBlock | ThinkingBlock
 Content: TypeAlias = str | list[Block]
 
 
@@ -173,7 +185,7 @@ class ChatContext(EncodingContext):
         return bool(self.dialect.refused) and self.dialect.refuses(name, self.model)
 
 
-Tools = Sequence[ToolSpec | Mapping[str, Any]]
+Tools = Sequence[RequestTool]
 
 
 def encode_tools(context: ChatContext, tools: Tools) -> JsonDict:
@@ -185,7 +197,7 @@ def encode_tools(context: ChatContext, tools: Tools) -> JsonDict:
         )
     if not _offers_tools(context):
         return {}
-    return {"tools": [encode_tool(context, tool) if isinstance(tool, ToolSpec) else tool for tool in tools]}
+    return {"tools": [encode_tool(context, tool) for tool in tools]}
 
 
 def _offers_tools(context: ChatContext) -> bool:
@@ -194,7 +206,11 @@ def _offers_tools(context: ChatContext) -> bool:
     return bool(request.tools) and (request.tool_choice != "none" or "none" in context.dialect.tool_choices)
 
 
-def encode_tool(context: ChatContext, tool: ToolSpec) -> FunctionTool | JsonDict:
+def encode_tool(context: ChatContext, tool: RequestTool) -> FunctionTool | Mapping[str, Any]:
+    if isinstance(tool, Mapping):
+        return tool
+    if not isinstance(tool, ToolSpec):
+        raise context.builtin_tool_error(tool)
     strict = context.dialect.strict
     function: FunctionDefinition = {
         "name": normalize_name(tool.name, MAX_NAME_LENGTH),
@@ -232,7 +248,7 @@ def encode_tool_choice(context: ChatContext, choice: str) -> JsonDict:
             return {"tool_choice": context.dialect.required_word}
         case "named":
             for tool in context.request.tools:
-                custom = None if isinstance(tool, ToolSpec) else tool.get("custom")
+                custom = tool.get("custom") if isinstance(tool, Mapping) else None
                 if isinstance(custom, dict) and custom.get("name") == choice:
                     return {"tool_choice": {"type": "custom", "custom": {"name": choice}}}
             function = {"name": normalize_name(choice, MAX_NAME_LENGTH)}

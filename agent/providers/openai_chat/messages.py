@@ -11,16 +11,19 @@ from ...types import (
     CodeContent,
     DiffContent,
     DocumentContent,
+    FileContent,
     ImageContent,
     Message,
     Part,
     RefusalContent,
     Role,
+    SearchResultContent,
     TextContent,
     ThinkingContent,
     ToolCall,
     ToolResult,
     VendorContent,
+    VideoContent,
 )
 from ..encoding import (
     JsonDict,
@@ -34,6 +37,7 @@ from ..encoding import (
     normalize_id,
     normalize_name,
     request_origin,
+    search_result_text,
     to_markdown,
 )
 from ..repair import FOREIGN_BLOCK_DROPPED, ForeignThinking, is_own, repair
@@ -53,9 +57,12 @@ from .fields import (
     PromptMessage,
     TextBlock,
     ToolMessage,
+    VideoBlock,
 )
 
 ATTACHED = "The result is attached to the next message."
+CLIP_LEFT_OUT = "the clip and frame rate of a video were left out: the API does not support them"
+FILE_TITLE_LEFT_OUT = "the title of a file was left out: the vendor stores its name"
 AUDIO_LEFT_OUT = "the audio of an assistant message was left out; its transcript was sent"
 MARKS_LEFT_OUT = "the first cache breakpoints were left out: the vendor has a limit"
 
@@ -180,7 +187,24 @@ class MessageEncoder:
                 return self._encode_audio(part)
             case DocumentContent():
                 return self._encode_document(part)
-            case ThinkingContent() | ToolCall() | ToolResult() | RefusalContent() | VendorContent():
+            case SearchResultContent():
+                self._context.drop_citation_settings(part)
+                return encode_text(search_result_text(part))
+            case FileContent() if self._dialect.file_ids:
+                if part.title is not None:
+                    self._context.warn(FILE_TITLE_LEFT_OUT)
+                return {"type": "file", "file": {"file_id": part.file_id}}
+            case VideoContent() if self._dialect.video_urls:
+                return self._encode_video(part)
+            case (
+                VideoContent()
+                | FileContent()
+                | ThinkingContent()
+                | ToolCall()
+                | ToolResult()
+                | RefusalContent()
+                | VendorContent()
+            ):
                 raise self._context.part_error(part, where)
             case _:
                 assert_never(part)
@@ -191,7 +215,14 @@ class MessageEncoder:
             raise self._context.part_error(part, f"as {part.media_type}; use wav or mp3")
         return {"type": "input_audio", "input_audio": {"data": encode_base64(part.data), "format": format}}
 
+    def _encode_video(self, part: VideoContent) -> VideoBlock:
+        if (part.start, part.end, part.fps) != (None, None, None):
+            self._context.warn(CLIP_LEFT_OUT)
+        url = data_url(part.data, part.media_type or "video/mp4") if part.data is not None else part.url or ""
+        return {"type": "video_url", "video_url": {"url": url}}
+
     def _encode_document(self, part: DocumentContent) -> TextBlock | FileBlock:
+        self._context.drop_citation_settings(part)
         if part.text is not None:
             return encode_text(document_text(part) or "(an empty document)")
         if part.data is not None:
@@ -238,7 +269,14 @@ class MessageEncoder:
                     self._encode_audio_reference(part, encoded)
                 case ImageContent() if is_own(part, self._origin) and "images" in self._dialect.replayed:
                     encoded.setdefault("images", []).append(encode_image(part))
-                case ToolResult() | ImageContent() | DocumentContent():
+                case (
+                    ToolResult()
+                    | ImageContent()
+                    | DocumentContent()
+                    | VideoContent()
+                    | FileContent()
+                    | SearchResultContent()
+                ):
                     raise self._context.part_error(part, "in an assistant message")
                 case _:
                     assert_never(part)

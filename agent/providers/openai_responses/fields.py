@@ -9,7 +9,7 @@ from typing import Any, Literal, Required, TypeAlias, TypedDict
 
 from ...models import ModelFacts, facts
 from ...schemas import compile_schema
-from ...types import ThinkingLevel, ToolSpec
+from ...types import RequestTool, ThinkingLevel, ToolSpec
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
@@ -58,7 +58,8 @@ class InputText(TypedDict, total=False):
 
 class InputImage(TypedDict, total=False):
     type: Required[Literal["input_image"]]
-    image_url: Required[str]
+    image_url: str
+    file_id: str
     detail: Required[str]
     prompt_cache_breakpoint: CacheBreakpoint
 
@@ -68,6 +69,7 @@ class InputFile(TypedDict, total=False):
     filename: str
     file_data: str
     file_url: str
+    file_id: str
     prompt_cache_breakpoint: CacheBreakpoint
 
 
@@ -186,15 +188,19 @@ class ResponsesContext(EncodingContext):
         return bool(self.features.efforts) and self.facts.thinking is not False
 
 
-Tools = Sequence[ToolSpec | Mapping[str, Any]]
+Tools = Sequence[RequestTool]
 
 
 def encode_tools(context: ResponsesContext, tools: Tools) -> JsonDict:
-    return {"tools": [encode_tool(context, tool) if isinstance(tool, ToolSpec) else tool for tool in tools]}
+    return {"tools": [encode_tool(context, tool) for tool in tools]}
 
 
-def encode_tool(context: ResponsesContext, tool: ToolSpec) -> JsonDict:
+def encode_tool(context: ResponsesContext, tool: RequestTool) -> Mapping[str, Any]:
     """Encode a tool, always with `strict`: the API's default is true."""
+    if isinstance(tool, Mapping):
+        return tool
+    if not isinstance(tool, ToolSpec):
+        raise context.builtin_tool_error(tool)
     parameters, strict = tool_parameters(tool), False
     if tool.strict:
         compiled = compile_schema(parameters, SCHEMA_DIALECT)
@@ -220,7 +226,7 @@ def encode_tool_choice(context: ResponsesContext, choice: str) -> JsonDict:
 
 def _find_tool(name: str, tools: Tools) -> JsonDict:
     for tool in tools:
-        if isinstance(tool, ToolSpec):
+        if not isinstance(tool, Mapping):
             continue
         if tool.get("name") == name:
             return {"type": tool.get("type"), "name": name}

@@ -15,18 +15,30 @@ from ...types import (
     CodeContent,
     DiffContent,
     DocumentContent,
+    FileContent,
     ImageContent,
     Message,
     Part,
     RefusalContent,
     Role,
+    SearchResultContent,
     TextContent,
     ThinkingContent,
     ToolCall,
     ToolResult,
     VendorContent,
+    VideoContent,
 )
-from ..encoding import JsonDict, data_url, document_text, dump_arguments, normalize_id, normalize_name, to_markdown
+from ..encoding import (
+    JsonDict,
+    data_url,
+    document_text,
+    dump_arguments,
+    normalize_id,
+    normalize_name,
+    search_result_text,
+    to_markdown,
+)
 from ..repair import FOREIGN_BLOCK_DROPPED, is_own
 from .dialect import CUSTOM, MAX_NAME_LENGTH
 from .fields import (
@@ -51,6 +63,7 @@ LOST_REASONING = "reasoning was left out: the item that followed it is missing"
 UNENCRYPTED_REASONING = "reasoning was left out: it is neither encrypted nor stored at the vendor"
 REPEATED_TURN = "an assistant message occurs twice; the second one was sent without reasoning and vendor items"
 TITLE_LEFT_OUT = "the title of a document was left out: the API does not support it with a URL"
+FILE_TITLE_LEFT_OUT = "the title of a file was left out: the vendor stores its name"
 NAME_LEFT_OUT = "the name of a message was left out: the API does not support it"
 
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -182,7 +195,16 @@ class ItemEncoder:
                 items.append(self._encode_call(part, with_id=with_id))
             case VendorContent():
                 _add_vendor_item(part, items)
-            case ToolResult() | ImageContent() | DocumentContent() | AudioContent() | ThinkingContent():
+            case (
+                ToolResult()
+                | ImageContent()
+                | DocumentContent()
+                | AudioContent()
+                | VideoContent()
+                | FileContent()
+                | SearchResultContent()
+                | ThinkingContent()
+            ):
                 raise self._context.part_error(part, "in an assistant message")
             case _:
                 assert_never(part)
@@ -290,12 +312,28 @@ class ItemEncoder:
                 return encode_image(part)
             case DocumentContent():
                 return self._encode_document(part)
-            case AudioContent() | ThinkingContent() | ToolCall() | ToolResult() | RefusalContent() | VendorContent():
+            case FileContent():
+                if part.title is not None:
+                    self._context.warn(FILE_TITLE_LEFT_OUT)
+                return encode_file(part)
+            case SearchResultContent():
+                self._context.drop_citation_settings(part)
+                return encode_text(search_result_text(part))
+            case (
+                AudioContent()
+                | VideoContent()
+                | ThinkingContent()
+                | ToolCall()
+                | ToolResult()
+                | RefusalContent()
+                | VendorContent()
+            ):
                 raise self._context.part_error(part, where)
             case _:
                 assert_never(part)
 
     def _encode_document(self, part: DocumentContent) -> InputText | InputFile:
+        self._context.drop_citation_settings(part)
         if part.text is not None:
             return encode_text(document_text(part))
         if part.data is not None:
@@ -358,6 +396,12 @@ def encode_image(part: ImageContent) -> InputImage:
     if url is None:
         url = data_url(part.image_data or b"", part.media_type or "image/png")
     return {"type": "input_image", "image_url": url, "detail": part.detail or "auto"}
+
+
+def encode_file(part: FileContent) -> InputImage | InputFile:
+    if (part.media_type or "").startswith("image/"):
+        return {"type": "input_image", "file_id": part.file_id, "detail": "auto"}
+    return {"type": "input_file", "file_id": part.file_id}
 
 
 def _file_name(title: str, media_type: str) -> str:
