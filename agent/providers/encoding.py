@@ -22,6 +22,7 @@ from ..types import (
     Origin,
     Part,
     SearchResultContent,
+    ThinkingLevel,
     ToolSpec,
     thaw,
 )
@@ -151,9 +152,30 @@ def drop_unsupported(name: str) -> FieldEncoder[EncodingContext]:
     return encode
 
 
+def refuse_choices(context: EncodingContext, n: int) -> JsonDict:
+    """Refuse to request alternative responses, which the API does not have. One response is the default."""
+    if n == 1:
+        return {}
+    raise context.feature_error(
+        f"{context.provider} returns one response for a request.", field="n", fix="Send the request several times."
+    )
+
+
+def drop_modalities(context: EncodingContext, modalities: Sequence[str]) -> JsonDict:
+    """Drop kinds of output other than text, which the API does not have."""
+    if others := [modality for modality in modalities if modality != "text"]:
+        context.warn(f"modalities: {', '.join(others)} was left out: {context.provider} returns text only")
+    return {}
+
+
 def drop_silently(context: EncodingContext, value: Any) -> JsonDict:
     """Drop the field without a warning: it is for the client, or has no effect on this API."""
     return {}
+
+
+def level_for_budget(budget: int, budgets: Mapping[ThinkingLevel, int]) -> ThinkingLevel:
+    """Return the lowest thinking level with at least a budget, or the highest one."""
+    return min(budgets, key=lambda level: (budgets[level] < budget, abs(budgets[level] - budget)))
 
 
 def check_extra(request: AgentRequest, reserved_keys: Sequence[str]) -> None:

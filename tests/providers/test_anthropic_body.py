@@ -10,6 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from agent import errors
+from agent.engine.wire import Reply
 from agent.providers import load_provider
 from agent.providers.anthropic import AnthropicCodec
 from agent.providers.anthropic.conversation import (
@@ -45,6 +46,7 @@ from agent.types import (
 )
 from tests.providers.anthropic_requests import (
     CALL,
+    CODEC,
     ELSEWHERE,
     HOME,
     PIXEL,
@@ -444,3 +446,22 @@ def test_an_error_that_holds_more_than_text_says_so_in_words() -> None:
 def test_audio_in_a_result_is_refused() -> None:
     with pytest.raises(errors.UnsupportedFeatureError, match="audio"):
         result_of(content=[AudioContent(data=b"x")])
+
+
+def test_blank_text_with_a_signature_is_kept_and_sent_back() -> None:
+    block = {"type": "text", "text": "", "signature": "sig"}
+    body = {"type": "message", "content": [block], "stop_reason": "end_turn", "model": SONNET}
+    response = CODEC.decode(Reply(200, {}, json.dumps(body).encode()), AgentRequest(input="Hi", model=SONNET))
+    (part,) = response.content
+    assert isinstance(part, TextContent)
+    assert (part.text, part.signature) == ("", "sig")
+    words = TextContent(text="Yes.")
+    assert encode_assistant(part, words) == [block, text("Yes.")]
+    assert encode_assistant(part, words, model="claude-opus-5") == [text("Yes.")]
+
+
+def test_results_repeat_the_toolset_of_their_call() -> None:
+    call = CALL.model_copy(update={"provider_data": {"toolset_name": "computer"}, "origin": HOME})
+    for result in (RESULT, Message.tool("7 C", tool_call_id="toolu_1")):
+        (_, (block,)) = turns(Message.user("Hi"), Message.assistant([call]), result)[-1]
+        assert block == {"type": "tool_result", "tool_use_id": "toolu_1", "content": "7 C", "toolset_name": "computer"}

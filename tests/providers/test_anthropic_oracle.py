@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from pydantic import BaseModel, TypeAdapter
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
-from agent import Agent
+from agent import Agent, errors
 from agent.engine.wire import Answer
 from agent.providers.anthropic import AnthropicCodec
 from agent.providers.anthropic.models import features_of
@@ -150,6 +150,53 @@ def test_so_it_is_for_every_family_of_models(model: str) -> None:
             assert (body.get("tool_choice") or {}).get("type") in (None, "auto", "none")
 
     check()
+
+
+BUDGET, EFFORT = "claude-sonnet-4-5", "claude-opus-5"
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "sent", "warning"),
+    [
+        (BUDGET, {"thinking_budget": 5000}, {"thinking": {"type": "enabled", "budget_tokens": 5000}}, None),
+        (BUDGET, {"thinking_budget": 5}, {"thinking": {"type": "enabled", "budget_tokens": 1024}}, "raised to 1024"),
+        (BUDGET, {"thinking_budget": 0}, {"thinking": None}, None),
+        (EFFORT, {"thinking_budget": 0}, {"thinking": {"type": "disabled"}}, None),
+        (EFFORT, {"thinking_budget": 5000}, {"output_config": {"effort": "medium"}}, "thinking='medium'"),
+        (EFFORT, {"thinking_budget": 99999}, {"output_config": {"effort": "xhigh"}}, "thinking='xhigh'"),
+        (EFFORT, {"thinking_budget": 99, "thinking": "high"}, {"output_config": {"effort": "high"}}, "'high'"),
+        (BUDGET, {"thinking_budget": 9999, "thinking": "off"}, {"thinking": None}, "thinking is off"),
+        (BUDGET, {"user": "u1"}, {"metadata": {"user_id": "u1"}}, None),
+        (BUDGET, {"user": "u1", "metadata": {"user_id": "u2"}}, {"metadata": {"user_id": "u1"}}, None),
+        (BUDGET, {"n": 1, "modalities": ["text"]}, {}, None),
+        (BUDGET, {"modalities": ["text", "image"]}, {}, "image was left out"),
+        (BUDGET, {"top_k": 5, "service_tier": "auto"}, {"top_k": 5, "service_tier": "auto"}, None),
+    ],
+)
+def test_settings_are_sent_in_the_form_of_the_sdk(
+    model: str, fields: dict[str, Any], sent: dict[str, Any], warning: str | None
+) -> None:
+    request = AgentRequest(input="Hi", model=model, **fields)
+    body = encode_checked(request)
+    assert {key: body.get(key) for key in sent} == sent
+    warnings = CODEC.encode(request, stream=False).warnings
+    assert len(warnings) == (warning is not None)
+    assert warning is None or warning in warnings[0]
+
+
+def test_betas_are_a_header() -> None:
+    def headers(**fields: Any) -> dict[bytes, bytes]:
+        codec = AnthropicCodec(ApiAddress("http://127.0.0.1", None), {"anthropic-beta": "b-2026-01-01"})
+        return dict(codec.encode(AgentRequest(input="Hi", model=BUDGET, **fields), stream=False).headers)
+
+    betas = ["a-2026-01-01", "b-2025-01-01", "context-1m-2025-08-07"]
+    assert headers(betas=betas)[b"anthropic-beta"] == b"b-2026-01-01,a-2026-01-01,context-1m-2025-08-07"
+    assert headers(extra={"speed": "fast"})[b"anthropic-beta"] == b"b-2026-01-01,fast-mode-2026-02-01"
+    for refused in ({"betas": ["two words"]}, {"extra": {"betas": ["a"]}}, {"n": 2}):
+        with pytest.raises(errors.ConfigurationError) as caught:
+            headers(**refused)
+        assert caught.value.field in ("betas", "extra", "n")
+        assert caught.value.fix
 
 
 @settings(max_examples=100)

@@ -22,7 +22,7 @@ from agent.providers.gemini.models import SKIP_SIGNATURE, features_of
 from agent.testing import LoopbackServer
 from agent.testing.rules import GeminiRules, VendorState
 from agent.testing.rules.gemini import normalize_keys
-from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, ToolCall, ToolResult
+from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, TextContent, ToolCall, ToolResult, ToolSpec
 from tests.providers.sdk_oracles import Replay, build_answer
 from tests.support.cases import examples, for_each
 from tests.support.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
@@ -50,6 +50,8 @@ class Body(BaseModel):
     cached_content: str | None = None
     labels: dict[str, str] | None = None
     model_armor_config: types.ModelArmorConfig | None = None
+    service_tier: types.ServiceTier | None = None
+    store: bool | None = None
 
 
 def encode_checked(request: AgentRequest, codec: GeminiCodec = CODEC) -> dict[str, Any]:
@@ -148,6 +150,68 @@ def test_gemini_3_takes_everything_that_can_be_asked(request: AgentRequest) -> N
     vertex = GeminiCodec(ApiAddress("http://127.0.0.1", None), name="vertex", platform=VERTEX)
     body = encode_checked(request, vertex)
     assert set(body.get("labels") or {}) <= set(request.metadata)
+
+
+OLD, NEW = "gemini-2.5-flash-lite", "gemini-3.5-flash"
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "sent", "warning"),
+    [
+        (OLD, {"thinking_budget": 5000}, {"thinkingConfig": {"thinkingBudget": 5000, "includeThoughts": True}}, None),
+        (OLD, {"thinking_budget": 5}, {"thinkingConfig": {"thinkingBudget": 512, "includeThoughts": True}}, "as 512"),
+        (OLD, {"thinking_budget": 0}, {"thinkingConfig": {"thinkingBudget": 0}}, None),
+        (
+            OLD,
+            {"thinking": "high", "thinking_budget": 600},
+            {"thinkingConfig": {"thinkingBudget": 600, "includeThoughts": True}},
+            None,
+        ),
+        (OLD, {"thinking": "off", "thinking_budget": 600}, {"thinkingConfig": {"thinkingBudget": 0}}, "is off"),
+        (
+            NEW,
+            {"thinking_budget": 5000},
+            {"thinkingConfig": {"thinkingLevel": "MEDIUM", "includeThoughts": True}},
+            "thinking='medium'",
+        ),
+        (
+            NEW,
+            {"thinking": "low", "thinking_budget": 5000},
+            {"thinkingConfig": {"thinkingLevel": "LOW", "includeThoughts": True}},
+            "levels only",
+        ),
+        ("gemini-2.0-flash", {"thinking_budget": 5000}, {}, "does not support thinking"),
+        (NEW, {"modalities": ["text", "image"]}, {"responseModalities": ["TEXT", "IMAGE"]}, None),
+        (NEW, {"service_tier": "flex", "store": False}, {"serviceTier": "flex", "store": False}, None),
+        (NEW, {"cached_content": "cachedContents/1"}, {"cachedContent": "cachedContents/1"}, None),
+        (NEW, {"cache": "short"}, {}, None),
+        (NEW, {"cache": "long"}, {}, "cached_content"),
+        ("gemini-2.0-flash", {"cache": "short"}, {}, "cached_content"),
+        (NEW, {"input": None, "messages": [Message.user([TextContent(text="Hi", cache="long")])]}, {}, "cache='long'"),
+        (NEW, {"tools": [ToolSpec(name="look", cache="long")]}, {}, "cache='long'"),
+    ],
+)
+def test_settings_are_sent_in_the_form_of_the_sdk(
+    model: str, fields: dict[str, Any], sent: dict[str, Any], warning: str | None
+) -> None:
+    request = AgentRequest(**{"input": "Hi", **fields}, model=model)
+    body = encode_checked(request)
+    settings = {**body, **body.get("generationConfig", {})}
+    assert {key: settings.get(key) for key in sent} == sent
+    warnings = CODEC.encode(request, stream=False).warnings
+    assert len(warnings) == (warning is not None)
+    assert warning is None or warning in warnings[0]
+
+
+def test_cached_content_replaces_the_system_prompt_and_the_tools() -> None:
+    for fields in ({"system": "Be brief."}, {"tools": [ToolSpec(name="look")]}):
+        with pytest.raises(errors.UnsupportedFeatureError) as caught:
+            encode_checked(AgentRequest(input="Hi", model=NEW, cached_content="cachedContents/1", **fields))
+        assert caught.value.field == "cached_content"
+    vertex = GeminiCodec(ApiAddress("http://127.0.0.1", None), platform=VERTEX, name="vertex")
+    stored = vertex.encode(AgentRequest(input="Hi", model=NEW, store=True), stream=False)
+    assert "store" not in json.loads(stored.body)
+    assert stored.warnings == ("store was dropped: vertex does not support it",)
 
 
 FORGETFUL = {"google-test-native-output-with-builtin-tools-stream-f4b559"}

@@ -194,13 +194,13 @@ def codec(target: str) -> Provider:
 
 
 def outcome(target: str, request: AgentRequest) -> tuple[str, tuple[str, ...]] | None:
-    """Return the body with decoded base64, and the warnings; None for an error with field and fix."""
+    """Return body and headers, and the warnings; None for an error with field and fix."""
     provider, asked = codec(target), request.model_copy(update={"model": target.partition(":")[2]})
     try:
         wire = provider.encode(asked, stream=False)
     except errors.ConfigurationError as error:
         return None if error.field and error.fix else ("", ())
-    return json.dumps(json.loads(wire.body), sort_keys=True), wire.warnings
+    return f"{json.dumps(json.loads(wire.body), sort_keys=True)} {wire.headers!r}", wire.warnings
 
 
 def check(target: str, name: str, before: AgentRequest, after: AgentRequest, *wanted: str) -> None:

@@ -52,13 +52,25 @@ BLOCK_BETAS = {
 }
 """Betas by the type of a block in the conversation."""
 
-KEY_BETAS = {"context_management": "context-management-2025-06-27", "mcp_servers": "mcp-client-2025-04-04"}
+KEY_BETAS = {
+    "context_management": "context-management-2025-06-27",
+    "fallback_credit_token": "fallback-credit-2026-07-01",
+    "fallbacks": "server-side-fallback-2026-07-01",
+    "mcp_servers": "mcp-client-2025-04-04",
+    "speed": "fast-mode-2026-02-01",
+}
 """Betas by a key of the body, which comes from `extra`."""
 
 
 def find_betas(request: AgentRequest, block_types: Iterable[str]) -> tuple[str, ...]:
-    """Return the beta features that a request requires. Versions that tools require come first."""
-    betas: list[str] = []
+    """Return the betas of a request, then those that its content requires. Tools come first among these."""
+    betas = [*request.betas]
+    if invalid := next((beta for beta in betas if not _BETA.fullmatch(beta)), None):
+        raise errors.ConfigurationError(
+            f"{invalid!r} is not the name of a beta feature.",
+            field="betas",
+            fix="Pass names such as files-api-2025-04-14.",
+        )
     for tool in request.tools:
         if isinstance(tool, Mapping):
             tool_type = str(tool.get("type", ""))
@@ -83,7 +95,8 @@ def _feature_of(beta: str) -> str:
     return re.sub(r"-\d{4}-\d\d-\d\d$", "", beta)
 
 
-_RESERVED_KEYS = ("messages", "model", "stream")
+_BETA = re.compile(r"[A-Za-z0-9._-]+")
+_RESERVED_KEYS = ("messages", "model", "stream", "betas")
 _COUNTED_KEYS = frozenset(
     (
         "cache_control",

@@ -140,7 +140,7 @@ def is_blank(part: Part) -> bool:
     """Whether the API rejects a part: blank text, or thinking without a signature."""
     match part:
         case TextContent():
-            return not part.text.strip()
+            return not (part.text.strip() or part.signature)
         case ThinkingContent():
             return not (part.signature or (part.redacted and part.encrypted_content))
         case RefusalContent():

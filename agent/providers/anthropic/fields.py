@@ -13,10 +13,13 @@ from ..encoding import (
     EncodingContext,
     FieldEncoder,
     JsonDict,
+    drop_modalities,
     drop_silently,
     drop_unsupported,
     drop_with_warning,
+    level_for_budget,
     normalize_name,
+    refuse_choices,
     send_as,
     send_nested,
     tool_parameters,
@@ -33,6 +36,7 @@ class CacheControl(TypedDict, total=False):
 class TextBlock(TypedDict, total=False):
     type: Required[Literal["text"]]
     text: Required[str]
+    signature: str
     citations: list[dict[str, Any]]
     cache_control: CacheControl
 
@@ -160,6 +164,8 @@ UNKNOWN_MODEL_MAX_TOKENS = 4_096
 
 DOES_NOT_THINK = "thinking was dropped: the model does not support it"
 ALWAYS_THINKS = "thinking cannot be disabled for the model; the lowest effort was sent"
+BUDGET_WITHOUT_THINKING = "thinking_budget was dropped: thinking is off"
+BUDGET_AS_LEVEL = "thinking_budget was sent as the effort of thinking={!r}: the model does not support budgets"
 THINKING_AND_FORCED_CALL = "thinking was dropped: anthropic does not support it with a forced tool call"
 THINKING_MIDWAY = "thinking was dropped: it cannot start in the middle of a turn"
 NO_ROOM_TO_THINK = f"thinking was dropped: it requires max_tokens of at least {2 * MIN_THINKING_BUDGET}"
@@ -279,9 +285,18 @@ def encode_parallel_tool_calls(context: MessagesContext, parallel: bool) -> Json
 
 def choose_thinking(context: MessagesContext, messages: Sequence[Message]) -> Thinking:
     """Choose the thinking settings for the requested level, or those in `extra`."""
-    features, level = context.features, context.request.thinking
+    features, level, budget = context.features, context.request.thinking, context.request.thinking_budget
     if isinstance(given := context.request.extra.get("thinking"), Mapping):
         return Thinking(given)
+    if budget == 0 and level is None:
+        level = ThinkingLevel.OFF
+    elif budget and level is ThinkingLevel.OFF:
+        context.warn(BUDGET_WITHOUT_THINKING)
+    elif budget and features.thinking == "adaptive":
+        level = level or level_for_budget(budget, THINKING_BUDGETS)
+        context.warn(BUDGET_AS_LEVEL.format(level.value))
+    elif budget:
+        level = level or ThinkingLevel.MEDIUM  # the budget replaces that of the level
     if level is None:
         # Some models think by default, which the API does not support with a forced tool call.
         return (
@@ -320,7 +335,11 @@ def _encode_adaptive_thinking(features: ModelFeatures, level: ThinkingLevel) -> 
 
 
 def _encode_thinking_budget(context: MessagesContext, level: ThinkingLevel) -> Thinking:
-    budget, limit = THINKING_BUDGETS[level], context.request.max_tokens
+    budget = context.request.thinking_budget or THINKING_BUDGETS[level]
+    if budget < MIN_THINKING_BUDGET:
+        budget = MIN_THINKING_BUDGET
+        context.warn(f"thinking_budget was raised to {budget} tokens, the minimum of the API")
+    limit = context.request.max_tokens
     if limit is None:
         limit = context.model_facts.max_output
     if limit is not None:
@@ -403,8 +422,12 @@ def encode_output_schema(context: MessagesContext, schema: Any) -> JsonDict:
 
 def encode_metadata(context: MessagesContext, metadata: Mapping[str, Any]) -> JsonDict:
     """Send the user's id, the only metadata that the API accepts."""
-    user = metadata.get("user_id")
+    user = context.request.user or metadata.get("user_id")
     return {"metadata": {"user_id": user}} if isinstance(user, str) else {}
+
+
+def encode_user(context: MessagesContext, user: str) -> JsonDict:
+    return {"metadata": {"user_id": user}}
 
 
 _PROMPT_FIELDS: dict[str, FieldEncoder[MessagesContext]] = {
@@ -425,26 +448,24 @@ FIELDS: dict[str, FieldEncoder[MessagesContext]] = {
     "logprobs": drop_with_warning(NO_LOGPROBS),
     "metadata": encode_metadata,
     "session_id": drop_silently,
-    "thinking_budget": drop_unsupported("thinking_budget"),
     "verbosity": drop_unsupported("verbosity"),
     "top_k": send_as("top_k"),
     "frequency_penalty": drop_unsupported("frequency_penalty"),
     "presence_penalty": drop_unsupported("presence_penalty"),
     "logit_bias": drop_unsupported("logit_bias"),
-    "n": drop_unsupported("n"),
-    "modalities": drop_unsupported("modalities"),
+    "n": refuse_choices,
+    "modalities": drop_modalities,
     "service_tier": send_as("service_tier"),
-    "user": drop_unsupported("user"),
+    "user": encode_user,
     "store": drop_unsupported("store"),
     "previous_response_id": drop_unsupported("previous_response_id"),
     "conversation": drop_unsupported("conversation"),
     "background": drop_unsupported("background"),
     "cached_content": drop_unsupported("cached_content"),
     "safety_settings": drop_unsupported("safety_settings"),
-    "betas": drop_unsupported("betas"),
     "deadline": drop_silently,
 }
-ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "thinking", "extra"))
-"""Fields that `encode_body` and `MessageEncoder` encode."""
+ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "thinking", "thinking_budget", "betas", "extra"))
+"""Fields that `encode_body`, `MessageEncoder` and the headers encode."""
 COUNTED_FIELDS = _PROMPT_FIELDS
 """Fields that the endpoint for counting tokens accepts."""

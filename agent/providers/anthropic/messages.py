@@ -148,6 +148,8 @@ class MessageEncoder:
         self._context = context
         self._origin = context.origin
         self._caches_request = context.request.cache is not None
+        self._toolsets: dict[str, str] = {}
+        """Toolsets of the vendor's calls, by call id. Results repeat them."""
         self.cache_slots: list[CacheSlot] = []
         """Blocks with cache markers, in order. With `request.cache`, all blocks that can have one."""
 
@@ -180,6 +182,8 @@ class MessageEncoder:
         block: TextBlock | ToolResultBlock
         if message.tool_call_id is not None and message.role is Role.TOOL:
             block = _encode_text_result(message.tool_call_id, content)
+            if toolset := self._toolsets.get(message.tool_call_id):
+                block["toolset_name"] = toolset
         else:
             block = {"type": "text", "text": content}
         if self._caches_request:
@@ -268,9 +272,12 @@ class MessageEncoder:
 
     def _encode_own_text(self, part: TextContent) -> Block | None:
         """Encode text of an assistant. Citations and unknown keys are only sent back to their vendor."""
-        block = _encode_unless_blank(part.text)
-        if block is None or not is_own(part, self._origin):
+        own = is_own(part, self._origin)
+        block = encode_text(part.text) if own and part.signature else _encode_unless_blank(part.text)
+        if block is None or not own:
             return block
+        if part.signature:
+            block["signature"] = part.signature
         if citations := [citation.provider_data for citation in part.citations if citation.provider_data]:
             block["citations"] = citations
         return {**(part.provider_data or {}), **block}
@@ -293,6 +300,8 @@ class MessageEncoder:
             # The API accepts only objects. The model sees its own text.
             arguments = {"_invalid_json": call.invalid_arguments}
         name = normalize_name(call.name, MAX_NAME_LENGTH)
+        if toolset := (call.provider_data or {}).get("toolset_name"):
+            self._toolsets[call.id] = toolset
         block: ToolUseBlock = {"type": "tool_use", "id": _encode_id(call.id), "name": name, "input": arguments}
         if call.provider_data and is_own(call, self._origin):
             return {**call.provider_data, **block}
@@ -315,6 +324,8 @@ class MessageEncoder:
             content = content or _BLANK_ERROR
         if content:
             block["content"] = content
+        if toolset := self._toolsets.get(result.tool_call_id):
+            block["toolset_name"] = toolset
         block.update(cast(ToolResultBlock, _read_block_settings(result, "toolset_name")))
         return block
 

@@ -72,11 +72,16 @@ class BlockReader:
 
     def _read_text(self, block: Mapping[str, Any]) -> TextContent | None:
         text, citations = block.get("text") or "", block.get("citations") or ()
-        rest = _extra_keys(block, "type", "text", "citations")
-        if not citations and rest is None:
+        signature = block.get("signature") or None
+        rest = _extra_keys(block, "type", "text", "citations", "signature")
+        if not citations and rest is None and signature is None:
             return TextContent(text=text) if text else None
         return TextContent(
-            text=text, citations=[_read_citation(each) for each in citations], provider_data=rest, origin=self._origin
+            text=text,
+            signature=signature,
+            citations=[_read_citation(each) for each in citations],
+            provider_data=rest,
+            origin=self._origin,
         )
 
     def _read_thinking(self, block: Mapping[str, Any]) -> ThinkingContent | None:

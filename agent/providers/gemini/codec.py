@@ -32,7 +32,7 @@ from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_
 from ..failures import error_from_details, read_error_details, request_id
 from ..repair import ForeignThinking, repair
 from .contents import ContentsEncoder
-from .fields import FIELDS, GeminiContext, tools_by_name
+from .fields import FIELDS, GeminiContext, check_cache_hints, conflict_with_cache, tools_by_name
 from .models import (
     API,
     COUNTED_KEYS,
@@ -82,6 +82,7 @@ def _encode(
     messages, repairs = repair(request.to_messages(), origin, foreign_thinking, assistant_media=True)
     context = GeminiContext(request, origin, platform=platform, features=features_of(model))
     context.warn(*repairs)
+    check_cache_hints(context, messages)
     system = Role.SYSTEM
     leading = list(takewhile(lambda message: message.role is system, messages))
     encoder = ContentsEncoder(context)
@@ -96,6 +97,8 @@ def _encode(
     instructions = encoder.encode_instructions(leading)
     if instructions:
         check_extra(request, ("systemInstruction",))
+        if request.cached_content is not None:
+            raise conflict_with_cache(context, "system prompt")
         context.body["systemInstruction"] = {"parts": instructions}
     body = encode_fields(context, FIELDS)
     for key, value in request.extra.items():

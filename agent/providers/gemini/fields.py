@@ -13,19 +13,20 @@ from pydantic_core import to_json
 from ... import errors
 from ...models import facts
 from ...schemas import compile_schema
-from ...types import AgentRequest, RequestTool, ThinkingLevel, ToolSpec
+from ...types import AgentRequest, Message, RequestTool, ThinkingLevel, ToolResult, ToolSpec
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
     JsonDict,
     drop_silently,
     drop_unsupported,
+    level_for_budget,
     normalize_name,
     send_as,
     send_nested,
     tool_parameters,
 )
-from .models import SCHEMA_DIALECT_NAME, ModelFeatures, Platform
+from .models import BUDGETS, SCHEMA_DIALECT_NAME, ModelFeatures, Platform
 
 # Request types, as in the API reference.
 
@@ -144,6 +145,7 @@ _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _MAX_LABELS = 64
 
+LONG_CACHE = "cache='long' was dropped: gemini caches prompts for some minutes; pass cached_content"
 Tools = Sequence[RequestTool]
 
 
@@ -268,6 +270,68 @@ def encode_thinking(context: GeminiContext, level: ThinkingLevel) -> JsonDict:
     return {} if config is None else {"thinkingConfig": config}
 
 
+def encode_thinking_budget(context: GeminiContext, budget: int) -> JsonDict:
+    """Send a budget, which replaces the level. Models with levels get the nearest one."""
+    features = context.features
+    if budget and context.request.thinking is ThinkingLevel.OFF:
+        context.warn("thinking_budget was dropped: thinking is off")
+        return {}
+    if features.budget is not None:
+        config, warning = features.encode_budget(budget)
+        if warning is not None:
+            context.warn(warning)
+        return {"thinkingConfig": config}
+    if not features.levels:
+        context.warn("thinking_budget was dropped: the model does not support thinking")
+        return {}
+    level = context.request.thinking
+    if level is None:
+        level = level_for_budget(budget, BUDGETS) if budget else ThinkingLevel.OFF
+        context.warn(f"thinking_budget was sent as thinking={level.value!r}: the model does not support budgets")
+        return encode_thinking(context, level)
+    context.warn("thinking_budget was dropped: the model supports levels only")
+    return {}
+
+
+def encode_modalities(context: GeminiContext, modalities: Sequence[str]) -> JsonDict:
+    return {"responseModalities": [modality.upper() for modality in modalities]}
+
+
+def encode_store(context: GeminiContext, store: bool) -> JsonDict:
+    """Send whether the request is logged."""
+    if context.platform.stores:
+        return {"store": store}
+    context.warn("store was dropped: vertex does not support it")
+    return {}
+
+
+def check_cache_hints(context: GeminiContext, messages: Sequence[Message]) -> None:
+    """Warn about hints that the vendor's automatic cache cannot honour."""
+    parts = [part for message in messages if not isinstance(message.content, str) for part in message.content]
+    inner = [
+        each for part in parts if isinstance(part, ToolResult) for each in part.content if not isinstance(each, str)
+    ]
+    hints = {context.request.cache, *(each.cache for each in (*parts, *inner, *context.functions))}
+    if hints != {None} and not context.features.caches:
+        context.warn(f"cache was dropped: {context.model} caches prompts by name only; pass cached_content")
+    elif "long" in hints:
+        context.warn(LONG_CACHE)
+
+
+def encode_cached_content(context: GeminiContext, name: str) -> JsonDict:
+    if context.request.tools:
+        raise conflict_with_cache(context, "tools")
+    return {"cachedContent": name}
+
+
+def conflict_with_cache(context: GeminiContext, conflict: str) -> errors.UnsupportedFeatureError:
+    return context.feature_error(
+        f"A request with cached_content cannot have {conflict}: the cached content has its own.",
+        field="cached_content",
+        fix=f"Set the {conflict} when you create the cached content, or leave out cached_content.",
+    )
+
+
 def encode_output_schema(context: GeminiContext, schema: Any) -> JsonDict:
     """Send a schema that the vendor enforces. Other output modes use a tool or the prompt instead."""
     request = context.request
@@ -324,26 +388,25 @@ FIELDS: dict[str, FieldEncoder[GeminiContext]] = {
     "output_schema": send_nested("generationConfig", encode_output_schema),
     "output_mode": drop_silently,
     "metadata": encode_labels,
-    "cache": drop_silently,  # the API caches prompts without markers
     "session_id": drop_silently,
-    "thinking_budget": drop_unsupported("thinking_budget"),
+    "thinking_budget": send_nested("generationConfig", encode_thinking_budget),
     "verbosity": drop_unsupported("verbosity"),
     "top_k": send_nested("generationConfig", send_as("topK")),
     "frequency_penalty": send_nested("generationConfig", send_as("frequencyPenalty")),
     "presence_penalty": send_nested("generationConfig", send_as("presencePenalty")),
     "logit_bias": drop_unsupported("logit_bias"),
     "n": drop_unsupported("n"),
-    "modalities": drop_unsupported("modalities"),
-    "service_tier": drop_unsupported("service_tier"),
+    "modalities": send_nested("generationConfig", encode_modalities),
+    "service_tier": send_as("serviceTier"),
     "user": drop_unsupported("user"),
-    "store": drop_unsupported("store"),
+    "store": encode_store,
     "previous_response_id": drop_unsupported("previous_response_id"),
     "conversation": drop_unsupported("conversation"),
     "background": drop_unsupported("background"),
-    "cached_content": send_as("cachedContent"),
+    "cached_content": encode_cached_content,
     "safety_settings": send_as("safetySettings"),
     "betas": drop_unsupported("betas"),
     "deadline": drop_silently,
 }
-ENCODED_ELSEWHERE = frozenset(("model", "input", "messages", "system", "extra"))
+ENCODED_ELSEWHERE = frozenset(("model", "input", "messages", "system", "cache", "extra"))
 """Fields that the URL, `encode_body` and `ContentsEncoder` encode."""

@@ -31,7 +31,7 @@ _RANKS = {
     ThinkingLevel.XHIGH: 3,
 }
 """Positions in `_LEVELS`."""
-_BUDGETS = {
+BUDGETS = {
     ThinkingLevel.MINIMAL: 512,
     ThinkingLevel.LOW: 2048,
     ThinkingLevel.MEDIUM: 8192,
@@ -67,12 +67,14 @@ class ModelFeatures:
     """Function responses may contain images and documents. For other models, they follow the response."""
     validated_calls: bool = True
     """Can enforce the schemas of functions."""
+    caches: bool = True
+    """Caches the beginnings of prompts without being asked."""
 
     def encode_thinking(self, level: ThinkingLevel) -> tuple[ThinkingConfig | None, str | None]:
         """Return the supported setting nearest to a level, and a warning if it differs."""
         off = level is ThinkingLevel.OFF
         if self.budget is not None:
-            return self._budget_config(level, *self.budget)
+            return self.encode_budget(0 if off else min(BUDGETS[level], self.budget[1]))
         if not self.levels:
             return None, None if off else f"thinking={level.value!r} was dropped: the model does not support thinking"
         rank = _RANKS[level]
@@ -84,12 +86,16 @@ class ModelFeatures:
             warning = f"thinking={level.value!r} was sent as {nearest.lower()!r}, the nearest supported level"
         return {"thinkingLevel": nearest, "includeThoughts": True}, warning
 
-    def _budget_config(self, level: ThinkingLevel, least: int, most: int) -> tuple[ThinkingConfig, str | None]:
-        if level is not ThinkingLevel.OFF:
-            return {"thinkingBudget": min(max(_BUDGETS[level], least), most), "includeThoughts": True}, None
-        if self.can_stop_thinking:
-            return {"thinkingBudget": 0}, None
-        return {"thinkingBudget": least}, f"thinking cannot be disabled: it was limited to {least} tokens"
+    def encode_budget(self, budget: int) -> tuple[ThinkingConfig, str | None]:
+        """Return the supported budget nearest to one in tokens, and a warning if it differs."""
+        least, most = self.budget or (0, 0)
+        if budget == 0:
+            if self.can_stop_thinking:
+                return {"thinkingBudget": 0}, None
+            return {"thinkingBudget": least}, f"thinking cannot be disabled: it was limited to {least} tokens"
+        nearest = min(max(budget, least), most)
+        warning = None if nearest == budget else f"thinking_budget was sent as {nearest}, the nearest supported budget"
+        return {"thinkingBudget": nearest, "includeThoughts": True}, warning
 
 
 def _before_gemini_3(pattern: str, **features: Any) -> ModelFeatures:
@@ -103,7 +109,7 @@ MODELS = (
     _before_gemini_3(r"gemini-2\.5-flash-(image|native-audio|preview-tts|tts)"),
     _before_gemini_3(r"gemini-2\.5-flash|gemini-robotics-er-1\.5", budget=(1, 24576), can_stop_thinking=True),
     _before_gemini_3(r"gemini-2\.5", budget=(128, 32768)),
-    _before_gemini_3(r"gemini-(1|2)\b|gemini-pro$|gemma|learnlm", validated_calls=False),
+    _before_gemini_3(r"gemini-(1|2)\b|gemini-pro$|gemma|learnlm", validated_calls=False, caches=False),
     ModelFeatures(r"gemini-3-pro(?!-image)", levels=("LOW", "HIGH")),
     ModelFeatures(r"gemini-3(\.\d+)?-pro-image", levels=("LOW", "HIGH"), signed_calls=False),
     ModelFeatures(
@@ -161,6 +167,8 @@ class Platform:
     """Path of the models below the base URL."""
     labels: bool
     """Requests can carry labels."""
+    stores: bool
+    """Requests can set whether they are logged."""
     shows_server_tools: bool
     """Reports the calls of server-side tools. Requests with server-side tools and functions must ask for it."""
     wraps_counted: bool
@@ -192,9 +200,17 @@ class Platform:
         return f"{root}/{path}" if root else path
 
 
-GEMINI_API = Platform("v1beta", "models", labels=False, shows_server_tools=True, wraps_counted=True, any_ids=True)
+GEMINI_API = Platform(
+    "v1beta", "models", labels=False, stores=True, shows_server_tools=True, wraps_counted=True, any_ids=True
+)
 VERTEX = Platform(
-    "v1", "publishers/google/models", labels=True, shows_server_tools=False, wraps_counted=False, any_ids=False
+    "v1",
+    "publishers/google/models",
+    labels=True,
+    stores=False,
+    shows_server_tools=False,
+    wraps_counted=False,
+    any_ids=False,
 )
 COUNTED_KEYS = frozenset(("contents", "systemInstruction", "tools", "generationConfig"))
 """Keys of a body that Vertex AI accepts for counting tokens."""
