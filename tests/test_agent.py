@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
-from types import SimpleNamespace
+import sys
+from pathlib import Path
+from types import FrameType, SimpleNamespace
 
 import openai
+import pytest
 
+import agent as package
 from agent import Agent, RetryConfig, ToolSpec
-from agent.testing import scripted_agent
+from agent.testing import LoopbackServer, VendorScript, scripted_agent
 
 LOOK = ToolSpec(name="look", description="Looks")
 
@@ -30,3 +34,32 @@ def test_a_variant_keeps_everything_that_was_not_changed() -> None:
     with openai.OpenAI(api_key="sk-test") as client:
         brought = Agent("openai-chat:gpt-5", client=client)
         assert brought.with_config(model="gpt-4o")._client is client
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize(
+    ("api", "functions"), [("openai-chat", 150), ("openai-responses", 160), ("anthropic", 170), ("gemini", 170)]
+)
+def test_a_warm_call_enters_at_most_30_modules(api: str, functions: int) -> None:
+    """Modules and functions to read when following a call. Python 3.11 counts comprehensions."""
+    entered: dict[str, set[tuple[str, int]]] = {}
+    directory = str(Path(package.__file__).parent)
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(directory):
+            entered.setdefault(code.co_filename, set()).add((code.co_name, code.co_firstlineno))
+
+    with LoopbackServer(VendorScript()) as server:
+        base_url = f"{server.url}/v1" if api.startswith("openai") else server.url
+        agent = Agent(f"{api}:m", api_key="sk-test", base_url=base_url, max_tokens=100)
+        for _ in range(2):
+            agent.complete("hi")
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            agent.complete("hi")
+        finally:
+            sys.setprofile(before)
+    assert len(entered) <= 30, sorted(entered)
+    assert sum(map(len, entered.values())) <= functions

@@ -20,7 +20,7 @@ QUESTIONS = [
     ("Where are Anthropic's cache markers written?", "cache_control", "providers/anthropic/messages.py"),
     ("Where is the retry budget?", "retry budget", "routing/limits.py"),
     ("Where does a circuit breaker become half-open?", "half-open", "routing/health.py"),
-    ("Where are addresses raced?", "happy eyeballs", "http/sockets.py"),
+    ("Where are addresses raced?", "happy eyeballs", "http/connections.py"),
     ("Where are targets cooled down?", "cooldown", "routing/health.py"),
     ("Where is the backoff between retries computed?", "backoff", "types/config.py"),
     ("Where does a deadline interrupt a sync call?", "deadline", "engine/drivers/sync.py"),

@@ -1,8 +1,7 @@
 """One HTTP exchange over a keep-alive connection, shared by sync and asyncio.
 
-An exchange is a generator of socket operations: CONNECT, RECEIVE, or a view of bytes to send. Retries on stale
-connections, timeouts, error mapping and the pool live here; `connections` and `asyncio_connections` only perform the
-operations.
+An exchange is a generator of socket operations: CONNECT, RECEIVE, or a view of bytes to send. Stale connections, error
+mapping and the pool are handled here; `connections` and `asyncio_connections` only perform the operations.
 """
 
 from __future__ import annotations
@@ -213,11 +212,12 @@ class Exchange(Generic[C]):
     def collect(self) -> Steps[Reply]:
         """Perform the whole exchange and release the connection."""
         yield from self.start()
-        buffer = BodyBuffer(self.headers, self.limits.max_bytes)
+        parser = self._parser
+        buffer = BodyBuffer(parser.headers, self.limits.max_bytes)
         while piece := (yield from self.read()):
             buffer.add(piece)
         self.release()
-        return Reply(self._parser.status, self._parser.headers, buffer.join())
+        return Reply(parser.status, parser.headers, buffer.join())
 
     def release(self) -> None:
         """Return the connection to the pool if it can carry another request; otherwise close it."""

@@ -22,7 +22,7 @@ import pytest
 import agent as package
 from agent import Agent
 from agent.engine.wire import Cancelled, WireRequest
-from agent.http.sockets import Connection
+from agent.http.connections import Connection
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig

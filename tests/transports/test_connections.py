@@ -17,8 +17,8 @@ import pytest
 
 from agent import Agent, errors
 from agent.engine.wire import Limits, WireRequest
-from agent.http import sockets
-from agent.http.sockets import ATTEMPT_DELAY, SocketAddress, interleave
+from agent.http import connections
+from agent.http.connections import ATTEMPT_DELAY, SocketAddress, interleave
 from agent.testing import LoopbackServer
 from agent.transports.http import HttpTransport
 from tests.engine.play import agent_at, completion, stream_or_whole
@@ -225,7 +225,7 @@ def free_port() -> int:
 def resolves_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
     """Resolve every host to these ports of the loopback address."""
     found = [SocketAddress(socket.AF_INET, ("127.0.0.1", port)) for port in ports]
-    monkeypatch.setattr(sockets, "resolve_addresses", lambda host, port: found)
+    monkeypatch.setattr(connections, "resolve_addresses", lambda host, port: found)
 
 
 @pytest.mark.timing
