@@ -37,6 +37,7 @@ NOT_TRACED = {
     "test_conformance",
     "test_gemini_oracle",
     "test_handover",
+    "test_heavy",
     "test_matrix",
     "test_malformed_responses",
     "test_openai_chat_oracle",

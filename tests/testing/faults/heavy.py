@@ -20,6 +20,8 @@ from tests.testing.faults.fault_server import PATIENT, Client, Outcome
 
 HEAVY = [(fault.name, form) for fault in FAULTS.values() if fault.heavy for form in sorted(fault.forms)]
 BEAT = 0.002
+LONGEST_HOLD = 0.05
+"""Seconds of CPU time for which a call may hold the event loop."""
 
 
 def megabytes(line: str) -> float:
@@ -88,7 +90,13 @@ def main(url: str, codec: str, driver: str) -> None:
         measure(caller, codec, driver, "good", "stream")
         measure(caller, codec, driver, "good", "whole")
     for fault, form in HEAVY:
-        print(json.dumps(measure(caller, codec, driver, fault, form)), flush=True)
+        measured = measure(caller, codec, driver, fault, form)
+        for _ in range(2):
+            if measured["held"] <= LONGEST_HOLD:
+                break
+            # Threads that share a core can double the CPU time of one measurement, but not of every one.
+            measured = measure(caller, codec, driver, fault, form)
+        print(json.dumps(measured), flush=True)
 
 
 if __name__ == "__main__":

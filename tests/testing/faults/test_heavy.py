@@ -13,13 +13,12 @@ from agent.engine.wire import parse_json
 from agent.testing import LoopbackServer
 from tests.support.cases import in_turn
 from tests.testing.faults.fault_server import CODECS, faulty
-from tests.testing.faults.heavy import HEAVY
+from tests.testing.faults.heavy import HEAVY, LONGEST_HOLD
 from tests.testing.faults.outcomes import Failure, find_expected
 
 pytestmark = pytest.mark.malformed
 
 MOST_MEGABYTES = 64
-LONGEST_HOLD = 0.05
 
 
 @pytest.mark.timing
