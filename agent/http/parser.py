@@ -1,7 +1,11 @@
 """HTTP/1.1 messages: request heads, an incremental response parser, decompression and body buffers.
 
-It supports one POST with one response and no protocol upgrades. It accepts the same responses as h11, which the tests
-use as the reference.
+It supports one POST with one response and no protocol upgrades. The result does not depend on how the bytes are cut.
+It accepts the same responses as h11, the reference of the tests, but for these decisions:
+
+- A chunk-size line has a limit, and may not contain a CR except at its end: servers disagree about where it would end.
+- Trailer fields are discarded after a check of their syntax; Content-Length and Transfer-Encoding in them mean nothing.
+- Few interim responses (status 100 to 199) are skipped, and 101 is refused: this client never asks for an upgrade.
 """
 
 from __future__ import annotations
@@ -23,16 +27,18 @@ if TYPE_CHECKING:
 MAX_HEAD_BYTES = 100 * 1024
 """Size limit of a response head, and of a trailer."""
 MAX_CHUNK_LINE_BYTES = 8 * 1024
-"""Size limit of a chunk-size line."""
+"""Size limit of a chunk-size line, including its line break."""
+MAX_INTERIM_RESPONSES = 20
+"""Limit of interim responses. Endless ones would keep a core busy until the timeout."""
 
 # As in RFC 9112, but also with the bare line feeds that some servers send.
 _BLANK_LINE = re.compile(rb"\r?\n")
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
-_STATUS = re.compile(r"HTTP/([0-9]\.[0-9]) ([1-9][0-9]{2})(?: [^\x00\r\n]*)?\r?\n")
+_STATUS = re.compile(r"HTTP/([0-9]\.[0-9]) ([1-9][0-9]{2})(?: [^\x00\n\r\x0b\x0c]*)?\r?\n")
 _FIELD = re.compile(r"([-!#$%&'*+.^_`|~0-9a-zA-Z]+):([^\x00\n\r\x0b\x0c]*)\r?\n")
 _FIELDS = re.compile(r"(?:[-!#$%&'*+.^_`|~0-9a-zA-Z]+:[^\x00\n\r\x0b\x0c]*\r?\n)*\r?\n?")
 _FOLDED = re.compile(r"\r?\n[ \t]+")
-_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[^\r\n]*)?[ \t]*\r\n")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\r\n]*+)?[ \t]*\r\n")
 _LENGTH = re.compile(r"[0-9]{1,20}")
 _TARGET = re.compile(r"[\x21-\x7e]+")
 _NAME = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]+")
@@ -108,6 +114,7 @@ class ResponseParser:
     __slots__ = (
         "_buffer",
         "_in_trailer",
+        "_interim",
         "_missing",
         "_missing_in_chunk",
         "complete",
@@ -136,6 +143,7 @@ class ResponseParser:
         self._missing_in_chunk = 0
         """Missing bytes of the current chunk, including its line break."""
         self._in_trailer = False
+        self._interim = 0
 
     # The head
 
@@ -156,6 +164,9 @@ class ResponseParser:
                 return True
             if self.status == 101:
                 raise BadResponse("the server switched to another protocol")
+            self._interim += 1
+            if self._interim > MAX_INTERIM_RESPONSES:
+                raise BadResponse("the server sent too many interim responses")
             self.headers = Headers()
             searched = 0
         if len(buffer) > MAX_HEAD_BYTES:
@@ -243,31 +254,34 @@ class ResponseParser:
 
     def _feed_chunks(self, data: bytes) -> bytes:
         """Parse a chunked body."""
-        if self._buffer:
+        searched = len(self._buffer)
+        if searched:
             data, self._buffer = self._buffer + data, b""
         pieces: list[bytes] = []
         try:
-            self._split_chunks(data, pieces)
+            self._split_chunks(data, searched, pieces)
         except BadResponse as error:
             if not pieces:
                 raise
             self.failure = error
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _split_chunks(self, data: bytes, pieces: list[bytes]) -> None:
+    def _split_chunks(self, data: bytes, searched: int, pieces: list[bytes]) -> None:
         size = len(data)
         at = 0
         if self._missing_in_chunk and not self._in_trailer:
             at = self._finish_chunk(data, pieces)
         while at < size and not self.complete:
             if self._in_trailer:
-                self._skip_trailer(data[at:])
+                self._skip_trailer(data[at:], max(0, searched - at - 3))
                 break
             line = _CHUNK.match(data, at)
             if line is None:
                 self._buffer_chunk_line(data[at:])
                 break
             start = line.end()
+            if start - at > MAX_CHUNK_LINE_BYTES:
+                raise BadResponse("the response has a chunk-size line that is too long")
             length = int(line[1], 16)
             if length == 0:
                 self._in_trailer = True
@@ -300,23 +314,23 @@ class ResponseParser:
 
     def _buffer_chunk_line(self, rest: bytes) -> None:
         """Keep an incomplete chunk-size line."""
-        if b"\r\n" in rest or len(rest) > MAX_CHUNK_LINE_BYTES:
+        if b"\r\n" in rest or len(rest) >= MAX_CHUNK_LINE_BYTES:
             raise BadResponse("the response has an invalid chunk size")
         self._buffer = rest
 
-    def _skip_trailer(self, rest: bytes) -> None:
-        """Skip the trailer fields after the last chunk."""
+    def _skip_trailer(self, rest: bytes, searched: int) -> None:
+        """Skip the trailer fields after the last chunk. The first `searched` bytes have no end of them."""
         blank = _BLANK_LINE.match(rest)
         if blank is not None:
             end = blank.end()
         else:
-            end_of_trailer = _END_OF_HEAD.search(rest)
+            end_of_trailer = _END_OF_HEAD.search(rest, searched)
+            end = len(rest) if end_of_trailer is None else end_of_trailer.end()
+            if end > MAX_HEAD_BYTES:
+                raise BadResponse("the response trailer is too long")
             if end_of_trailer is None:
-                if len(rest) > MAX_HEAD_BYTES:
-                    raise BadResponse("the response trailer is too long")
                 self._buffer = rest
                 return
-            end = end_of_trailer.end()
             if _FIELDS.fullmatch(_FOLDED.sub(" ", rest[:end].decode("latin-1"))) is None:
                 raise BadResponse("the response has an invalid trailer")
         self.complete = True
@@ -341,6 +355,8 @@ MAX_RATIO = 100
 """The highest compression ratio accepted, as a defence against decompression bombs."""
 _SMALL = 64 * 1024
 """Up to this size any ratio is accepted."""
+_BLOCK = 1024
+"""Compressed bytes between two checks of the ratio, so that it does not depend on how the body is cut."""
 
 
 class Decompressor:
@@ -355,30 +371,41 @@ class Decompressor:
         self._decompressed = 0
 
     def feed(self, chunk: bytes) -> bytes:
-        self._compressed += len(chunk)
-        data = self._decompress(chunk)
-        while self._zlib.eof and (rest := self._zlib.unused_data):
-            # A gzip stream may have several members: some servers end one with every flush.
-            self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
-            data += self._decompress(rest)
-        return data
+        pieces: list[bytes] = []
+        start = 0
+        while start < len(chunk):
+            stop = start + _BLOCK - self._compressed % _BLOCK
+            block = chunk[start:stop]
+            self._compressed += len(block)
+            pieces.append(self._decompress(block))
+            if self._compressed % _BLOCK == 0:
+                self._check_ratio()
+            start = stop
+        return b"".join(pieces)
 
-    def _decompress(self, chunk: bytes) -> bytes:
-        limit = max(_SMALL, self._compressed * MAX_RATIO)
+    def _decompress(self, block: bytes) -> bytes:
+        data = b""
         try:
-            # One byte more than allowed shows that there is more; zero would mean no limit.
-            data: bytes = self._zlib.decompress(chunk, limit - self._decompressed + 1)
+            while block:
+                if self._zlib.eof:
+                    # A gzip stream may have several members: some servers end one with every flush.
+                    self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
+                data += self._zlib.decompress(block)
+                block = self._zlib.unused_data
         except zlib.error as error:
             raise errors.ProtocolError(f"the response body is not valid {self._encoding}") from error
         self._decompressed += len(data)
-        if self._decompressed > limit or self._zlib.unconsumed_tail:
-            raise errors.ProtocolError(f"the response decompresses to over {MAX_RATIO} times its size", retryable=False)
         return data
+
+    def _check_ratio(self) -> None:
+        if self._decompressed > max(_SMALL, self._compressed * MAX_RATIO):
+            raise errors.ProtocolError(f"the response decompresses to over {MAX_RATIO} times its size", retryable=False)
 
     def finish(self) -> bytes:
         """Return the remaining bytes. Raises if the compressed stream is incomplete."""
         if self._zlib is None:
             return b""
+        self._check_ratio()
         data: bytes = self._zlib.flush()
         if self._compressed and not self._zlib.eof:
             raise errors.ProtocolError(f"the {self._encoding} response body is incomplete")

@@ -20,36 +20,34 @@ class SseDecoder:
     """Splits a byte stream into events. `feed` returns the data of each complete event.
 
     Comments, ids, event names and retry hints are skipped. An event without its final blank line is not returned;
-    `pending` reports it.
+    `pending` reports it. The limit applies to the data lines of an event.
     """
 
-    __slots__ = ("_buffered", "_buffered_size", "_data", "_data_size", "_skip_lf", "_started", "limit")
+    __slots__ = ("_data", "_data_size", "_is_too_long", "_line", "_line_size", "_skip_lf", "_started", "limit")
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self.limit: int = max_event_bytes
-        self._buffered: list[bytes] = []
-        """Unparsed chunks, kept separate so that a long line is not copied once per chunk."""
-        self._buffered_size = 0
+        self._line: list[bytes] = []
+        """Pieces of the unfinished line, kept separate so that a long line is not copied once per chunk."""
+        self._line_size = 0
         self._data: list[bytes] = []
-        """Data lines of the current event, if it is parsed line by line."""
+        """Data lines of the current event."""
         self._data_size = 0
         self._skip_lf = False
         """Whether the last byte was a CR, so that a following LF belongs to it."""
         self._started = False
+        self._is_too_long = False
+        """Whether the current event is too long, and the events before it were returned first."""
 
     @property
     def pending(self) -> bool:
         """Whether part of an unfinished event is buffered. Blank lines and comments do not count."""
-        if self._data:
-            return True
-        return any(line and line[:1] != b":" for line in b"".join(self._buffered).split(b"\n"))
-
-    @property
-    def idle(self) -> bool:
-        """Whether the next byte starts a new event."""
-        return self._started and not (self._buffered or self._data or self._skip_lf)
+        return bool(self._data) or self._is_too_long or (bool(self._line) and self._line[0][:1] != b":")
 
     def feed(self, chunk: bytes) -> list[bytes]:
+        if self._is_too_long:
+            self._is_too_long = False
+            raise self._too_long()
         events = self._split_plain(chunk)
         if events is not None:
             return events
@@ -60,95 +58,85 @@ class SseDecoder:
         if b"\r" in chunk:
             self._skip_lf = chunk[-1] == 0x0D
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if b"\n" not in chunk:
-            self._buffer(chunk)
-            return []
-        buffer = b"".join((*self._buffered, chunk)) if self._buffered else chunk
-        searched = max(0, self._buffered_size - 1)
-        self._buffered.clear()
-        self._buffered_size = 0
         if not self._started:
-            self._started = True
-            buffer = buffer.removeprefix(_BOM)
-            searched = 0
-        return self._parse_lines(buffer) if self._data else self._parse_blocks(buffer, searched)
+            chunk = self._take_line() + chunk
+            self._started = not _BOM.startswith(chunk)
+            chunk = chunk.removeprefix(_BOM) if self._started else chunk
+        payloads: list[bytes] = []
+        try:
+            self._parse(chunk, payloads)
+        except EventTooLong:
+            if not payloads:
+                raise
+            self._is_too_long = True
+        return payloads
 
     def _split_plain(self, chunk: bytes) -> list[bytes] | None:
         """Fast path for events of one data line each, which most vendors send. None for other chunks."""
-        start = self._buffered[0] if self._buffered else chunk
+        start = self._line[0] if self._line else chunk
         blank = b"\r\n\r\n" if b"\r" in chunk else b"\n\n"
         end = chunk.rfind(blank)
         if start[:6] != b"data: " or end < 0 or self._data:
             return None
         whole, rest = chunk[:end], chunk[end + len(blank) :]
-        if self._buffered:
-            whole = b"".join((*self._buffered, whole))
+        if self._line:
+            whole = b"".join((*self._line, whole))
         events = whole[6:].split(blank + b"data: ")
         newlines = (len(events) - 1) * 2
         if whole.count(b"\n") != newlines or (len(blank) == 4 and whole.count(b"\r") != newlines):
             return None  # other fields, or mixed line ends
-        if len(whole) > self.limit or (rest and (b"\n" in rest or b"\r" in rest)):
+        if len(whole) > self.limit or len(rest) > self.limit or b"\n" in rest or b"\r" in rest:
             return None
-        self._buffered.clear()
-        self._buffered_size = 0
+        self._line = [rest] if rest else []
+        self._line_size = len(rest)
         self._started = True
         self._skip_lf = False
-        if rest:
-            self._buffer(rest)
         return events
 
-    def _buffer(self, rest: bytes) -> None:
-        if rest:
-            self._buffered.append(rest)
-            self._buffered_size += len(rest)
-            self._check_size(self._buffered_size + self._data_size)
+    def _parse(self, chunk: bytes, payloads: list[bytes]) -> None:
+        """Append the payloads of the events that end in a chunk, whose line ends are LF."""
+        end = chunk.rfind(b"\n")
+        if end >= 0:
+            lines = self._take_line() + chunk[:end]
+            if self._data or b"data" in lines:  # otherwise only blank lines and comments, perhaps millions
+                self._parse_lines(lines, payloads)
+        self._buffer(chunk[end + 1 :])
 
-    def _check_size(self, size: int) -> None:
-        if size > self.limit:
-            self._buffered.clear()  # the error must not keep megabytes alive
-            self._data.clear()
-            raise EventTooLong(f"a stream event is longer than {self.limit} bytes")
-
-    def _parse_blocks(self, buffer: bytes, searched: int) -> list[bytes]:
-        """Split off whole events. The buffer up to `searched` has no event end and is not searched again."""
-        if b"data" not in buffer:  # only blank lines and comments, perhaps millions
-            end = buffer.rfind(b"\n\n")
-            self._buffer(buffer if end < 0 else buffer[end + 2 :])
-            return []
-        first = buffer.find(b"\n\n", searched)
-        if first < 0:
-            return self._parse_lines(buffer)  # kept as one buffer, it would be copied with every chunk
-        *blocks, rest = (buffer[:first], *buffer[first + 2 :].split(b"\n\n"))
-        payloads: list[bytes] = []
-        for block in blocks:
-            if len(block) > self.limit:
-                self._check_size(len(block))
-            # Fast path: one data line, perhaps after an `event:` line.
-            start = block.find(b"\n") + 1 if block[:6] == b"event:" else 0
-            if block[start : start + 6] == b"data: " and block.find(b"\n", start) < 0:
-                payloads.append(block[start + 6 :])
-            else:
-                for line in block.split(b"\n"):
-                    self._parse_line(line, payloads)
-                self._parse_line(b"", payloads)
-        self._buffer(rest)
-        return payloads
-
-    def _parse_lines(self, buffer: bytes) -> list[bytes]:
-        payloads: list[bytes] = []
-        *lines, rest = buffer.split(b"\n")
-        for line in lines:
-            self._parse_line(line, payloads)
-        self._buffer(rest)
-        return payloads
-
-    def _parse_line(self, line: bytes, payloads: list[bytes]) -> None:
-        if not line:
-            if self._data:
-                payloads.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
-                self._data.clear()
+    def _parse_lines(self, lines: bytes, payloads: list[bytes]) -> None:
+        data, limit = self._data, self.limit
+        for line in lines.split(b"\n"):
+            if line[:5] == b"data:" or line == b"data":
+                if self._data_size + len(line) > limit:
+                    raise self._too_long()
+                data.append(line[6:] if line[5:6] == b" " else line[5:])
+                self._data_size += len(line) + _COST_OF_A_LINE
+            elif not line and data:
+                payloads.append(data[0] if len(data) == 1 else b"\n".join(data))
+                data.clear()
                 self._data_size = 0
-        elif line[:5] == b"data:" or line == b"data":
-            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
-            self._data_size += len(line) + _COST_OF_A_LINE
-            self._check_size(self._data_size)
+
+    def _buffer(self, piece: bytes) -> None:
+        """Keep a piece of the unfinished line. Of other lines than data, the beginning is sufficient."""
+        if self._line_size < 5:
+            piece = self._take_line() + piece
+        elif self._line[0][:5] != b"data:":
+            return
+        if not piece:
+            return
+        self._line.append(piece)
+        self._line_size += len(piece)
+        if self._line[0][:5] == b"data:" and self._data_size + self._line_size > self.limit:
+            raise self._too_long()
+
+    def _take_line(self) -> bytes:
+        line = b"".join(self._line)
+        self._line.clear()
+        self._line_size = 0
+        return line
+
+    def _too_long(self) -> EventTooLong:
+        """The error for an event beyond the limit, of which nothing is kept."""
+        self._take_line()
+        self._data.clear()
+        self._data_size = 0
+        return EventTooLong(f"a stream event is longer than {self.limit} bytes")

@@ -65,6 +65,7 @@ def test_the_limit_holds_at_its_very_edge(first: int) -> None:
     with pytest.raises(errors.ProtocolError, match=f"{MAX_RATIO} times"):
         inflater.feed(opening)
         inflater.feed(rest)
+        inflater.finish()
 
 
 def test_a_body_of_exactly_the_floor_is_fine() -> None:

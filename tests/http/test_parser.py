@@ -179,15 +179,31 @@ def random_response(rng: random.Random) -> bytes:
     return bytes(data)
 
 
-# Where h11 is more lenient or stricter than we are, and why that is right for a client of vendors.
 def differs_knowingly(data: bytes, ours: Read | str, theirs: Read | str) -> bool:
-    head = data.split(b"\n\r\n", 1)[0]
+    """Whether this is one of the decisions in the docstring of the parser."""
     if b"HTTP/1.1 101" in data:
-        return ours == "bad"  # h11 would go on in another protocol
-    if ours != "bad" or theirs == "bad":
-        return False
-    lone_return = re.search(rb";[^\n]*\r(?!\n)", data) is not None  # in what is said beside a chunk's size
-    return lone_return or b"\x0b" in head or b"\x0c" in head
+        return ours == "bad"
+    if ours == "bad":
+        return theirs != "bad" and re.search(rb";[^\n]*\r(?!\n)", data) is not None
+    return theirs == "bad" and re.search(rb"\r\n0.*\n(content-length|transfer-encoding):", data, re.S) is not None
+
+
+@pytest.mark.parametrize(
+    ("data", "ours", "theirs"),
+    [
+        (CHUNKED + b'2;a="\r"\r\nhi\r\n0\r\n\r\n', "bad", "hi"),
+        (CHUNKED + b"2;" + b"a" * 9000 + b"\r\nhi\r\n0\r\n\r\n", "bad", "hi"),
+        (CHUNKED + b"2\r\nhi\r\n0\r\ncontent-length: x\r\n\r\n", "hi", "bad"),
+        (CHUNKED + b"2\r\nhi\r\n0\r\ntransfer-encoding: gzip\r\n\r\n", "hi", "bad"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 21 + HEAD + b"content-length: 2\r\n\r\nhi", "bad", "hi"),
+        (HEAD.replace(b"OK", b"O\x0bK") + b"content-length: 2\r\n\r\nhi", "bad", "bad"),
+    ],
+)
+def test_the_differences_from_h11_are_decisions(data: bytes, ours: str, theirs: str) -> None:
+    for read, expected in ((by_us, ours), (by_h11, theirs)):
+        for pieces in ([data], cut(data, list(range(1, len(data), 50)))):
+            found = read(pieces, ends=True)
+            assert (found if isinstance(found, str) else found.body.decode()) == expected
 
 
 @settings(max_examples=300, deadline=None)

@@ -73,7 +73,7 @@ def test_an_endless_event_is_refused_before_it_fills_the_memory(piece: bytes, li
 
 def test_a_whole_event_beyond_the_limit_is_refused_however_it_comes() -> None:
     event = b"data: " + b"x" * 2000 + b"\n\n"
-    for chunks in ([event], [event[:700], event[700:]], [b"data: ok\n\n" + event]):
+    for chunks in ([event], [event[:700], event[700:]], [b"data: ok\n\n" + event, b""]):
         decoder = SseDecoder(max_event_bytes=1000)
         with pytest.raises(EventTooLong):
             for chunk in chunks:
