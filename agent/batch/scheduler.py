@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from typing_extensions import override
 
@@ -27,7 +28,6 @@ from .values import (
     BatchPlan,
     BatchProgress,
     BatchResult,
-    OnProgress,
     ProgressTracker,
     SendRequest,
     format_duration,
@@ -105,15 +105,12 @@ class RequestRunner:
         on_item: Called with each item on the loop's thread, until `cancel`.
     """
 
-    __slots__ = ("_cancelled", "_context", "_loop", "_on_item", "_queue", "_send", "_tasks")
-
     def __init__(self, send: SendRequest, context: contextvars.Context, on_item: Callable[[BatchItem], object]) -> None:
         self._send = send
         self._context = context
         self._on_item = on_item
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._queue: deque[tuple[int, Any]] = deque()
         self._cancelled = False
 
     def start(self, index: int, request: Any) -> None:
@@ -126,15 +123,8 @@ class RequestRunner:
 
     def start_soon(self, index: int, request: Any) -> None:
         """Thread-safe version of `start`."""
-        self._queue.append((index, request))
-        if len(self._queue) == 1:  # else the loop is woken already
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._start_queued)
-
-    def _start_queued(self) -> None:
-        while self._queue:
-            self.start(*self._queue[0])
-            self._queue.popleft()
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self.start, index, request)
 
     def cancel(self) -> None:
         """Cancel all requests. No more items are reported."""
@@ -173,6 +163,14 @@ def _as_error(raised: BaseException) -> Exception:
     return errors.Aborted(f"User code raised {type(raised).__name__}.")
 
 
+class Outcomes(Protocol):
+    """A queue of finished items, sync or async."""
+
+    def empty(self) -> bool: ...
+
+    def get_nowait(self) -> BatchItem | None: ...
+
+
 LATER: Any = object()
 """Returned by an input that has no request ready."""
 
@@ -185,10 +183,8 @@ class Scheduler:
 
     def __init__(self, plan: BatchPlan) -> None:
         self._plan = plan
-        self._bar: Bar | None = None
-        if plan.options.progress:
-            self._bar = Bar()  # raises before anything is sent
-        self._tally: ProgressTracker | None = None
+        self._bar: Bar | None = Bar() if plan.options.progress else None  # raises before anything is sent
+        self.tracker: ProgressTracker = ProgressTracker(plan, self._bar)
         self._source: Iterator[Any] = iter(())
         self._ready: deque[BatchItem] = deque()
         self._running = 0
@@ -198,26 +194,9 @@ class Scheduler:
         self._closed = False
 
     @property
-    def progress(self) -> BatchProgress:
-        """Current progress."""
-        if self._tally is None:
-            return BatchProgress(total=self._plan.total, earlier=self._plan.options.earlier)
-        return self._tally.progress
-
-    @property
-    def stopped(self) -> str | None:
-        """Why no more requests are sent before the end of the input, or None."""
-        return None if self._tally is None else self._tally.stopped
-
-    @property
-    def out_of_time(self) -> bool:
-        """Whether `max_seconds` have passed."""
-        return self._tally is not None and self._tally.out_of_time
-
-    def stop(self, reason: str) -> None:
-        """Send no more requests. Running requests finish and are yielded."""
-        if self._tally is not None and self._tally.stopped is None:
-            self._tally.stopped = reason
+    def finished(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
 
     def rest(self) -> list[BatchItem]:
         """Return the finished items that were not yielded."""
@@ -229,23 +208,28 @@ class Scheduler:
         """Start a request immediately, unless the batch is closed."""
         raise NotImplementedError
 
-    def _open(self, read: Callable[[Any], Iterator[Any]]) -> None:
-        self._source = read(self._plan.source)
-        self._tally = ProgressTracker(self._plan, self._create_callback())
+    def _open(self, source: Iterator[Any]) -> None:
+        self._source = source
+        self.tracker.start()
+        if self._bar is not None:
+            self._bar.open(self.tracker.progress)
 
-    def _create_callback(self) -> OnProgress | None:
-        bar, on_progress = self._bar, self._plan.options.on_progress
-        if bar is None:
-            return on_progress
-        bar.open(self.progress)
-        if on_progress is None:
-            return bar
+    def _next(self) -> Sequence[BatchItem] | None:
+        """Return the next item in a sequence, which is empty while there is none, or None at the end."""
+        if self._closed:
+            return None
+        if self._ready:
+            return (self._ready.popleft(),)
+        if self.is_over():
+            self._raise_input_error()
+            return None
+        return ()
 
-        def update(progress: BatchProgress) -> None:
-            bar(progress)
-            on_progress(progress)
-
-        return update
+    def _take_items(self, outcomes: Outcomes) -> None:
+        """Add the items that have arrived. None is a wake-up."""
+        while not outcomes.empty():
+            if (item := outcomes.get_nowait()) is not None:
+                self._add_item(item)
 
     def _room(self) -> int:
         """Return how many more requests may start now."""
@@ -256,10 +240,9 @@ class Scheduler:
 
     def _feed(self) -> bool:
         """Start requests while there is room. Return whether a slow input interrupted the reading."""
-        assert self._tally is not None
         started = monotonic()
         try:
-            while self._room() > 0 and self._tally.can_continue():
+            while self._room() > 0 and self.tracker.can_continue():
                 request = next(self._source)
                 if request is LATER:
                     break
@@ -268,7 +251,7 @@ class Scheduler:
                 self._read += 1
                 if monotonic() - started > _MAX_FEED_SECONDS:
                     return True
-            if self._tally.stopped is not None and not self._exhausted:
+            if self.tracker.stopped is not None and not self._exhausted:
                 self._exhausted = True
                 self._skip_rest()
         except StopIteration:
@@ -279,10 +262,9 @@ class Scheduler:
         return False
 
     def _add_item(self, item: BatchItem) -> None:
-        assert self._tally is not None
         self._running -= 1
         self._ready.append(item)  # first, since a Ctrl-C may interrupt the display
-        self._tally.add(item)
+        self.tracker.add(item)
 
     def is_over(self) -> bool:
         """Whether all items have been yielded."""
@@ -297,15 +279,14 @@ class Scheduler:
 
     def _skip_rest(self) -> None:
         """Add the remaining requests of a sized input as skipped."""
-        assert self._tally is not None
         if not self._plan.sized:
             return
-        error = self._tally.create_skip_error()
+        error = self.tracker.create_skip_error()
         for request in self._source:
             item = BatchItem(self._read, request, error=error)
             self._read += 1
             self._ready.append(item)
-            self._tally.add(item)
+            self.tracker.add(item)
 
     def _end(self) -> None:
         self._closed = True
@@ -328,21 +309,22 @@ class BatchView(StreamBase[BatchItem[OutputT], BatchResult[OutputT]]):
     @property
     def progress(self) -> BatchProgress:
         """Current progress."""
-        return self._batch.progress
+        return self._batch.tracker.progress
 
     @property
     def stopped(self) -> str | None:
         """Why no more requests are sent before the end of the input, or None."""
-        return self._batch.stopped
+        return self._batch.tracker.stopped
 
     @property
     def out_of_time(self) -> bool:
         """Whether `max_seconds` have passed."""
-        return self._batch.out_of_time
+        return self._batch.tracker.out_of_time
 
     def stop(self, reason: str) -> None:
         """Send no more requests. Running requests finish and are yielded."""
-        self._batch.stop(reason)
+        tracker = self._batch.tracker
+        tracker.stopped = tracker.stopped or reason
 
     def rest(self) -> list[BatchItem[OutputT]]:
         """Return the finished items that were not yielded."""
@@ -350,9 +332,4 @@ class BatchView(StreamBase[BatchItem[OutputT], BatchResult[OutputT]]):
 
     def _create_result(self, items: list[BatchItem[OutputT]]) -> BatchResult[OutputT]:
         """Return the items in input order."""
-        items.sort(key=_index)
-        return BatchResult(items, self.progress, self.stopped)
-
-
-def _index(item: BatchItem) -> int:
-    return item.index
+        return BatchResult(sorted(items, key=attrgetter("index")), self.progress, self.stopped)

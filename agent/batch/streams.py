@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Self
@@ -36,29 +36,23 @@ class ThreadedBatch(Scheduler):
         super().__init__(plan)
         self._worker: _Worker | None = None
 
-    @property
-    def finished(self) -> bool:
-        """Whether it was closed."""
-        return self._closed
-
     def open(self) -> None:
-        self._open(iter)
+        self._open(iter(self._plan.source))
         self._worker = _Worker(self._plan.ask, self._plan.context())
 
     def advance(self) -> Sequence[BatchItem] | None:
         """Return the next item in a sequence, or None at the end."""
         while (worker := self._worker) is not None:
-            self._collect_outcomes(worker)
+            self._take_items(worker.outcomes)
             more = self._feed()
-            if self._closed:
-                break
-            if self._ready:
-                return (self._ready.popleft(),)
-            if self.is_over():
-                self._raise_input_error()
+            if items := self._next():
+                return items
+            if items is None:
                 break
             if not more:
-                self._wait(worker)
+                # With a timeout: Windows, and signals sent to other threads, do not interrupt an endless wait.
+                with suppress(Empty):
+                    self._add_item(worker.outcomes.get(timeout=_POLL_SECONDS))
         return None
 
     def close(self) -> None:
@@ -67,26 +61,16 @@ class ThreadedBatch(Scheduler):
         self._closed = True
         if worker is not None:
             worker.stop()
-            self._collect_outcomes(worker)
+            self._take_items(worker.outcomes)
         self._end()
 
     def cancel(self) -> None:
         self.close()
 
-    def _wait(self, worker: _Worker) -> None:
-        # With a timeout: Windows, and signals sent to other threads, do not interrupt an endless wait.
-        with suppress(Empty):
-            self._add_item(worker.outcomes.get(timeout=_POLL_SECONDS))
-
-    def _collect_outcomes(self, worker: _Worker) -> None:
-        with suppress(Empty):
-            while True:
-                self._add_item(worker.outcomes.get_nowait())
-
     @override
     def _start_request(self, index: int, request: Any) -> None:
         if self._worker is not None:
-            self._worker.begin(index, request)
+            self._worker.runner.start_soon(index, request)
 
 
 class BatchStream(BatchView[OutputT], Stream[BatchItem[OutputT], BatchResult[OutputT]]):
@@ -150,14 +134,11 @@ class _Worker:
             runners.put(RequestRunner(send, context, outcomes.put))
 
         self._thread.submit(create_runner(), context.copy())
-        self._runner = runners.get()
-
-    def begin(self, index: int, request: Any) -> None:
-        self._runner.start_soon(index, request)
+        self.runner: RequestRunner = runners.get()
 
     def stop(self) -> None:
         """Cancel running requests and stop the thread."""
-        self._runner.abandon()
+        self.runner.abandon()
         self._thread.stop()
 
 
@@ -170,42 +151,35 @@ class LoopBatch(Scheduler):
         super().__init__(plan)
         self.loop: asyncio.AbstractEventLoop
         self._runner: RequestRunner | None = None
-        self._mailbox = _Mailbox()
+        self._outcomes: asyncio.Queue[BatchItem | None] = asyncio.Queue()
+        """Items from the request tasks; None wakes the consumer."""
         self._async_input: _AsyncInput | None = None
-
-    @property
-    def finished(self) -> bool:
-        """Whether it was closed."""
-        return self._closed
 
     def open(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self._open(self._iterate)
-        self._runner = RequestRunner(self._plan.ask, self._plan.context(), self._mailbox.put)
+        if hasattr(source := self._plan.source, "__aiter__"):
+            source = self._async_input = _AsyncInput(aiter(source), self._wake)
+        self._open(iter(source))
+        self._runner = RequestRunner(self._plan.ask, self._plan.context(), self._outcomes.put_nowait)
 
     async def advance(self) -> Sequence[BatchItem] | None:
         """Return the next item in a sequence, or None at the end."""
         while True:
-            self._collect_outcomes()
+            self._take_items(self._outcomes)
             more = self._feed()
             if more:
                 await asyncio.sleep(0)  # lets running requests progress
-            if self._closed:
-                return None
-            if self._ready:
-                return (self._ready.popleft(),)
-            if self.is_over():
-                self._raise_input_error()
-                return None
-            if not more:
-                await self._mailbox.wait()
+            if (items := self._next()) or items is None:
+                return items
+            if not more and (item := await self._outcomes.get()) is not None:
+                self._add_item(item)
 
     async def aclose(self) -> None:
         """Cancel running requests."""
         self._end()
         if self._runner is not None:
-            self._collect_outcomes()
-            self._mailbox.wake()
+            self._take_items(self._outcomes)
+            self._wake()
             self._runner.cancel()
             if self._async_input is not None:
                 self._async_input.cancel()
@@ -216,21 +190,14 @@ class LoopBatch(Scheduler):
         """Cancel running requests from a finalizer or another thread."""
         if self._runner is not None and not self._closed:
             self._runner.abandon()
-            if self._async_input is not None:
-                self._async_input.abandon()
             self._end()
             with suppress(RuntimeError):  # the loop has ended
-                self.loop.call_soon_threadsafe(self._mailbox.wake)
+                if self._async_input is not None:
+                    self.loop.call_soon_threadsafe(self._async_input.cancel)
+                self.loop.call_soon_threadsafe(self._wake)
 
-    def _iterate(self, source: Any) -> Iterator[Any]:
-        if not hasattr(source, "__aiter__"):
-            return iter(source)
-        self._async_input = _AsyncInput(aiter(source), self._mailbox)
-        return self._async_input
-
-    def _collect_outcomes(self) -> None:
-        while self._mailbox.items:
-            self._add_item(self._mailbox.items.popleft())
+    def _wake(self) -> None:
+        self._outcomes.put_nowait(None)
 
     @override
     def _start_request(self, index: int, request: Any) -> None:
@@ -275,47 +242,19 @@ class AsyncBatchStream(BatchView[OutputT], AsyncStream[BatchItem[OutputT], Batch
         return self._result
 
 
-class _Mailbox:
-    """Items from request tasks, and a wake-up for the consumer."""
-
-    __slots__ = ("_waiter", "items")
-
-    def __init__(self) -> None:
-        self.items: deque[BatchItem] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, item: BatchItem) -> None:
-        self.items.append(item)
-        self.wake()
-
-    def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-
 class _AsyncInput:
     """Iterator over an async iterable that returns LATER while the next request is fetched.
 
     A single task reads the input: timeouts and cancel scopes of a generator belong to one task.
     """
 
-    __slots__ = ("_buffer", "_error", "_is_requested", "_loop", "_mailbox", "_task")
-
-    def __init__(self, source: AsyncIterator[Any], post: _Mailbox) -> None:
-        self._mailbox = post
+    def __init__(self, source: AsyncIterator[Any], wake: Callable[[], None]) -> None:
+        self._wake = wake
         self._buffer: deque[Any] = deque()
         self._is_requested = asyncio.Event()
         self._error: BaseException | None = None
-        self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._read(source))
-        self._task.add_done_callback(lambda _: post.wake())
+        self._task = asyncio.get_running_loop().create_task(self._read(source))
+        self._task.add_done_callback(lambda _: wake())
 
     def __iter__(self) -> Self:
         return self
@@ -338,7 +277,7 @@ class _AsyncInput:
             try:
                 async for request in source:
                     self._buffer.append(request)
-                    self._mailbox.wake()
+                    self._wake()
                     self._is_requested.clear()
                     await self._is_requested.wait()
             finally:
@@ -352,11 +291,6 @@ class _AsyncInput:
 
     def cancel(self) -> None:
         self._task.cancel()
-
-    def abandon(self) -> None:
-        """Cancel from a finalizer."""
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self.cancel)
 
     async def wait_closed(self) -> None:
         if not self._task.done():

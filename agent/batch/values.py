@@ -325,43 +325,45 @@ class BatchPlan:
 class ProgressTracker:
     """Counts outcomes, calls `on_progress`, and checks limits, in O(1) per item."""
 
-    def __init__(self, plan: BatchPlan, on_progress: OnProgress | None) -> None:
+    def __init__(self, plan: BatchPlan, *displays: OnProgress | None) -> None:
         options = plan.options
         self._options = options
-        self._on_progress = on_progress
-        self._began = monotonic()
-        self._until = math.inf if options.max_seconds is None else self._began + options.max_seconds
+        self._displays = [display for display in (*displays, options.on_progress) if display is not None]
+        self._started_at = math.inf
         self._progress = BatchProgress(total=plan.total, earlier=options.earlier)
         self.stopped: str | None = None
         """The limit that was reached, or None."""
 
+    def start(self) -> None:
+        self._started_at = monotonic()
+
     @property
     def progress(self) -> BatchProgress:
-        return replace(self._progress, elapsed=monotonic() - self._began)
+        return replace(self._progress, elapsed=max(0.0, monotonic() - self._started_at))
 
     def add(self, item: BatchItem) -> None:
         cost, tokens, unpriced = _sum_attempts(item)
         previous = self._progress
-        self._progress = BatchProgress(
+        self._progress = replace(
+            previous,
             done=previous.done + 1,
             failed=previous.failed + (item.error is not None),
-            total=previous.total,
             cost=previous.cost + cost,
             unpriced=previous.unpriced + unpriced,
             tokens=previous.tokens + tokens,
-            elapsed=monotonic() - self._began,
-            earlier=previous.earlier,
+            elapsed=monotonic() - self._started_at,
         )
         if self.stopped is None:
             self.stopped = self._find_reached_limit()
         if item.error is not None:
             self.can_continue()  # records max_seconds if that is why the request failed
-        if self._on_progress is not None:
-            self._call_on_progress()
+        for display in list(self._displays):
+            self._update_display(display)
 
     @property
     def out_of_time(self) -> bool:
-        return monotonic() >= self._until
+        limit = self._options.max_seconds
+        return limit is not None and monotonic() >= self._started_at + limit
 
     def can_continue(self) -> bool:
         """Whether another request may be sent."""
@@ -388,13 +390,12 @@ class ProgressTracker:
             return "max_cost: the price of this model is unknown, so the limit cannot be enforced"
         return None
 
-    def _call_on_progress(self) -> None:
-        assert self._on_progress is not None
+    def _update_display(self, display: OnProgress) -> None:
         try:
-            self._on_progress(self._progress)
+            display(self._progress)
         except Exception as error:
             # An error in the display must not lose paid responses.
-            self._on_progress = None
+            self._displays.remove(display)
             warnings.warn(
                 f"on_progress is disabled because it raised {type(error).__name__}: {error}",
                 RuntimeWarning,
