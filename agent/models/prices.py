@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from decimal import Context, Decimal, localcontext
+from decimal import Context, localcontext
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -96,7 +96,6 @@ _VARIANT = {
 """Names of tiers in the price list."""
 
 _MILLION = 1_000_000
-_ZERO = Decimal(0)
 _EXACT = Context(prec=28)
 
 
@@ -244,9 +243,7 @@ def _compute_list_price(
     prices = model.get_prices(when, context)
     if prices.__dict__.get("input_mtok") is None and prices.__dict__.get("output_mtok") is None:
         return None  # not priced by token
-    if not usage.details:
-        return _compute_plain(usage, prices)
-    return _compute_detailed(usage, prices)
+    return _calculate(usage, prices)
 
 
 def _has_tier_price(provider: Provider, model: ModelInfo, context: dict[str, str], when: datetime) -> bool:
@@ -259,60 +256,30 @@ def _has_tier_price(provider: Provider, model: ModelInfo, context: dict[str, str
     )
 
 
-def _compute_plain(usage: Usage, prices: ModelPrice) -> float:
-    """Compute the common case directly, 20 times faster than the price list; a test compares both."""
-    prompt = usage.prompt_tokens
-    known = prices.__dict__
-    base = _unit(known.get("input_mtok"), prompt)
-    read = _unit(known["cache_read_mtok"], prompt) if known.get("cache_read_mtok") is not None else base
-    write = _unit(known["cache_write_mtok"], prompt) if known.get("cache_write_mtok") is not None else base
-    output = _unit(known.get("output_mtok"), prompt)
-    total = (
-        base * (prompt - usage.cache_read_tokens - usage.cache_write_tokens)
-        + read * usage.cache_read_tokens
-        + write * usage.cache_write_tokens
-        + output * usage.completion_tokens
-    )
-    if usage.reasoning_tokens and known.get("output_reasoning_mtok") is not None:
-        total += (_unit(known["output_reasoning_mtok"], prompt) - output) * usage.reasoning_tokens
-    per_request = known.get("requests_kcount")
-    if per_request is not None:
-        total += _unit(per_request, prompt) * 1000
-    return float(total / _MILLION)
+def _calculate(usage: Usage, prices: ModelPrice) -> float:
+    """Compute costs by the rules of the price list.
 
-
-def _unit(price: Any, prompt: int) -> Decimal:
-    """Return a list price, which can depend on the prompt's length."""
-    if price is None:
-        return _ZERO
-    if isinstance(price, Decimal):
-        return price
-    unit: Decimal = price.base
-    for tier in price.tiers:
-        if prompt > tier.start:
-            unit = tier.price
-    return unit
-
-
-def _compute_detailed(usage: Usage, prices: ModelPrice) -> float:
-    """Compute costs with details such as searches or audio, using the price list's own rules."""
+    If the vendor's counts contradict each other, the finest details are dropped first and the rest is charged.
+    """
     from genai_prices import Usage as Counts
 
-    counts: dict[str, Any] = {
+    main: dict[str, Any] = {
         "input_tokens": usage.prompt_tokens + _tool_input_tokens(usage),
         "output_tokens": usage.completion_tokens,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
     }
-    if usage.reasoning_tokens:
-        counts["output_reasoning_tokens"] = usage.reasoning_tokens
-    extra = {name: count for name, count in usage.details.items() if name in _list_units() and name not in counts}
-    # If the vendor's counts contradict each other, drop the finest details first and charge the rest.
-    main_counts = {name: count for name, count in extra.items() if not name.endswith("_tokens")}
-    for details in (extra, {"cache_write_1h_tokens": extra.get("cache_write_1h_tokens"), **main_counts}, main_counts):
+    cached = {"cache_read_tokens": usage.cache_read_tokens, "cache_write_tokens": usage.cache_write_tokens}
+    reasoning = {"output_reasoning_tokens": usage.reasoning_tokens} if usage.reasoning_tokens else {}
+    details = {name: count for name, count in (usage.details or {}).items() if name in _list_units()}
+    requests = {name: count for name, count in details.items() if not name.endswith("_tokens")}
+    hourly = {"cache_write_1h_tokens": details.get("cache_write_1h_tokens")}
+    for counts in (
+        {**details, **requests, **main, **cached, **reasoning},
+        {**hourly, **requests, **main, **cached, **reasoning},
+        {**requests, **main, **cached, **reasoning},
+        {**requests, **main, **cached},
+    ):
         try:
-            return float(prices.calc_price(Counts(**counts, **details))["total_price"])
+            return float(prices.calc_price(Counts(**counts))["total_price"])
         except ValueError:
             continue
-    prompt_tokens = usage.prompt_tokens + _tool_input_tokens(usage)
-    return _compute_plain(usage.model_copy(update={"prompt_tokens": prompt_tokens}), prices)
+    return float(prices.calc_price(Counts(**requests, **main))["total_price"])
