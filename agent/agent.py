@@ -23,8 +23,7 @@ from .client import Client
 from .engine.context import Call
 from .engine.wire import Limits, Transport
 from .errors import ConfigurationError
-from .models import facts
-from .models.lookup import restrict_capabilities
+from .models import facts, restrict_capabilities
 from .models.token_estimates import TokenCount, estimate_prompt
 from .providers import Provider, load_provider, provider_for_client
 from .routing.limits import make_retry_budget

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from pytest_socket import socket_allow_hosts
 
 from agent.engine.context import ambient_deadline
-from agent.models.lookup import _facts, _registered
+from agent.models import _registered, facts
 from agent.providers import codec
 from tests.support.cases import FULL
 from tests.support.corpus import HAS_RECORDINGS, WIRE
@@ -177,7 +177,7 @@ def _registered_models_are_forgotten() -> Iterator[None]:
     if _registered != before:
         _registered.clear()
         _registered.update(before)
-        _facts.cache_clear()
+        facts.cache_clear()
 
 
 @pytest.fixture

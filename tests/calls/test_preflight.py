@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from agent import Agent, ToolSpec
+from agent import Agent, ToolSpec, models
 from agent.calls.preflight import Problem, Report, check
-from agent.models import ModelFacts, lookup, register_model
+from agent.models import ModelFacts, register_model
 from agent.testing import scripted_agent
 from agent.types import AgentRequest, DocumentContent, ImageContent, Message, TextContent, ToolCall
 
@@ -21,8 +21,8 @@ KEY = "sk-very-secret-0123456789"
 @pytest.fixture(autouse=True)
 def _nothing_stays_registered() -> Iterator[None]:
     yield
-    lookup._registered.clear()
-    lookup._facts.cache_clear()
+    models._registered.clear()
+    models.facts.cache_clear()
 
 
 def gpt_4o() -> Agent:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from agent.cli import terminal
 from agent.cli.terminal import Sanitizer, sanitize
 from agent.engine.wire import Answer, WireRequest
-from agent.models import ModelFacts, register_model
-from agent.models.lookup import _facts, _registered
+from agent.models import ModelFacts, _registered, facts, register_model
 from agent.testing import LoopbackServer
 from agent.types import ToolCall
 from tests.support.cases import for_each
@@ -147,7 +146,7 @@ def test_what_models_are_called_is_cleaned() -> None:
             assert b"evil" in seen
     finally:
         del _registered["openai", evil.lower()]
-        _facts.cache_clear()
+        facts.cache_clear()
 
 
 def test_what_a_vendor_says_about_itself_is_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:

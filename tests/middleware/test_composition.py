@@ -394,9 +394,9 @@ PRICED = ModelFacts(provider="scripted", model="dear", prices=Prices(input=1_000
 
 @pytest.fixture
 def _priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.models import lookup
+    from agent import models
 
-    monkeypatch.setattr(lookup, "_registered", {}, raising=False)
+    monkeypatch.setattr(models, "_registered", {}, raising=False)
     register_model(PRICED)
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from agent import Agent
-from agent.models import ModelFacts, Prices, facts, list_models, lookup, register_model
-from agent.models.lookup import restrict_capabilities
+from agent import Agent, models
+from agent.models import ModelFacts, Prices, facts, list_models, register_model, restrict_capabilities
 from agent.types import ProviderCapabilities
 
 ROOT = Path(__file__).parents[2]
@@ -27,8 +26,8 @@ FLAGS = {"tools", "vision", "documents", "audio", "native_schema", "thinking", "
 @pytest.fixture(autouse=True)
 def _nothing_stays_registered() -> Iterator[None]:
     yield
-    lookup._registered.clear()
-    lookup._facts.cache_clear()
+    models._registered.clear()
+    models.facts.cache_clear()
 
 
 def check_form(data: dict[str, Any]) -> None:
@@ -222,7 +221,7 @@ def test_known_models_are_listed_by_provider_or_all_together() -> None:
 
 def test_the_table_is_read_at_the_first_lookup_and_not_before() -> None:
     code = (
-        "import agent, agent.models.lookup as l\n"
+        "import agent, agent.models as l\n"
         "assert l._tables.cache_info().misses == 0\n"
         "l.facts('openai', 'gpt-5')\n"
         "assert l._tables.cache_info().misses == 1\n"
@@ -287,8 +286,8 @@ def test_the_script_makes_a_table_of_the_same_form(tmp_path: Path) -> None:
 
 def test_every_row_of_the_tables_is_what_pydantic_makes_of_it() -> None:
     """Facts are made from the tables without being checked, so they are checked here."""
-    for table in lookup._tables():
-        for name, row in lookup._index(table).items():
+    for table in models._tables():
+        for name, row in models._index(table).items():
             read = ModelFacts(**{**row, "provider": table, "model": name})
             made = facts(table, name)
             assert read.model_dump(exclude={"provider", "model"}) == made.model_dump(exclude={"provider", "model"}), (

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import Agent, Router, errors
+from agent import Agent, Router, errors, models
 from agent.calls.call import add_cost
 from agent.engine.wire import Answer
 from agent.loop import hooks
 from agent.middleware import CostTracker
-from agent.models import ModelFacts, Prices, lookup, register_model
+from agent.models import ModelFacts, Prices, register_model
 from agent.models.prices import PROVIDERS, Cost, ServiceTier, load_prices, price, price_list_name, service_tier
 from agent.routing.limits import Reservation, SpendLedger, SpendLimitExceeded
 from agent.testing import Script, scripted_agent
@@ -45,8 +45,8 @@ CONTEXTS = {BATCH: {"processing": "batch"}, FLEX: {"service_tier": "flex"}, PRIO
 @pytest.fixture(autouse=True)
 def _nothing_stays_registered() -> Iterator[None]:
     yield
-    lookup._registered.clear()
-    lookup._facts.cache_clear()
+    models._registered.clear()
+    models.facts.cache_clear()
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent import Router, errors
-from agent.models import ModelFacts, Prices, lookup, register_model
+from agent import Router, errors, models
+from agent.models import ModelFacts, Prices, register_model
 from agent.testing import Simulation, scripted_agent, simulate
 from agent.types import AgentResponse, HedgeConfig
 from tests.routing.fleet import Fleet, broken, busy
@@ -26,8 +26,8 @@ def prices() -> Iterator[None]:
         for model in ("m", "a", "b", "c"):
             register_model(ModelFacts(provider=provider, model=model, prices=Prices(input=1.0, output=7.0)))
     yield
-    lookup._registered.clear()
-    lookup._facts.cache_clear()
+    models._registered.clear()
+    models.facts.cache_clear()
 
 
 def assert_adds_up(response: AgentResponse) -> None:
