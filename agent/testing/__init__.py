@@ -23,9 +23,8 @@ from ..engine.wire import Answer, Network, Piece
 from ..providers.scripted import Line, Script
 from ..transports.http import set_default_library
 from ..transports.scripted import ScriptedTransport
-from .chaos import Chaos, FaultyTransport, InjectedFault
 from .conformance import WIRE_FORMAT_CASES, check_wire_format
-from .faults import FAULTS, Fault, FaultContext
+from .faults import FAULTS, Chaos, Fault, FaultContext, FaultyTransport, InjectedFault
 from .rules import Violation, find_violations
 from .server import LoopbackServer, RawAnswer, VendorScript
 from .simulation import SimulatedLoop, TimedTool, simulate, start

@@ -5,9 +5,21 @@ All tools are confined to a root folder. A `Toolkit` creates them and holds thei
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar, overload
+
+from typing_extensions import override
+
+from ..errors import ConfigurationError
+from ..tools.base import AgentToolResult, Tool, ToolContext
+from ..types import JsonObject
+from ..types.config import Risk
 from .files import EditConfirmTool, EditTool, ReadTool, StatTool, WriteTool
-from .kit import TodoWriteTool, Toolkit
-from .programs import BashTool, PythonTool
+from .programs import BashTool, ProgramRunner, PythonTool
+from .sandbox import Folder
 from .search import GlobTool, GrepTool
 from .web import WebFetchTool
 from .workspace import (
@@ -18,7 +30,12 @@ from .workspace import (
     TodoItem,
     TodoStatus,
     TruncatedOutput,
+    TruncatedTool,
     TruncationConfig,
+    Workspace,
+    WorkspaceTool,
+    arguments_schema,
+    text_field,
 )
 
 __all__ = [
@@ -43,3 +60,226 @@ __all__ = [
     "WebFetchTool",
     "WriteTool",
 ]
+
+_MARKS = {TaskStatus.PENDING: "[ ]", TaskStatus.IN_PROGRESS: "[>]", TaskStatus.COMPLETED: "[x]"}
+
+
+@dataclass(eq=False)
+class TodoWriteTool(WorkspaceTool):
+    """Replaces the list of tasks."""
+
+    name: str = "TodoWrite"
+    description: str = "Stores your task list. Each call replaces the complete list."
+    parameters: JsonObject = field(
+        default_factory=lambda: arguments_schema(
+            ["todos"],
+            todos={
+                "type": "array",
+                "maxItems": 200,
+                "items": arguments_schema(
+                    ["content", "status"],
+                    content=text_field("The task, such as: Run the tests.", minLength=1),
+                    status={"type": "string", "enum": [status.value for status in TaskStatus]},
+                    active_form=text_field("The task in progress, such as: Running the tests."),
+                ),
+            },
+        )
+    )
+    risk: Risk = field(default="read", kw_only=True)
+    idempotent: bool = field(default=True, kw_only=True)
+    sequential: bool = field(default=True, kw_only=True)
+
+    @override
+    def act(self, arguments: dict[str, Any], context: ToolContext[Any]) -> AgentToolResult:
+        items = [TodoItem.from_dict({"active_form": todo["content"], **todo}) for todo in arguments["todos"]]
+        with self.workspace.lock:
+            self.workspace.todos[:] = items
+        done = sum(item.status is TaskStatus.COMPLETED for item in items)
+        lines = [f"{_MARKS[item.status]} {item.content}" for item in items]
+        shown = "\n".join([f"{done} of {len(items)} tasks are done.", *lines])
+        return AgentToolResult(shown, {"todos": [item.to_dict() for item in items]})
+
+
+_Kind = TypeVar("_Kind", bound=Tool)
+
+
+class Toolkit(Sequence[Tool]):
+    """Tools confined to a root folder. It is a sequence of tools: pass it as `tools=`.
+
+    ```python
+    from agent import toolkit
+
+    with toolkit.Toolkit(".", allow_write=False) as kit:
+        print([tool.name for tool in kit])
+        #> ['Read', 'Glob', 'Grep', 'Stat', 'TodoWrite']
+    ```
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        allow_write: bool = True,
+        allow_exec: bool | Literal["unconfined"] = False,
+        allow_network: bool = False,
+        truncation: TruncationConfig | None = None,
+        max_file_bytes: int = 10_000_000,
+        program_folders: Sequence[str | os.PathLike[str]] = (),
+    ) -> None:
+        """
+        Args:
+            root: An existing folder, which no path can leave.
+            allow_write: Include the tools that write files: Write, Edit, EditConfirm.
+            allow_exec: Include the tools that run programs: Bash, Python. The kernel confines programs to the root, or
+                this raises if it cannot. `"unconfined"` runs them with all rights of the user. The loop asks for
+                approval in both cases.
+            allow_network: Include WebFetch, for pages of the public internet. Confined programs have no network either
+                way.
+            truncation: Output limits for all tools; by default each tool's own.
+            max_file_bytes: The largest file to read or write.
+            program_folders: More folders that confined programs may read and execute.
+        """
+        if allow_exec not in (True, False, "unconfined"):
+            raise ConfigurationError(
+                f"allow_exec cannot be {allow_exec!r}.", field="allow_exec", fix="Pass True, False or 'unconfined'."
+            )
+        folder = Folder(root)
+        self._workspace = workspace = Workspace(folder, truncation, max_file_bytes)
+        self._tools: list[Tool] = [ReadTool(workspace=workspace)]
+        if allow_write:
+            self._tools += [kind(workspace=workspace) for kind in (WriteTool, EditTool, EditConfirmTool)]
+        self._tools += [kind(workspace=workspace) for kind in (GlobTool, GrepTool, StatTool, TodoWriteTool)]
+        if allow_exec:
+            readable = [os.path.realpath(path) for path in program_folders]
+            programs = ProgramRunner(folder.path, allow_exec != "unconfined", allow_write, readable)
+            programs.check()
+            self._tools += [kind(workspace=workspace, programs=programs) for kind in (BashTool, PythonTool)]
+        if allow_network:
+            self._tools.append(WebFetchTool(workspace=workspace))
+
+    # Tools
+
+    @property
+    def root(self) -> Path:
+        return Path(self._workspace.root.path)
+
+    @property
+    def tools(self) -> list[Tool]:
+        return list(self._tools)
+
+    def add(self, tool: Tool) -> None:
+        """Add a custom tool. Its output is truncated as the toolkit, or its `_truncation_config`, specifies."""
+        if any(tool.name == present.name for present in self._tools):
+            raise ConfigurationError(f"A tool named {tool.name!r} exists already.", field="tools", fix="Rename one.")
+        self._tools.append(TruncatedTool.of(tool, self._workspace))
+
+    @override
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(list(self._tools))
+
+    @override
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    @overload
+    def __getitem__(self, index: int) -> Tool: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Tool]: ...
+
+    @override
+    def __getitem__(self, index: int | slice) -> Tool | list[Tool]:
+        return self._tools[index]
+
+    @override
+    def __repr__(self) -> str:
+        return f"Toolkit({str(self.root)!r}: {', '.join(tool.name for tool in self._tools)})"
+
+    def _find_tool(self, kind: type[_Kind], switch: str) -> _Kind:
+        for tool in self._tools:
+            if isinstance(tool, kind):
+                return tool
+        raise ConfigurationError(
+            f"This toolkit has no {kind.name} tool.", field=switch, fix=f"Create it with {switch}=True."
+        )
+
+    @property
+    def read(self) -> ReadTool:
+        return self._find_tool(ReadTool, "root")
+
+    @property
+    def write(self) -> WriteTool:
+        return self._find_tool(WriteTool, "allow_write")
+
+    @property
+    def edit(self) -> EditTool:
+        return self._find_tool(EditTool, "allow_write")
+
+    @property
+    def edit_confirm(self) -> EditConfirmTool:
+        return self._find_tool(EditConfirmTool, "allow_write")
+
+    @property
+    def glob(self) -> GlobTool:
+        return self._find_tool(GlobTool, "root")
+
+    @property
+    def grep(self) -> GrepTool:
+        return self._find_tool(GrepTool, "root")
+
+    @property
+    def stat(self) -> StatTool:
+        return self._find_tool(StatTool, "root")
+
+    @property
+    def todo_write(self) -> TodoWriteTool:
+        return self._find_tool(TodoWriteTool, "root")
+
+    @property
+    def bash(self) -> BashTool:
+        return self._find_tool(BashTool, "allow_exec")
+
+    @property
+    def python(self) -> PythonTool:
+        return self._find_tool(PythonTool, "allow_exec")
+
+    @property
+    def web_fetch(self) -> WebFetchTool:
+        return self._find_tool(WebFetchTool, "allow_network")
+
+    # State
+
+    @property
+    def todos(self) -> list[TodoItem]:
+        """The model's task list."""
+        return list(self._workspace.todos)
+
+    @property
+    def pending_edits(self) -> Mapping[str, PendingEdit]:
+        """Unconfirmed edits by id."""
+        return {edit_id: edit for edit_id, (edit, _) in list(self._workspace.edits.items())}
+
+    @property
+    def scripts(self) -> Mapping[str, PythonScript]:
+        """Scripts of the Python tool by id."""
+        return dict(self._workspace.scripts)
+
+    @property
+    def truncated_outputs(self) -> list[TruncatedOutput]:
+        """Truncated outputs, oldest first."""
+        return list(self._workspace.outputs)
+
+    # Closing
+
+    def close(self) -> None:
+        """Remove stored outputs, scripts and temporary files. The root is unchanged."""
+        self._workspace.scratch.close()
+        with self._workspace.lock:
+            self._workspace.outputs.clear()
+            self._workspace.scripts.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

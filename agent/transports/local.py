@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..local.engine import (
     add_usage_details,
+    encode_count_request,
+    encode_request,
     encode_truncation,
     is_error,
     is_progress,
@@ -17,7 +19,6 @@ from ..local.engine import (
     read_prompt_tokens,
     start_generation,
 )
-from ..local.prompts import encode_count_request, encode_request
 from ..local.weights import find_model
 from ..providers.local import COUNT_FRAGMENT
 from .threaded import Head, Stepper, Steps, acollect, aopen_body, collect, open_body

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from agent import errors
-from agent.local.engine import encode_truncation, is_error, is_truncation, read_error_status
-from agent.local.prompts import encode_count_request, encode_request
+from agent.local.engine import (
+    encode_count_request,
+    encode_request,
+    encode_truncation,
+    is_error,
+    is_truncation,
+    read_error_status,
+)
 
 MOST = 2**53 - 1
 

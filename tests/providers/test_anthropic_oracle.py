@@ -20,7 +20,8 @@ from agent.providers.anthropic import AnthropicCodec
 from agent.providers.anthropic.models import features_of
 from agent.providers.base import ApiAddress
 from agent.testing import LoopbackServer
-from agent.testing.rules import AnthropicRules, VendorState
+from agent.testing.rules import VendorState
+from agent.testing.rules.anthropic import AnthropicRules
 from agent.types import AgentRequest, AgentResponse, Origin
 from tests.providers.sdk_oracles import Replay
 from tests.support.cases import examples, for_each

@@ -20,8 +20,8 @@ from agent.providers.base import ApiAddress
 from agent.providers.gemini import VERTEX, GeminiCodec
 from agent.providers.gemini.models import SKIP_SIGNATURE, features_of
 from agent.testing import LoopbackServer
-from agent.testing.rules import GeminiRules, VendorState
-from agent.testing.rules.gemini import normalize_keys
+from agent.testing.rules import VendorState
+from agent.testing.rules.gemini import GeminiRules, normalize_keys
 from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, TextContent, ToolCall, ToolResult, ToolSpec
 from tests.providers.sdk_oracles import Replay, build_answer
 from tests.support.cases import examples, for_each

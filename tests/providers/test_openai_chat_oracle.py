@@ -26,7 +26,8 @@ from agent.providers.base import ApiAddress
 from agent.providers.compatible import ROWS
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.testing import LoopbackServer, Script
-from agent.testing.rules import ChatRules, VendorState
+from agent.testing.rules import VendorState
+from agent.testing.rules.openai_chat import ChatRules
 from agent.types import AgentRequest, AgentResponse, ThinkingContent
 from tests.providers.sdk_oracles import Replay, build_answer, sdk_types
 from tests.support.cases import examples, for_each

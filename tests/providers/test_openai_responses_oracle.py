@@ -23,7 +23,8 @@ from agent import Agent
 from agent.providers.base import ApiAddress
 from agent.providers.openai_responses import ResponsesCodec
 from agent.testing import LoopbackServer
-from agent.testing.rules import ResponsesRules, VendorState
+from agent.testing.rules import VendorState
+from agent.testing.rules.openai_responses import ResponsesRules
 from agent.types import (
     AgentRequest,
     Message,

@@ -10,7 +10,7 @@ from .models import API, SCHEMA_DIALECT
 __all__ = ["API", "WIRE_FORMAT", "AnthropicCodec", "provider"]
 
 WIRE_FORMAT = WireFormat(
-    API, price_list="anthropic", schema_dialect=SCHEMA_DIALECT, rules="agent.testing.rules:AnthropicRules"
+    API, price_list="anthropic", schema_dialect=SCHEMA_DIALECT, rules="agent.testing.rules.anthropic:AnthropicRules"
 )
 
 

@@ -14,7 +14,7 @@ from .models import API, GEMINI_API, SCHEMA_DIALECT, VERTEX, Platform
 __all__ = ["API", "GEMINI_API", "VERTEX", "WIRE_FORMAT", "GeminiCodec", "Platform", "provider"]
 
 WIRE_FORMAT = WireFormat(
-    API, price_list="google", schema_dialect=SCHEMA_DIALECT, rules="agent.testing.rules:GeminiRules"
+    API, price_list="google", schema_dialect=SCHEMA_DIALECT, rules="agent.testing.rules.gemini:GeminiRules"
 )
 
 

@@ -16,7 +16,11 @@ from .dialect import API, OPENAI, SCHEMA_DIALECT, UNKNOWN, Dialect
 __all__ = ["API", "OPENAI", "WIRE_FORMAT", "ChatCodec", "Dialect", "provider"]
 
 WIRE_FORMAT = WireFormat(
-    API, price_list="openai", facts=("openai",), schema_dialect=SCHEMA_DIALECT, rules="agent.testing.rules:ChatRules"
+    API,
+    price_list="openai",
+    facts=("openai",),
+    schema_dialect=SCHEMA_DIALECT,
+    rules="agent.testing.rules.openai_chat:ChatRules",
 )
 
 

@@ -28,7 +28,9 @@ __all__ = [
     "provider",
 ]
 
-WIRE_FORMAT = WireFormat(API, price_list="openai", facts=("openai",), rules="agent.testing.rules:ResponsesRules")
+WIRE_FORMAT = WireFormat(
+    API, price_list="openai", facts=("openai",), rules="agent.testing.rules.openai_responses:ResponsesRules"
+)
 
 _HOSTS = re.compile(r"(?:[a-z0-9-]+\.)?api\.openai\.com|[a-z0-9-]+\.openai\.azure\.com", re.I)
 """Hosts that serve the Responses API."""

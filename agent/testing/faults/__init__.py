@@ -1,16 +1,35 @@
-"""Catalog of faults. `Chaos` and `FaultyTransport` inject them."""
+"""Fault injection: `Chaos` around a script, `FaultyTransport` around a transport, and the catalog of faults.
+
+The same seed breaks the same requests, and the record of a run can be replayed.
+"""
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 from ... import errors
+from ...engine.wire import Answer, AsyncBody, Limits, Network, Reply, RunTimeout, SyncBody, Transport, WireRequest
+from ...transports.scripted import ScriptedTransport
 from . import http, responses, streams
 from .fault import Fault, FaultContext, as_received
 
-__all__ = ["FAULTS", "Fault", "FaultContext", "FaultLike", "as_received", "is_common", "select_faults"]
+__all__ = [
+    "FAULTS",
+    "Chaos",
+    "Fault",
+    "FaultContext",
+    "FaultLike",
+    "FaultyTransport",
+    "InjectedFault",
+    "is_common",
+    "select_faults",
+]
 
 FaultLike: TypeAlias = "Fault | str"
 
@@ -45,3 +64,166 @@ def select_faults(faults: Iterable[FaultLike] | None) -> tuple[Fault, ...]:
             )
         selected.append(FAULTS[fault] if isinstance(fault, str) else fault)
     return tuple(selected)
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedFault:
+    """Record of an injected fault."""
+
+    number: int
+    """Number of the request, counted from 0."""
+    fault: Fault
+    url: str
+    """URL of the request."""
+
+
+class _FaultInjector:
+    """Assigns faults to requests. The fault depends only on the seed and the request's number."""
+
+    def __init__(
+        self, faults: Iterable[FaultLike] | None, share: float, seed: int, plan: Mapping[int, FaultLike] | None
+    ) -> None:
+        if not 0 <= share <= 1:
+            raise errors.ConfigurationError("share must be between 0 and 1.", field="share", fix="Pass 0.05 for 5 %.")
+        self._faults = select_faults(faults)
+        self._share = share
+        self._seed = seed
+        self._plan = None if plan is None else {number: select_faults([fault])[0] for number, fault in plan.items()}
+        self._lock = threading.Lock()
+        self._count = 0
+        self.injected: list[InjectedFault] = []
+
+    @property
+    def plan(self) -> dict[int, str]:
+        return {injected.number: injected.fault.name for injected in list(self.injected)}
+
+    def choose(self, request: WireRequest, *, at_server: bool) -> tuple[int, Fault | None]:
+        """Return the number of the request, and its fault."""
+        with self._lock:
+            number = self._count
+            self._count += 1
+        return number, self._choose_fault(number, request, at_server=at_server)
+
+    def _choose_fault(self, number: int, request: WireRequest, *, at_server: bool) -> Fault | None:
+        if self._plan is not None:
+            return self._plan.get(number)
+        rng = random.Random(f"{self._seed}/{number}")
+        if rng.random() >= self._share:
+            return None
+        possible = [fault for fault in self._faults if not (at_server and fault.kind == "client")]
+        applicable = [fault for fault in possible if fault.applies_to(request)]
+        return rng.choice(applicable) if applicable else None
+
+    def inject(self, answer: Answer, number: int, fault: Fault, request: WireRequest) -> Answer:
+        """Return the broken response and record the fault. A response that is an error already is not changed."""
+        broken = fault(answer, request)
+        if broken is not answer:
+            self.injected.append(InjectedFault(number, fault, request.url))
+        return broken
+
+
+class _Recorded:
+    _injector: _FaultInjector
+
+    @property
+    def injected(self) -> list[InjectedFault]:
+        """Injected faults, in order."""
+        return list(self._injector.injected)
+
+    @property
+    def plan(self) -> dict[int, str]:
+        """Injected faults as a `plan` that replays them: names by request number."""
+        return self._injector.plan
+
+
+class Chaos(_Recorded):
+    """Network that breaks some responses, for a `LoopbackServer`, a `Simulation` or a `ScriptedTransport`.
+
+    Args:
+        network: Answers the requests, such as a `VendorScript`. A fault that replaces the response does not call it.
+        faults: Faults to choose from, by name or as objects. By default, all that are neither slow, heavy nor harmless.
+        share: Share of the requests to break, from 0 to 1.
+        seed: Seed of the random choice. The same seed breaks the same requests in the same way.
+        plan: Faults by request number, counted from 0, instead of a random choice. The `plan` of a run replays it.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        faults: Iterable[FaultLike] | None = None,
+        *,
+        share: float = 0.05,
+        seed: int = 0,
+        plan: Mapping[int, FaultLike] | None = None,
+    ) -> None:
+        self._network = network
+        self._injector = _FaultInjector(faults, share, seed, plan)
+
+    def __call__(self, request: WireRequest) -> Answer:
+        at_server = not urlsplit(request.url).scheme  # a server sees paths, a client whole addresses
+        number, fault = self._injector.choose(request, at_server=at_server)
+        if fault is None:
+            return self._network(request)
+        answer = Answer() if fault.replaces else self._network(request)
+        broken = self._injector.inject(answer, number, fault, request)
+        return broken if at_server else as_received(broken)
+
+
+class FaultyTransport(_Recorded):
+    """Transport that breaks some responses. Pass it as `transport=` of an agent.
+
+    A response is read to its end before it is broken, so a broken stream begins later than usual. A fault that
+    replaces the response sends no request.
+
+    Args:
+        transport: Transport that sends the requests, such as `agent.transports.get_transport("http")`.
+        faults: As for `Chaos`.
+        share: As for `Chaos`.
+        seed: As for `Chaos`.
+        plan: As for `Chaos`.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        faults: Iterable[FaultLike] | None = None,
+        *,
+        share: float = 0.05,
+        seed: int = 0,
+        plan: Mapping[int, FaultLike] | None = None,
+    ) -> None:
+        self._transport = transport
+        self._injector = _FaultInjector(faults, share, seed, plan)
+
+    def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
+        number, fault = self._injector.choose(request, at_server=False)
+        if fault is None:
+            return self._transport.send(request, limits, timeout)
+        reply = None if fault.replaces else self._transport.send(request, limits, timeout)
+        return self._replay(reply, number, fault, request).send(request, limits, timeout)
+
+    def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
+        number, fault = self._injector.choose(request, at_server=False)
+        if fault is None:
+            return self._transport.open(request, limits, timeout)
+        reply = None if fault.replaces else self._transport.send(request, limits, timeout)
+        return self._replay(reply, number, fault, request).open(request, limits, timeout)
+
+    async def asend(self, request: WireRequest, limits: Limits) -> Reply:
+        number, fault = self._injector.choose(request, at_server=False)
+        if fault is None:
+            return await self._transport.asend(request, limits)
+        reply = None if fault.replaces else await self._transport.asend(request, limits)
+        return await self._replay(reply, number, fault, request).asend(request, limits)
+
+    async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
+        number, fault = self._injector.choose(request, at_server=False)
+        if fault is None:
+            return await self._transport.aopen(request, limits, bodies)
+        reply = None if fault.replaces else await self._transport.asend(request, limits)
+        return await self._replay(reply, number, fault, request).aopen(request, limits, bodies)
+
+    def _replay(self, reply: Reply | None, number: int, fault: Fault, request: WireRequest) -> ScriptedTransport:
+        answer = Answer() if reply is None else Answer([reply.body], status=reply.status, headers=reply.headers)
+        broken = as_received(self._injector.inject(answer, number, fault, request))
+        return ScriptedTransport(lambda _: broken)

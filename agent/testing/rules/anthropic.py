@@ -10,15 +10,7 @@ from typing_extensions import override
 
 from ...models import facts
 from ...providers.anthropic.models import API, MAX_BREAKPOINTS, MIN_THINKING_BUDGET, ModelFeatures, features_of
-from .anthropic_messages import (
-    TOOL_NAME,
-    check_conversation,
-    check_pattern,
-    check_text,
-    check_thinking_first,
-    ends_with_prefill,
-)
-from .base import (
+from . import (
     IssuedValue,
     Rules,
     VendorState,
@@ -32,6 +24,14 @@ from .base import (
     is_text_in,
     walk_objects,
     walk_schema,
+)
+from .anthropic_messages import (
+    TOOL_NAME,
+    check_conversation,
+    check_pattern,
+    check_text,
+    check_thinking_first,
+    ends_with_prefill,
 )
 
 _UNSUPPORTED_BY_TYPE: Mapping[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from .base import VendorState, Violation, as_text, enumerate_objects
+from . import VendorState, Violation, as_text, enumerate_objects
 
 TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
 _ID = "^[a-zA-Z0-9_-]+$"

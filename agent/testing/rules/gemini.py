@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from ...providers.gemini.fields import MAX_STOPS
 from ...providers.gemini.models import SKIP_SIGNATURE, ModelFeatures, features_of
-from .base import (
+from . import (
     IssuedValue,
     Rules,
     VendorState,

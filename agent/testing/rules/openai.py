@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .base import (
+from . import (
     Violation,
     as_list,
     as_number,

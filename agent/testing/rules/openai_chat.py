@@ -14,8 +14,7 @@ from typing_extensions import override
 
 from ...models import facts
 from ...providers.openai_chat.dialect import OPENAI_REFUSALS
-from . import openai
-from .base import Rules, VendorState, Violation, as_object, as_text, enumerate_objects, is_text_in
+from . import Rules, VendorState, Violation, as_object, as_text, enumerate_objects, is_text_in, openai
 
 KEYS = frozenset(
     (

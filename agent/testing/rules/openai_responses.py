@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from ...models import facts
-from . import openai
-from .base import IssuedValue, Rules, VendorState, Violation, as_object, as_text, enumerate_objects, walk_objects
+from . import IssuedValue, Rules, VendorState, Violation, as_object, as_text, enumerate_objects, openai, walk_objects
 
 KEYS = frozenset(
     (
