@@ -17,119 +17,53 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, TextIO
 
-_TEXT, _ESCAPE, _CONTROL, _STRING, _STRING_ESCAPE = range(5)
-
-_MAX_CONTROL = 256
-_MAX_STRING = 8192
-
-_SUSPICIOUS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_STRINGS_AFTER_ESCAPE = frozenset("]PX^_")
-_STRINGS = frozenset("\x90\x98\x9d\x9e\x9f")
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+_SUSPICIOUS = re.compile(f"[{_CONTROLS}]")
+_STRING = "(?:\x1b[\\]PX^_]|[\x90\x98\x9d\x9e\x9f])"
+_STRING_TEXT = "[^\n\x07\x18\x1a\x1b\x90\x98\x9b-\x9f]{0,8192}"
+_PARAMETERS = "(?:\x1b\\[|\x9b)[ -?]{0,256}"
+_ESCAPE = "\x1b[ -/]{0,256}"
+_SEQUENCE = re.compile(
+    f"{_STRING}(?P<text>{_STRING_TEXT})(?P<end>[\x07\x18\x1a\x9c]|\x1b\\\\)?"
+    f"|{_PARAMETERS}[@-~]?|{_ESCAPE}[0-~]?|[{_CONTROLS}]"
+)
+"""Control sequences. The first kind has a terminator, such as one that sets the title."""
+_UNFINISHED = re.compile(f"(?:{_STRING}{_STRING_TEXT}\x1b?|{_PARAMETERS}|{_ESCAPE})\\Z")
 
 
 class Sanitizer:
     """Incremental filter that removes control sequences from text.
 
-    Newlines and tabs stay. A sequence with a terminator, such as one that sets the title, is dropped as a whole if it
-    ends on the same line; otherwise only its introducer is dropped. Text is buffered for at most one line.
+    Newlines and tabs stay. A sequence with a terminator is dropped as a whole if it ends on the same line; otherwise
+    only its introducer is dropped. Text is buffered for at most one line.
     """
 
     def __init__(self) -> None:
-        self._state = _TEXT
-        self._buffer: list[str] = []
+        self._unfinished = ""
 
     def feed(self, chunk: str) -> str:
         """Return the text that is safe to print so far."""
-        if self._state == _TEXT and not _SUSPICIOUS.search(chunk):
-            return chunk
-        out: list[str] = []
-        for char in chunk:
-            self._take_char(char, out)
-        return "".join(out)
+        text = self._unfinished + chunk
+        unfinished = _UNFINISHED.search(text)
+        end = len(text) if unfinished is None else unfinished.start()
+        self._unfinished = text[end:]
+        return sanitize(text[:end])
 
     def finish(self) -> str:
         """Return the buffered text of an unterminated sequence."""
-        out: list[str] = []
-        self._release(out)
-        return "".join(out)
-
-    def _take_char(self, char: str, out: list[str]) -> None:
-        handlers = (
-            self._take_text,
-            self._take_after_escape,
-            self._take_control,
-            self._take_string,
-            self._take_string_end,
-        )
-        handlers[self._state](char, out)
-
-    def _take_text(self, char: str, out: list[str]) -> None:
-        if char == "\x1b":
-            self._state = _ESCAPE
-        elif char == "\x9b":
-            self._state = _CONTROL
-        elif char in _STRINGS:
-            self._state = _STRING
-        elif not _SUSPICIOUS.match(char):
-            out.append(char)
-        elif "\ud800" <= char <= "\udfff":
-            out.append("\ufffd")  # a lone surrogate could be encoded as any byte
-
-    def _take_after_escape(self, char: str, out: list[str]) -> None:
-        if char == "[" and not self._buffer:
-            self._state = _CONTROL
-        elif char in _STRINGS_AFTER_ESCAPE and not self._buffer:
-            self._state = _STRING
-        elif " " <= char <= "/" and len(self._buffer) < _MAX_CONTROL:
-            self._buffer.append(char)
-        else:
-            self._reset()
-            if not "0" <= char <= "~":
-                self._take_char(char, out)
-
-    def _take_control(self, char: str, out: list[str]) -> None:
-        if " " <= char <= "?" and len(self._buffer) < _MAX_CONTROL:
-            self._buffer.append(char)
-        else:
-            self._reset()
-            if not "@" <= char <= "~":
-                self._take_char(char, out)
-
-    def _take_string(self, char: str, out: list[str]) -> None:
-        if char in "\x07\x9c\x18\x1a":
-            self._reset()
-        elif char == "\x1b":
-            self._state = _STRING_ESCAPE
-        elif char == "\n" or char in _STRINGS or char == "\x9b" or len(self._buffer) >= _MAX_STRING:
-            self._release(out)
-            self._take_char(char, out)
-        elif not _SUSPICIOUS.match(char):
-            self._buffer.append(char)
-
-    def _take_string_end(self, char: str, out: list[str]) -> None:
-        if char == "\\":
-            self._reset()
-        else:
-            self._release(out)
-            self._state = _ESCAPE
-            self._take_char(char, out)
-
-    def _reset(self) -> None:
-        self._state = _TEXT
-        self._buffer.clear()
-
-    def _release(self, out: list[str]) -> None:
-        if self._state in (_STRING, _STRING_ESCAPE):
-            out.extend(self._buffer)
-        self._reset()
+        text, self._unfinished = self._unfinished, ""
+        return sanitize(text)
 
 
 def sanitize(text: str) -> str:
     """Remove control sequences, bidirectional overrides and other characters that command a terminal."""
-    if not _SUSPICIOUS.search(text):
-        return text
-    sanitizer = Sanitizer()
-    return sanitizer.feed(text) + sanitizer.finish()
+    return _SEQUENCE.sub(_replace_sequence, text)
+
+
+def _replace_sequence(match: re.Match[str]) -> str:
+    if "\ud800" <= match[0] <= "\udfff":
+        return "\ufffd"  # a lone surrogate could be encoded as any byte
+    return "" if match["end"] else _SUSPICIOUS.sub("", match["text"] or "")
 
 
 def sanitize_line(text: str) -> str:
