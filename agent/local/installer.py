@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import invalidate_caches
@@ -137,49 +136,36 @@ def _pip_reports_progress() -> bool:
 
 def _fetch(command: list[str], folder: Path, tell: Callable[[Progress], object]) -> None:
     """Run the installer. Without progress reports, the size of its temporary folder is used."""
-    process = subprocess.Popen(  # noqa: S603  # fixed arguments, no shell
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)},
-    )
-    said: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-
-    def listen(name: str) -> None:
-        pipe = getattr(process, name)
-        while line := pipe.readline():
-            said[name] += line
-
-    listeners = [threading.Thread(target=listen, args=(name,), daemon=True) for name in said]
-    seen = Progress("fetching")
-    try:
-        for listener in listeners:
-            listener.start()
-        while True:
-            try:
-                process.wait(_LOOKS)
-                break
-            except subprocess.TimeoutExpired:
-                now = _read_progress(bytes(said["stdout"]), folder)
-                # The folder shrinks after unpacking; progress must not go back.
-                seen = now if now.exact or now.done >= seen.done else seen
-                tell(seen)
-        for listener in listeners:
-            listener.join(5)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-    if process.returncode:
-        raise _installation_error(bytes(said["stderr"] or said["stdout"]).decode("utf-8", "replace"))
+    with open(folder / "stdout", "w+b") as stdout, open(folder / "stderr", "w+b") as stderr:
+        process = subprocess.Popen(  # noqa: S603  # fixed arguments, no shell
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env={**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)},
+        )
+        seen = Progress("fetching")
+        try:
+            while True:
+                try:
+                    process.wait(_LOOKS)
+                    break
+                except subprocess.TimeoutExpired:
+                    now = _read_progress(folder)
+                    # The folder shrinks after unpacking; progress must not go back.
+                    seen = now if now.exact or now.done >= seen.done else seen
+                    tell(seen)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+        if process.returncode:
+            said = (folder / "stderr").read_bytes() or (folder / "stdout").read_bytes()
+            raise _installation_error(said.decode("utf-8", "replace"))
 
 
-def _read_progress(said: bytes, folder: Path) -> Progress:
-    if told := _RAW_PROGRESS.findall(said):
+def _read_progress(folder: Path) -> Progress:
+    if told := _RAW_PROGRESS.findall((folder / "stdout").read_bytes()):
         return Progress("fetching", int(told[-1][0]), int(told[-1][1]) or None)
     size = 0
     for path in folder.rglob("*"):

@@ -26,22 +26,7 @@ _VERSIONS = (2, 3)
 _BEGINNING = 65536
 """Bytes of the file header to read; the metadata precedes the vocabulary."""
 _TEXT, _LIST = 8, 9
-_PLAIN = {
-    kind: struct.Struct(f"<{form}")
-    for kind, form in {
-        0: "B",
-        1: "b",
-        2: "H",
-        3: "h",
-        4: "I",
-        5: "i",
-        6: "f",
-        7: "?",
-        10: "Q",
-        11: "q",
-        12: "d",
-    }.items()
-}
+_PLAIN = {kind: struct.Struct(f"<{form}") for kind, form in zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True)}
 _COUNT, _KIND = struct.Struct("<Q"), struct.Struct("<I")
 _PER_NUMBER = 2
 """Bytes per cached number of the context."""
