@@ -267,7 +267,8 @@ class EventStream:
         self._get_result = get_result
         self._events: deque[Any] = deque()
         self._result: Sequence[AgentMessage] | None = None
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._changed = Signal()
+        """Set, and replaced, when an event or the end arrives."""
         self._lock = threading.Lock()
 
     def push(self, event: Any) -> None:
@@ -289,45 +290,28 @@ class EventStream:
 
     async def result(self) -> Sequence[AgentMessage]:
         """Wait for the end and return its result. Events need not be read."""
-        while self._result is None:
-            await self._wait(lambda: self._result is not None)
-        return self._result
+        while True:
+            changed = self._changed
+            if self._result is not None:
+                return self._result
+            await changed.wait()
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
         while True:
+            changed = self._changed
             with suppress(IndexError):
                 return self._events.popleft()
             if self._result is not None and not self._events:
                 raise StopAsyncIteration
-            await self._wait(lambda: bool(self._events) or self._result is not None)
-
-    async def _wait(self, is_ready: Callable[[], bool]) -> None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        with self._lock:
-            if is_ready():
-                return
-            self._waiting.append((loop, future))
-        try:
-            await future
-        finally:
-            with self._lock, suppress(ValueError):
-                self._waiting.remove((loop, future))
+            await changed.wait()
 
     def _wake(self) -> None:
         with self._lock:
-            waiting = list(self._waiting)
-        for loop, future in waiting:
-            with suppress(RuntimeError):  # that loop has ended
-                loop.call_soon_threadsafe(_resolve, future)
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+            changed, self._changed = self._changed, Signal()
+        changed.set()
 
 
 def agent_loop(

@@ -297,6 +297,6 @@ def test_a_reader_that_is_cancelled_leaves_nothing_behind() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return len(stream._waiting)
+        return len(stream._changed._listeners)
 
     assert asyncio.run(main()) == 0
