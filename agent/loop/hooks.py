@@ -186,54 +186,34 @@ def accepts_signal(function: Callable[..., Any]) -> bool:
     return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) > 1
 
 
+@dataclass(slots=True)
 class RunCost:
     """Total cost of the responses of a run. Prices are looked up when the total is read."""
 
-    __slots__ = ("_known", "_source", "_units", "_unpriced", "has_charges")
-
-    def __init__(self) -> None:
-        self.has_charges: bool = False
-        self._units = 0
-        self._known = True
-        self._source: str | None = None
-        self._unpriced: list[AgentResponse] = []
-
-    @classmethod
-    def from_earlier_run(cls, dollars: float, *, known: bool) -> RunCost:
-        """Return the cost of an earlier run that this one continues."""
-        cost = cls()
-        cost.has_charges = True
-        cost._units, cost._known = to_units(dollars), known
-        return cost
-
-    def add(self, response: AgentResponse) -> None:
-        self.has_charges = True
-        self._unpriced.append(response)
+    earlier: float | None = None
+    """US dollars of the run before it was paused, or None for a new run."""
+    earlier_known: bool = True
+    """Whether every response before the pause had a price."""
+    responses: list[AgentResponse] = field(default_factory=list)
 
     @property
     def dollars(self) -> float:
         """US dollars, without responses whose price is unknown."""
-        self._add_up()
-        return to_dollars(self._units)
+        costs = [self.earlier, *(response.cost_estimate for response in self.responses)]
+        return to_dollars(sum(to_units(cost) for cost in costs if cost is not None))
 
     @property
     def known(self) -> bool:
         """Whether every response has a price."""
-        self._add_up()
-        return self._known
+        return self.earlier_known and not any(
+            response.cost_estimate is None and response.usage is not None for response in self.responses
+        )
 
     def total(self) -> tuple[float | None, str | None]:
         """Return the cost and its source. The cost is None if a price is unknown."""
-        return (self.dollars if self.known and self.has_charges else None), self._source
-
-    def _add_up(self) -> None:
-        while self._unpriced:
-            response = self._unpriced.pop(0)
-            self._source = response.cost_source
-            if response.cost_estimate is not None:
-                self._units += to_units(response.cost_estimate)
-            elif response.usage is not None:
-                self._known = False
+        has_charges = self.earlier is not None or bool(self.responses)
+        source = self.responses[-1].cost_source if self.responses else None
+        return (self.dollars if self.known and has_charges else None), source
 
 
 def extract_cost(response: AgentResponse) -> AgentResponse:

@@ -371,7 +371,7 @@ class RunState:
     def _add(self, response: AgentResponse) -> None:
         if response.usage is not None:
             self.usage = response.usage if self.usage is None else self.usage + response.usage
-        self.cost.add(response)
+        self.cost.responses.append(response)
 
     def charge_failed_attempts(self, error: AgentError) -> None:
         """Add the attempts of a failed model call, with their usage and cost."""
@@ -413,9 +413,7 @@ class RunState:
         """End the run early: give every open call a result, and add a message with the reason."""
         events = self.start_run()
         if not self.in_turn:
-            if self.reported_results == len(
-                self.slots
-            ):  # or it is a run that was taken up again, and its calls are open
+            if self.reported_results == len(self.slots):  # otherwise the run was resumed, and its calls are open
                 self.slots, self.reported_results = [], 0
             events.append(TurnStartEvent())
         events += self.take_events()

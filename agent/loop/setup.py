@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, RequestLike, read_request
@@ -76,7 +76,7 @@ def restore_state(paused: PausedRun) -> RunState:
     state = RunState(paused.run_id, *read_history(paused))
     state.turn = paused.turn
     state.usage = paused.usage
-    state.cost = RunCost.from_earlier_run(paused.cost or 0.0, known=paused.costs_known)
+    state.cost = RunCost(paused.cost or 0.0, paused.costs_known)
     state.attempts = list(paused.attempts)
     state.warnings = dict.fromkeys(paused.warnings)
     state.digest = notes.digest
@@ -148,16 +148,14 @@ def check_run_options(options: Mapping[str, Any]) -> None:
     check_options(options, REQUEST_OPTIONS | RUN_OPTIONS, "A run", CALL_OPTIONS)
 
 
+@dataclass(frozen=True, slots=True)
 class PreparedRun:
     """A run that is ready to start, on any driver."""
 
-    __slots__ = ("deadline", "plan", "state")
-
-    def __init__(self, plan: RunPlan, state: RunState, deadline: float | None) -> None:
-        self.plan: RunPlan = plan
-        self.state: RunState = state
-        self.deadline: float | None = deadline
-        """Seconds for the whole run."""
+    plan: RunPlan
+    state: RunState
+    deadline: float | None
+    """Seconds for the whole run."""
 
 
 def prepare_run(
