@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any, Literal, TypeAlias, TypedDict, cast
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from typing_extensions import override
 
@@ -75,8 +74,6 @@ AgentMessage: TypeAlias = Message | CustomAgentMessage
 MessageLike: TypeAlias = str | Message | UserMessage | AssistantMessage | ToolResultMessage | CustomAgentMessage
 
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "tool_result"))
-_INCOMPLETE = frozenset(("error", "aborted"))
-_stop_reason: Callable[[Any], str | None] = attrgetter("stop_reason")
 
 
 def coerce_message(given: MessageLike) -> AgentMessage:
@@ -93,10 +90,7 @@ def coerce_message(given: MessageLike) -> AgentMessage:
 
 def to_model_messages(messages: Iterable[AgentMessage]) -> list[Message]:
     """Return the messages that a model is sent by default: no custom roles, no incomplete responses."""
-    items = list(messages)
-    if set(map(type, items)) == {Message} and _INCOMPLETE.isdisjoint(map(_stop_reason, items)):
-        return cast("list[Message]", items)  # the usual case, without a check of each message in Python
-    return [message for message in items if isinstance(message, Message) and message.stop_reason not in _INCOMPLETE]
+    return [one for one in messages if isinstance(one, Message) and one.stop_reason not in ("error", "aborted")]
 
 
 AssistantMessageEvent: TypeAlias = StreamEvent

@@ -112,6 +112,11 @@ class RunView(StreamBase[AgentEvent, RunResult[OutputT]], Generic[OutputT]):
         """Add a message when the run would otherwise end."""
         self._require_state().follow_ups.put(coerce_message(message))
 
+    def _signal_abort(self) -> None:
+        self._aborted = True  # before the signal: a run that reacts to it must not pass for one that failed
+        if self._signal is not None:
+            self._signal.set()
+
     def _require_state(self) -> RunState:
         if self._state is None:
             raise errors.ConfigurationError(
@@ -158,9 +163,7 @@ class RunStream(RunView[OutputT], Stream[AgentEvent, RunResult[OutputT]]):
     @override
     def abort(self) -> None:
         """End the run from any thread. Running tools are cancelled; the last events report the abort."""
-        self._aborted = True  # before the signal: a run that reacts to it must not pass for one that failed
-        if self._signal is not None:
-            self._signal.set()
+        self._signal_abort()
         super().abort()
 
     def wait_for_idle(self, timeout: float | None = None) -> bool:
@@ -182,9 +185,7 @@ class AsyncRunStream(RunView[OutputT], AsyncStream[AgentEvent, RunResult[OutputT
     @override
     def abort(self) -> None:
         """End the run from any task or thread. Running tools are cancelled; the last events report the abort."""
-        self._aborted = True  # before the signal: a run that reacts to it must not pass for one that failed
-        if self._signal is not None:
-            self._signal.set()
+        self._signal_abort()
         super().abort()
 
     async def wait_for_idle(self) -> None:
