@@ -336,21 +336,13 @@ class StreamTokenCounter:
 
     def tokens(self, partial: AgentResponse) -> int:
         scale = find_framing(partial.model).text
-        written = 0.0
-        called = 0.0
+        said, called = _PromptContent(), _PromptContent()
         for part in partial.content:
-            match part:
-                case TextContent():
-                    written += estimate_text(part.text)
-                case ThinkingContent():
-                    written += estimate_text(part.thinking)
-                case RefusalContent():
-                    written += estimate_text(part.refusal)
-                case ToolCall():
-                    called += estimate_text(part.name + _json(part.arguments))
-                case _:
-                    pass
-        return round(scale * (written + max(called, estimate_text("".join(self._pieces)))))
+            if isinstance(part, TextContent | ThinkingContent | RefusalContent):
+                said.add(part)
+            elif isinstance(part, ToolCall):
+                called.add(part)
+        return round(scale * (said.text + max(called.text, estimate_text("".join(self._pieces)))))
 
 
 def complete_usage(partial: AgentResponse, request: AgentRequest, received: StreamTokenCounter) -> Usage:
