@@ -79,11 +79,6 @@ class _Failures(NamedTuple):
 class RoutingState:
     """Attempts and failures of one routed request, and the decisions that follow from them."""
 
-    __slots__ = (
-        "_admitted", "_closed", "_failures", "_healthy_only",
-        "context", "errors", "failed_at", "profile", "request", "settings", "streaming",
-    )  # fmt: skip
-
     def __init__(
         self, settings: RouterSettings, request: AgentRequest, context: Context, profile: RequestProfile
     ) -> None:
