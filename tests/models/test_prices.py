@@ -581,9 +581,8 @@ def test_a_cost_tracker_with_a_budget_of_one_cent_pays_for_ten_answers_of_a_tent
 
 
 def test_the_cost_of_a_run_is_added_up_exactly() -> None:
-    cost = hooks.RunCost()
-    for _ in range(10):
-        cost.add(AgentResponse(usage=Usage(prompt_tokens=1), cost_estimate=0.1))
+    response = AgentResponse(usage=Usage(prompt_tokens=1), cost_estimate=0.1)
+    cost = hooks.RunCost(responses=[response] * 10)
     assert cost.dollars == 1.0
 
 
