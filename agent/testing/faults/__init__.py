@@ -1,4 +1,4 @@
-"""Fault injection: `Chaos` around a script, `FaultyTransport` around a transport, and the catalog of faults.
+"""Fault injection: `Chaos` for scripts, `FaultyTransport` for transports, and the catalog of faults.
 
 The same seed breaks the same requests, and the record of a run can be replayed.
 """
