@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from .. import errors
-from ..engine.context import Call, Context, OpenAttempt, sum_attempts
+from ..engine.context import Call, Context, OpenAttempt, run_validation, sum_attempts
 from ..engine.flow import Emit, Flow, Now, Open, Random, Read, Send, Sleep
 from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport
 from ..models.prices import price, service_tier
@@ -78,7 +78,7 @@ def complete(endpoint: Endpoint) -> Call:
     provider, limits, via = endpoint.provider, endpoint.limits, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        wire = provider.encode(request, stream=False)
+        wire = yield from run_validation(partial(provider.encode, stream=False), request)
         reply = yield from Send(wire, limits, via)
         context.headers = reply.headers
         if reply.status != 200:
@@ -97,7 +97,7 @@ def stream(endpoint: Endpoint) -> Call:
     provider, limits, idle, via = endpoint.provider, endpoint.limits, endpoint.idle, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        wire = provider.encode(request, stream=True)
+        wire = yield from run_validation(partial(provider.encode, stream=True), request)
         with (yield from Open(wire, limits, via)) as body:
             context.headers = body.headers
             if body.status != 200:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from pydantic import PydanticUserError
 
 from ..errors import ConfigurationError
+from ..schemas.validation import check_limits, find_schema_problem
 from ..types import (
     AgentConfig,
     AgentRequest,
@@ -179,6 +180,7 @@ def _check_schema(request: AgentRequest) -> None:
             fix="Pass a pydantic model, a type of JSON values, or a JSON schema.",
         ) from None
     if isinstance(request.output_schema, FrozenDict):
+        check_limits(request.output_schema)  # first, because hashing is recursive
         problem = _find_schema_error(request.output_schema)
         if problem is not None:
             raise ConfigurationError(f"output_schema is not a valid JSON schema: {problem}.", field="output_schema")
@@ -186,13 +188,8 @@ def _check_schema(request: AgentRequest) -> None:
 
 @lru_cache(maxsize=64)
 def _find_schema_error(schema: FrozenDict) -> str | None:
-    import jsonschema  # lazy: slow to import
-
-    try:
-        jsonschema.validators.validator_for(schema).check_schema(schema)
-    except jsonschema.SchemaError as error:
-        return f"{error.json_path}: {error.message[:300]}"
-    return None
+    problem = find_schema_problem(schema)
+    return None if problem is None else f"{problem.path}: {problem.message[:300]}"
 
 
 def _check_model(model: str) -> None:

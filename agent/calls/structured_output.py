@@ -15,11 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from .. import errors
-from ..engine.context import Call, Context
-from ..engine.flow import Flow
-from ..engine.wire import parse_json
+from ..engine.context import Call, Context, run_validation
+from ..engine.flow import Flow, Now
+from ..engine.wire import SLACK, deadline_error, parse_json
 from ..providers import Provider
-from ..schemas.dialect import create_validator
+from ..schemas.validation import TooExpensive, find_problems
 from ..types import AgentRequest, AgentResponse, Message
 from .output_modes import plan_output
 
@@ -109,17 +109,13 @@ def _check(value: Any, schema: Any) -> Any:
 
 
 def _check_json(value: Any, schema: Mapping[str, Any]) -> Any:
-    from jsonschema.exceptions import best_match
-    from referencing.exceptions import Unresolvable
-
-    try:
-        error = best_match(create_validator(schema).iter_errors(value))
-    except RecursionError:
-        raise Misfit("the answer is nested too deeply") from None
-    except Unresolvable as unresolvable:
-        raise Misfit(f"the schema refers to {unresolvable.ref!r}, which it does not define", final=True) from None
-    if error is not None:
-        raise Misfit(f"{error.json_path}: {error.message}"[:_MOST_REASON])
+    verdict = find_problems(schema, value)
+    if verdict.unresolved is not None:
+        raise Misfit(f"the schema refers to {verdict.unresolved!r}, which it does not define", final=True)
+    if verdict.unusable is not None:
+        raise Misfit(f"the schema cannot be evaluated: {verdict.unusable}", final=True)
+    if verdict.best is not None:
+        raise Misfit(f"{verdict.best.path}: {verdict.best.message}"[:_MOST_REASON])
     return value
 
 
@@ -173,7 +169,7 @@ def parse_output(call: Call, provider: Provider, *, streaming: bool = False) -> 
         if request.output_schema is None:
             return (yield from call(request, context))
 
-        plan = plan_output(provider, request)
+        plan = yield from run_validation(plan_output, provider, request)
         if streaming:
             return (yield from _parse_stream(call, plan, request, context))
         asked = plan.request
@@ -185,7 +181,8 @@ def parse_output(call: Call, provider: Provider, *, streaming: bool = False) -> 
             if response.has_tool_calls:
                 return total
             try:
-                return total.model_copy(update={"output": _value(response, text, plan, request)})
+                output = yield from _validate(response, text, plan, request, context)
+                return total.model_copy(update={"output": output})
             except Misfit as misfit:
                 if reasks == MAX_REASKS or misfit.final:
                     raise _invalid(misfit, total, text) from misfit.__cause__
@@ -207,11 +204,21 @@ def _parse_stream(call: Call, plan: Plan, request: AgentRequest, context: Contex
     if response.has_tool_calls:
         return response
     try:
-        return response.model_copy(update={"output": _value(response, text, plan, request)})
+        output = yield from _validate(response, text, plan, request, context)
+        return response.model_copy(update={"output": output})
     except Misfit as misfit:
         invalid = _invalid(misfit, response, text)
         invalid.committed = True
         raise invalid from misfit.__cause__
+
+
+def _validate(response: AgentResponse, text: str, plan: Plan, request: AgentRequest, context: Context) -> Flow[Any]:
+    try:
+        return (yield from run_validation(_value, response, text, plan, request))
+    except TooExpensive as error:
+        if (yield from Now()) >= context.deadline - SLACK:
+            raise deadline_error("validating the response") from None
+        raise Misfit(str(error), final=True) from None
 
 
 def _value(response: AgentResponse, text: str, plan: Plan, request: AgentRequest) -> Any:

@@ -11,12 +11,31 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from time import monotonic
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..models.prices import price, to_dollars, to_units
 from ..models.token_estimates import estimate_prompt
+from ..schemas.validation import Deferred, run_inline, time_limit
 from ..types import AgentRequest, AgentResponse, Attempt, Candidate, Usage
-from .flow import Flow
+from .flow import Flow, Invoke
+
+T = TypeVar("T")
+
+
+def run_validation(function: Callable[..., T], *args: Any, seconds: float = math.inf) -> Flow[T]:
+    """Call a function that validates values. Expensive validations leave the event loop, and end at the deadline."""
+    try:
+        return run_inline(function, *args)
+    except Deferred:
+        pass
+    result: T = yield from Invoke(_run_until_deadline, (function, args, seconds), blocking=True)
+    return result
+
+
+def _run_until_deadline(function: Callable[..., T], args: tuple[Any, ...], seconds: float) -> T:
+    with time_limit(min(ambient_deadline.get(), monotonic() + seconds)):
+        return function(*args)
 
 
 class OpenAttempt(NamedTuple):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from .. import errors
-from ..engine.context import Context
+from ..engine.context import Context, run_validation
 from ..engine.flow import Branch, Cancel, Emit, Emitted, Failed, Finished, Flow, Now, Paused, Spawn, Wait
 from ..engine.wire import SLACK, deadline_error
 from ..errors import BudgetExceededError, ConfigurationError, ToolExecutionError
@@ -77,7 +77,7 @@ def _prepare_call(plan: RunPlan, state: RunState, slot: Slot, tools: Mapping[str
         if started.is_nested:
             _resume_nested(plan, state, slot, tools.get(slot.raw_name), started.arguments)
         else:
-            _resume(plan, state, slot, tools.get(slot.raw_name), started.arguments)
+            yield from _resume(plan, state, slot, tools.get(slot.raw_name), started.arguments)
         return
     if slot.is_undecided:
         return
@@ -92,7 +92,7 @@ def _prepare_call(plan: RunPlan, state: RunState, slot: Slot, tools: Mapping[str
         return
     slot.tool = tool
     arguments = slot.call.arguments if verdict is None or verdict.arguments is None else verdict.arguments
-    if not _validate_arguments(slot, tool, arguments):
+    if not (yield from _validate_arguments(plan, slot, tool, arguments)):
         return
     slot.context = _create_context(plan, state, slot, tool, arguments)
     if verdict is None:
@@ -117,9 +117,9 @@ def _resume_nested(plan: RunPlan, state: RunState, slot: Slot, tool: Tool | None
     slot.context = _create_context(plan, state, slot, tool, arguments)
 
 
-def _resume(plan: RunPlan, state: RunState, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> None:
+def _resume(plan: RunPlan, state: RunState, slot: Slot, tool: Tool | None, arguments: Mapping[str, Any]) -> Flow[None]:
     """Execute an interrupted call again if its tool is idempotent; otherwise report the interruption."""
-    if tool is not None and tool.idempotent and _validate_arguments(slot, tool, arguments):
+    if tool is not None and tool.idempotent and (yield from _validate_arguments(plan, slot, tool, arguments)):
         slot.tool, slot.context = tool, _create_context(plan, state, slot, tool, arguments)
     else:
         slot.fail(INTERRUPTED, "interrupted")
@@ -162,13 +162,17 @@ def _reject_call(slot: Slot, message: str) -> None:
     slot.is_invalid = True
 
 
-def _validate_arguments(slot: Slot, tool: Tool, arguments: Mapping[str, Any]) -> bool:
+def _validate_arguments(plan: RunPlan, slot: Slot, tool: Tool, arguments: Mapping[str, Any]) -> Flow[bool]:
     try:
-        slot.arguments = tool.check(arguments)
+        slot.arguments = yield from run_validation(tool.check, arguments, seconds=_timeout(plan, tool))
     except Exception as error:  # a custom validator may raise anything
         _reject_call(slot, error_text(error))
         return False
     return True
+
+
+def _timeout(plan: RunPlan, tool: Tool) -> float:
+    return tool.timeout if tool.timeout is not None else plan.config.timeout_per_tool
 
 
 def _create_context(
@@ -205,7 +209,7 @@ def _request_approval(plan: RunPlan, state: RunState, slot: Slot, tool: Tool) ->
         case Ask(reason):
             slot.wait_for_decision(WaitingCall(id=slot.call.id, reason=reason))
         case Change(arguments):
-            if _validate_arguments(slot, tool, arguments):
+            if (yield from _validate_arguments(plan, slot, tool, arguments)):
                 slot.context = _create_context(plan, state, slot, tool, dict(arguments))
         case _:
             assert_never(decision)
@@ -249,7 +253,7 @@ def _spawn_call(plan: RunPlan, slot: Slot, context: Context) -> Flow[Branch]:
     yield from _check_deadline(context)
     if isinstance(tool, NestedTool):
         tool_context.nesting = Nesting(context, plan.hooks.journal, slot.waiting and slot.waiting.run, slot.is_billed)
-    timeout = tool.timeout if tool.timeout is not None else plan.config.timeout_per_tool
+    timeout = _timeout(plan, tool)
     slot.running = RunningCall(tool_context.signal)
     slot.expires_at = (yield from Now()) + timeout
     until = min(slot.expires_at, context.deadline)

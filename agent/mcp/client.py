@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillWaiting
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
 from typing_extensions import Unpack, override
 
 from .. import errors
+from ..schemas.validation import time_limit
 from ..tools.base import Tool, ToolContext
 from ..types import ContentPart, Message
 from ..types.config import Risk
@@ -31,6 +33,7 @@ from .tools import (
     prompt_getter,
     resource_reader,
     select_tools,
+    validate_off_loop,
 )
 
 if TYPE_CHECKING:
@@ -258,8 +261,10 @@ class MCPServer:
             timeout: Seconds.
             report: Receives progress reports, on another thread.
         """
-        tool, checked = self._find_tool(name, arguments)
+        tool = self._find_tool(name)
         seconds = timeout or tool.timeout or _DEFAULT_TIMEOUT
+        with time_limit(monotonic() + seconds):
+            checked = tool.check(arguments or {})
         return self._run_sync(
             make_call(tool, checked, _make_context(tool, report), seconds), f"calling {tool.original}", seconds
         )
@@ -272,8 +277,9 @@ class MCPServer:
         timeout: float | None = None,
         report: Callable[[Any], None] | None = None,
     ) -> MCPResult:
-        tool, checked = self._find_tool(name, arguments)
+        tool = self._find_tool(name)
         seconds = timeout or tool.timeout or _DEFAULT_TIMEOUT
+        checked = await validate_off_loop(tool.check, arguments or {}, seconds=seconds)
         return await self.acall_tool(tool, checked, _make_context(tool, report), seconds)
 
     async def acall_tool(
@@ -426,7 +432,7 @@ class MCPServer:
                     fix=f"It has: {', '.join(sorted(server_tools)) or 'none'}.",
                 )
 
-    def _find_tool(self, name: str, arguments: Mapping[str, Any] | None) -> tuple[MCPTool, Mapping[str, Any]]:
+    def _find_tool(self, name: str) -> MCPTool:
         tools = self._current_tools()
         tool = next((item for item in tools if name == item.original), None)
         tool = tool or next((item for item in tools if name == item.name), None)
@@ -436,7 +442,7 @@ class MCPServer:
                 field="name",
                 fix=f"There are: {', '.join(item.original for item in tools) or 'none'}.",
             )
-        return tool, tool.check(arguments or {})
+        return tool
 
 
 def _check_settings(settings: ServerSettings) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from typing_extensions import Unpack
 
+from ..engine.context import run_validation
 from ..engine.drivers.asyncio import AioRun
 from ..engine.flow import Cancel, Emit, Emitted, Failed, Finished, Flow, Now, Spawn, Wait
 from ..errors import ConfigurationError, TimeoutError
@@ -143,8 +144,7 @@ class ToolServer:
         seconds = tool.timeout or self._settings.get("timeout", 60.0)
         limit = self._settings.get("max_output_bytes", 256 * 1024)
         nowhere: Any = None  # the flow of a tool call sends no requests itself
-        steps = run_with_retries(running, tool, tool.check(arguments), context, seconds, limit, inf)
-        run = AioRun(nowhere, _limit_time(seconds, steps))
+        run = AioRun(nowhere, _limit_time(seconds, _validate_and_run(running, tool, context, seconds, limit)))
         count = 0.0
         try:
             while (reports := await run.advance()) is not None:
@@ -229,6 +229,13 @@ def _to_mcp_tool(tool: Tool) -> mcp_types.Tool:
 
 
 # A call, as a flow
+
+
+def _validate_and_run(
+    running: RunningCall, tool: Tool, context: ToolContext[Any], seconds: float, limit: int
+) -> Flow[Any]:
+    arguments = yield from run_validation(tool.check, context.arguments, seconds=seconds)
+    return (yield from run_with_retries(running, tool, arguments, context, seconds, limit, inf))
 
 
 def _limit_time(seconds: float, steps: Flow[Any]) -> Flow[Any]:

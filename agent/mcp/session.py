@@ -162,6 +162,8 @@ class MCPSession:
     async def _hold_open(self, client: Client) -> None:
         listening = asyncio.Event()
         watching = asyncio.create_task(self._watch_tools(client, listening))
+        # The SDK validates results without limits on the event loop; `make_call` validates them instead.
+        client.session.validate_tool_result = _accept_result  # type: ignore[method-assign]
         try:
             with suppress(TimeoutError):  # subscribe before the first list, so that no change is missed
                 await asyncio.wait_for(listening.wait(), _LISTEN_TIMEOUT)
@@ -244,6 +246,10 @@ class MCPSession:
             if is_connection_closed(error):
                 self._stop()
             raise to_agent_error(error, self.log, doing, seconds) from error
+
+
+async def _accept_result(name: str, result: mcp_types.CallToolResult) -> None:
+    pass
 
 
 def _is_modern(client: Client) -> bool:

@@ -12,13 +12,18 @@ import json
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import override
 
+from ..engine.drivers.user_code import call_in_thread
 from ..errors import ConfigurationError, ProtocolError
+from ..schemas.validation import Deferred, TooExpensive, check_limits, find_problems, run_inline, time_limit
 from ..tools.base import AgentToolResult, ArgumentsError, Signal, Tool, ToolContext, ToolError
 from ..types import AudioContent, ContentPart, DocumentContent, ImageContent, Message, TextContent, ToolResult, thaw
 from ..types.config import Risk
@@ -219,13 +224,45 @@ def make_call(
             tool.original, given, read_timeout_seconds=seconds, progress_callback=report_progress
         )
         try:
-            return read_result(await _wait_unless_stopped(context.signal, calling))
+            result = read_result(await _wait_unless_stopped(context.signal, calling))
         except MCPError as error:
             if (text := tool_error_text(error)) is not None:
                 raise ToolError(text) from error
             raise
+        if not result.is_error and tool.output_schema is not None:
+            await validate_off_loop(_check_structured, tool, tool.output_schema, result.structured, seconds=seconds)
+        return result
 
     return call
+
+
+def _check_structured(tool: MCPTool, schema: Mapping[str, Any], structured: Any) -> None:
+    """Raise RuntimeError, as the SDK does, if the structured content does not fit the tool's output schema."""
+    if structured is None:
+        raise RuntimeError(f"Tool {tool.original} has an output schema but did not return structured content")
+    try:
+        verdict = find_problems(schema, structured)
+    except TooExpensive as error:
+        raise TimeoutError(str(error)) from None
+    if unusable := verdict.unusable or verdict.unresolved:
+        raise RuntimeError(f"Invalid schema for tool {tool.original}: {unusable}")
+    if verdict.best is not None:
+        raise RuntimeError(f"Invalid structured content returned by tool {tool.original}: {verdict.best.message}")
+
+
+async def validate_off_loop(function: Callable[..., T], *args: Any, seconds: float | None) -> T:
+    """Call a function that validates. Expensive validations run in a thread, to keep the event loop responsive."""
+    try:
+        return run_inline(function, *args)
+    except Deferred:
+        pass
+
+    def run_limited() -> T:
+        with time_limit(inf if seconds is None else monotonic() + seconds):
+            return function(*args)
+
+    result: T = await call_in_thread(run_limited, (), {}, copy_context())
+    return result
 
 
 async def _wait_unless_stopped(signal: Signal, work: Coroutine[Any, Any, T]) -> T:
@@ -337,7 +374,7 @@ class MCPTool(Tool):
             checked: dict[str, Any] = super().check(arguments)
         except ArgumentsError:
             raise
-        except Exception:  # an invalid schema, or one with external references
+        except ConfigurationError:  # an invalid schema, or one with external references
             checked = thaw(dict(arguments))
         return checked
 
@@ -370,8 +407,23 @@ def select_tools(
 
 
 def _create_tool(server: MCPServer, tool: mcp_types.Tool, name: str, settings: ServerSettings) -> MCPTool:
+    try:
+        for schema in (tool.input_schema, tool.output_schema):
+            check_limits(schema)
+        made = _convert_tool(server, tool, name, settings)
+        made.spec  # noqa: B018  # computed early, to report an invalid description
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"The server's tool {tool.name!r} cannot be used: {error}",
+            field="tools",
+            fix=f"Exclude it: without=[{tool.name!r}].",
+        ) from error
+    return made
+
+
+def _convert_tool(server: MCPServer, tool: mcp_types.Tool, name: str, settings: ServerSettings) -> MCPTool:
     risk, idempotent = classify_tool(tool, settings.get("trust", False))
-    made = MCPTool(
+    return MCPTool(
         name=name,
         description=tool.description or tool.title or "",
         parameters=tool.input_schema,
@@ -384,12 +436,3 @@ def _create_tool(server: MCPServer, tool: mcp_types.Tool, name: str, settings: S
         server=server,
         definition=tool,
     )
-    try:
-        made.spec  # noqa: B018  # computed early, to report an invalid description
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"The server's tool {tool.name!r} cannot be server_tools: {error}",
-            field="tools",
-            fix=f"Exclude it: without=[{tool.name!r}].",
-        ) from error
-    return made

@@ -26,6 +26,7 @@ from ..types import freeze, thaw
 from ..wire_formats import schema_dialect
 from .dialect import WRAPPER, wrap_value
 from .reader import Restorer, Unresolvable, find_dangling_reference, find_schema_error, resolve_reference, types_of
+from .validation import StepLimitExceeded, check_limits, defer_if_inline, limit_steps
 
 if TYPE_CHECKING:
     from .dialect import SchemaDialect
@@ -79,6 +80,14 @@ def compile_schema(schema: Mapping[str, Any], dialect: str) -> CompiledSchema:
     return _compile(text, dialect)
 
 
+_MAX_INLINE = 20_000
+"""Size of schemas that are compiled on an event loop, in bytes."""
+_MIN_NODES = 1_000
+_NODES_PER_VALUE = 5
+"""Limit of nodes after the expansion of references, so that a small schema cannot take long."""
+_STEPS_PER_VALUE = 10
+
+
 @lru_cache(maxsize=256)
 def _compile(text: bytes, dialect_name: str) -> CompiledSchema:
     from .compiler import Compiler, TooLarge  # lazy: only requests with a schema need it
@@ -86,15 +95,24 @@ def _compile(text: bytes, dialect_name: str) -> CompiledSchema:
     dialect = schema_dialect(dialect_name)
     if dialect is None:
         raise KeyError(dialect_name)
-    original = from_json(text)
+    try:
+        original = from_json(text)
+    except ValueError as error:
+        raise ConfigurationError(f"The schema is not JSON: {error}.", field="schema", fix="Use JSON values.") from None
+    check_limits(original)
+    if len(text) > _MAX_INLINE:
+        defer_if_inline()
     if (problem := find_schema_error(original)) is not None:
         raise ConfigurationError(f"Invalid JSON schema: {problem}.", field="schema")
     reasons: tuple[str, ...] = ("/: the schema is too large when references are expanded, so it is not enforced",)
+    values = text.count(b",") + text.count(b":")
+    most_nodes = _MIN_NODES + _NODES_PER_VALUE * values
     for rounds in range(dialect.recursion or 1, 0, -1):
-        compiler = Compiler(original, dialect, rounds)
         try:
-            compiled = compiler.run()
-        except (TooLarge, RecursionError):
+            with limit_steps(_STEPS_PER_VALUE * most_nodes):
+                compiler = Compiler(original, dialect, rounds, most_nodes)
+                compiled = compiler.run()
+        except (TooLarge, StepLimitExceeded, RecursionError):
             continue
         if not compiler.loose:
             restorer = Restorer(original, wrapped=compiler.wrapped, altered=compiler.altered)
@@ -123,10 +141,19 @@ def find_unresolved_reference(schema: Mapping[str, Any]) -> str | None:
     return _dead_end(to_json(schema, fallback=str))
 
 
+_MAX_REFERENCE_STEPS = 100_000
+
+
 @lru_cache(maxsize=256)
 def _dead_end(text: bytes) -> str | None:
     named = any(keyword in text for keyword in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"'))
-    return None if named else find_dangling_reference(from_json(text))
+    if named:
+        return None
+    try:
+        with limit_steps(_MAX_REFERENCE_STEPS):
+            return find_dangling_reference(from_json(text))
+    except StepLimitExceeded:
+        return None
 
 
 def is_object_schema(schema: Mapping[str, Any]) -> bool:

@@ -23,7 +23,6 @@ from .dialect import (
     Node,
     SchemaDialect,
     add_labels,
-    create_validator,
     describe_limits,
     encode_literals,
     is_valid,
@@ -49,6 +48,7 @@ from .reader import (
     resolve_reference,
     types_of,
 )
+from .validation import create_limited_validator, equality_key
 
 MERGED_ROUNDS = 8
 """Limit of expansions when a recursive definition is merged into itself."""
@@ -61,10 +61,11 @@ class TooLarge(Exception):
 class Compiler:
     """Compiles one schema."""
 
-    def __init__(self, root: Any, dialect: SchemaDialect, rounds: int) -> None:
+    def __init__(self, root: Any, dialect: SchemaDialect, rounds: int, most_nodes: int) -> None:
         self._root = root
         self._dialect = dialect
         self._rounds = rounds
+        self._most_nodes = min(most_nodes, dialect.most_nodes)
         self._recursive = recursive_references(root)
         self._names: dict[tuple[str, int], str] = {}
         self._definitions: dict[str, Node | None] = {}
@@ -118,9 +119,7 @@ class Compiler:
     # Compile one schema; None if no value is valid
 
     def _schema(self, schema: Any, at: Location) -> Node | None:
-        self._nodes += 1
-        if self._nodes > self._dialect.most_nodes:
-            raise TooLarge
+        self._count_node()
         if schema is False:
             return None
         if schema is True or not schema:
@@ -134,6 +133,11 @@ class Compiler:
         if "enum" in schema or "const" in schema:
             return self._literal(schema, at)
         return self._of_types(types_of(schema), schema, at)
+
+    def _count_node(self) -> None:
+        self._nodes += 1
+        if self._nodes > self._most_nodes:
+            raise TooLarge
 
     def _compile_any(self, schema: Mapping[str, Any], at: Location) -> Node:
         if not self._dialect.anything:
@@ -298,17 +302,19 @@ class Compiler:
         lists = literals_of(schema)
         types = types_of(schema) if "type" in schema else []
         groups: dict[str, list[Any]] = {}
+        others = [{equality_key(value) for value in values} for values in lists[1:]]
+        seen: set[tuple[str, str]] = set()
         beside = schema.keys() - ANNOTATIONS - BOOKKEEPING - {"enum", "const", "type"}
         for value in self._filter_literals(lists[0], schema) if beside else lists[0]:
             kind = json_type(value)
             fits = not types or kind in types or (kind == "integer" and "number" in types)
-            if not fits or not all(any(is_equal(value, other) for other in others) for others in lists[1:]):
+            if not fits or not all(equality_key(value) in keys for keys in others):
                 continue
             if kind != "null" and kind not in self._dialect.literals:
                 kind, value, self.altered = "string", literal_text(value), True
-            group = groups.setdefault(kind, [])
-            if not any(is_equal(value, other) for other in group):
-                group.append(value)
+            if (kind, key := equality_key(value)) not in seen:
+                seen.add((kind, key))
+                groups.setdefault(kind, []).append(value)
         if "number" in groups and "integer" in groups:
             groups["number"] = groups.pop("integer") + groups["number"]
         self._listed += sum(map(len, groups.values()))
@@ -321,7 +327,7 @@ class Compiler:
 
     def _filter_literals(self, values: list[Any], schema: Mapping[str, Any]) -> list[Any]:
         """Return the literals that satisfy the other limits of the schema."""
-        validator = create_validator(self._root).evolve(schema=schema)
+        validator = create_limited_validator(self._root).evolve(schema=schema)
         return [value for value in values if is_valid(value, validator)]
 
     # Unions, intersections, references
@@ -362,12 +368,13 @@ class Compiler:
         return schema if isinstance(schema, dict) else {}
 
     def _build_union(self, nodes: Sequence[Node | None], schema: Mapping[str, Any]) -> Node | None:
-        variants: list[Node] = []
+        found: dict[str, Node] = {}
         for node in nodes:
             if node is None:
                 continue
-            flat = node["anyOf"] if node.keys() == {"anyOf"} else [node]
-            variants.extend(one for one in flat if one not in variants)
+            for one in node["anyOf"] if node.keys() == {"anyOf"} else [node]:
+                found.setdefault(equality_key(one), one)
+        variants = list(found.values())
         labels = read_labels(schema)
         if not variants:
             return None
@@ -396,6 +403,7 @@ class Compiler:
         return self._schema(merged, at._replace(level=level))
 
     def _without_reference(self, schema: Any, level: int, lose: _Loser) -> tuple[Any, int]:
+        self._count_node()
         while isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
             reference = schema["$ref"]
             level += reference in self._recursive

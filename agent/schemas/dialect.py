@@ -140,15 +140,6 @@ def reference_path(reference: str) -> str:
     return reference.removeprefix("#").rstrip("/")
 
 
-def create_validator(schema: Any) -> Any:
-    """Create a jsonschema validator for the schema's draft, which never fetches remote references."""
-    import jsonschema
-    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
-
-    kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
-    return kind(schema, registry=REGISTRY)
-
-
 def is_valid(value: Any, validator: Any) -> bool:
     """Whether the value is valid; True if undecidable, as with unsupported regular expressions."""
     from referencing.exceptions import Unresolvable

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .reader import ANNOTATIONS, BOOKKEEPING, is_equal, literals_of
+from .validation import count_steps, equality_key
 
 _LARGER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
 _SMALLER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains")
@@ -34,6 +35,7 @@ def conjoin(first: Any, second: Any, lose: Callable[[str], None]) -> Any:
         return first
     if first is False or second is False:
         return False
+    count_steps(1 + sum(len(schema.get("properties") or ()) for schema in (first, second)))
     merged: dict[str, Any] = {key: value for key, value in first.items() if key not in _TOGETHER}
     for key, value in second.items():
         if key in _TOGETHER or key in BOOKKEEPING:
@@ -95,7 +97,8 @@ def _literals(first: Mapping[str, Any], second: Mapping[str, Any], merged: dict[
     lists = [allowed for schema in (first, second) for allowed in literals_of(schema)]
     if not lists:
         return
-    common = [value for value in lists[0] if all(any(is_equal(value, one) for one in other) for other in lists[1:])]
+    others = [{equality_key(value) for value in values} for values in lists[1:]]
+    common = [value for value in lists[0] if all(equality_key(value) in keys for keys in others)]
     if not common:
         raise _Contradiction
     merged["enum"] = common

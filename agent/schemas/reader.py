@@ -8,7 +8,8 @@ from types import NoneType
 from typing import Any
 from urllib.parse import unquote
 
-from .dialect import create_validator, is_valid, literal_text, unwrap_value
+from .dialect import is_valid, literal_text, unwrap_value
+from .validation import StepLimitExceeded, count_steps, create_limited_validator, equality_key, limit_steps
 
 OF_ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 OF_ONE_RARELY = ("unevaluatedItems", "unevaluatedProperties", "additionalItems", "contentSchema")
@@ -145,6 +146,7 @@ def recursive_references(root: Any) -> frozenset[str]:
 def _references_in(schema: Any) -> Iterator[str]:
     waiting = [schema]
     while waiting:
+        count_steps()
         current = waiting.pop()
         if isinstance(current, Mapping) and isinstance(current.get("$ref"), str):
             yield current["$ref"]
@@ -155,6 +157,7 @@ def _is_recursive(reference: str, leads_to: Mapping[str, set[str]]) -> bool:
     seen: set[str] = set()
     waiting = list(leads_to[reference])
     while waiting:
+        count_steps()
         current = waiting.pop()
         if current == reference:
             return True
@@ -229,8 +232,8 @@ def evidently_disjoint(schemas: Sequence[Mapping[str, Any]]) -> bool:
         return True
     tags = [_tags(schema) for schema in schemas]
     for name in set.intersection(*(set(tagged) for tagged in tags)) if tags else ():
-        values = [value for tagged in tags for value in tagged[name]]
-        if not any(is_equal(one, other) for position, one in enumerate(values) for other in values[:position]):
+        values = [equality_key(value) for tagged in tags for value in tagged[name]]
+        if len(set(values)) == len(values):
             return True
     return False
 
@@ -245,6 +248,9 @@ def _tags(schema: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 _DEEPEST = 200
+_RESTORE_STEPS = 2_000
+_STEPS_PER_VALUE = 20
+_CHARACTERS_PER_STEP = 50_000
 
 
 class Restorer:
@@ -257,14 +263,21 @@ class Restorer:
 
     @cached_property
     def _validator(self) -> Any:
-        return create_validator(self._original)
+        return create_limited_validator(self._original)
 
     def restore(self, value: Any) -> Any:
         if self.wrapped:
             value = unwrap_value(value)
-        return self._walk(value, self._original, 0) if self._altered else value
+        if not self._altered:
+            return value
+        try:
+            with limit_steps(_step_budget(value)):
+                return self._walk(value, self._original, 0)
+        except (StepLimitExceeded, RecursionError):  # the validation of the value reports what is wrong
+            return value
 
     def _walk(self, value: Any, schema: Any, depth: int) -> Any:
+        count_steps()
         if not isinstance(schema, Mapping) or depth > _DEEPEST:
             return value
         if isinstance(reference := schema.get("$ref"), str):
@@ -338,6 +351,20 @@ class Restorer:
         return is_valid(value, self._validator.evolve(schema=schema))
 
 
+def _step_budget(value: Any) -> int:
+    """Return the step limit for restoring a value. Each failed validation quotes the value, so long text costs more."""
+    values = characters = 0
+    waiting = [value]
+    while waiting:
+        values += 1
+        item = waiting.pop()
+        if isinstance(item, str):
+            characters += len(item)
+        elif isinstance(item, dict | list):
+            waiting += item.values() if isinstance(item, dict) else item
+    return (_RESTORE_STEPS + _STEPS_PER_VALUE * values) // (1 + characters // _CHARACTERS_PER_STEP)
+
+
 def _count_unknown_properties(value: Any, variant: Mapping[str, Any]) -> int:
     """Count the properties that a variant does not name; the best match has the fewest."""
     if not isinstance(value, dict) or "properties" not in variant:
@@ -363,12 +390,14 @@ def _contradicts(value: Any, variant: Mapping[str, Any]) -> bool:
 
 
 def _is_listed(value: Any, values: Sequence[Any]) -> bool:
+    count_steps(len(values))
     return any(is_equal(value, other) or literal_text(other) == value for other in values)
 
 
 def _restore_literal(text: str, schema: Mapping[str, Any]) -> Any:
     """Return the literal that a string stands for."""
     for values in literals_of(schema)[:1]:
+        count_steps(len(values))
         if not any(is_equal(text, value) for value in values):
             return next((value for value in values if value is not None and literal_text(value) == text), text)
     return text

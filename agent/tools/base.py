@@ -17,7 +17,7 @@ from typing_extensions import TypeVar, override
 
 from ..engine.flow import Flow
 from ..errors import ConfigurationError
-from ..schemas.dialect import create_validator
+from ..schemas.validation import TooExpensive, find_problems
 from ..types import ContentPart, JsonObject, Message, ToolSpec, thaw
 from ..types._base import validate_with
 from ..types.config import Risk
@@ -297,13 +297,24 @@ def validate_arguments(spec: ToolSpec, arguments: Mapping[str, Any]) -> dict[str
     """Return a mutable copy of the arguments after validation against the JSON schema."""
     copy: dict[str, Any] = thaw(dict(arguments))
     if spec.parameters:
-        problems = [
-            f"{error.json_path.removeprefix('$.')}: {error.message[:300]}" if error.path else error.message[:300]
-            for error in create_validator(spec.parameters).iter_errors(copy)
-        ]
-        if problems:
-            raise ArgumentsError("; ".join(problems[:10]))
+        try:
+            verdict = find_problems(spec.parameters, copy)
+        except TooExpensive as error:
+            raise ArgumentsError(str(error)) from None
+        unusable = verdict.unusable or (verdict.unresolved and f"{verdict.unresolved!r} cannot be resolved")
+        if unusable:
+            raise ConfigurationError(
+                f"The schema of the tool {spec.name!r} cannot be evaluated: {unusable}.",
+                field="parameters",
+                fix="Correct the schema. References are not fetched.",
+            )
+        if verdict.problems:
+            raise ArgumentsError("; ".join(_describe_problem(*problem) for problem in verdict.problems))
     return copy
+
+
+def _describe_problem(path: str, message: str) -> str:
+    return message[:300] if path == "$" else f"{path.removeprefix('$.')}: {message[:300]}"
 
 
 @dataclass

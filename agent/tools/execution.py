@@ -15,7 +15,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..engine.context import ambient_deadline
+from ..engine.context import ambient_deadline, run_validation
 from ..engine.flow import Flow, Invoke, Now
 from ..types import ToolResult
 from .base import FlowTool, Signal, Suspended, Tool, ToolContext, ToolError
@@ -208,7 +208,8 @@ def run_with_retries(
             except Exception:
                 if running.cancelled or (yield from Now()) >= until:
                     raise
-                arguments = tool.check(context.arguments)  # the tool may have changed its arguments
+                # The tool may have changed its arguments.
+                arguments = yield from run_validation(tool.check, context.arguments, seconds=timeout)
         return (yield from run_tool(running, tool, arguments, context, timeout, limit))
     finally:
         running.finished = True

@@ -197,14 +197,16 @@ def _run_interrupted_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _give_up_on_safe_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    def resume(plan: Any, state: Any, slot: Slot, tool: Any, arguments: Any) -> None:
+    def resume(plan: Any, state: Any, slot: Slot, tool: Any, arguments: Any) -> Flow[None]:
+        yield from ()
         slot.fail(INTERRUPTED, "interrupted")
 
     monkeypatch.setattr(tool_calls, "_resume", resume)
 
 
 def _deny_what_had_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    def resume(plan: Any, state: Any, slot: Slot, tool: Any, arguments: Any) -> None:
+    def resume(plan: Any, state: Any, slot: Slot, tool: Any, arguments: Any) -> Flow[None]:
+        yield from ()
         slot.fail("The call was denied.", "rejected")
 
     monkeypatch.setattr(tool_calls, "_resume", resume)
