@@ -10,8 +10,7 @@ import math
 import os
 import socket
 import ssl
-import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,7 +19,7 @@ from typing_extensions import override
 
 from ..engine.wire import AsyncBody, Limits, Reply, WireRequest
 from . import connections
-from .connections import ATTEMPT_DELAY, RECEIVE_BYTES, SocketAddress
+from .connections import ATTEMPT_DELAY, RECEIVE_BYTES, SocketAddress, choose_failure, is_address, start_lookup
 from .exchange import CONNECT, ConnectionPool, Exchange, Steps, T
 from .parser import RequestHead
 
@@ -175,110 +174,107 @@ def wake(waiter: asyncio.Future[None] | None) -> None:
 
 
 async def aconnect(host: str, port: int, seconds: float | None, context: ssl.SSLContext | None = None) -> AioSocket:
-    """Connect within the timeout, including the TLS handshake if there is a context."""
+    """Connect within the timeout, including the lookup and the TLS handshake if there is a context."""
     try:
-        async with asyncio.timeout(finite(seconds)):
-            return await dial(host, port, context=context)
+        async with asyncio.timeout(None if seconds == math.inf else seconds):
+            return await _connect_first(await _look_up(host, port), host, context)
     except TimeoutError:
         raise TimeoutError(f"connecting to {host} took too long") from None
 
 
-async def dial(host: str, port: int, *, context: ssl.SSLContext | None = None) -> AioSocket:
-    """Resolve the host and connect to the first address that answers."""
-    connected = await aconnect_first(await aresolve_addresses(host, port))
+async def _look_up(host: str, port: int) -> list[SocketAddress]:
+    """Look up a host in a thread: the executor of the loop has few, and delays the exit."""
+    if is_address(host):
+        return connections.resolve_addresses(host, port)
     loop = asyncio.get_running_loop()
-    try:
-        if context is not None:
-            return await connect_tls(connected, context, host)
-        _, connection = await loop.create_connection(AioSocket, sock=connected)
-    except BaseException:
-        connected.close()
-        raise
-    return connection
+    lookup: asyncio.Future[list[SocketAddress]] = loop.create_future()
+
+    def deliver(outcome: list[SocketAddress] | Exception) -> None:
+        if lookup.done():
+            return
+        if isinstance(outcome, Exception):
+            lookup.set_exception(outcome)
+        else:
+            lookup.set_result(outcome)
+
+    def settle(outcome: list[SocketAddress] | Exception) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(deliver, outcome)
+
+    start_lookup(host, port, settle)
+    return await lookup
 
 
-async def aconnect_first(addresses: list[SocketAddress]) -> socket.socket:
+async def _connect_first(addresses: list[SocketAddress], host: str, context: ssl.SSLContext | None) -> AioSocket:
     """Happy Eyeballs: connect to the first address that answers. The caller limits the time."""
-    if len(addresses) == 1:
-        return await _connect(addresses[0])
+    loop = asyncio.get_running_loop()
     untried = list(addresses)
-    pending: set[asyncio.Task[socket.socket]] = set()
-    failure: BaseException = OSError("the host has no address")
+    next_at = 0.0
+    pending: set[asyncio.Task[AioSocket]] = set()
+    failure = OSError("the host has no address")
+
+    def report_progress() -> None:
+        nonlocal next_at
+        next_at = loop.time() + ATTEMPT_DELAY
+
     try:
         while untried or pending:
-            if untried:
-                pending.add(asyncio.create_task(_connect(untried.pop(0))))
-            done, pending = await asyncio.wait(
-                pending, timeout=ATTEMPT_DELAY if untried else None, return_when=asyncio.FIRST_COMPLETED
-            )
+            if untried and loop.time() >= next_at:
+                report_progress()
+                pending.add(loop.create_task(_establish(untried.pop(0), host, context, report_progress)))
+            delay = max(0.0, next_at - loop.time()) if untried else None
+            done, pending = await asyncio.wait(pending, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
             connected = [task.result() for task in done if task.exception() is None]
             for extra in connected[1:]:
                 extra.close()
             if connected:
                 return connected[0]
-            failure = next((error for task in done if (error := task.exception()) is not None), failure)
+            for task in done:
+                error = task.exception()
+                if not isinstance(error, OSError):
+                    await task  # raises it
+                else:
+                    failure = choose_failure(failure, error)
+                    next_at = 0.0  # a failed attempt lets the next address start at once
         raise failure
     finally:
         failure = OSError()  # an error kept in a frame that it references is a cycle
+        error = None
         for task in pending:
             task.add_done_callback(_discard)
             task.cancel()
 
 
-def _discard(task: asyncio.Task[socket.socket]) -> None:
+def _discard(task: asyncio.Task[AioSocket]) -> None:
     """Close the connection of an attempt that lost the race."""
     if not task.cancelled() and task.exception() is None:
         task.result().close()
 
 
-async def _connect(address: SocketAddress) -> socket.socket:
+async def _establish(
+    address: SocketAddress, host: str, context: ssl.SSLContext | None, report_progress: Callable[[], object]
+) -> AioSocket:
+    """Connect to an address, with TLS if there is a context."""
+    loop = asyncio.get_running_loop()
     connecting = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         connecting.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connecting, address.address)
+        await loop.sock_connect(connecting, address.address)
         with suppress(OSError):
             connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is None:
+            return (await loop.create_connection(AioSocket, sock=connecting))[1]
+        report_progress()
+        _, connection = await loop.create_connection(lambda: TlsSocket(context, host), sock=connecting)
     except BaseException:
         connecting.close()
         raise
-    return connecting
-
-
-def finite(seconds: float | None) -> float | None:
-    return None if seconds == math.inf else seconds
-
-
-async def aresolve_addresses(host: str, port: int) -> list[SocketAddress]:
-    """Look up the addresses of a host in a daemon thread.
-
-    A lookup can hang for minutes and cannot be interrupted. In the loop's default executor it would occupy one of few
-    threads, and delay `asyncio.run` and the interpreter's exit.
-    """
-    if ":" in host or host.replace(".", "").isdigit():  # an IP address
-        return connections.resolve_addresses(host, port)
-    loop = asyncio.get_running_loop()
-    lookup: asyncio.Future[list[SocketAddress]] = loop.create_future()
-
-    def settle(resolved: list[SocketAddress], error: Exception | None) -> None:
-        if lookup.done():
-            return
-        if error is not None:
-            lookup.set_exception(error)
-        else:
-            lookup.set_result(resolved)
-
-    def main() -> None:
-        resolved: list[SocketAddress] = []
-        failure: Exception | None = None
-        try:
-            resolved = connections.resolve_addresses(host, port)
-        except Exception as error:
-            failure = error
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, resolved, failure)
-
-    threading.Thread(target=main, daemon=True, name="agent-lookup").start()
-    return await lookup
+    try:
+        await connection.handshake()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 _ENCRYPTED_BYTES = 64 * 1024
@@ -385,18 +381,6 @@ class TlsSocket(AioSocket):
         self._flush()
         if self.writer is not None:
             await self.writer
-
-
-async def connect_tls(connected: socket.socket, context: ssl.SSLContext, name: str) -> TlsSocket:
-    """Start TLS over a connected socket."""
-    loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(lambda: TlsSocket(context, name), sock=connected)
-    try:
-        await connection.handshake()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 class AioConnectionPool(ConnectionPool[AioSocket]):

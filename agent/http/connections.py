@@ -6,18 +6,20 @@ that the run has left.
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import socket
 import threading
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from ..engine.wire import BlockingRun, Cancelled, Limits, Reply, RunTimeout, SyncBody, WireRequest
-from .exchange import CONNECT, ConnectionPool, Exchange, Steps, T
+from ..engine.wire import BlockingRun, Limits, Reply, RunTimeout, SyncBody, WireRequest
+from .exchange import CONNECT, ConnectionPool, Exchange, Steps, T, is_certificate_error
 from .parser import RequestHead
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
 RECEIVE_BYTES = 64 * 1024
 ATTEMPT_DELAY = 0.25
-"""Happy Eyeballs: seconds before the next address is tried while earlier attempts are pending (RFC 8305)."""
+"""Happy Eyeballs: seconds without progress before the next address is tried (RFC 8305)."""
+_CANCELLATION_DELAY = 0.05
+"""Seconds after which a cancelled run stops connecting."""
 _MAX_TIMEOUT = 3600.0
 _Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 """Needs no file descriptor of its own, unlike epoll and kqueue."""
@@ -52,55 +56,139 @@ def interleave(addresses: list[SocketAddress]) -> list[SocketAddress]:
     return [queue[place] for place in range(longest) for queue in queues if place < len(queue)]
 
 
-def connect_first(addresses: list[SocketAddress], seconds: float) -> socket.socket:
+def start_lookup(host: str, port: int, settle: Callable[[list[SocketAddress] | Exception], object]) -> None:
+    """Look up the addresses of a host in a daemon thread, and pass the outcome to `settle`.
+
+    A lookup can hang for minutes and cannot be interrupted; so it must delay neither calls nor the interpreter's exit.
+    """
+
+    def main() -> None:
+        try:
+            outcome: list[SocketAddress] | Exception = resolve_addresses(host, port)
+        except Exception as error:
+            outcome = error
+        settle(outcome)
+
+    threading.Thread(target=main, daemon=True, name="agent-lookup").start()
+
+
+def is_address(host: str) -> bool:
+    """Whether the host is an IP address, which needs no lookup."""
+    return ":" in host or host.replace(".", "").isdigit()
+
+
+def connect(host: str, port: int, timeout: RunTimeout, context: ssl.SSLContext | None = None) -> Connection:
+    """Connect within the timeout, including the lookup and the TLS handshake if there is a context.
+
+    Raises TimeoutError at the limit and Cancelled when the run is cancelled.
+    """
+    until = monotonic() + timeout.seconds()
+    try:
+        addresses = resolve_addresses(host, port) if is_address(host) else _look_up(host, port, timeout)
+        return Connection(_connect_first(addresses, host, context, until, timeout.run))
+    except TimeoutError:
+        raise TimeoutError(f"connecting to {host} took too long") from None
+
+
+def _look_up(host: str, port: int, timeout: RunTimeout) -> list[SocketAddress]:
+    run, outcomes, done = timeout.run, list[list[SocketAddress] | Exception](), threading.Event()
+
+    def settle(outcome: list[SocketAddress] | Exception) -> None:
+        outcomes.append(outcome)
+        done.set()
+
+    run.wake = done.set
+    try:
+        start_lookup(host, port, settle)
+        # Checked after `wake` was set, because an earlier cancellation could not interrupt the wait.
+        done.wait(timeout.seconds())
+        run.seconds_left()
+    finally:
+        run.wake = None
+    if not outcomes:
+        raise TimeoutError
+    if isinstance(outcomes[0], Exception):
+        raise outcomes.pop()  # type: ignore[misc]  # the frame must not keep the error
+    return outcomes[0]
+
+
+def _connect_first(
+    addresses: list[SocketAddress], host: str, context: ssl.SSLContext | None, until: float, run: BlockingRun
+) -> socket.socket:
     """Happy Eyeballs: connect to the first address that answers. The returned socket does not block."""
-    until = monotonic() + seconds
     untried = list(addresses)
+    next_at = 0.0
     failure = OSError("the host has no address")
-    with selectors.DefaultSelector() as selector:
+    with _Selector() as selector:
         try:
             while untried or selector.get_map():
-                if untried:
+                run.seconds_left()  # raises Cancelled
+                if (now := monotonic()) >= until:
+                    raise TimeoutError
+                wait = min(until, next_at if untried else math.inf, now + _CANCELLATION_DELAY) - now
+                ready = selector.select(max(0.0, wait)) if selector.get_map() else []  # Windows refuses an empty set
+                attempts = [selector.unregister(key.fileobj).data for key, _ in ready]
+                if untried and not attempts and monotonic() >= next_at:
+                    attempts.append(_establish(untried.pop(0), host, context))
+                for attempt in attempts:
                     try:
-                        pending = _start(untried.pop(0))
-                        selector.register(pending, selectors.EVENT_WRITE)
+                        connecting, events = next(attempt)
+                    except StopIteration as stop:
+                        connected: socket.socket = stop.value
+                        return connected
                     except OSError as error:
-                        failure = error
-                        continue
-                next_at = monotonic() + ATTEMPT_DELAY if untried else until
-                while selector.get_map():
-                    left = min(next_at, until) - monotonic()
-                    ready = [key.fileobj for key, _ in selector.select(max(0.0, left))]
-                    for connecting in ready:
-                        assert isinstance(connecting, socket.socket)
-                        selector.unregister(connecting)
-                        if not (code := connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
-                            connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                            return connecting
-                        connecting.close()
-                        failure = OSError(code, os.strerror(code))
-                    if monotonic() >= until:
-                        raise TimeoutError("no address of the host answered in time")
-                    if ready or monotonic() >= next_at:
-                        break  # a failed attempt lets the next address start at once
+                        failure = choose_failure(failure, error)
+                        next_at = 0.0  # a failed attempt lets the next address start at once
+                    else:
+                        selector.register(connecting, events, attempt)
+                        next_at = monotonic() + ATTEMPT_DELAY
             raise failure
         finally:
             failure = OSError()  # an error kept in a frame that it references is a cycle
             for key in list(selector.get_map().values()):
-                assert isinstance(key.fileobj, socket.socket)
-                key.fileobj.close()
+                key.data.close()
 
 
-def _start(address: SocketAddress) -> socket.socket:
+def _establish(
+    address: SocketAddress, host: str, context: ssl.SSLContext | None
+) -> Generator[tuple[socket.socket, int], None, socket.socket]:
+    """Connect to an address, with TLS if there is a context. Yields the socket and the event to wait for."""
     connecting = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         connecting.setblocking(False)
         with suppress(BlockingIOError):
             connecting.connect(address.address)
+        yield connecting, selectors.EVENT_WRITE
+        if code := connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(code, os.strerror(code))
+        connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            secured = context.wrap_socket(connecting, server_hostname=host, do_handshake_on_connect=False)
+            connecting = secured
+            while (event := _continue_handshake(secured)) is not None:
+                yield secured, event
+        return connecting
     except BaseException:
         connecting.close()
         raise
-    return connecting
+
+
+def _continue_handshake(secured: ssl.SSLSocket) -> int | None:
+    """Continue a TLS handshake. Returns the event to wait for; None at the end."""
+    import ssl  # lazy: plain HTTP needs no TLS
+
+    try:
+        secured.do_handshake()
+    except ssl.SSLWantReadError:
+        return selectors.EVENT_READ
+    except ssl.SSLWantWriteError:
+        return selectors.EVENT_WRITE
+    return None
+
+
+def choose_failure(first: OSError, second: OSError) -> OSError:
+    """The failure to raise when all addresses fail: a rejected certificate rather than a dead address."""
+    return first if is_certificate_error(first) else second
 
 
 class Connection:
@@ -114,19 +202,6 @@ class Connection:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self.idle_since: float = 0.0
-
-    def start_tls(self, context: ssl.SSLContext, host: str, timeout: RunTimeout) -> Connection:
-        """Perform the TLS handshake within the timeout."""
-        run = timeout.run
-        run.wake = self._interrupt
-        try:
-            self._socket.settimeout(timeout.seconds())
-            return Connection(context.wrap_socket(self._socket, server_hostname=host))
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            run.wake = None
 
     def receive(self, run: BlockingRun) -> bytes:
         """Receive bytes, b"" at the end. Raises OSError; TimeoutError when the run has no time left."""
@@ -189,70 +264,6 @@ class Connection:
             self._socket.close()
 
 
-def connect(host: str, port: int, timeout: RunTimeout) -> Connection:
-    """Resolve the host and connect, in a worker thread, because a name lookup cannot be interrupted.
-
-    Raises TimeoutError at the limit and Cancelled when the run is cancelled; the attempt then closes the connection
-    that it may still get.
-    """
-    run, seconds = timeout.run, timeout.seconds()
-    attempt = _ConnectAttempt(host, port, seconds)
-    run.wake = attempt.done.set
-    try:
-        threading.Thread(target=attempt.main, daemon=True, name="agent-connect").start()
-        # Checked again, because a cancellation before `wake` was set could not interrupt the wait.
-        in_time = run.cancelled or attempt.done.wait(seconds)
-        if run.cancelled:
-            raise Cancelled
-        if not in_time:
-            raise TimeoutError(f"connecting to {host} took too long")
-        return Connection(attempt.result())
-    except BaseException:
-        attempt.abandon()
-        raise
-    finally:
-        run.wake = None
-
-
-class _ConnectAttempt:
-    def __init__(self, host: str, port: int, seconds: float) -> None:
-        self._host, self._port, self._seconds = host, port, seconds
-        self._lock = threading.Lock()
-        self._abandoned = False
-        self._connected: socket.socket | None = None
-        self._error: Exception | None = None
-        self.done = threading.Event()
-
-    def main(self) -> None:
-        try:
-            connected = connect_first(resolve_addresses(self._host, self._port), self._seconds)
-            connected.settimeout(self._seconds)
-            with self._lock:
-                if self._abandoned:
-                    connected.close()
-                else:
-                    self._connected = connected
-        except Exception as error:
-            self._error = error
-        finally:
-            self.done.set()
-
-    def result(self) -> socket.socket:
-        if self._error is not None:
-            try:
-                raise self._error
-            finally:
-                self._error = None
-        assert self._connected is not None
-        return self._connected
-
-    def abandon(self) -> None:
-        with self._lock:
-            self._abandoned = True
-            if self._connected is not None:
-                self._connected.close()
-
-
 class SyncConnectionPool(ConnectionPool[Connection]):
     """The sync connections of one process."""
 
@@ -295,10 +306,7 @@ class SyncConnectionPool(ConnectionPool[Connection]):
             guarded.close()  # here and not in a finalizer, which would swallow an interrupt
 
     def _connect(self, head: RequestHead, timeout: RunTimeout) -> Connection:
-        context = self._context() if head.secure else None
-        connection = connect(head.host, head.port, timeout)
-        if context is not None:
-            connection = connection.start_tls(context, head.host, timeout)
+        connection = connect(head.host, head.port, timeout, self._context() if head.secure else None)
         self.open.add(connection)
         return connection
 

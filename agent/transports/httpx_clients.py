@@ -10,7 +10,6 @@ import contextvars
 import errno
 import os
 import socket
-import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
@@ -22,7 +21,7 @@ from .. import errors
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..http.exchange import check_status, describe, is_certificate_error, map_error
 from ..http.parser import decompressor_for
-from .threaded import Head, Stepper, Steps, acollect, collect, open_body
+from .threaded import Head, Stepper, Steps, acollect, collect, connect_timeout_error, open_body
 
 _SET_BY_CLIENT = frozenset((b"accept-encoding", b"content-length", b"host"))
 _TURN_KILOBYTES = 64
@@ -41,13 +40,28 @@ class SyncClientSender:
 
     def open_body(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
         left = timeout.seconds()
-        return open_body(
-            Stepper(lambda stepper: self._steps(request, limits, left, stepper), contextvars.copy_context()), timeout
-        )
+
+        def steps(stepper: Stepper) -> Steps:
+            return self._steps(request, limits, left, stepper)
+
+        return open_body(Stepper(steps, contextvars.copy_context(), connect_timeout=limits.connect), timeout)
 
     def _steps(self, request: WireRequest, limits: Limits, seconds: float, stepper: Stepper) -> Steps:
+        connection = _Connection(stepper.limit_connecting, stepper)
+        try:
+            try:
+                yield from self._send(request, limits, seconds, connection)
+                return
+            except Exception as error:
+                if not connection.is_stale(error):
+                    raise
+            yield from self._send(request, limits, seconds, _Connection(stepper.limit_connecting, stepper))
+        except Exception as error:
+            raise _map_client_error(error, request) from _cause_of(error)
+
+    def _send(self, request: WireRequest, limits: Limits, seconds: float, connection: _Connection) -> Steps:
         response: Any = None
-        connection = _current.connection = _Connection(stepper)
+        _current.set(connection)
         try:
             built = _build(self.client, request, limits, seconds, connection.trace, brackets=self._brackets)
             response = self.client.send(built, stream=True, follow_redirects=False)
@@ -60,8 +74,6 @@ class SyncClientSender:
                     yield piece
             if piece := decode.finish():
                 yield piece
-        except Exception as error:
-            raise _map_client_error(error, request) from _cause_of(error)
         finally:
             if response is not None:
                 response.close()
@@ -84,22 +96,45 @@ class AsyncClientSender:
         return await acollect(await self.open_body(request, limits, []), limits)
 
     async def open_body(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
+        import asyncio  # lazy: a sync call needs no event loop
+
+        loop = asyncio.get_running_loop()
+        try:
+            # Expires only while the client connects.
+            async with asyncio.timeout(None) as timeout:
+
+                def limit_connecting(is_connecting: bool) -> None:
+                    until = None if limits.connect is None else loop.time() + limits.connect
+                    timeout.reschedule(until if is_connecting else None)
+
+                connection = _Connection(limit_connecting)
+                try:
+                    response = await self._open(request, limits, connection)
+                except Exception as error:
+                    if not connection.is_stale(error):
+                        raise
+                    response = await self._open(request, limits, _Connection(limit_connecting))
+            body = _ClientBody(response, request)
+            bodies.append(body)
+            return body
+        except Exception as error:
+            if timeout.expired():
+                raise connect_timeout_error(limits.connect) from None
+            raise _map_client_error(error, request) from _cause_of(error)
+
+    async def _open(self, request: WireRequest, limits: Limits, connection: _Connection) -> Any:
         response: Any = None
-        connection = _Connection()
+        _current.set(connection)
         try:
             built = _build(self.client, request, limits, None, connection.trace_async, brackets=self._brackets)
             response = await self.client.send(built, stream=True, follow_redirects=False)
             check_status(response.status_code)
-            body = _ClientBody(response, request)
-            bodies.append(body)
-            return body
-        except BaseException as error:
+            return response
+        except BaseException:
             if response is not None:
                 await _aclose(response)
             else:
                 await connection.drop_async()
-            if isinstance(error, Exception):
-                raise _map_client_error(error, request) from _cause_of(error)
             raise
 
     async def aclose(self) -> None:
@@ -175,27 +210,35 @@ class _Decoder:
 
 
 class _Connection:
-    """The connection of one request, found through httpcore's trace events.
+    """The connection of one request, found through httpcore's trace events and its streams.
 
-    It interrupts blocking calls from other threads, and closes connections that httpcore leaks when a proxy fails.
-    HTTP/2 connections are shared by several requests, so they are never shut down.
+    It limits the time to connect, and interrupts blocking calls from other threads. It closes connections that httpcore
+    leaks when a proxy fails, and detects stale ones. HTTP/2 connections are shared by several requests, so they are
+    left alone.
     """
 
-    __slots__ = ("_handle", "_shared", "_stepper", "_stream")
+    __slots__ = ("_handle", "_has_received", "_is_reused", "_limit_connecting", "_shared", "_stepper", "_stream")
 
-    def __init__(self, stepper: Stepper | None = None) -> None:
+    def __init__(self, limit_connecting: Callable[[bool], object], stepper: Stepper | None = None) -> None:
+        self._limit_connecting = limit_connecting
         self._stepper = stepper
         self._stream: Any = None
         self._handle: socket.socket | None = None
         self._shared = False
+        self._is_reused = False
+        self._has_received = False
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith("connect_tcp.started"):
+            self._limit_connecting(True)
+        elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
+            self._limit_connecting(False)
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             stream = info.get("return_value")
             self._stream = stream
-            if self._stepper is not None and stream is not None:
-                self.watch(stream)
-                _watch_writes(stream)
+            if stream is not None:
+                self._watch(stream)
+                (_observe_stream if self._stepper is not None else _observe_async_stream)(stream)
         elif event.startswith("http2."):
             self._shared = True
             self.release()
@@ -203,15 +246,25 @@ class _Connection:
     async def trace_async(self, event: str, info: Mapping[str, Any]) -> None:
         self.trace(event, info)
 
-    def watch(self, stream: Any) -> None:
+    def before_write(self, stream: Any) -> None:
+        """Called before bytes are written to a stream, which may belong to a kept connection."""
+        if self._stream is None and not self._shared:
+            self._stream, self._is_reused = stream, True
+            self._watch(stream)
+
+    def after_read(self, stream: Any) -> None:
+        """Called after bytes were read from a stream."""
+        if stream is self._stream:
+            self._has_received = True
+
+    def is_stale(self, error: Exception) -> bool:
+        """Whether the server closed a kept connection before the first byte of its response."""
+        return self._is_reused and not self._has_received and bool(_names(error) & _BROKEN)
+
+    def _watch(self, stream: Any) -> None:
         """Let another thread shut this connection down."""
         connected = stream.get_extra_info("socket")
-        if (
-            self._stepper is None
-            or self._shared
-            or self._handle is not None
-            or not isinstance(connected, socket.socket)
-        ):
+        if self._stepper is None or self._handle is not None or not isinstance(connected, socket.socket):
             return
         # A duplicate, because wrapping a socket in TLS takes its descriptor away.
         handle = self._handle = socket.socket(fileno=os.dup(connected.fileno()))
@@ -244,21 +297,50 @@ class _Connection:
                 await self._stream.aclose()
 
 
-_current = threading.local()
-"""The `_Connection` of the request that this thread is sending."""
+_current: contextvars.ContextVar[_Connection | None] = contextvars.ContextVar("agent_connection", default=None)
+"""The connection of the request that is being sent."""
+_BROKEN = frozenset(("ReadError", "RemoteProtocolError", "WriteError"))
+"""Errors of a connection that the server has closed."""
 
 
-def _watch_writes(stream: Any) -> None:
-    """Report reuse of a keep-alive connection to its `_Connection`, because no trace event does."""
-    write, reference = type(stream).write, weakref.ref(stream)
+def _observe_stream(stream: Any) -> None:
+    """Report reads and writes to the current `_Connection`: no trace event names a reused stream."""
+    kind, reference = type(stream), weakref.ref(stream)
 
-    def write_and_watch(buffer: bytes, timeout: float | None = None) -> None:
-        written_to, connection = reference(), getattr(_current, "connection", None)
+    def write(buffer: bytes, timeout: float | None = None) -> None:
+        observed, connection = reference(), _current.get()
         if connection is not None:
-            connection.watch(written_to)
-        write(written_to, buffer, timeout)
+            connection.before_write(observed)
+        kind.write(observed, buffer, timeout)
 
-    stream.write = write_and_watch
+    def read(max_bytes: int, timeout: float | None = None) -> bytes:
+        observed, connection = reference(), _current.get()
+        data: bytes = kind.read(observed, max_bytes, timeout)
+        if data and connection is not None:
+            connection.after_read(observed)
+        return data
+
+    stream.write, stream.read = write, read
+
+
+def _observe_async_stream(stream: Any) -> None:
+    """Async version of `_observe_stream`."""
+    kind, reference = type(stream), weakref.ref(stream)
+
+    async def write(buffer: bytes, timeout: float | None = None) -> None:
+        observed, connection = reference(), _current.get()
+        if connection is not None:
+            connection.before_write(observed)
+        await kind.write(observed, buffer, timeout)
+
+    async def read(max_bytes: int, timeout: float | None = None) -> bytes:
+        observed, connection = reference(), _current.get()
+        data: bytes = await kind.read(observed, max_bytes, timeout)
+        if data and connection is not None:
+            connection.after_read(observed)
+        return data
+
+    stream.write, stream.read = write, read
 
 
 def _build(

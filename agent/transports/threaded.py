@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from typing_extensions import override
@@ -45,11 +46,16 @@ class Stepper:
     Args:
         create: Creates the steps, in the thread. They may set `interrupt` of the stepper.
         context: Context variables of the steps.
+        connect_timeout: Seconds to connect, for steps that report it to `limit_connecting`.
     """
 
-    def __init__(self, create: Callable[[Stepper], Steps], context: contextvars.Context) -> None:
+    def __init__(
+        self, create: Callable[[Stepper], Steps], context: contextvars.Context, connect_timeout: float | None = None
+    ) -> None:
         self._create = create
         self._context = context
+        self.connect_timeout: float | None = connect_timeout
+        self._connect_until: float | None = None
         self._requests: SimpleQueue[Callable[[Outcome], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._then: Callable[[], None] | None = None
@@ -71,6 +77,16 @@ class Stepper:
                 target=self._context.run, args=(self._main,), daemon=True, name="agent-stepper"
             )
             self._thread.start()
+
+    def limit_connecting(self, is_connecting: bool) -> None:
+        """Start or end the time to connect. Called by the steps."""
+        self._connect_until = monotonic() + (self.connect_timeout or math.inf) if is_connecting else math.inf
+
+    def seconds_to_connect(self) -> float:
+        """Seconds left to connect. Before the steps connect, and so start the time, it is all of it."""
+        if self._connect_until is None or self.connect_timeout is None:
+            return self.connect_timeout or math.inf
+        return self._connect_until - monotonic()
 
     def close(self, then: Callable[[], None] | None = None) -> bool:
         """Close the steps when the current one returns, then call `then`. Returns whether that is imminent."""
@@ -140,10 +156,16 @@ class ThreadBody(SyncBody):
 
         run.wake = settled.set
         try:
-            left = run.seconds_left()  # checked after `wake` was set: an earlier cancel could not use it
+            run.seconds_left()  # checked after `wake` was set: an earlier cancel could not use it
             self._stepper.request_step(settle)
-            if not settled.wait(None if left == math.inf else max(0.0, left)):
-                raise errors.TimeoutError("the response took too long")
+            while not settled.is_set():
+                left, to_connect = run.seconds_left(), self._stepper.seconds_to_connect()
+                if left <= 0:
+                    raise errors.TimeoutError("the response took too long")
+                if to_connect <= 0:
+                    raise connect_timeout_error(self._stepper.connect_timeout)
+                wait = min(left, to_connect)
+                settled.wait(None if wait == math.inf else wait)
             run.seconds_left()
         finally:
             run.wake = None
@@ -237,6 +259,10 @@ def _unwrap(outcomes: list[Outcome]) -> Head | bytes:
 
 
 # Helpers for transports
+
+
+def connect_timeout_error(seconds: float | None) -> errors.TimeoutError:
+    return errors.TimeoutError(f"no connection within {seconds or 0:g} s, including proxy and TLS (connect_timeout)")
 
 
 def open_body(stepper: Stepper, timeout: RunTimeout) -> ThreadBody:

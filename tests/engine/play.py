@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 from typing_extensions import override
 
@@ -101,7 +101,11 @@ def stream_or_whole(request: WireRequest) -> Answer:
     return tokens(3) if b'"stream":true' in request.body.replace(b" ", b"") else whole()
 
 
-def agent_at(server: LoopbackServer, mode: str = "any", **options: Any) -> Agent:
+class HasUrl(Protocol):
+    url: str
+
+
+def agent_at(server: LoopbackServer | HasUrl, mode: str = "any", **options: Any) -> Agent:
     settings: dict[str, Any] = {"api_key": "sk-test", "base_url": f"{server.url}/{mode}/v1", **options}
     if "retry" not in settings:
         settings.setdefault("max_retries", 0)

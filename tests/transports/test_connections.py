@@ -21,8 +21,9 @@ from agent.http import connections
 from agent.http.connections import ATTEMPT_DELAY, SocketAddress, interleave
 from agent.testing import LoopbackServer
 from agent.transports.http import HttpTransport
-from tests.engine.play import agent_at, completion, stream_or_whole
-from tests.support.drivers import run_and_leave_nothing
+from tests.engine.play import END, agent_at, completion, stream_or_whole, token
+from tests.support.cases import sample
+from tests.support.drivers import Driver, run_and_leave_nothing
 
 ROOT = Path(__file__).parents[2]
 awaits = pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
@@ -35,10 +36,19 @@ class ClosingServer:
     That is what a client sees whose request crosses the server's close.
     """
 
-    def __init__(self, *, reset: bool = False, after: bytes = b"", ever: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        reset: bool = False,
+        after: bytes = b"",
+        ever: bool = True,
+        taken: int | None = None,
+        reply: bytes = b"",
+    ) -> None:
         self.connections = 0
         self.requests = 0
-        self._reset, self._after, self._ever = reset, after, ever
+        self._reset, self._after, self._ever, self._taken = reset, after, ever, taken
+        self._reply = reply or REPLY % (len(completion("hello")), completion("hello"))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._main, daemon=True).start()
@@ -57,8 +67,13 @@ class ClosingServer:
             if not self._ever and self.connections > 1:
                 return
             self._take(connection)
-            connection.sendall(REPLY % (len(completion("hello")), completion("hello")))
-            self._take(connection)
+            connection.sendall(self._reply)
+            if self._taken is None:
+                self._take(connection)
+            else:
+                left = self._taken
+                while left and (data := connection.recv(left)):
+                    left -= len(data)
             connection.sendall(self._after)
             if self._reset:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
@@ -158,6 +173,65 @@ def test_a_connection_that_breaks_after_the_first_byte_is_not_replaced(awaits: b
         with pytest.raises(errors.ConnectionError):
             calls(agent, 2, awaits=awaits)
         assert server.connections == 1
+
+
+WHOLE = REPLY % (len(completion("hello")), completion("hello"))
+STREAM = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in (token("hel"), token("lo"), END, b""))
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" + STREAM
+
+
+def call_twice(drive: Driver, agent: Agent, *, streaming: bool, text: str = "hi") -> list[str | None]:
+    """Two calls over one connection. Returns their texts; the second call may fail."""
+    texts: list[str | None] = []
+
+    async def main() -> None:
+        for _ in range(2):
+            response = await (agent.astream(text).collect() if streaming else agent.acomplete(text))
+            texts.append(response.text)
+
+    try:
+        if drive.awaits:
+            run_and_leave_nothing(main())
+        else:
+            for _ in range(2):
+                texts.append((agent.stream(text).collect() if streaming else agent.complete(text)).text)
+    except errors.AgentError:
+        assert texts, "the first call failed"
+    return texts
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_reused_connection_may_close_at_every_byte_of_the_response(
+    drive_http: Driver, reset: bool, streaming: bool
+) -> None:
+    """It is replaced before the first byte. After that the call fails, unless everything has arrived."""
+    reply = STREAM if streaming else WHOLE
+    sufficient = reply.index(b"[DONE]") if streaming else len(reply)
+    for cut in sample(range(len(reply) + 1), 12):
+        with serve_and_close(reset=reset, after=reply[:cut], reply=reply) as server:
+            transport = drive_http.transport(proxy=False)
+            texts = call_twice(drive_http, agent_at(server, transport=transport), streaming=streaming)
+            assert texts == ["hello"] * len(texts), cut
+            if cut == 0:
+                assert (len(texts), server.connections) == (2, 2)
+            elif not reset:  # a reset may discard what has arrived
+                assert server.connections == 1, cut
+                assert len(texts) == 1 or cut >= sufficient, cut
+            assert len(texts) == 2 or cut < len(reply) or reset, cut
+            transport.close()
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_reused_connection_may_close_at_any_byte_of_the_request(drive_http: Driver, reset: bool) -> None:
+    request = "x" * 1_000_000
+    for taken in sample([0, 1, 20, 100, 300, 1000, 65_000, 66_000, 130_000, 900_000], 5):
+        with serve_and_close(reset=reset, taken=taken) as server:
+            transport = drive_http.transport(proxy=False)
+            agent = agent_at(server, transport=transport)
+            assert call_twice(drive_http, agent, streaming=False, text=request) == ["hello"] * 2, taken
+            assert server.connections == 2, taken
+            transport.close()
 
 
 @awaits

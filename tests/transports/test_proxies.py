@@ -23,6 +23,7 @@ from agent.testing import LoopbackServer
 from agent.transports.proxies import ProxySettings, client_proxy
 from tests.engine.play import agent_at, stream_or_whole
 from tests.support.drivers import Driver, run_and_leave_nothing
+from tests.transports.test_connections import call_twice, serve_and_close
 
 
 class TinyProxy:
@@ -32,7 +33,7 @@ class TinyProxy:
         self,
         *,
         demand: str | None = None,
-        silent: bool = False,
+        silent: bool | list[bytes] = False,
         garbage: bool = False,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
@@ -74,6 +75,10 @@ class TinyProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             first = await reader.readexactly(1)
+            if isinstance(self._silent, list):  # begins to negotiate
+                for piece in self._silent:
+                    writer.write(piece)
+                    await asyncio.sleep(0.05)
             if self._silent:
                 await asyncio.sleep(30)
             if self._garbage:
@@ -395,6 +400,49 @@ def test_a_proxy_that_hangs_does_not_outlast_the_deadline(
     assert "deadline" in shown
     assert time.monotonic() - started < 0.5
     transport.close()
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    ("scheme", "silent"),
+    [
+        ("http", True),
+        ("http", [b"HTTP/1.1 200 OK\r\nx: ", *[b"y"] * 40]),
+        ("socks5", True),
+        ("socks5", [b"\x05\x00"]),
+    ],
+    ids=["http", "http-drip", "socks", "socks-drip"],
+)
+def test_connect_timeout_covers_the_proxy(
+    drive_http: Driver, proxies: Callable[..., TinyProxy], scheme: str, silent: bool | list[bytes]
+) -> None:
+    """Silent from the first byte, after some, or dripping them."""
+    proxy = proxies(silent=silent)
+    transport = drive_http.transport(proxy=f"{scheme}://127.0.0.1:{proxy.port}")
+    agent = Agent(
+        "openai-chat:m", api_key="k", base_url="https://127.0.0.1:1/v1", transport=transport, max_retries=0,
+        connect_timeout=0.3, timeout=20,
+    )  # fmt: skip
+    for streaming in (False, True):
+        started = time.monotonic()
+        with pytest.raises(errors.TimeoutError, match="connect_timeout") as caught:
+            drive_http.call(agent, streaming=streaming)
+        assert not caught.value.deadline
+        assert 0.28 < time.monotonic() - started < 0.3 + 0.4
+    transport.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+def test_a_stale_connection_through_a_proxy_is_replaced(
+    drive_http: Driver, proxies: Callable[..., TinyProxy], scheme: str
+) -> None:
+    with serve_and_close() as server:
+        proxy = proxies()
+        transport = drive_http.transport(proxy=f"{scheme}://127.0.0.1:{proxy.port}")
+        agent = agent_at(server, transport=transport, max_retries=0)
+        assert call_twice(drive_http, agent, streaming=False) == ["hello"] * 2
+        assert len(proxy.seen) == 2 if scheme == "socks5" else server.connections == 2
+        transport.close()
 
 
 @pytest.mark.parametrize("scheme", ["http", "socks5"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import random
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer, RawAnswer
 from agent.transports.http import HttpTransport
 from tests.engine.play import agent_at, completion, endless, hung_up, pings, stream_or_whole, whole
+from tests.support.cases import examples
 from tests.support.drivers import Driver, run_and_leave_nothing
+from tests.transports.test_connections import black_hole, calls, free_port, resolves_to
 
 LONG = 3_000_000
 
@@ -388,3 +391,65 @@ def test_leaving_a_stream_under_tls_closes_its_socket(drive_http: Driver, serve:
         for _ in agent.stream("hi"):
             break
     assert server.wait_until(lambda: server.open_connections == 0)
+
+
+# Hosts with dead addresses
+
+
+@pytest.fixture(scope="module")
+def dead_ports() -> Iterator[dict[str, int]]:
+    """Addresses that refuse, drop packets, or fail the TLS handshake."""
+
+    def serve_badly(listener: socket.socket, said: bytes | None) -> None:
+        kept = []
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                if said is None:
+                    kept.append(connection)
+                else:
+                    with connection:
+                        connection.sendall(said)
+
+    foreign = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("localhost").configure_cert(foreign)
+    with ExitStack() as stack:
+        ports = {"refused": free_port(), "black hole": stack.enter_context(black_hole())}
+        for name, said in (("closed", b""), ("no TLS", b"HTTP/1.1 400 No\r\n\r\n"), ("silent", None)):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            threading.Thread(target=serve_badly, args=(listener, said), daemon=True).start()
+            ports[name] = listener.getsockname()[1]
+        server = stack.enter_context(LoopbackServer(stream_or_whole, ssl_context=foreign))
+        ports["foreign certificate"] = int(server.url.rpartition(":")[2])
+        yield ports
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("seed", range(examples(8, 400)))
+@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
+def test_one_address_that_works_is_sufficient(
+    awaits: bool, seed: int, serve: Serve, ca_file: Path, dead_ports: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    names = [*rng.choices(list(dead_ports), k=rng.randrange(1, 6)), "good"]
+    rng.shuffle(names)
+    good = int(serve("localhost").url.rpartition(":")[2])
+    resolves_to(monkeypatch, *(dead_ports.get(name, good) for name in names))
+    transport = HttpTransport(ca_file=ca_file, proxy=False)
+    agent = Agent("openai-chat:m", base_url="https://localhost:1/v1", transport=transport, max_retries=0,
+        connect_timeout=2.0)  # fmt: skip
+    started = time.monotonic()
+    assert calls(agent, 1, awaits=awaits) == ["hello"]
+    assert time.monotonic() - started < 0.3 * names.index("good") + 0.5, names
+    transport.close()
+
+
+@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
+def test_a_rejected_certificate_is_reported_rather_than_a_dead_address(
+    awaits: bool, dead_ports: dict[str, int], ca_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolves_to(monkeypatch, dead_ports["foreign certificate"], dead_ports["refused"])
+    agent = Agent("openai-chat:m", base_url="https://localhost:1/v1", transport=HttpTransport(ca_file=ca_file))
+    with pytest.raises(errors.ConnectionError, match=r"(?i)certificate") as caught:
+        calls(agent, 1, awaits=awaits)
+    assert not caught.value.retryable
