@@ -153,6 +153,15 @@ def walk_objects(value: Any) -> Iterator[dict[str, Any]]:
         yield from walk_objects(inner)
 
 
+def contains_json(value: Any) -> bool:
+    """Whether a conversation contains the word "json", which JSON mode requires."""
+    if isinstance(value, str):
+        return "json" in value.lower()
+    if isinstance(value, list):
+        return any(map(contains_json, value))
+    return any(contains_json(as_object(value).get(key)) for key in ("content", "text", "output")) if value else False
+
+
 # JSON schemas.
 
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from ...models import facts
-from . import IssuedValue, Rules, VendorState, Violation, as_object, as_text, enumerate_objects, openai, walk_objects
+from . import IssuedValue, VendorState, Violation, as_object, as_text, contains_json, enumerate_objects, walk_objects
+from . import openai_chat as openai
 
 KEYS = frozenset(
     (
@@ -37,7 +38,7 @@ _STORED = ("previous_response_id", "conversation", "prompt")
 
 
 @dataclass(frozen=True, slots=True)
-class ResponsesRules(Rules):
+class ResponsesRules(openai.OpenAIRules):
     """Rules of the Responses API."""
 
     name: ClassVar[str] = "openai-responses"
@@ -79,14 +80,6 @@ class ResponsesRules(Rules):
                 yield Violation(reason, key, "unsupported_parameter")
         yield from _check_tools(body)
         yield from _check_text_format(body)
-
-    @override
-    def encode_error(self, violation: Violation) -> dict[str, Any]:
-        return openai.encode_error(violation)
-
-    @override
-    def invalid_json(self) -> Violation:
-        return openai.invalid_json()
 
     @override
     def find_issued(self, response: Iterable[Any]) -> Iterator[IssuedValue]:
@@ -259,7 +252,7 @@ def _check_text_format(body: Mapping[str, Any]) -> Iterator[Violation]:
         case "json_schema":
             yield from openai.check_output_format(text_format, "text.format", "text.format")
         case "json_object":
-            if not openai.contains_json(body.get("input")) and not openai.contains_json(body.get("instructions")):
+            if not contains_json(body.get("input")) and not contains_json(body.get("instructions")):
                 reason = "Response input messages must contain the word 'json' in some form"
                 yield Violation(f"{reason} to use 'text.format' of type 'json_object'.", "input")
         case "text" | None:
