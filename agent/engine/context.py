@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def run_validation(function: Callable[..., T], *args: Any, seconds: float = math.inf) -> Flow[T]:
-    """Call a function that validates values. Expensive validations leave the event loop, and end at the deadline."""
+    """Call a function that validates values, off the event loop if expensive, until the deadline."""
     try:
         return run_inline(function, *args)
     except Deferred:

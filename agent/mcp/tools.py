@@ -237,7 +237,7 @@ def make_call(
 
 
 def _check_structured(tool: MCPTool, schema: Mapping[str, Any], structured: Any) -> None:
-    """Raise RuntimeError, as the SDK does, if the structured content does not fit the tool's output schema."""
+    """Raise RuntimeError, like the SDK, if structured content does not fit the output schema."""
     if structured is None:
         raise RuntimeError(f"Tool {tool.original} has an output schema but did not return structured content")
     try:
@@ -251,7 +251,7 @@ def _check_structured(tool: MCPTool, schema: Mapping[str, Any], structured: Any)
 
 
 async def validate_off_loop(function: Callable[..., T], *args: Any, seconds: float | None) -> T:
-    """Call a function that validates. Expensive validations run in a thread, to keep the event loop responsive."""
+    """Call a function that validates, in a thread if that is expensive."""
     try:
         return run_inline(function, *args)
     except Deferred:

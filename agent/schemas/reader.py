@@ -352,7 +352,7 @@ class Restorer:
 
 
 def _step_budget(value: Any) -> int:
-    """Return the step limit for restoring a value. Each failed validation quotes the value, so long text costs more."""
+    """Return the step limit for restoring a value; less for long text, which failures quote."""
     values = characters = 0
     waiting = [value]
     while waiting:

@@ -51,7 +51,7 @@ _INLINE_CHARACTERS = 100_000
 
 
 class Deferred(BaseException):
-    """The validation is too expensive for this thread. Not an Exception, so that custom checks let it pass."""
+    """The validation is too expensive for this thread. A BaseException, so that no check catches it."""
 
 
 class TooExpensive(ValueError):
@@ -139,7 +139,7 @@ def find_schema_problem(schema: Mapping[str, Any]) -> SchemaProblem | None:
 
 
 def check_limits(schema: Any) -> bool:
-    """Return whether validations may be cheap. Raises ConfigurationError for a schema that is too large or too deep."""
+    """Return whether validations may be cheap. Raises ConfigurationError for oversized schemas."""
     values = characters = references = longest = 0
     is_cheap = True
     level = [schema]
@@ -239,7 +239,7 @@ def count_steps(number: int = 1) -> None:
 
 
 def create_limited_validator(schema: Any) -> Any:
-    """Create a validator whose keywords count steps, and whose patterns and `uniqueItems` take linear time."""
+    """Create a validator that counts steps, with patterns and `uniqueItems` in linear time."""
     plain = create_validator(schema)
     kind: Any = type(plain)
     return _limit_class(kind)(schema, registry=plain._registry)

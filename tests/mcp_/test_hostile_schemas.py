@@ -1,4 +1,4 @@
-"""Servers with hostile schemas: a call ends within its timeout, and other calls and the event loop go on."""
+"""Hostile schemas of servers: calls end within their timeout, and nothing else is blocked."""
 
 from __future__ import annotations
 

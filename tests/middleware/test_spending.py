@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from agent import AgentResponse, RetryConfig, Router, Target, Usage, errors
+from agent import AgentResponse, RetryConfig, Router, Target, Usage, errors, models
 from agent.engine.wire import Answer
 from agent.middleware import Cache, CostTracker
-from agent.models import ModelFacts, Prices, lookup, register_model
+from agent.models import ModelFacts, Prices, register_model
 from agent.testing import Script, scripted_agent
 from agent.types import ToolCall
 from agent.types._base import FrozenList
@@ -22,13 +22,13 @@ from tests.support.drivers import Driver
 @pytest.fixture(autouse=True)
 def _prices() -> Iterator[None]:
     """A dollar for each token of `dear`."""
-    before = dict(lookup._registered)
+    before = dict(models._registered)
     for provider in ("scripted", "openai-chat"):
         model = "dear" if provider == "scripted" else "test-model"
         register_model(ModelFacts(provider=provider, model=model, prices=Prices(input=1e6, output=1e6)))
     yield
-    lookup._registered.clear()
-    lookup._registered.update(before)
+    models._registered.clear()
+    models._registered.update(before)
 
 
 def line(tokens: int) -> AgentResponse:

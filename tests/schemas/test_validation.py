@@ -1,4 +1,4 @@
-"""Hostile schemas and values: validations end within their time limit, and agree with jsonschema where that ends."""
+"""Validations of hostile schemas end in time, and agree with jsonschema where that ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of Chat Completions, and those that both of OpenAI's APIs share: types, ranges, names, lengths and schemas.
+"""Rules of Chat Completions, and the rules that both OpenAI APIs share.
 
 They are OpenAI's rules. One is stricter, because compatible vendors reject empty text, which OpenAI accepts.
 """
