@@ -12,7 +12,11 @@ _COST_OF_A_LINE = 40
 """Memory overhead of one buffered line in bytes."""
 
 
-class EventTooLong(ValueError):
+class FramingError(ValueError):
+    """The bytes of a stream cannot be split into events."""
+
+
+class EventTooLong(FramingError):
     """One event exceeds the size limit."""
 
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import Reply, parse_json
-from ..http.sse import EventTooLong, SseDecoder
+from ..http.sse import FramingError, SseDecoder
 from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
 from ..types.secrets import is_credential_header
 from .failures import error_from_details, error_from_reply, read_error_details, redact_body, request_id
@@ -133,7 +133,7 @@ class CodecBase(ABC):
 
 
 class DecoderBase(ABC):
-    """Base class of stream decoders; a subclass decodes the data of one server-sent event.
+    """Base class of stream decoders; a subclass decodes the data of one event.
 
     It calls `_start` once the response's id and model are known, sets `done` at the terminal event, and calls `_fail`
     or `_report_error` for errors.
@@ -156,9 +156,13 @@ class DecoderBase(ABC):
         self._unparsed: list[bytes] | None = []
         """Chunks before the first event; the whole reply if it is not an event stream."""
 
+    def _split_events(self, chunk: bytes) -> list[bytes]:
+        """Return the data of each complete event. Default: server-sent events. May raise FramingError."""
+        return self._sse.feed(chunk)
+
     @abstractmethod
     def _decode_event(self, payload: bytes, events: list[StreamEvent]) -> None:
-        """Decode the data of one server-sent event. May raise SHAPE_ERRORS for malformed data."""
+        """Decode the data of one event. May raise SHAPE_ERRORS for malformed data."""
 
     def _decode_end(self, events: list[StreamEvent]) -> None:  # noqa: B027  # optional
         """Decode the end of the bytes, for vendors without a terminal event."""
@@ -166,14 +170,14 @@ class DecoderBase(ABC):
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         events: list[StreamEvent] = []
         try:
-            payloads = self._sse.feed(chunk)
+            payloads = self._split_events(chunk)
             if self._unparsed is not None:
                 self._unparsed.append(chunk)
                 if payloads or len(self._unparsed) > _MAX_UNPARSED_CHUNKS:
                     self._unparsed = None
             for payload in payloads:
                 self._decode_event(payload, events)
-        except EventTooLong as error:
+        except FramingError as error:
             self._unparsed = None  # the error must not keep megabytes alive
             self._fail(str(error))
         except SHAPE_ERRORS as error:

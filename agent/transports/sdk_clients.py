@@ -25,7 +25,7 @@ from .. import errors
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..http.exchange import is_certificate_error
 from ..providers.sdk_clients import SdkClientKind, identify_client
-from .event_stream import EventStreamDecoder, is_event_stream
+from .event_stream import EventStreamConverter, is_event_stream
 from .threaded import DeferredBody, Head, Stepper, Steps, acollect, aopen_body, begin_body, collect, open_body
 
 _CLIENT_HEADERS = frozenset((b"content-type", b"accept", b"user-agent", b"content-length", b"host"))
@@ -105,7 +105,7 @@ class StreamedResponse:
 
 def body_decoder(head: Head) -> Callable[[bytes], bytes]:
     """Get the function that decodes body chunks for the codec of the vendor."""
-    return EventStreamDecoder().feed if is_event_stream(head.headers) else lambda chunk: chunk
+    return EventStreamConverter().feed if is_event_stream(head.headers) else lambda chunk: chunk
 
 
 def error_steps(error: Exception) -> Steps:

@@ -13,7 +13,6 @@ import pickle
 import ssl
 import threading
 import time
-import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,9 +26,10 @@ from google.auth.exceptions import DefaultCredentialsError
 from google.oauth2.credentials import Credentials
 
 from agent import Agent, AgentResponse, RetryConfig, errors
+from agent.http.event_stream import encode_message
 from agent.testing import Answer, LoopbackServer, Network, Piece
 from agent.transports import sdk_clients
-from agent.transports.event_stream import EventStreamDecoder
+from agent.transports.event_stream import EventStreamConverter
 from agent.transports.threaded import Head
 from tests.support.cases import FULL
 
@@ -47,17 +47,9 @@ def sse(event: dict[str, Any]) -> bytes:
 def frame_events(event: dict[str, Any]) -> bytes:
     """As Bedrock sends it."""
     chunk = json.dumps({"bytes": base64.b64encode(json.dumps(event).encode()).decode(), "p": "abc"}).encode()
-    return frame({":message-type": "event", ":event-type": "chunk", ":content-type": "application/json"}, chunk)
-
-
-def frame(headers: dict[str, str], payload: bytes) -> bytes:
-    packed = b"".join(
-        bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
-        for name, value in headers.items()
+    return encode_message(
+        {":message-type": "event", ":event-type": "chunk", ":content-type": "application/json"}, chunk
     )
-    prelude = (16 + len(packed) + len(payload)).to_bytes(4, "big") + len(packed).to_bytes(4, "big")
-    message = prelude + zlib.crc32(prelude).to_bytes(4, "big") + packed + payload
-    return message + zlib.crc32(message).to_bytes(4, "big")
 
 
 @dataclass(frozen=True)
@@ -607,7 +599,7 @@ def test_no_error_quotes_keys_in_headers(serve: Serve) -> None:
 def test_an_error_inside_a_stream_is_typed(serve: Serve) -> None:
     anthropic_error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
     google_error = {"error": {"code": 503, "message": "busy", "status": "UNAVAILABLE"}}
-    throttled = frame(
+    throttled = encode_message(
         {":message-type": "exception", ":exception-type": "overloaded_error"}, json.dumps({"message": "busy"}).encode()
     )
     told = {id(MESSAGES): sse(anthropic_error), id(GEMINI): data_only(google_error), id(BEDROCK): throttled}
@@ -866,10 +858,10 @@ def test_the_sdk_itself_reads_our_idea_of_an_event_stream(serve: Serve) -> None:
 
 def test_an_event_stream_may_be_cut_anywhere() -> None:
     data = b"".join(frame_events(event) for event in _MESSAGE_EVENTS)
-    expected = EventStreamDecoder().feed(data)
+    expected = EventStreamConverter().feed(data)
     assert expected.count(b"data: ") == len(_MESSAGE_EVENTS)
     for size in (1, 7, 100):
-        decoder = EventStreamDecoder()
+        decoder = EventStreamConverter()
         assert b"".join(decoder.feed(data[at : at + size]) for at in range(0, len(data), size)) == expected
 
 
@@ -878,7 +870,7 @@ def test_a_broken_event_stream_is_an_error(place: int) -> None:
     data = bytearray(frame_events(_MESSAGE_EVENTS[0]))
     data[place] ^= 0xFF
     with pytest.raises(errors.ProtocolError):
-        EventStreamDecoder().feed(bytes(data))
+        EventStreamConverter().feed(bytes(data))
 
 
 @pytest.mark.parametrize(
@@ -890,7 +882,7 @@ def test_a_broken_event_stream_is_an_error(place: int) -> None:
     ],
 )
 def test_exceptions_of_an_event_stream_are_error_events(headers: dict[str, str], payload: bytes, says: bytes) -> None:
-    event = json.loads(EventStreamDecoder().feed(frame(headers, payload)).removeprefix(b"data: "))
+    event = json.loads(EventStreamConverter().feed(encode_message(headers, payload)).removeprefix(b"data: "))
     assert event["type"] == "error"
     assert says.decode() in event["error"]["message"]
 
@@ -907,7 +899,7 @@ def test_exceptions_of_an_event_stream_are_error_events(headers: dict[str, str],
 )
 def test_exceptions_of_an_event_stream_are_typed(name: str, kind: type[errors.AgentError], serve: Serve) -> None:
     case = next(case for case in CASES if case.speech is BEDROCK)
-    failed = frame({":message-type": "exception", ":exception-type": name}, b'{"message": "no"}')
+    failed = encode_message({":message-type": "exception", ":exception-type": name}, b'{"message": "no"}')
     server = serve(lambda request: Answer([failed], headers={"content-type": BEDROCK.content_type}))
     with pytest.raises(errors.AgentError) as caught:
         Session(case, "stream").ask(server.url)
@@ -915,11 +907,7 @@ def test_exceptions_of_an_event_stream_are_typed(name: str, kind: type[errors.Ag
     assert caught.value.retryable is (kind is not errors.BadRequestError)
 
 
-def test_messages_without_content_and_odd_headers_are_passed_over() -> None:
-    assert EventStreamDecoder().feed(frame({":message-type": "event"}, b'{"metrics": {}}')) == b""
-    odd = b"\x01a\x00" + b"\x01b\x04\x00\x00\x00\x01" + b"\x01c\x06\x00\x02xy"
-    prelude = (16 + len(odd) + 2).to_bytes(4, "big") + len(odd).to_bytes(4, "big")
-    message = prelude + zlib.crc32(prelude).to_bytes(4, "big") + odd + b"{}"
-    assert EventStreamDecoder().feed(message + zlib.crc32(message).to_bytes(4, "big")) == b""
+def test_messages_without_content_are_passed_over() -> None:
+    assert EventStreamConverter().feed(encode_message({":message-type": "event"}, b'{"metrics": {}}')) == b""
     with pytest.raises(errors.ProtocolError, match="cannot be decoded"):
-        EventStreamDecoder().feed(frame({":message-type": "event"}, b"nonsense"))
+        EventStreamConverter().feed(encode_message({":message-type": "event"}, b"nonsense"))

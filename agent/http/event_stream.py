@@ -1,0 +1,106 @@
+"""Incremental decoder and encoder for AWS event streams (`vnd.amazon.eventstream`).
+
+A message consists of two lengths and their checksum, headers, a payload and a checksum of everything before it. Chunks
+may be cut anywhere; the messages are the same.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..engine.wire import MAX_EVENT_BYTES
+from .sse import EventTooLong, FramingError
+
+CONTENT_TYPE = "application/vnd.amazon.eventstream"
+_PRELUDE = 12
+_CHECKSUM = 4
+_BYTES, _STRING = 6, 7
+_FIXED_SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
+"""Bytes of a header's value by its type: booleans, integers, timestamps, UUIDs."""
+
+
+class EventStreamMessage(NamedTuple):
+    """One message of an event stream."""
+
+    headers: Mapping[str, str]
+    """The headers that are strings."""
+    payload: bytes
+
+
+class EventStreamDecoder:
+    """Splits a byte stream into messages. `feed` returns each complete message, and raises FramingError."""
+
+    __slots__ = ("_buffer", "limit")
+
+    def __init__(self, max_message_bytes: int = MAX_EVENT_BYTES) -> None:
+        self.limit: int = max_message_bytes
+        self._buffer = bytearray()
+
+    def feed(self, chunk: bytes) -> list[EventStreamMessage]:
+        buffer = self._buffer
+        buffer += chunk
+        messages: list[EventStreamMessage] = []
+        start = 0
+        while len(buffer) - start >= _PRELUDE:
+            total = self._parse_length(bytes(buffer[start : start + _PRELUDE]))
+            if len(buffer) - start < total:
+                break
+            messages.append(_decode_message(bytes(buffer[start : start + total])))
+            start += total
+        del buffer[:start]
+        return messages
+
+    def _parse_length(self, prelude: bytes) -> int:
+        total, headers, checksum = (int.from_bytes(prelude[at : at + 4], "big") for at in (0, 4, 8))
+        if zlib.crc32(prelude[:8]) != checksum or total < _PRELUDE + headers + _CHECKSUM:
+            raise FramingError("an event-stream message has a wrong checksum or length")
+        if total > self.limit:
+            raise EventTooLong(f"an event-stream message is longer than {self.limit} bytes")
+        return total
+
+
+def _decode_message(message: bytes) -> EventStreamMessage:
+    if zlib.crc32(message[:-_CHECKSUM]) != int.from_bytes(message[-_CHECKSUM:], "big"):
+        raise FramingError("an event-stream message has a wrong checksum or length")
+    end_of_headers = _PRELUDE + int.from_bytes(message[4:8], "big")
+    try:
+        headers = _parse_headers(message[_PRELUDE:end_of_headers])
+    except (ValueError, IndexError):
+        raise FramingError("the headers of an event-stream message cannot be decoded") from None
+    return EventStreamMessage(headers, message[end_of_headers:-_CHECKSUM])
+
+
+def _parse_headers(data: bytes) -> dict[str, str]:
+    """Parse string headers and skip those of other types."""
+    headers: dict[str, str] = {}
+    at = 0
+    while at < len(data):
+        end_of_name = at + 1 + data[at]
+        name, kind = data[at + 1 : end_of_name].decode(), data[end_of_name]
+        at = end_of_name + 1
+        if kind in _FIXED_SIZES:
+            at += _FIXED_SIZES[kind]
+            continue
+        if kind not in (_BYTES, _STRING):
+            raise ValueError("unknown header type")
+        end = at + 2 + int.from_bytes(data[at : at + 2], "big")
+        if kind == _STRING:
+            headers[name] = data[at + 2 : end].decode()
+        at = end
+    if at > len(data):
+        raise ValueError("a header is longer than its message")
+    return headers
+
+
+def encode_message(headers: Mapping[str, str], payload: bytes) -> bytes:
+    """Encode a message with string headers."""
+    packed = b"".join(
+        b"%c%b%c%b%b" % (len(name), name, _STRING, len(value).to_bytes(2, "big"), value)
+        for name, value in ((name.encode(), value.encode()) for name, value in headers.items())
+    )
+    total = _PRELUDE + len(packed) + len(payload) + _CHECKSUM
+    prelude = total.to_bytes(4, "big") + len(packed).to_bytes(4, "big")
+    message = prelude + zlib.crc32(prelude).to_bytes(4, "big") + packed + payload
+    return message + zlib.crc32(message).to_bytes(4, "big")
