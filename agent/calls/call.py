@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from .. import errors
 from ..engine.context import Call, Context, OpenAttempt, run_validation, sum_attempts
-from ..engine.flow import Emit, Flow, Now, Open, Random, Read, Send, Sleep
-from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport
+from ..engine.flow import Emit, Flow, Invoke, Now, Open, Random, Read, Send, Sleep
+from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport, WireRequest
 from ..models.prices import price, service_tier
 from ..models.token_estimates import StreamTokenCounter, complete_usage
 from ..providers import Provider, StreamDecoder
@@ -73,12 +73,22 @@ class Endpoint(NamedTuple):
     via: Transport | None = None
 
 
+def sign_request(provider: Provider, wire: WireRequest) -> Flow[WireRequest]:
+    """Return the request with its signature, for providers that sign each request."""
+    sign = getattr(provider, "sign", None)
+    if sign is None:
+        return wire
+    signed: WireRequest = yield from Invoke(sign, (wire,), blocking=True)
+    return signed
+
+
 def complete(endpoint: Endpoint) -> Call:
     """Send the request and read the whole response."""
     provider, limits, via = endpoint.provider, endpoint.limits, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        wire = yield from run_validation(partial(provider.encode, stream=False), request)
+        encoded = yield from run_validation(partial(provider.encode, stream=False), request)
+        wire = yield from sign_request(provider, encoded)
         reply = yield from Send(wire, limits, via)
         context.headers = reply.headers
         if reply.status != 200:
@@ -97,7 +107,8 @@ def stream(endpoint: Endpoint) -> Call:
     provider, limits, idle, via = endpoint.provider, endpoint.limits, endpoint.idle, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        wire = yield from run_validation(partial(provider.encode, stream=True), request)
+        encoded = yield from run_validation(partial(provider.encode, stream=True), request)
+        wire = yield from sign_request(provider, encoded)
         with (yield from Open(wire, limits, via)) as body:
             context.headers = body.headers
             if body.status != 200:

@@ -33,7 +33,7 @@ from ..types import (
     Usage,
     Value,
 )
-from .call import Endpoint
+from .call import Endpoint, sign_request
 from .output_modes import as_sent
 
 T = TypeVar("T")
@@ -295,7 +295,8 @@ def count_tokens(endpoint: Endpoint) -> Call:
                 model=request.model,
             )
 
-        reply = yield from Send(counter.encode_count(as_sent(provider, request)), limits, endpoint.via)
+        wire = yield from sign_request(provider, counter.encode_count(as_sent(provider, request)))
+        reply = yield from Send(wire, limits, endpoint.via)
         if reply.status != 200:
             raise provider.decode_error(reply, request)
         tokens = counter.decode_count(reply, request)

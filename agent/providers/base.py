@@ -85,6 +85,15 @@ class LimitsSchemas(Protocol):
     def schema_with_tools(self, model: str) -> bool: ...
 
 
+class SignsRequests(Protocol):
+    """A provider that signs each request, with credentials that may have to be loaded."""
+
+    @property
+    def sign(self) -> Callable[[WireRequest], WireRequest] | None:
+        """Function that returns the signed request and may block; None if requests need no signature."""
+        ...
+
+
 class CountsTokens(Protocol):
     """A provider with an endpoint that counts the tokens of a request without answering it."""
 
