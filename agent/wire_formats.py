@@ -18,6 +18,7 @@ WIRE_FORMATS = {
     "openai-responses": "agent.providers.openai_responses",
     "anthropic": "agent.providers.anthropic",
     "gemini": "agent.providers.gemini",
+    "bedrock": "agent.providers.bedrock",
 }
 """Packages by the name of the wire format, which is also the name of its provider.
 

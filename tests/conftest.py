@@ -146,7 +146,7 @@ def _only_loopback() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.upper().endswith(("_API_KEY", "_BASE_URL", "_PROXY", "AGENT_HTTP")):
+        if name.upper().endswith(("_API_KEY", "_BASE_URL", "_PROXY", "AGENT_HTTP")) or name.startswith("AWS_"):
             monkeypatch.delenv(name)
 
 

@@ -107,7 +107,6 @@ TABLES: dict[str, tuple[str, ...]] = {
     "azure": ("openai",),
     "gemini-chat": ("gemini",),
     "vertex": ("gemini", "anthropic"),
-    "bedrock": ("anthropic", "nova"),
     "moonshotai": ("moonshot",),
     "kimi": ("moonshot",),
     "z.ai": ("zai",),
@@ -169,8 +168,8 @@ RESELLERS = frozenset(
 )
 """Providers that serve models of several makers, with the maker in the name."""
 
-_PREFIX = re.compile(r"^(publishers/[^/]+/models/|accounts/[^/]+/models/|models/|tunedmodels/|~)")
-_REGION = re.compile(r"^(us-gov|us|eu|apac|au|jp|ca|sa|me|global)\.(?=\w+\.)")
+_PREFIX = re.compile(r"^(arn:[^/]*/|publishers/[^/]+/models/|accounts/[^/]+/models/|models/|tunedmodels/|~)")
+_REGION = re.compile(r"^(us-gov|us|eu|apac|au|jp|ca|sa|me|in|global)\.(?=\w+\.)")
 _FINE_TUNED = re.compile(r"^ft:([^:]+):.*$")
 _SUFFIXES = (
     re.compile(r":(free|nitro|floor|online|extended|beta|exacto|thinking)$"),

@@ -27,7 +27,6 @@ PROVIDERS: dict[str, str] = {
     "azure": "azure",
     "gemini-chat": "google",
     "vertex": "google",
-    "bedrock": "aws",
     "deepseek": "deepseek",
     "groq": "groq",
     "mistral": "mistral",
@@ -171,7 +170,9 @@ def _tier_in(place: Mapping[str, Any]) -> ServiceTier | None:
         if key in place and isinstance(word := place[key], str) and word.lower() not in usual:
             return ServiceTier.OTHER
     for key in _TIER_KEYS:
-        if key in place and isinstance(word := place[key], str) and word:
+        value = place.get(key)
+        word = value.get("type") if isinstance(value, dict) else value
+        if isinstance(word, str) and word:
             return _TIERS.get(word.lower(), ServiceTier.OTHER)
     return None
 

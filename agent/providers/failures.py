@@ -79,6 +79,7 @@ _FILTER = re.compile(r"content violates usage guidelines|input was flagged|conte
 _MODEL_CODES = _codes("""
     model_not_found DeploymentNotFound model_not_available model_decommissioned not_found_error
 """)
+_MODEL = re.compile(r"provided model identifier is invalid", re.I)
 _REQUEST_CODES = _codes("""
     invalid_request_error invalid_prompt invalid_image invalid_image_format invalid_base64_image invalid_image_url
     invalid_image_mode image_too_large image_too_small image_parse_error image_file_too_large image_file_not_found
@@ -91,10 +92,10 @@ _KEY_CODES = _codes("""
 """)
 _OVERLOADED_CODES = _codes("""
     overloaded_error overloaded server_overloaded engine_overloaded engine_overloaded_error queue_exceeded
-    ServiceUnavailableException
+    ServiceUnavailableException ModelNotReadyException
 """)
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "x-goog-request-id")
-_RETRYABLE_STATUSES = frozenset((408, 409, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529))
+_RETRYABLE_STATUSES = frozenset((408, 409, 424, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529))
 
 _STATUS = re.compile(r"[45]\d\d", re.A)
 _MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.I | re.S)
@@ -243,7 +244,7 @@ def error_from_details(
         effective = status
     amazon = headers.get("x-amzn-errortype", "").partition(":")[0]
     error_class = _classify(details, effective, {details.code, details.type, *details.other_codes, amazon})
-    code = details.code or details.type
+    code = details.code or details.type or amazon or next(iter(details.other_codes), None)
     return error_class(
         redact(details.message[: 2 * _MAX_MESSAGE_LENGTH], secrets)[:_MAX_MESSAGE_LENGTH],
         provider=provider,
@@ -273,7 +274,7 @@ def _classify(details: ErrorDetails, status: int, codes: set[str | None]) -> typ
         return errors.ContentFilterError
     if status in (401, 403) or codes & _KEY_CODES:
         return errors.AuthenticationError
-    if codes & _MODEL_CODES or status in (404, 410):
+    if codes & _MODEL_CODES or status in (404, 410) or _MODEL.search(text):
         return errors.ModelNotFoundError
     if codes & _RATE_CODES:
         return errors.RateLimitError

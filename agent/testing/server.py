@@ -242,8 +242,8 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
 class VendorScript(Script):
     """Script for a `LoopbackServer` that answers in the wire format of the request's path.
 
-    It supports Chat Completions, Responses, Anthropic's Messages and Gemini's generateContent. Without lines, it
-    echoes, and generates values for schemas and forced tools. A token count is the number of words, and uses no line.
+    It supports all wire formats of the registry. Without lines, it echoes, and generates values for schemas and forced
+    tools. A token count is the number of words, and uses no line.
 
     Args:
         lines: See `Script`.

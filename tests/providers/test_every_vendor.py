@@ -1,4 +1,4 @@
-"""The same calls through all four wire formats, under every driver, from one script."""
+"""The same calls through every wire format, under every driver, from one script."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ TARGETS = (
     "openai-responses:gpt-5",
     "anthropic:claude-sonnet-4-5",
     "gemini:gemini-2.5-pro",
+    "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0",
     "xai:grok-4",
 )
 WEATHER = ToolSpec(

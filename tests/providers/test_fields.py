@@ -8,7 +8,7 @@ import pytest
 
 from agent.types import AgentRequest
 
-CODECS = ("anthropic", "gemini", "openai_chat", "openai_responses")
+CODECS = ("anthropic", "bedrock", "gemini", "openai_chat", "openai_responses")
 
 
 @pytest.mark.parametrize("codec", CODECS)

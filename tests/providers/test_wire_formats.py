@@ -18,6 +18,7 @@ MODELS = {
     "openai-responses": "gpt-4o",
     "anthropic": "claude-sonnet-4-5",
     "gemini": "gemini-2.5-flash",
+    "bedrock": "anthropic.claude-sonnet-4-5-20250929-v1:0",
 }
 TOY = Path(__file__).parent / "toy_format"
 

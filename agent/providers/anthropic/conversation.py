@@ -35,10 +35,10 @@ PLACEHOLDER = "(nothing was said)"
 """Content of required user messages. Constant, so that cached prefixes stay valid."""
 
 LATE_SYSTEM = "a system message within the conversation was sent as a user message"
-PLACEHOLDER_SENT = f"anthropic requires a user message; {PLACEHOLDER!r} was inserted"
+PLACEHOLDER_SENT = f"the API requires a user message; {PLACEHOLDER!r} was inserted"
 LAST_THINKING = "thinking at the end of an assistant turn was dropped"
 NO_SIGNATURE = "thinking without a signature was dropped"
-NAME_LEFT_OUT = "the name of a message was dropped: anthropic does not support it"
+NAME_LEFT_OUT = "the name of a message was dropped: the API does not support it"
 
 
 def split_system(messages: Sequence[Message], context: EncodingContext) -> tuple[list[TextContent], list[Message]]:
