@@ -91,13 +91,19 @@ class _FaultInjector:
         self._plan = None if plan is None else {number: select_faults([fault])[0] for number, fault in plan.items()}
         self._lock = threading.Lock()
         self._count = 0
-        self.injected: list[InjectedFault] = []
+        self._injected: list[InjectedFault] = []
+
+    @property
+    def injected(self) -> list[InjectedFault]:
+        """Injected faults, in order."""
+        return list(self._injected)
 
     @property
     def plan(self) -> dict[int, str]:
-        return {injected.number: injected.fault.name for injected in list(self.injected)}
+        """Injected faults as a `plan` that replays them: names by request number."""
+        return {injected.number: injected.fault.name for injected in self.injected}
 
-    def choose(self, request: WireRequest, *, at_server: bool) -> tuple[int, Fault | None]:
+    def _choose(self, request: WireRequest, *, at_server: bool = False) -> tuple[int, Fault | None]:
         """Return the number of the request, and its fault."""
         with self._lock:
             number = self._count
@@ -114,29 +120,15 @@ class _FaultInjector:
         applicable = [fault for fault in possible if fault.applies_to(request)]
         return rng.choice(applicable) if applicable else None
 
-    def inject(self, answer: Answer, number: int, fault: Fault, request: WireRequest) -> Answer:
+    def _inject(self, answer: Answer, number: int, fault: Fault, request: WireRequest) -> Answer:
         """Return the broken response and record the fault. A response that is an error already is not changed."""
         broken = fault(answer, request)
         if broken is not answer:
-            self.injected.append(InjectedFault(number, fault, request.url))
+            self._injected.append(InjectedFault(number, fault, request.url))
         return broken
 
 
-class _Recorded:
-    _injector: _FaultInjector
-
-    @property
-    def injected(self) -> list[InjectedFault]:
-        """Injected faults, in order."""
-        return list(self._injector.injected)
-
-    @property
-    def plan(self) -> dict[int, str]:
-        """Injected faults as a `plan` that replays them: names by request number."""
-        return self._injector.plan
-
-
-class Chaos(_Recorded):
+class Chaos(_FaultInjector):
     """Network that breaks some responses, for a `LoopbackServer`, a `Simulation` or a `ScriptedTransport`.
 
     Args:
@@ -156,20 +148,20 @@ class Chaos(_Recorded):
         seed: int = 0,
         plan: Mapping[int, FaultLike] | None = None,
     ) -> None:
+        super().__init__(faults, share, seed, plan)
         self._network = network
-        self._injector = _FaultInjector(faults, share, seed, plan)
 
     def __call__(self, request: WireRequest) -> Answer:
         at_server = not urlsplit(request.url).scheme  # a server sees paths, a client whole addresses
-        number, fault = self._injector.choose(request, at_server=at_server)
+        number, fault = self._choose(request, at_server=at_server)
         if fault is None:
             return self._network(request)
         answer = Answer() if fault.replaces else self._network(request)
-        broken = self._injector.inject(answer, number, fault, request)
+        broken = self._inject(answer, number, fault, request)
         return broken if at_server else as_received(broken)
 
 
-class FaultyTransport(_Recorded):
+class FaultyTransport(_FaultInjector):
     """Transport that breaks some responses. Pass it as `transport=` of an agent.
 
     A response is read to its end before it is broken, so a broken stream begins later than usual. A fault that
@@ -192,38 +184,37 @@ class FaultyTransport(_Recorded):
         seed: int = 0,
         plan: Mapping[int, FaultLike] | None = None,
     ) -> None:
+        super().__init__(faults, share, seed, plan)
         self._transport = transport
-        self._injector = _FaultInjector(faults, share, seed, plan)
 
     def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
-        number, fault = self._injector.choose(request, at_server=False)
-        if fault is None:
-            return self._transport.send(request, limits, timeout)
-        reply = None if fault.replaces else self._transport.send(request, limits, timeout)
-        return self._replay(reply, number, fault, request).send(request, limits, timeout)
+        return self._select_transport(request, limits, timeout).send(request, limits, timeout)
 
     def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
-        number, fault = self._injector.choose(request, at_server=False)
-        if fault is None:
-            return self._transport.open(request, limits, timeout)
-        reply = None if fault.replaces else self._transport.send(request, limits, timeout)
-        return self._replay(reply, number, fault, request).open(request, limits, timeout)
+        return self._select_transport(request, limits, timeout).open(request, limits, timeout)
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
-        number, fault = self._injector.choose(request, at_server=False)
-        if fault is None:
-            return await self._transport.asend(request, limits)
-        reply = None if fault.replaces else await self._transport.asend(request, limits)
-        return await self._replay(reply, number, fault, request).asend(request, limits)
+        return await (await self._aselect_transport(request, limits)).asend(request, limits)
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
-        number, fault = self._injector.choose(request, at_server=False)
+        return await (await self._aselect_transport(request, limits)).aopen(request, limits, bodies)
+
+    def _select_transport(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Transport:
+        """Return the transport itself, or one that replays a broken response."""
+        number, fault = self._choose(request)
         if fault is None:
-            return await self._transport.aopen(request, limits, bodies)
+            return self._transport
+        reply = None if fault.replaces else self._transport.send(request, limits, timeout)
+        return self._replay(reply, number, fault, request)
+
+    async def _aselect_transport(self, request: WireRequest, limits: Limits) -> Transport:
+        number, fault = self._choose(request)
+        if fault is None:
+            return self._transport
         reply = None if fault.replaces else await self._transport.asend(request, limits)
-        return await self._replay(reply, number, fault, request).aopen(request, limits, bodies)
+        return self._replay(reply, number, fault, request)
 
     def _replay(self, reply: Reply | None, number: int, fault: Fault, request: WireRequest) -> ScriptedTransport:
         answer = Answer() if reply is None else Answer([reply.body], status=reply.status, headers=reply.headers)
-        broken = as_received(self._injector.inject(answer, number, fault, request))
+        broken = as_received(self._inject(answer, number, fault, request))
         return ScriptedTransport(lambda _: broken)
