@@ -135,27 +135,12 @@ class PythonScript(_Record):
     run_count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TruncatedText:
-    """The start and end of a text, and the size of the omitted part."""
-
-    head: str
-    tail: str
-    missing_chars: int
-    missing_lines: int
-
-    def format(self, original_chars: int, location: str) -> str:
-        lost = f"{self.missing_chars:,} of {original_chars:,} characters ({self.missing_lines:,} lines)"
-        marker = f"[… {lost} are omitted. {location}]"
-        return "\n".join(part for part in (self.head.rstrip("\n"), marker, self.tail) if part)
-
-
 def count_lines(text: str) -> int:
     return text.count("\n") + (not text.endswith("\n") and bool(text))
 
 
-def truncate_text(text: str, config: TruncationConfig) -> TruncatedText | None:
-    """Truncate a text in the middle; return None if it is within the limits."""
+def truncate_text(text: str, config: TruncationConfig) -> tuple[str, str] | None:
+    """Return the start and the end of a text, without the middle; None if it is within the limits."""
     if not config.enabled or (len(text) <= config.max_chars and count_lines(text) <= config.max_lines):
         return None
     most_chars, most_lines = max(config.max_chars, 0), max(config.max_lines, 0)
@@ -165,11 +150,8 @@ def truncate_text(text: str, config: TruncationConfig) -> TruncatedText | None:
         head, tail = "\n".join(lines[: most_lines - most_lines // 2]), "\n".join(lines[ending:])
     else:
         head, tail = text, text
-    head = head[: most_chars - most_chars // 2]
     room = most_chars // 2
-    tail = tail[-room:] if room else ""
-    missing = max(len(text) - len(head) - len(tail), 0)
-    return TruncatedText(head, tail, missing, max(count_lines(text) - count_lines(head) - count_lines(tail), 0))
+    return head[: most_chars - room], tail[-room:] if room else ""
 
 
 MAX_KEPT = 100
@@ -258,10 +240,13 @@ class Workspace:
         parts = truncate_text(result, self.config_of(tool))
         if parts is None:
             return result
+        head, tail = parts
+        missing = max(len(result) - len(head) - len(tail), 0)
+        missing_lines = max(count_lines(result) - count_lines(head) - count_lines(tail), 0)
+        lost = f"{missing:,} of {len(result):,} characters ({missing_lines:,} lines)"
         stored = self._store(tool.name, result)
-        return parts.format(
-            len(result), f"The complete output is in {stored.temp_file_path}: Read it with offset and limit."
-        )
+        where = f"The complete output is in {stored.temp_file_path}: Read it with offset and limit."
+        return "\n".join(part for part in (head.rstrip("\n"), f"[… {lost} are omitted. {where}]", tail) if part)
 
     def _store(self, tool_name: str, text: str) -> TruncatedOutput:
         name = "".join(character for character in tool_name if character.isalnum()).lower()[:40] or "tool"
