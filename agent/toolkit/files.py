@@ -144,10 +144,10 @@ class WriteTool(WorkspaceTool):
         return f"{'Created' if created else 'Replaced'} {self.workspace.root.show(path)}: {len(data):,} bytes."
 
 
-def encode_text(content: str, most: int) -> bytes:
+def encode_text(content: str, most: int, errors: str = "strict") -> bytes:
     """Encode text for writing, up to a size limit."""
     try:
-        data = content.encode("utf-8")
+        data = content.encode("utf-8", errors)
     except UnicodeEncodeError:
         raise ToolError("The text contains a lone surrogate, which cannot be encoded.") from None
     if len(data) > most:
@@ -328,16 +328,7 @@ class EditConfirmTool(WorkspaceTool):
                     f"{shown} has changed since {edit_id} was proposed. Read it and propose the edit again."
                 )
             changed, offsets = replace_text(content, edit.old_string, edit.new_string, edit.replace_all, shown)
-            self.workspace.root.write(edit.file_path, self._bytes(changed))
+            data = encode_text(changed, self.workspace.max_file_bytes, "surrogateescape")
+            self.workspace.root.write(edit.file_path, data)
         times = f" in {len(offsets):,} places" if len(offsets) > 1 else ""
         return f"Changed {shown}, line {edit.match_line:,}{times}."
-
-    def _bytes(self, changed: str) -> bytes:
-        most = self.workspace.max_file_bytes
-        try:
-            data = changed.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:
-            raise ToolError("new_string contains a lone surrogate, which cannot be encoded.") from None
-        if len(data) > most:
-            raise ToolError(f"The file would have {len(data):,} bytes; the limit is {most:,}.")
-        return data
