@@ -17,9 +17,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, BinaryIO, Self
 
+from pydantic_core import from_json
+
 from ..errors import AgentError, ConfigurationError
 from ..stores.files import close_folder, open_folder, sync, sync_folder
-from .records import LineReference, parse_line, read_reference
+from .records import LineReference, read_reference
 
 SYNC_SECONDS = 1.0
 """Interval of fsync. Only a power failure can lose lines written since."""
@@ -67,7 +69,7 @@ class FileOutput:
             file.seek(0)
             for number, raw in enumerate(file, start=1):
                 try:
-                    reference = read_reference(raw)
+                    reference = read_reference(from_json(raw))
                 except ValueError:
                     reference = None
                 if reference is None or not raw.endswith(b"\n"):
@@ -239,7 +241,7 @@ def _is_partial_line(raw: bytes, reference: LineReference | None, *, follows_oth
     if raw.endswith(b"\n") or not any(raw.startswith(begin) or begin.startswith(raw) for begin in _LINE_STARTS):
         return False
     try:
-        parse_line(raw)
+        from_json(raw)
     except ValueError:
         return True
     return False  # complete JSON, but not an output line

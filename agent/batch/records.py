@@ -83,8 +83,9 @@ def _read(data: Any) -> AgentRequest:
     if isinstance(data, str):
         data = {"input": data}
     if not isinstance(data, dict):
+        kind = {list: "an array", bool: "true or false", int: "a number", float: "a number"}.get(type(data), "null")
         raise ConfigurationError(
-            f"it is {_kind(data)}", fix='Use a string, {"prompt": …}, or an object with the fields of a request.'
+            f"it is {kind}", fix='Use a string, {"prompt": …}, or an object with the fields of a request.'
         )
     if "body" in data and "url" in data:
         data = _from_batch_api(data)
@@ -97,10 +98,6 @@ def _read(data: Any) -> AgentRequest:
     return request
 
 
-def _kind(data: Any) -> str:
-    return {list: "an array", bool: "true or false", int: "a number", float: "a number"}.get(type(data), "null")
-
-
 def _from_batch_api(data: dict[str, Any]) -> dict[str, Any]:
     """Convert a line `{"method": "POST", "url": …, "body": …}` of a batch API. Its model is ignored."""
     unknown = sorted(set(data) - {"method", "url", "body"})
@@ -111,7 +108,7 @@ def _from_batch_api(data: dict[str, Any]) -> dict[str, Any]:
     body = data["body"]
     if not isinstance(body, dict):
         raise ConfigurationError("its body is not an object", field="body", fix="Use the body of a chat completion.")
-    unknown = sorted(name for name in body if name not in _KNOWN_FIELDS and not _is_default(name, body[name]))
+    unknown = sorted(name for name in body if name not in _KNOWN_FIELDS and body[name] not in _DEFAULTS.get(name, ()))
     if unknown:
         raise ConfigurationError(
             f"{', '.join(unknown)}: not supported",
@@ -127,10 +124,6 @@ def _from_batch_api(data: dict[str, Any]) -> dict[str, Any]:
     if (form := body.get("response_format")) is not None:
         request |= _read_response_format(form)
     return request
-
-
-def _is_default(name: str, value: Any) -> bool:
-    return value in _DEFAULTS.get(name, ())
 
 
 def _read_tool_choice(choice: Any) -> Any:
@@ -157,18 +150,14 @@ def read_lines(source: BinaryIO) -> Iterator[Line]:
     while raw := source.readline(MAX_LINE_BYTES + 1):
         number += 1
         complete = raw.endswith(b"\n") or len(raw) <= MAX_LINE_BYTES
-        if not complete:
-            _skip_line(source)
+        rest = b"" if complete else raw
+        while rest and not rest.endswith(b"\n"):
+            rest = source.readline(1024 * 1024)
         if number == 1:
             raw = raw.removeprefix(b"\xef\xbb\xbf")
         stripped = raw.strip()
         if stripped:
             yield Line(number, stripped, complete=complete)
-
-
-def _skip_line(source: BinaryIO) -> None:
-    while (rest := source.readline(1024 * 1024)) and not rest.endswith(b"\n"):
-        pass
 
 
 _FACTS = ("provider", "model", "status_code", "code", "request_id", "retryable", "retry_after", "field", "fix", "text")
@@ -233,17 +222,8 @@ class LineReference:
         return self.line if self.custom_id is None else self.custom_id
 
 
-def read_reference(raw: bytes) -> LineReference:
-    """Read the input line of an output line. Raise ValueError for any other line."""
-    return _to_reference(parse_line(raw))
-
-
-def parse_line(raw: bytes) -> Any:
-    """Parse an output line. The size limits of vendor responses do not apply."""
-    return from_json(raw)
-
-
-def _to_reference(data: Any) -> LineReference:
+def read_reference(data: Any) -> LineReference:
+    """Return the input line of a parsed output line. Raise ValueError for any other line."""
     if not isinstance(data, dict) or not ("response" in data or "error" in data):
         raise ValueError("not an output line of a batch")
     named, number, digest = data.get("custom_id"), data.get("line"), data.get("sha256")
@@ -271,8 +251,8 @@ def read_answers(path: str | PathLike[str]) -> Iterator[BatchAnswer]:
             if not raw.endswith(b"\n"):
                 return
             try:
-                data = parse_line(raw)
-                reference = _to_reference(data)
+                data = from_json(raw)
+                reference = read_reference(data)
                 response = AgentResponse.from_dict(data["response"]) if "response" in data else None
             except ValueError as error:
                 raise ConfigurationError(
