@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-V"]):
         return _print_version()
-    missing = _find_missing_packages()
+    missing = [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
     if not missing:
         from .app import run_app  # lazy: needs the extra
 
@@ -58,7 +58,3 @@ def _print_version() -> int:
 
         return report_os_error(error)
     return 0
-
-
-def _find_missing_packages() -> list[str]:
-    return [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]

@@ -180,7 +180,8 @@ def parameters(module: Any, model: LocalModel, path: Path) -> Any:
     """Return the engine's parameters. Changes can affect rounding, and so the output for a seed."""
     params = module.CommonParams()
     params.model.path = str(path)
-    params.model_alias = _alias(params.model_alias, model.name)
+    is_set = isinstance(params.model_alias, set)  # depends on the engine version
+    params.model_alias = {model.name} if is_set else model.name
     params.n_ctx = -(-model.context // _STEP) * _STEP  # the engine aborts unless it is a multiple
     params.n_parallel = 1
     params.n_batch = params.n_ubatch = _PORTION
@@ -194,11 +195,6 @@ def parameters(module: Any, model: LocalModel, path: Path) -> Any:
         params.cache_type_k, params.cache_type_v = module.ggml_type.GGML_TYPE_Q8_0, module.ggml_type.GGML_TYPE_Q4_0
         params.flash_attn_type = module.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
     return params
-
-
-def _alias(kind: Any, name: str) -> Any:
-    """Return the model alias in the form of this engine version."""
-    return {name} if isinstance(kind, set) else name
 
 
 # Registry of loaded engines

@@ -143,7 +143,10 @@ class AgentLoop:
         """Return the queued messages. Without any, the conversation must end with a message to answer."""
         queued = self._take_steering() or self._take_follow_ups()
         if not queued:
-            check_continuable([message for message in self.messages if not _has_failed(message)])
+            failed = ("error", "aborted")
+            check_continuable(
+                [one for one in self.messages if not (isinstance(one, Message) and one.stop_reason in failed)]
+            )
         return queued
 
     def _run(self, prompts: Sequence[AgentMessage]) -> RunResult:
@@ -265,7 +268,3 @@ def _take(queue: list[AgentMessage], mode: QueueMode) -> list[AgentMessage]:
     count = 1 if mode == "one_at_a_time" else len(queue)
     taken, queue[:count] = queue[:count], []
     return taken
-
-
-def _has_failed(message: AgentMessage) -> bool:
-    return isinstance(message, Message) and message.stop_reason in ("error", "aborted")

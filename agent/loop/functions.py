@@ -365,7 +365,11 @@ def _start_loop(
     tools = {tool.name: tool for tool in map(as_tool, context.tools or ())}
     state = RunState("run", list(history), len(history))
     call_model = wrap_stream_fn(
-        stream_fn or stream_function(_agent_for), config, context.system_prompt, context.tools, abort_signal
+        stream_fn or stream_function(lambda model: Agent(f"{model.provider}:{model.id}")),
+        config,
+        context.system_prompt,
+        context.tools,
+        abort_signal,
     )
     plan = RunPlan(
         call_model=call_model,
@@ -424,7 +428,3 @@ def _close(state: RunState, events: EventStream, reason: str, error: Exception |
     if not state.ended:
         for event in state.close(reason, error):
             events.push(event)
-
-
-def _agent_for(model: Model) -> Any:
-    return Agent(f"{model.provider}:{model.id}")

@@ -175,7 +175,8 @@ def prepare_run(
     overrides = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
     history, prompts = run_options.get("history"), run_options.get("prompts")
     config = _read_loop_config(run_options.get("loop"), runner.loop)
-    hooks = _merge_hooks(runner.hooks or Hooks(), run_options)
+    own_hooks = {name: value for name, value in run_options.items() if name in _HOOKS and value is not None}
+    hooks = replace(runner.hooks or Hooks(), **own_hooks)
     if isinstance(request, PausedRun):
         state = restore_state(request)
         agent_request = read_request(request.request, {**overrides, "messages": request.messages})
@@ -217,11 +218,6 @@ def _read_loop_config(value: Any, default: ToolLoopConfig) -> ToolLoopConfig:
     raise ConfigurationError(
         f"loop is a {type(value).__name__}.", field="loop", fix="Pass a ToolLoopConfig, or a dict of its fields."
     )
-
-
-def _merge_hooks(defaults: Hooks, options: Mapping[str, Any]) -> Hooks:
-    changes = {name: value for name, value in options.items() if name in _HOOKS and value is not None}
-    return replace(defaults, **changes) if changes else defaults
 
 
 def _create_model_call(call: Call, prepared: AgentRequest) -> Any:

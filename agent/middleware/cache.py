@@ -288,7 +288,7 @@ class Cache(ForkSafe, Middleware):
         if ttl is not None and not ttl > 0:
             raise ConfigurationError(f"ttl is {ttl}.", field="ttl", fix="Use seconds above 0, or leave it out.")
         self._store: ResponseStore = MemoryResponseStore() if store is None else store
-        self._ttl, self._when, self._clock = ttl, when, clock or _utc_seconds
+        self._ttl, self._when, self._clock = ttl, when, clock or (lambda: datetime.now(UTC).timestamp())
         self._arguments: dict[str, Any] = {"store": store, "ttl": ttl, "when": when, "clock": clock}
         self._stats = CacheStats()
 
@@ -344,10 +344,6 @@ class Cache(ForkSafe, Middleware):
     def _count(self, field: str) -> None:
         with self._lock:
             self._stats = replace(self._stats, **{field: getattr(self._stats, field) + 1})
-
-
-def _utc_seconds() -> float:
-    return datetime.now(UTC).timestamp()
 
 
 def _dump_response(response: AgentResponse, schema: Any) -> str | None:

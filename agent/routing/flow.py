@@ -80,8 +80,9 @@ def route_call(settings: RouterSettings, *, streaming: bool) -> Call:
                 raise
             attempt_request = request
             if restart_reason is not None:
-                yield Emit(_restart_events(restart_reason, partial_text))
+                yield Emit([StreamEvent.restart_event(restart_reason)])  # voids the events so far
                 if partial_text:
+                    yield Emit([StreamEvent.text_delta(partial_text)])
                     continuation = (Message.assistant(partial_text), Message.user(_CONTINUE_PROMPT))
                     attempt_request = request.with_messages(*continuation)
             if settings.is_concurrent:
@@ -100,7 +101,7 @@ def route_call(settings: RouterSettings, *, streaming: bool) -> Call:
                 partial_text, restart_reason = "", "the answer was filtered" if streaming else None
                 now = yield from Now()
                 continue
-            return _prepend_text(partial_text, response) if partial_text else response
+            return _prepend_text(partial_text, response)
 
     return call
 
@@ -170,12 +171,6 @@ def _text_to_continue(state: RoutingState, error: errors.StreamInterrupted) -> s
     if state.settings.on_partial != "continue" or state.request.output_schema is not None or error.partial is None:
         return ""
     return error.partial.text or ""
-
-
-def _restart_events(reason: str, partial_text: str) -> list[StreamEvent]:
-    """Void the events so far, and repeat the text that is continued."""
-    restart = StreamEvent.restart_event(reason)
-    return [restart, StreamEvent.text_delta(partial_text)] if partial_text else [restart]
 
 
 def _prepend_text(partial_text: str, response: AgentResponse) -> AgentResponse:

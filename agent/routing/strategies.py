@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf, log
@@ -253,7 +253,8 @@ def read_strategy(strategy: Any) -> Strategy:
 def _wrap_function(choose: StrategyFunction) -> Strategy:
     def rank(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -> list[RankedTarget]:
         ranked: list[RankedTarget] = []
-        for chosen in _as_list(choose(profile.request, targets)):
+        result = choose(profile.request, targets)
+        for chosen in result if isinstance(result, list | tuple) else () if result is None else [result]:
             agent, reason = (chosen.agent, chosen.reason) if isinstance(chosen, RouteResult) else (chosen, None)
             target = _find_target(agent, targets)
             if all(target is not one.target for one in ranked):
@@ -261,12 +262,6 @@ def _wrap_function(choose: StrategyFunction) -> Strategy:
         return ranked
 
     return Strategy(RoutingStrategy.CUSTOM, rank)
-
-
-def _as_list(chosen: Any) -> Iterable[Any]:
-    if chosen is None:
-        return ()
-    return chosen if isinstance(chosen, list | tuple) else [chosen]
 
 
 def _find_target(chosen: Any, targets: Sequence[Target]) -> Target:
