@@ -232,36 +232,33 @@ class ChatSession:
 
     def save(self, dag: DAG, *, title: str = "") -> None:
         """Make this the current conversation. A session that is not stored yet is created if it has a title."""
-        if not self.is_stored:
-            if title:
-                self._create(dag, title)
+        if not self.is_stored and not title:
             self._dag = dag
             return
         rows = self._keeper.unwritten(dag)
         heads = [head.id for head in dag.heads]
         metadata = {**self._metadata, MODELS: list(self.settings.models)}
-        changed = None if metadata == self._metadata else metadata
         self._is_stale = True  # until the write has succeeded
-        assert self._keeper.version is not None
-        version = self.store.append(self.id, rows, heads=heads, expected_version=self._keeper.version, metadata=changed)
+        if (version := self._keeper.version) is None:
+            version = self._create(title, metadata=metadata, rows=rows, heads=heads)
+        else:
+            changed = None if metadata == self._metadata else metadata
+            version = self.store.append(self.id, rows, heads=heads, expected_version=version, metadata=changed)
         self._keeper.mark_written(rows, version)
         self._metadata, self._dag, self._is_stale = metadata, dag, False
 
-    def _create(self, dag: DAG, title: str) -> None:
-        rows = self._keeper.unwritten(dag)
-        heads = [head.id for head in dag.heads]
-        metadata = {**self._metadata, MODELS: list(self.settings.models)}
-        self._is_stale = True
+    def _create(self, title: str, **content: Any) -> int:
+        """Create the session in the store, and return its version."""
         while True:
             try:
-                record = self.store.create(self.id, title=title, metadata=metadata, rows=rows, heads=heads)
+                record = self.store.create(self.id, title=title, **content)
                 break
             except ConflictError:
                 if self.is_named:
                     raise
-                self._reset(random_session_id(), dag)  # the random name is taken
-        self._keeper.mark_written(rows, record.version)
-        self._metadata, self.title, self.is_named, self._is_stale = metadata, title, True, False
+                self._reset(random_session_id(), self._dag)  # the random name is taken
+        self.title, self.is_named = title, True
+        return record.version
 
     def undo(self, turns: int = 1) -> None:
         """Rewind the last turns. They stay in the graph."""
