@@ -61,17 +61,8 @@ def wrap_call(
     layers = [_Layer.from_middleware(one) for one in middleware]
 
     def call_with_middleware(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        base = CallInfo(
-            streaming=streaming,
-            target=target,
-            request=request,
-            hash_request=fingerprint,
-            run=context.run,
-            started=(yield from Now()),
-            context=context,
-            first_attempt=len(context.attempts),
-            every_target=every_target,
-        )
+        base = yield from _describe_call(request, context, streaming=streaming, target=target)
+        base.hash_request, base.every_target = fingerprint, every_target
         context.headers = None  # headers of another target's response
         flow = _run_layers(layers, 0, call, request, base)
         try:
@@ -91,16 +82,8 @@ def wrap_token_count(call: Call, middleware: Sequence[Middleware], *, target: st
     layers = [_Layer.from_middleware(one) for one in middleware]
 
     def count_with_middleware(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        base = CallInfo(
-            streaming=False,
-            target=target,
-            request=request,
-            run=context.run,
-            counting=True,
-            started=(yield from Now()),
-            context=context,
-            first_attempt=len(context.attempts),
-        )
+        base = yield from _describe_call(request, context, streaming=False, target=target)
+        base.counting = True
         for layer in layers:
             if layer.before is not None:
                 result = yield from _run_hook(layer.before, context, request, base.for_middleware(request))
@@ -108,6 +91,18 @@ def wrap_token_count(call: Call, middleware: Sequence[Middleware], *, target: st
         return (yield from call(request, context))
 
     return count_with_middleware
+
+
+def _describe_call(request: AgentRequest, context: Context, *, streaming: bool, target: str) -> Flow[CallInfo]:
+    return CallInfo(
+        streaming=streaming,
+        target=target,
+        request=request,
+        run=context.run,
+        started=(yield from Now()),
+        context=context,
+        first_attempt=len(context.attempts),
+    )
 
 
 def observe_events(flow: Flow[T], middleware: Sequence[Middleware], info: CallInfo) -> Flow[T]:
