@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .loop.hooks import Hooks
     from .loop.results import PausedRun, RunResult
     from .middleware.base import Middleware
-    from .types.options import JsonSchema, OutputT, OutputType
+    from .types.options import AllRunOptions, JsonSchema, OutputT, OutputType, PreflightOptions
 
 
 class BaseClient:
@@ -94,7 +94,9 @@ class BaseClient:
     ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
 
     @overload
-    def complete(self, request: RequestLike = (), **options: Unpack[CompleteOptions]) -> AgentResponse[None]: ...
+    def complete(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[None]: ...
 
     @overload
     def complete(
@@ -137,7 +139,9 @@ class BaseClient:
     ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
 
     @overload
-    async def acomplete(self, request: RequestLike = (), **options: Unpack[CompleteOptions]) -> AgentResponse[None]: ...
+    async def acomplete(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[None]: ...
 
     @overload
     async def acomplete(
@@ -162,7 +166,9 @@ class BaseClient:
     ) -> ResponseStream[Any]: ...  # Any: the request may have a schema
 
     @overload
-    def stream(self, request: RequestLike = (), **options: Unpack[CompleteOptions]) -> ResponseStream[None]: ...
+    def stream(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> ResponseStream[None]: ...
 
     @overload
     def stream(
@@ -205,7 +211,9 @@ class BaseClient:
     ) -> AsyncResponseStream[Any]: ...  # Any: the request may have a schema
 
     @overload
-    def astream(self, request: RequestLike = (), **options: Unpack[CompleteOptions]) -> AsyncResponseStream[None]: ...
+    def astream(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> AsyncResponseStream[None]: ...
 
     @overload
     def astream(
@@ -352,21 +360,31 @@ class BaseClient:
     # Flows, for custom drivers such as the simulated one
 
     def call_flow(
-        self, request: RequestLike, *, streaming: bool, context: Context | None = None, **options: Any
-    ) -> Any:  # Any: options as for `complete`; a flow
+        self,
+        request: RequestLike,
+        *,
+        streaming: bool,
+        context: Context | None = None,
+        **options: Unpack[PreflightOptions],
+    ) -> Any:  # Any: a flow of many effects
         """Return the flow of one call."""
         client, changes = self._select(options)
         prepared = client._prepare(request, changes)
         return client._call(streaming=streaming)(prepared, context or Context())
 
     def run_flow(
-        self, request: RequestLike | PausedRun, *, streaming: bool, context: Context | None = None, **options: Any
-    ) -> Any:  # Any: options as for `run`; a flow and its run
+        self,
+        request: RequestLike | PausedRun,
+        *,
+        streaming: bool,
+        context: Context | None = None,
+        **options: Unpack[AllRunOptions],
+    ) -> Any:  # Any: a flow of many effects, and its run
         """Return the flow of one run, and the run itself."""
         _, run, flow = self._prepare_run(request, options, streaming=streaming)
         return flow(context or Context()), run
 
-    def deadline_of(self, request: RequestLike, **options: Any) -> float | None:  # Any: options as for `complete`
+    def deadline_of(self, request: RequestLike, **options: Unpack[PreflightOptions]) -> float | None:
         """Seconds that a call may take as a whole; None for no limit."""
         client, changes = self._select(options)
         return client._prepare(request, changes).deadline

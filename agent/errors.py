@@ -34,9 +34,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 if TYPE_CHECKING:
     from .types import AgentResponse, Attempt
@@ -81,6 +81,19 @@ def escape_line(text: str) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
+
+
+class ErrorFacts(TypedDict, total=False):
+    """Keyword arguments of all errors; see `AgentError`."""
+
+    provider: str | None
+    model: str | None
+    status_code: int | None
+    request_id: str | None
+    code: str | None
+    retryable: bool | None
+    retry_after: float | None
+    body: str | None
 
 
 class AgentError(Exception):
@@ -154,7 +167,9 @@ def _rebuild(kind: type[AgentError], args: tuple[Any, ...], facts: dict[str, Any
 class ConfigurationError(AgentError, ValueError):
     """An argument or setting is invalid. `field` names it, `fix` tells how to fix it; nothing was sent."""
 
-    def __init__(self, message: str = "", *, field: str | None = None, fix: str | None = None, **facts: Any) -> None:
+    def __init__(
+        self, message: str = "", *, field: str | None = None, fix: str | None = None, **facts: Unpack[ErrorFacts]
+    ) -> None:
         super().__init__(message, **facts)
         self.field = field
         self.fix = fix
@@ -183,8 +198,9 @@ class TimeoutError(AgentError):
 
     _retryable_by_default = True
 
-    def __init__(self, message: str = "", *, deadline: bool = False, **facts: Any) -> None:
-        super().__init__(message, **{"retryable": not deadline, **facts})
+    def __init__(self, message: str = "", *, deadline: bool = False, **facts: Unpack[ErrorFacts]) -> None:
+        facts.setdefault("retryable", not deadline)
+        super().__init__(message, **facts)
         self.deadline = deadline
 
 
@@ -242,7 +258,12 @@ class StreamInterrupted(ProviderError):
     """A stream broke after its first event. `partial` is the response received so far."""
 
     def __init__(
-        self, message: str = "", *, partial: AgentResponse | None = None, deadline: bool = False, **facts: Any
+        self,
+        message: str = "",
+        *,
+        partial: AgentResponse | None = None,
+        deadline: bool = False,
+        **facts: Unpack[ErrorFacts],
     ) -> None:
         super().__init__(message, **facts)
         self.partial = partial
@@ -255,7 +276,12 @@ class SchemaValidationError(AgentError):
     """Structured output does not match its schema. `text` is the model's output."""
 
     def __init__(
-        self, message: str = "", *, text: str | None = None, response: AgentResponse | None = None, **facts: Any
+        self,
+        message: str = "",
+        *,
+        text: str | None = None,
+        response: AgentResponse | None = None,
+        **facts: Unpack[ErrorFacts],
     ) -> None:
         super().__init__(message, **facts)
         self.text = text
@@ -266,7 +292,12 @@ class ToolExecutionError(AgentError):
     """A tool failed and `stop_on_error` is set."""
 
     def __init__(
-        self, message: str = "", *, tool_name: str | None = None, tool_call_id: str | None = None, **facts: Any
+        self,
+        message: str = "",
+        *,
+        tool_name: str | None = None,
+        tool_call_id: str | None = None,
+        **facts: Unpack[ErrorFacts],
     ) -> None:
         super().__init__(message, **facts)
         self.tool_name = tool_name
@@ -276,7 +307,7 @@ class ToolExecutionError(AgentError):
 class RoutingError(AgentError):
     """No target succeeded. `errors` lists each failure; `str()` also shows candidates and attempts."""
 
-    def __init__(self, message: str = "", *, errors: Sequence[AgentError] = (), **facts: Any) -> None:
+    def __init__(self, message: str = "", *, errors: Sequence[AgentError] = (), **facts: Unpack[ErrorFacts]) -> None:
         super().__init__(
             message or "; ".join(f"{type(error).__name__}: {error}" for error in errors) or "no target", **facts
         )

@@ -11,14 +11,14 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from ..errors import (
     AuthenticationError,
@@ -34,7 +34,6 @@ from .ledger import Ledger
 from .records import Line, encode_failure, encode_response, read_lines
 from .streams import BatchStream
 from .values import (
-    CONCURRENCY,
     BatchInterrupted,
     BatchItem,
     BatchPlan,
@@ -46,6 +45,7 @@ from .values import (
 
 if TYPE_CHECKING:
     from ..client import Client
+    from ..types.options import BatchOptions, JsonSchema, OutputType
 
 Readable: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 _MAX_LISTED = 5
@@ -87,9 +87,8 @@ def run_file(
     *,
     failures: str | os.PathLike[str] | None = None,
     retry_failed: bool = False,
-    concurrency: int = CONCURRENCY,
-    on_progress: Callable[[BatchProgress], object] | None = None,
-    **options: Any,
+    schema: OutputType[Any] | JsonSchema | None = None,  # Any: outputs are written as JSON
+    **options: Unpack[BatchOptions],
 ) -> FileReport:
     """Send every line of a file, and write each response when it arrives. A second run resumes.
 
@@ -113,9 +112,8 @@ def run_file(
         target: The output file, in order of completion. A stream also receives the failures, and cannot be resumed.
         failures: The file for failures. Defaults to one beside the target, such as `out.failed.jsonl`.
         retry_failed: Send lines again that failed in earlier runs.
-        concurrency: Maximum number of concurrent requests.
-        on_progress: Called after each request.
-        options: As for `batch`: fields of every request, `progress`, `max_failures`, `max_cost`, `max_seconds`.
+        schema: Schema of every output.
+        options: As for `batch`: options of every request, `concurrency`, `on_progress`, `max_cost` and other limits.
 
     An invalid API key, an exhausted quota or an unknown model stops the run, since every line would fail. The affected
     lines are sent by the next run; the report has the reason in `stopped`.
@@ -126,7 +124,7 @@ def run_file(
         BatchFileError: The output cannot be written. Its lines are intact, and the next run resumes.
         BatchInterrupted: Ctrl-C. `result` is the report so far.
     """
-    send, batch_options = read_options(caller, {**options, "concurrency": concurrency, "on_progress": on_progress})
+    send, batch_options = read_options(caller, {**options, "schema": schema} if schema is not None else options)
     with ExitStack() as stack:
         file = stack.enter_context(_open_input(source))
         ledger = _ledger(source, target, failures)

@@ -203,7 +203,7 @@ class BatchInputError(AgentError):
 class BatchInterrupted(KeyboardInterrupt):
     """Ctrl-C during a batch. Running requests are cancelled; `result` has the finished items."""
 
-    def __init__(self, result: Any = None) -> None:
+    def __init__(self, result: Any = None) -> None:  # Any: a BatchResult or a FileReport
         super().__init__("the batch was interrupted")
         self.result = result
 

@@ -112,7 +112,7 @@ class DAG:
 
     # Building
 
-    def add(self, data: NodeData, **metadata: Any) -> DAG:
+    def add(self, data: NodeData, **metadata: Any) -> DAG:  # Any: JSON data
         """Add a node after all heads."""
         make = Node.with_content_id if self.content_ids else Node.with_parents
         return self._at(make(self.heads, data, **metadata))
@@ -120,7 +120,7 @@ class DAG:
     def system(self, content: str) -> DAG:
         return self.add(SystemPrompt(content=content))
 
-    def tools(self, *tools: Any) -> DAG:
+    def tools(self, *tools: Any) -> DAG:  # Any: vendors' own tools
         """Add tools for all later nodes: specs, tools, dicts, or lists of them."""
         flat = [
             tool for argument in tools for tool in (argument if isinstance(argument, list | tuple) else (argument,))
@@ -128,10 +128,10 @@ class DAG:
         read = AgentRequest(input="", tools=[getattr(tool, "spec", tool) for tool in flat]).tools
         return self.add(ToolDefinitions(tools=[tool for tool in read if isinstance(tool, ToolSpec)]))
 
-    def user(self, content: Content, **metadata: Any) -> DAG:
+    def user(self, content: Content, **metadata: Any) -> DAG:  # Any: JSON data
         return self.add(_message(Role.USER, content), **metadata)
 
-    def assistant(self, content: Content | AgentResponse, **metadata: Any) -> DAG:
+    def assistant(self, content: Content | AgentResponse, **metadata: Any) -> DAG:  # Any: JSON data
         """Add an assistant message. A response also stores its usage, cost and latency."""
         if isinstance(content, AgentResponse):
             return self.add(content.message, **{**response_metadata(content), **metadata})

@@ -203,17 +203,17 @@ class Node:
     def __deepcopy__(self, memo: dict[int, Any]) -> Node:
         return self
 
-    def child(self, data: NodeData, **metadata: Any) -> Node:
+    def child(self, data: NodeData, **metadata: Any) -> Node:  # Any: JSON data
         """Return a new node that follows this one."""
         return Node((self,), data, metadata=freeze(metadata) if metadata else _NOTHING)
 
     @classmethod
-    def with_parents(cls, parents: Iterable[Node], data: NodeData, **metadata: Any) -> Node:
+    def with_parents(cls, parents: Iterable[Node], data: NodeData, **metadata: Any) -> Node:  # Any: JSON data
         """Return a new node that follows several nodes."""
         return cls(tuple(parents), data, metadata=freeze(metadata) if metadata else _NOTHING)
 
     @classmethod
-    def with_content_id(cls, parents: Iterable[Node], data: NodeData, **metadata: Any) -> Node:
+    def with_content_id(cls, parents: Iterable[Node], data: NodeData, **metadata: Any) -> Node:  # Any: JSON data
         """Return a new node whose id is derived from its content and its parents' ids."""
         following = tuple(parents)
         id = content_id([parent.id for parent in following], data)

@@ -106,7 +106,7 @@ class AgentLoop:
             error=self._error,
         )
 
-    def subscribe(self, listener: Callable[[AgentEvent], Any]) -> Callable[[], None]:
+    def subscribe(self, listener: Callable[[AgentEvent], Any]) -> Callable[[], None]:  # Any: plain or async
         """Call `listener` with every event, in the thread or task of the run. Return an unsubscribe function.
 
         The listener may be async if the loop is awaited.

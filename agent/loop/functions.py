@@ -262,7 +262,7 @@ class EventStream:
 
     def __init__(
         self, is_end_event: Callable[[Any], bool], get_result: Callable[[Any], Sequence[AgentMessage]]
-    ) -> None:
+    ) -> None:  # Any: events of any type
         self._is_end_event = is_end_event
         self._get_result = get_result
         self._events: deque[Any] = deque()
@@ -271,7 +271,7 @@ class EventStream:
         """Set, and replaced, when an event or the end arrives."""
         self._lock = threading.Lock()
 
-    def push(self, event: Any) -> None:
+    def push(self, event: Any) -> None:  # Any: an event of any type
         """Add an event. Events after the end are dropped."""
         with self._lock:
             if self._result is not None:

@@ -49,10 +49,10 @@ class ToolCallRecord:
 class Journal(Protocol):
     """Storage for runs. Both methods may be async."""
 
-    def read(self, run_id: str) -> Any:
+    def read(self, run_id: str) -> Any:  # Any: plain or async
         """Return all entries of a run in the order they were written."""
 
-    def write(self, run_id: str, key: str, data: Mapping[str, Any]) -> Any:
+    def write(self, run_id: str, key: str, data: Mapping[str, Any]) -> Any:  # Any: plain or async
         """Store an entry durably. Return False, without a change, if the key exists."""
 
 

@@ -172,7 +172,7 @@ class PausedRun(Value, frozen=True, extra="ignore"):
         """Deny these calls, or all that wait for approval. The model gets the reason."""
         return self._prepare_call(ids, Verdict(reason=reason))
 
-    def answer(self, id: str, result: Any) -> Self:
+    def answer(self, id: str, result: Any) -> Self:  # Any: a result of any type
         """Provide the result of a call; the tool is not executed."""
         return self._prepare_call((id,), Verdict(answered=True, answer=result))
 

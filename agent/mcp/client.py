@@ -166,7 +166,7 @@ class MCPServer:
     @classmethod
     def in_process(
         cls, server: HighLevelServer[Any] | LowLevelServer[Any] | ToolServer, **settings: Unpack[ServerSettings]
-    ) -> Self:
+    ) -> Self:  # Any: a server with any state
         """Use a server object of the SDK, low-level or high-level, or a `ToolServer`."""
         real: Any = getattr(server, "mcp", server)
         settings.setdefault("trust", True)
@@ -253,7 +253,7 @@ class MCPServer:
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
-        report: Callable[[Any], None] | None = None,
+        report: Callable[[Any], None] | None = None,  # Any: progress of any type
     ) -> MCPResult:
         """Call a tool by the server's name or the model's name.
 
@@ -275,7 +275,7 @@ class MCPServer:
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
-        report: Callable[[Any], None] | None = None,
+        report: Callable[[Any], None] | None = None,  # Any: progress of any type
     ) -> MCPResult:
         tool = self._find_tool(name)
         seconds = timeout or tool.timeout or _DEFAULT_TIMEOUT

@@ -51,7 +51,7 @@ class ServingSettings(TypedDict, total=False):
 class ToolServer:
     """Tools served over MCP. `mcp` is the SDK's server object, to mount or to use in process."""
 
-    def __init__(self, tools: Any, **settings: Unpack[ServingSettings]) -> None:
+    def __init__(self, tools: Any, **settings: Unpack[ServingSettings]) -> None:  # Any: tools of every kind
         require_sdk()
         self.name: str = settings.get("name", "agent")
         self._settings = settings
@@ -70,7 +70,7 @@ class ToolServer:
             )
 
     @cached_property
-    def mcp(self) -> Server[Any]:
+    def mcp(self) -> Server[Any]:  # Any: a server with any state
         """The SDK's low-level server."""
         from importlib.metadata import version  # lazy: slow to import
 
@@ -157,18 +157,18 @@ class ToolServer:
         return result
 
 
-def serve(tools: Any, **settings: Unpack[ServingSettings]) -> ToolServer:
+def serve(tools: Any, **settings: Unpack[ServingSettings]) -> ToolServer:  # Any: tools of every kind
     """Create a server of tools, functions, agents, routers, or a single one of these."""
     return ToolServer(tools, **settings)
 
 
-def serve_stdio(tools: Any, **settings: Unpack[ServingSettings]) -> None:
+def serve_stdio(tools: Any, **settings: Unpack[ServingSettings]) -> None:  # Any: tools of every kind
     """Serve tools over standard input and output, until the client disconnects."""
     ToolServer(tools, **settings).stdio()
 
 
 def serve_http(
-    tools: Any,
+    tools: Any,  # Any: tools of every kind
     host: str = "127.0.0.1",
     port: int = 0,
     *,
@@ -180,7 +180,7 @@ def serve_http(
     return ToolServer(tools, **settings).http(host, port, token=token, allow_anyone=allow_anyone)
 
 
-def as_mcp_server(tools: Any, **settings: Unpack[ServingSettings]) -> Server[Any]:
+def as_mcp_server(tools: Any, **settings: Unpack[ServingSettings]) -> Server[Any]:  # Any: tools of every kind
     """Return the SDK's server object for tools, to mount in a web application or to use in process."""
     return ToolServer(tools, **settings).mcp
 

@@ -48,7 +48,7 @@ class MCPResult(AgentToolResult):
         return "\n".join(part.text for part in self.content if isinstance(part, TextContent))
 
     @property
-    def structured(self) -> Any:
+    def structured(self) -> Any:  # Any: a JSON value
         """The structured content, if the server sent any."""
         return self.details.get("structured")
 

@@ -191,12 +191,12 @@ class CostTracker(ForkSafe, Middleware):
         with self._lock:
             return dict(self._targets)
 
-    def by_value(self) -> dict[Any, Spending]:
+    def by_value(self) -> dict[Any, Spending]:  # Any: values of metadata
         """Spending per value of the key `per`; None stands for calls without the key."""
         with self._lock:
             return dict(self._values)
 
-    def get_spend(self, value: Any = None) -> float:
+    def get_spend(self, value: Any = None) -> float:  # Any: a value of metadata
         """Dollars spent of the budget; with `per`, of the budget for one value of the key."""
         spending = self._total if self._per is None else self._values.get(_hashable(value))
         return 0.0 if spending is None else spending.cost

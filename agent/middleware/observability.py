@@ -241,7 +241,7 @@ class Metrics(ForkSafe, Middleware):
         return dict(targets)
 
     @override
-    def on_event(self, event: Any, call: CallInfo) -> Flow[None] | None:
+    def on_event(self, event: Any, call: CallInfo) -> Flow[None] | None:  # Any: an event of a stream or a run
         return None if "first" in call.state else self._note_first_event(call)
 
     def _note_first_event(self, call: CallInfo) -> Flow[None]:

@@ -116,7 +116,7 @@ class Redaction(Middleware):
                 error.response = restoration.restore_response(error.response)
 
     @override
-    def on_event(self, event: Any, call: CallInfo) -> list[StreamEvent] | None:
+    def on_event(self, event: Any, call: CallInfo) -> list[StreamEvent] | None:  # Any: an event of a stream or a run
         restoration: StreamRestoration | None = call.state.get("restoration")
         if not isinstance(event, StreamEvent) or restoration is None:
             return None

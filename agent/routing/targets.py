@@ -67,7 +67,7 @@ class Target:
     @check_keywords("A target")
     def __init__(
         self,
-        agent: Any,
+        agent: Any,  # Any: an agent or a router, whose modules import this one
         *,
         name: str | None = None,
         weight: float = 1.0,
@@ -110,7 +110,7 @@ class Target:
     def is_router(self) -> bool:
         return self.callee.provider_and_model()[1] == ""
 
-    def with_agent(self, agent: Any, *, is_other_account: bool = False) -> Target:
+    def with_agent(self, agent: Any, *, is_other_account: bool = False) -> Target:  # Any: as in the constructor
         """Return the target with another agent. Health and limits are shared in the same account only."""
         limit = self.limit
         other = Target(agent, name=self.name, weight=self.weight, level=self.level, **limit.model_dump())

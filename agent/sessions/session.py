@@ -59,8 +59,19 @@ class AgentSession(SessionState):
     @overload
     def run(
         self,
-        request: RequestLike | PausedRun = (),
+        request: AgentRequest | HasRequest | PausedRun,
         *,
+        tools: Sequence[ToolLike[DepsT]] = (),
+        deps: DepsT = ...,
+        **options: Unpack[RunOptions],
+    ) -> RunResult[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    def run(
+        self,
+        request: RequestLike = (),
+        *,
+        schema: None = None,
         tools: Sequence[ToolLike[DepsT]] = (),
         deps: DepsT = ...,
         **options: Unpack[RunOptions],
@@ -69,7 +80,7 @@ class AgentSession(SessionState):
     @overload
     def run(
         self,
-        request: RequestLike | PausedRun = (),
+        request: RequestLike = (),
         *,
         schema: OutputType[OutputT],
         tools: Sequence[ToolLike[DepsT]] = (),
@@ -80,7 +91,7 @@ class AgentSession(SessionState):
     @overload
     def run(
         self,
-        request: RequestLike | PausedRun = (),
+        request: RequestLike = (),
         *,
         schema: JsonSchema,
         tools: Sequence[ToolLike[DepsT]] = (),
@@ -103,8 +114,19 @@ class AgentSession(SessionState):
     @overload
     async def arun(
         self,
-        request: RequestLike | PausedRun = (),
+        request: AgentRequest | HasRequest | PausedRun,
         *,
+        tools: Sequence[ToolLike[DepsT]] = (),
+        deps: DepsT = ...,
+        **options: Unpack[RunOptions],
+    ) -> RunResult[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    async def arun(
+        self,
+        request: RequestLike = (),
+        *,
+        schema: None = None,
         tools: Sequence[ToolLike[DepsT]] = (),
         deps: DepsT = ...,
         **options: Unpack[RunOptions],
@@ -113,7 +135,7 @@ class AgentSession(SessionState):
     @overload
     async def arun(
         self,
-        request: RequestLike | PausedRun = (),
+        request: RequestLike = (),
         *,
         schema: OutputType[OutputT],
         tools: Sequence[ToolLike[DepsT]] = (),
@@ -124,7 +146,7 @@ class AgentSession(SessionState):
     @overload
     async def arun(
         self,
-        request: RequestLike | PausedRun = (),
+        request: RequestLike = (),
         *,
         schema: JsonSchema,
         tools: Sequence[ToolLike[DepsT]] = (),
@@ -143,7 +165,14 @@ class AgentSession(SessionState):
             return result
 
     @overload
-    def complete(self, request: RequestLike = (), **options: Unpack[CompleteOptions]) -> AgentResponse[None]: ...
+    def complete(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    def complete(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[None]: ...
 
     @overload
     def complete(
@@ -164,7 +193,14 @@ class AgentSession(SessionState):
             return response
 
     @overload
-    async def acomplete(self, request: RequestLike = (), **options: Unpack[CompleteOptions]) -> AgentResponse[None]: ...
+    async def acomplete(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    async def acomplete(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[None]: ...
 
     @overload
     async def acomplete(
@@ -261,7 +297,14 @@ class AgentSession(SessionState):
         return result
 
     @overload
-    def stream(self, request: RequestLike = (), **options: Unpack[CompleteOptions]) -> ResponseStream[None]: ...
+    def stream(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> ResponseStream[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    def stream(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> ResponseStream[None]: ...
 
     @overload
     def stream(
@@ -287,7 +330,14 @@ class AgentSession(SessionState):
         return ResponseStream(start, turn_scope(self._turn, outcome, commit))
 
     @overload
-    def astream(self, request: RequestLike = (), **options: Unpack[CompleteOptions]) -> AsyncResponseStream[None]: ...
+    def astream(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AsyncResponseStream[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    def astream(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> AsyncResponseStream[None]: ...
 
     @overload
     def astream(
@@ -315,8 +365,19 @@ class AgentSession(SessionState):
     @overload
     def run_stream(
         self,
-        request: RequestLike | PausedRun = (),
+        request: AgentRequest | HasRequest | PausedRun,
         *,
+        tools: Sequence[ToolLike[DepsT]] = (),
+        deps: DepsT = ...,
+        **options: Unpack[RunOptions],
+    ) -> RunStream[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    def run_stream(
+        self,
+        request: RequestLike = (),
+        *,
+        schema: None = None,
         tools: Sequence[ToolLike[DepsT]] = (),
         deps: DepsT = ...,
         **options: Unpack[RunOptions],
@@ -325,7 +386,7 @@ class AgentSession(SessionState):
     @overload
     def run_stream(
         self,
-        request: RequestLike | PausedRun = (),
+        request: RequestLike = (),
         *,
         schema: OutputType[OutputT],
         tools: Sequence[ToolLike[DepsT]] = (),
@@ -336,7 +397,7 @@ class AgentSession(SessionState):
     @overload
     def run_stream(
         self,
-        request: RequestLike | PausedRun = (),
+        request: RequestLike = (),
         *,
         schema: JsonSchema,
         tools: Sequence[ToolLike[DepsT]] = (),
@@ -360,8 +421,19 @@ class AgentSession(SessionState):
     @overload
     def arun_stream(
         self,
-        request: RequestLike | PausedRun = (),
+        request: AgentRequest | HasRequest | PausedRun,
         *,
+        tools: Sequence[ToolLike[DepsT]] = (),
+        deps: DepsT = ...,
+        **options: Unpack[RunOptions],
+    ) -> AsyncRunStream[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    def arun_stream(
+        self,
+        request: RequestLike = (),
+        *,
+        schema: None = None,
         tools: Sequence[ToolLike[DepsT]] = (),
         deps: DepsT = ...,
         **options: Unpack[RunOptions],
@@ -370,7 +442,7 @@ class AgentSession(SessionState):
     @overload
     def arun_stream(
         self,
-        request: RequestLike | PausedRun = (),
+        request: RequestLike = (),
         *,
         schema: OutputType[OutputT],
         tools: Sequence[ToolLike[DepsT]] = (),
@@ -381,7 +453,7 @@ class AgentSession(SessionState):
     @overload
     def arun_stream(
         self,
-        request: RequestLike | PausedRun = (),
+        request: RequestLike = (),
         *,
         schema: JsonSchema,
         tools: Sequence[ToolLike[DepsT]] = (),

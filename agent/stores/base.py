@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
-from ..errors import AgentError, ConfigurationError
+from typing_extensions import Unpack
+
+from ..errors import AgentError, ConfigurationError, ErrorFacts
 from ..types import FrozenDict
 
 T = TypeVar("T")
@@ -162,7 +164,7 @@ class StoreError(AgentError):
 class SessionNotFoundError(StoreError):
     """The session does not exist."""
 
-    def __init__(self, message: str = "", *, session_id: str | None = None, **facts: Any) -> None:
+    def __init__(self, message: str = "", *, session_id: str | None = None, **facts: Unpack[ErrorFacts]) -> None:
         super().__init__(message or f"Session {session_id!r} does not exist.", **facts)
         self.session_id = session_id
 
@@ -180,7 +182,7 @@ class ConflictError(StoreError):
         session_id: str | None = None,
         expected: int | None = None,
         actual: int | None = None,
-        **facts: Any,
+        **facts: Unpack[ErrorFacts],
     ) -> None:
         if not message and expected == 0:
             message = f"Session {session_id!r} already exists."
@@ -195,7 +197,7 @@ class ConflictError(StoreError):
 class NodeExistsError(StoreError):
     """A node with this id but different content exists. A changed node needs a new id."""
 
-    def __init__(self, message: str = "", *, node_id: str | None = None, **facts: Any) -> None:
+    def __init__(self, message: str = "", *, node_id: str | None = None, **facts: Unpack[ErrorFacts]) -> None:
         super().__init__(
             message or f"Node {node_id!r} exists with different content. A changed node needs a new id.", **facts
         )
@@ -215,7 +217,7 @@ class StoreFullError(StoreError):
 class CorruptStoreError(StoreError):
     """The stored data is damaged."""
 
-    def __init__(self, message: str = "", *, set_aside: Path | None = None, **facts: Any) -> None:
+    def __init__(self, message: str = "", *, set_aside: Path | None = None, **facts: Unpack[ErrorFacts]) -> None:
         super().__init__(message, **facts)
         self.set_aside = set_aside
         """New path of the damaged file, if it was moved; the next use creates a new file."""

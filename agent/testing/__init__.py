@@ -130,7 +130,7 @@ class TimedTool(FlowTool):
         return True
 
     @override
-    def steps(self, arguments: Any, context: ToolContext[Any]) -> Flow[Any]:
+    def steps(self, arguments: Any, context: ToolContext[Any]) -> Flow[Any]:  # Any: see `Tool.run`
         self.calls += 1
         waited = 0.0
         for after, report in self.reports:
@@ -153,7 +153,7 @@ class SimulatedLoop:
         request: RequestLike | PausedRun,
         *,
         streaming: bool = True,
-        **options: Any,  # Any: options as for `run`, and their dependencies
+        **options: Unpack[AllRunOptions],
     ) -> None:
         context = Context()
         self._simulation = simulation

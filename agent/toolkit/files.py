@@ -79,7 +79,7 @@ class ReadTool(WorkspaceTool):
     idempotent: bool = field(default=True, kw_only=True)
 
     @override
-    def run(self, arguments: Any, context: ToolContext[Any]) -> Any:
+    def run(self, arguments: Any, context: ToolContext[Any]) -> Any:  # Any: see `Tool.run`
         return self.act(arguments, context)  # paged output needs no truncation
 
     @override

@@ -247,7 +247,7 @@ class AgentTool(Tool):
         return self.execute is not None or type(self).run is not AgentTool.run
 
     @override
-    def run(self, arguments: Any, context: ToolContext[Any]) -> Any:
+    def run(self, arguments: Any, context: ToolContext[Any]) -> Any:  # Any: see `Tool.run`
         if self.execute is None:
             return super().run(arguments, context)
         args = (context.call_id, arguments, context.signal, context.report)

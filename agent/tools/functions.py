@@ -253,7 +253,7 @@ class DescribedTool(Tool):
         return self.original.function(**arguments)
 
 
-def as_tool(value: Any) -> Tool:
+def as_tool(value: Any) -> Tool:  # Any: tools of every kind
     """Return a tool for a tool, a function, or a description of a tool.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from typing_extensions import Unpack, override
 
@@ -14,6 +14,9 @@ from ..types.config import Risk
 from .base import Tool, ToolContext
 from .functions import FunctionTool, ToolDecorator, ToolSettings, as_tool
 from .functions import tool as make_tool
+
+if TYPE_CHECKING:
+    from ..types.options import AnyTool as ToolLike
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -43,7 +46,7 @@ class ToolRegistry(Sequence[Any]):  # not Sequence[Tool]: `in` also takes names
     It is thread-safe: a reader sees the tools as they were when it started.
     """
 
-    def __init__(self, *tools: Any) -> None:
+    def __init__(self, *tools: ToolLike) -> None:
         self._tools: dict[str, Tool] = {}  # replaced on changes, never mutated
         self._lock = threading.Lock()
         for tool in tools:
@@ -58,7 +61,7 @@ class ToolRegistry(Sequence[Any]):  # not Sequence[Tool]: `in` also takes names
     def register(self, tool: Callable[P, R], /, *, replace: bool = False) -> FunctionTool[P, R, object]: ...
 
     @overload
-    def register(self, tool: Any, /, *, replace: bool = False) -> Tool: ...
+    def register(self, tool: Any, /, *, replace: bool = False) -> Tool: ...  # Any: tools of every kind
 
     def register(self, tool: Any, /, *, replace: bool = False) -> Tool:
         """Add a tool, a function, or a description of a tool.

@@ -339,15 +339,22 @@ class RouterChanges(RouteOptions, ConfigOptions, total=False):
     """Options of `Router.with_config`: settings of the router, and of all its agents."""
 
 
-class SubAgentOptions(RunOptions, total=False):
+class AllRunOptions(RunOptions, total=False):
+    """Options of `run`, with those that its overloads declare."""
+
+    schema: OutputType[Any] | JsonSchema | None  # Any: values of every type
+    """Schema of the output."""
+    tools: Sequence[AnyTool]
+    """Tools of the run, in addition to the agent's."""
+    deps: Any  # Any: dependencies of any type
+    """Dependencies that tools receive as `ToolContext.deps`. By default a sub-agent has those of the calling run."""
+
+
+class SubAgentOptions(AllRunOptions, total=False):
     """Options of `as_tool`: those of the run, and settings of the tool."""
 
     parameters: Mapping[str, Any]  # Any: a JSON schema may hold vendors' extensions
     """JSON schema of the arguments. By default a `task` in text."""
-    tools: Sequence[AnyTool]
-    """Tools of the runs, in addition to the agent's."""
-    deps: Any  # Any: dependencies of the sub-agent's tools
-    """Dependencies of the runs. By default those of the calling run."""
     timeout: float | None
     """Seconds for one call; 600 by default."""
     retries: int

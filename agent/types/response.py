@@ -15,6 +15,9 @@ from .parts import Part, RefusalContent, TextContent, ThinkingContent, ToolCall
 from .routing import Attempt, Route
 from .usage import Priced, TokenUsage, Usage
 
+if TYPE_CHECKING:
+    from ..graph import DAG
+
 OutputT = TypeVar("OutputT", covariant=True, default=Any)  # Any: `AgentResponse` alone accepts every response
 """Type of `output`."""
 
@@ -89,7 +92,10 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
         cost_estimate: float | None = None
         cost_source: str | None = None
         raw: Any = None
-        dag: Any = None
+
+        @property
+        def dag(self) -> DAG | Any: ...  # Any: None unless the request was a graph
+
     else:
 
         def __init__(self, /, *, raw=None, **data):

@@ -123,7 +123,7 @@ class Usage(Value, frozen=True):
         reasoning: int | None = 0,
         total: int | None = None,
         details: Mapping[str, Any] | None = None,
-        billed: Any = None,
+        billed: Any = None,  # Any: counts as vendors write them
     ) -> Self:
         """Create usage from a vendor's counts, which may be missing or contradictory; never raises.
 
