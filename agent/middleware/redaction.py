@@ -131,7 +131,8 @@ class StreamRestoration:
     """Restores the values in the response or the stream events of one call."""
 
     def __init__(self, table: PlaceholderTable, *, in_json: bool) -> None:
-        self.table, self._in_json = table, in_json
+        self.table: PlaceholderTable = table
+        self._in_json = in_json
         self._buffers: dict[_TextKey, str] = {}
         """Incomplete placeholders at the ends of texts that are streamed."""
 
