@@ -42,7 +42,7 @@ from .server import LoopbackServer, RawAnswer, VendorScript
 from .stores import STORE_CASES, check_store
 
 if TYPE_CHECKING:
-    from ..types.options import AgentOptions, PreflightOptions
+    from ..types.options import AgentOptions, AllRunOptions, PreflightOptions
 
 __all__ = [
     "FAULTS",

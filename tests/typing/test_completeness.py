@@ -30,7 +30,7 @@ def test_every_public_name_has_a_complete_type() -> None:
     assert (report["completenessScore"], incomplete) == (1, [])
 
 
-def exported_names() -> set[str]:
+def list_exported_names() -> set[str]:
     """Names in an `__all__` of the package."""
     texts = (path.read_text("utf-8") for path in (ROOT / "agent").rglob("*.py"))
     lists = (re.search(r"^__all__ = \[(.*?)\]", text, re.M | re.S) for text in texts)
@@ -65,7 +65,7 @@ def has_any(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def test_any_in_a_public_signature_is_explained() -> None:
-    exported, unexplained, checked = exported_names(), [], 0
+    exported, unexplained, checked = list_exported_names(), [], 0
     for path in sorted((ROOT / "agent").rglob("*.py")):
         module = path.relative_to(ROOT).as_posix()
         if module.startswith(NOT_PUBLIC):
