@@ -19,6 +19,7 @@ from ..engine.drivers.sync import SyncRun
 from ..engine.stream import AsyncStream, Stream, StreamBase
 from ..models.token_estimates import StreamTokenCounter
 from ..types import AgentResponse, AnyStreamEvent, Fold, Part, StreamEvent, ToolCall, Usage
+from ..types._base import is_finite
 from ..types.response import OutputT
 
 if TYPE_CHECKING:
@@ -229,6 +230,11 @@ class Partials:
 
 
 def _value_in(text: str) -> Any:
+    value = _parse_partial(text)
+    return value if is_finite(value) else _NOTHING
+
+
+def _parse_partial(text: str) -> Any:
     """Parse the complete or partial JSON value in a text."""
     start = _start(text)
     try:

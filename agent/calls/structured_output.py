@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from .. import errors
 from ..engine.context import Call, Context, run_validation
 from ..engine.flow import Flow, Now
-from ..engine.wire import SLACK, deadline_error, parse_json
+from ..engine.wire import SLACK, deadline_error, parse_finite_json
 from ..providers import Provider
 from ..schemas.validation import TooExpensive, find_problems
 from ..types import AgentRequest, AgentResponse, Message
@@ -52,7 +52,7 @@ def read_value(text: str, schema: Any, restore: Callable[[Any], Any]) -> Any:
 
 
 def _parse(text: str) -> Any:
-    value = parse_json(text)
+    value = parse_finite_json(text)
     json.loads(text, object_pairs_hook=_reject_duplicates)  # a duplicate key is ambiguous
     return value
 

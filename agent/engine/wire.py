@@ -6,6 +6,7 @@ Drivers and transports build on this module and never on each other, so that eve
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeAlias
@@ -13,6 +14,7 @@ from typing import Any, Protocol, Self, TypeAlias
 from pydantic_core import from_json
 
 from .. import errors
+from ..types._base import is_finite
 
 MAX_REPLY_BYTES = 32 * 1024 * 1024
 """Size limit of a buffered reply."""
@@ -208,6 +210,18 @@ def parse_json(data: bytes | str, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
     value = from_json(data, allow_inf_nan=False)
     if data.count(b"{") + data.count(b"[") > max_depth and _depth_exceeds(value, max_depth):
         raise ValueError(f"JSON is nested more than {max_depth} deep")
+    return value
+
+
+_LARGE_NUMBER = re.compile(rb"[0-9][eE]\+?[0-9]{2}|[0-9]{300}")
+
+
+def parse_finite_json(text: str) -> Any:
+    """Parse JSON that a model wrote. ValueError also for numbers that are infinite as floats, such as 1e999."""
+    data = text.encode("utf-8", "surrogatepass")
+    value = parse_json(data)
+    if _LARGE_NUMBER.search(data) and not is_finite(value):
+        raise ValueError("JSON contains a number that is out of range")
     return value
 
 

@@ -26,6 +26,7 @@ from ..types import (
     ToolSpec,
     thaw,
 )
+from ..types._base import is_finite
 
 JsonDict: TypeAlias = dict[str, Any]
 
@@ -210,6 +211,13 @@ def dump_json(value: Any) -> bytes:
 
 def dump_arguments(arguments: Mapping[str, Any]) -> str:
     return dump_json({**arguments}).decode()  # a plain dict is serialized faster than a frozen one
+
+
+def read_arguments(arguments: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Return arguments from a response, or the text of those with a number such as 1e999, which is no JSON value."""
+    if is_finite(arguments):
+        return arguments, None
+    return {}, to_json(arguments, inf_nan_mode="constants").decode()
 
 
 # Tools and schemas.

@@ -32,6 +32,7 @@ from ..types import (
     VideoContent,
     freeze,
 )
+from ..types._base import is_finite as is_finite
 from .base import AgentToolResult, ArgumentsError, ToolError
 
 _MAX_DEPTH = 64
@@ -151,15 +152,6 @@ def _replace_non_finite(data: Any) -> Any:
     if isinstance(data, dict):
         return {key: _replace_non_finite(item) for key, item in data.items()}
     return data
-
-
-def is_finite(data: Any) -> bool:
-    """Whether JSON data contains no NaN or infinity."""
-    if isinstance(data, float):
-        return isfinite(data)
-    if isinstance(data, dict):
-        return all(map(is_finite, data.values()))
-    return not isinstance(data, list) or all(map(is_finite, data))
 
 
 def sanitize_text(text: str) -> str:

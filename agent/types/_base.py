@@ -7,6 +7,7 @@ import binascii
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 from pydantic import (
@@ -157,6 +158,15 @@ def freeze_json(value: Any) -> Any:
         return freeze(value)
     except RecursionError:
         raise ValueError("nested too deeply or circular") from None
+
+
+def is_finite(data: Any) -> bool:
+    """Whether JSON data contains no NaN or infinity, such as the value of 1e999."""
+    if isinstance(data, float):
+        return isfinite(data)
+    if isinstance(data, dict):
+        return all(map(is_finite, data.values()))
+    return not isinstance(data, list) or all(map(is_finite, data))
 
 
 def _freeze_object(value: Any, check: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ._base import is_finite
 from .parts import Part, RefusalContent, TextContent, ThinkingContent, ToolCall
 from .response import AgentResponse
 from .stream import StreamEvent
@@ -245,6 +246,6 @@ def _parse_arguments(call: ToolCall, text: str) -> ToolCall:
         arguments = from_json(text, allow_inf_nan=False)
     except ValueError:
         raise ValueError(f"arguments of the call to {call.name} are not valid JSON") from None
-    if not isinstance(arguments, dict):
+    if not isinstance(arguments, dict) or not is_finite(arguments):
         raise ValueError(f"arguments of the call to {call.name} are not a JSON object")
     return call.model_copy(update={"arguments": arguments})

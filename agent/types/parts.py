@@ -24,7 +24,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, WrapValidator, model_
 from pydantic_core import from_json, to_json
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, Accepts, FrozenDict, Json, JsonObject, SequenceOf, freeze_json
+from ._base import EMPTY_OBJECT, Accepts, FrozenDict, Json, JsonObject, SequenceOf, freeze_json, is_finite
 from .media import (
     CLASS_OF_TAG,
     AudioContent,
@@ -131,6 +131,8 @@ def _read_arguments(value: Any, check: Any) -> Any:
     if isinstance(value, str | bytes):
         try:
             value = from_json(value, allow_inf_nan=False)
+            if not is_finite(value):
+                raise ValueError("a number is out of range")
         except ValueError as error:
             raise ValueError(f"arguments are not valid JSON: {error}") from None
     return freeze_json(check(value))

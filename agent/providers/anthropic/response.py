@@ -22,7 +22,7 @@ from ...types import (
     Usage,
     VendorContent,
 )
-from ..encoding import original_names, request_origin, tool_parameters
+from ..encoding import original_names, read_arguments, request_origin, tool_parameters
 from .fields import MAX_NAME_LENGTH, SCHEMA_DIALECT
 from .models import API
 
@@ -104,6 +104,8 @@ class BlockReader:
         invalid: str | None = None
         if arguments is not None and not isinstance(arguments, dict):
             invalid = arguments if isinstance(arguments, str) else to_json(arguments).decode()
+        elif arguments is not None:
+            arguments, invalid = read_arguments(arguments)
         return ToolCall(
             id=block["id"],
             name=name,

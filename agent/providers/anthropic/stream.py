@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import to_json
 from typing_extensions import override
 
-from ...engine.wire import parse_json
+from ...engine.wire import parse_finite_json, parse_json
 from ...http.sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, StreamEvent, TextContent, ToolCall
 from ..codec import DecoderBase
@@ -71,7 +71,7 @@ class _PartialBlock:
         if not text.strip():
             return block, True
         try:
-            value = parse_json(text)
+            value = parse_finite_json(text)
         except ValueError:
             value = text
         block["input"] = value

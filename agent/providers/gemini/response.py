@@ -31,7 +31,7 @@ from ...types import (
     Usage,
     VendorContent,
 )
-from ..encoding import tool_parameters
+from ..encoding import read_arguments, tool_parameters
 from .citations import read_citations
 from .contents import METADATA_KIND
 from .fields import generate_id
@@ -346,14 +346,14 @@ class ResponseReader:
         id = block.id or generate_id(self.id, self._calls, block.name, block.arguments)
         self._calls += 1
         block.ended = True
-        arguments: Mapping[str, Any] = block.arguments
+        arguments, invalid = read_arguments(dict(block.arguments))
         if block.tool is not None and block.tool.parameters and not incomplete:
             arguments = compile_schema(tool_parameters(block.tool), SCHEMA_DIALECT_NAME).restore(arguments)
         call = ToolCall(
             id=id,
             name=block.name,
             arguments={} if incomplete else arguments,
-            invalid_arguments=to_json(arguments).decode() if incomplete else None,
+            invalid_arguments=to_json(arguments).decode() if incomplete and invalid is None else invalid,
             signature=block.signature,
             origin=self._origin if block.signature or block.id else None,
         )

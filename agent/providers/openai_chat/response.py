@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ...engine.wire import parse_json
+from ...engine.wire import parse_finite_json
 from ...schemas import compile_schema
 from ...types import (
     AgentRequest,
@@ -31,7 +31,7 @@ from ...types import (
     Usage,
     VendorContent,
 )
-from ..encoding import original_names, request_origin, tool_parameters
+from ..encoding import original_names, read_arguments, request_origin, tool_parameters
 from .dialect import API, MAX_NAME_LENGTH, OPAQUE_KEYS, SIGNED_CONTENT, Dialect
 from .fields import SCHEMA_DIALECT
 
@@ -163,11 +163,11 @@ class MessageReader:
 def parse_arguments(arguments: str | dict[str, Any] | None) -> tuple[dict[str, Any], str | None]:
     """Return the arguments of a call, and the text of invalid ones."""
     if isinstance(arguments, dict):
-        return arguments, None
+        return read_arguments(arguments)
     if arguments is None or not arguments.strip():
         return {}, None
     try:
-        values = parse_json(arguments)
+        values = parse_finite_json(arguments)
     except ValueError:
         values = None
     return (values, None) if isinstance(values, dict) else ({}, arguments)
