@@ -22,6 +22,7 @@ from ..types import (
 from .node import Node, causal_order
 
 _WIDTH = 76
+_MAX_LANES = 60
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
 
@@ -35,9 +36,17 @@ def draw_text(heads: Sequence[Node]) -> str:
         for parent in node.parents:
             children[id(parent)] = children.get(id(parent), 0) + 1
     lanes = _Lanes()
-    for node in nodes:
-        lanes.draw(node, children.get(id(node), 0))
+    try:
+        for node in nodes:
+            lanes.draw(node, children.get(id(node), 0))
+    except _TooWide:
+        listed = (f"● {label(node.data)}" for node in nodes)
+        return "\n".join((f"({len(nodes):,} nodes with more than {_MAX_LANES} concurrent branches)", *listed))
     return "\n".join(lanes.lines)
+
+
+class _TooWide(Exception):
+    """The graph has more concurrent branches than lanes; drawing them would take quadratic time and space."""
 
 
 class _Lanes:
@@ -98,6 +107,8 @@ class _Lanes:
             if lane is None and node is not None:
                 self._lanes[at] = node
                 return at
+        if len(self._lanes) == _MAX_LANES:
+            raise _TooWide
         self._lanes.append(node)
         return len(self._lanes) - 1
 

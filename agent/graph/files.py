@@ -47,16 +47,32 @@ def encode_node(node: Node) -> dict[str, Any]:
 
 def decode_node(row: Mapping[str, Any], known: Mapping[str, Node]) -> Node:
     """Decode a node whose parents are already decoded."""
+    id = _read(row, "id", str, "a node")
+    name = f"node {id[:80]!r}"
     try:
-        data = dict(row["data"])
+        data = dict(_read(row, "data", Mapping, name))
         content = read_node_data(data)
-        parents = tuple(known[parent] for parent in row["parents"])
+        ids = [_expect(parent, str, f"a parent of {name}") for parent in _read(row, "parents", list | tuple, name)]
+        parents = tuple(known[parent] for parent in ids)
         metadata = _metadata(row, data, content)
-        return Node(parents, content, str(row["id"]), float(row.get("timestamp") or 0.0), metadata)
+        timestamp = float(_expect(row.get("timestamp") or 0.0, int | float, f"the timestamp of {name}"))
+        return Node(parents, content, id, timestamp, metadata)
     except KeyError as error:
-        raise _invalid(f"node {row.get('id')!r} lacks {error}, or precedes its parent") from None
-    except (ValidationError, ValueError, TypeError) as error:
-        raise _invalid(f"node {row.get('id')!r} is invalid: {str(error).splitlines()[0]}") from None
+        raise _invalid(f"{name} precedes its parent {error}") from None
+    except (ValidationError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise _invalid(f"{name} is invalid: {str(error).splitlines()[0]}") from None
+
+
+def _read(row: Any, key: str, kind: Any, name: str) -> Any:
+    if key not in _expect(row, Mapping, "a node"):
+        raise _invalid(f"{name} lacks {key!r}")
+    return _expect(row[key], kind, f"{key!r} of {name}")
+
+
+def _expect(value: Any, kind: Any, name: str) -> Any:
+    if not isinstance(value, kind):
+        raise _invalid(f"{name} has the wrong type {type(value).__name__}")
+    return value
 
 
 def _metadata(row: Mapping[str, Any], data: Mapping[str, Any], content: NodeData) -> Mapping[str, Any]:
@@ -65,7 +81,7 @@ def _metadata(row: Mapping[str, Any], data: Mapping[str, Any], content: NodeData
         unknown["node"] = extra
     if not _fields_of(content).issuperset(data):
         unknown["data"] = {key: value for key, value in data.items() if key not in _fields_of(content)}
-    metadata = dict(row.get("metadata") or {})
+    metadata = dict(_expect(row.get("metadata") or {}, Mapping, "metadata"))
     if unknown:
         metadata[_UNKNOWN] = unknown
     return freeze(metadata) if metadata else FrozenDict()
@@ -106,6 +122,7 @@ class Contents(NamedTuple):
 
 
 def decode_document(document: Mapping[str, Any]) -> Contents:
+    _expect(document, Mapping, "the document")
     head, rows = {key: value for key, value in document.items() if key != "nodes"}, document.get("nodes", ())
     return _link_nodes(_migrate(head), rows)
 
@@ -115,7 +132,7 @@ def _migrate(head: dict[str, Any]) -> dict[str, Any]:
     version = head.get("version", 0)
     if head.get("format", FORMAT) != FORMAT:
         raise _invalid(f"its format is {head['format']!r}")
-    if not isinstance(version, int) or version > VERSION:
+    if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= VERSION:
         raise _invalid(f"its version is {version!r}, but this package supports up to {VERSION}")
     if version == 0:  # the first format had heads and nodes only
         head = {**head, "format": FORMAT, "version": VERSION}
@@ -124,16 +141,19 @@ def _migrate(head: dict[str, Any]) -> dict[str, Any]:
 
 def _link_nodes(head: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> Contents:
     nodes: dict[str, Node] = {}
-    for row in rows:
+    for row in _expect(rows, Iterable, "'nodes'"):
         node = decode_node(row, nodes)
         if node.id in nodes:
             raise _invalid(f"duplicate node id {node.id!r}")
         nodes[node.id] = node
     try:
-        heads = tuple(nodes[id] for id in head.get("heads", ()))
+        ids = [_expect(id, str, "a head") for id in _expect(head.get("heads", ()), list | tuple, "'heads'")]
+        heads = tuple(nodes[id] for id in ids)
+        extra = freeze({key: value for key, value in head.items() if key not in _DOCUMENT_FIELDS})
     except KeyError as error:
         raise _invalid(f"head {error} is not a node of the graph") from None
-    extra = freeze({key: value for key, value in head.items() if key not in _DOCUMENT_FIELDS})
+    except RecursionError:
+        raise _invalid("an unknown field is nested too deeply") from None
     return Contents(heads, bool(head.get("addressed", False)), extra)
 
 
@@ -176,7 +196,7 @@ def load(path: str | os.PathLike[str]) -> Contents:
                 head.pop("nodes")
                 return _link_nodes(_migrate(head), _rows(file))
             document = json.loads(opening + file.read())
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # broken JSON, encoding, or a number with too many digits
         raise _invalid(f"{os.path.basename(path)} is incomplete or not JSON ({error})") from None
     if not isinstance(document, dict):
         raise _invalid(f"{os.path.basename(path)} does not contain a graph")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from ..stores.files import create_private_file
 if TYPE_CHECKING:
     import sqlite3
 
-_VERSION = 1
+_VERSION = 2
 Outcome: TypeAlias = Literal["completed", "failed", "rejected", "skipped", "interrupted", "running"]
 """Outcome of a tool call. A rejected or skipped call never ran; an interrupted one may have taken effect."""
 
@@ -97,16 +98,20 @@ class SqliteJournal:
         self._execute("SELECT place FROM entries LIMIT 1")  # report an unusable file here, not during a run
 
     def read(self, run_id: str) -> Sequence[JournalEntry]:
-        rows, _ = self._execute("SELECT key, data FROM entries WHERE run = ? ORDER BY place", run_id)
+        rows, _ = self._execute("SELECT key, data, checksum FROM entries WHERE run = ? ORDER BY place", run_id)
         try:
-            return [JournalEntry(key, json.loads(data)) for key, data in rows]
-        except (TypeError, ValueError) as error:
+            for key, data, checksum in rows:
+                if checksum != _checksum(run_id, key, data):
+                    raise ValueError(f"the entry {key!r} has a wrong checksum")
+            return [JournalEntry(key, json.loads(data)) for key, data, _ in rows]
+        except (TypeError, ValueError, RecursionError) as error:
             raise JournalError(f"The journal {self._path.name} is damaged: {error}") from error
 
     def write(self, run_id: str, key: str, data: Mapping[str, Any]) -> bool:
         text = json.dumps(data, separators=(",", ":"))
         _, written = self._execute(
-            "INSERT INTO entries (run, key, data) VALUES (?, ?, ?) ON CONFLICT (run, key) DO NOTHING", run_id, key, text
+            "INSERT INTO entries (run, key, data, checksum) VALUES (?, ?, ?, ?) ON CONFLICT (run, key) DO NOTHING",
+            *(run_id, key, text, _checksum(run_id, key, text)),
         )
         return written == 1
 
@@ -173,16 +178,36 @@ def _open_database(path: Path) -> sqlite3.Connection:
             raise sqlite3.DatabaseError("the file was written by a newer version of this package")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS entries (place INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL,"
-            " key TEXT NOT NULL, data TEXT NOT NULL, UNIQUE (run, key))"
-        )
         if version < _VERSION:
-            connection.execute("PRAGMA user_version = 1")
+            _migrate(connection)
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    connection.create_function("entry_checksum", 3, _checksum, deterministic=True)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS entries (place INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL,"
+                " key TEXT NOT NULL, data TEXT NOT NULL, UNIQUE (run, key))"
+            )
+        if version < _VERSION:  # another process may have migrated the file
+            connection.execute("ALTER TABLE entries ADD COLUMN checksum INTEGER")
+            connection.execute("UPDATE entries SET checksum = entry_checksum(run, key, data)")
+            connection.execute("PRAGMA user_version = 2")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _checksum(run: Any, key: Any, data: Any) -> int:
+    return zlib.crc32(json.dumps([run, key, str(data)]).encode())
 
 
 class JournalError(AgentError):

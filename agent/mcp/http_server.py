@@ -57,7 +57,17 @@ class HttpListener:
     host: str
     port: int
 
-    def __init__(self, server: Server[Any], host: str, port: int, token: str | None, allow_anyone: bool) -> None:
+    def __init__(
+        self,
+        server: Server[Any],
+        host: str,
+        port: int,
+        token: str | None,
+        allow_anyone: bool,
+        *,
+        max_sessions: int,
+        session_timeout: float,
+    ) -> None:
         if token is not None and len(token) < 16:
             raise ConfigurationError(
                 "The token is shorter than 16 characters.", field="token", fix="Use secrets.token_urlsafe()."
@@ -70,7 +80,9 @@ class HttpListener:
             )
         self._socket = _bind(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        app: Any = server.streamable_http_app(host=host)
+        app: Any = server.streamable_http_app(
+            host=host, max_sessions=max_sessions, session_idle_timeout=session_timeout
+        )
         self._app = app if token is None else _TokenAuth(app, token)
         self._ready = threading.Event()
         self._failure: BaseException | None = None

@@ -46,6 +46,10 @@ class ServingSettings(TypedDict, total=False):
     """Maximum size of a result; longer ones are truncated with a note. Default: 256 KiB."""
     max_calls: int
     """Maximum number of concurrent calls. Default: 64."""
+    max_sessions: int
+    """Maximum number of HTTP sessions; more clients get status 503. Default: 256."""
+    session_timeout: float
+    """Seconds after which an unused HTTP session expires. Default: 1800."""
 
 
 class ToolServer:
@@ -110,7 +114,15 @@ class ToolServer:
         """
         from .http_server import HttpListener  # lazy: needs the extra
 
-        return HttpListener(self.mcp, host, port, token, allow_anyone)
+        return HttpListener(
+            self.mcp,
+            host,
+            port,
+            token,
+            allow_anyone,
+            max_sessions=self._settings.get("max_sessions", 256),
+            session_timeout=self._settings.get("session_timeout", 1800.0),
+        )
 
     async def _list(self, context: Any, params: Any) -> mcp_types.ListToolsResult:
         import mcp_types

@@ -6,6 +6,8 @@ import asyncio
 import copy
 import json
 import pickle
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
@@ -439,6 +441,75 @@ def test_a_file_from_before_there_were_versions_is_read() -> None:
 def test_a_document_that_cannot_be_right_is_refused(change: dict[str, Any], why: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=why):
         DAG.from_dict({"format": "agent.graph", "version": 1, "heads": [], "nodes": [], **change})
+
+
+def nested(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    10**400,
+    "",
+    "x",
+    [],
+    [[]],
+    [{}],
+    {},
+    {"a": []},
+    nested(900),
+    float("nan"),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def test_whatever_has_the_wrong_type_is_a_typed_error(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 2}
+    grown = DAG().system("s").tools({"name": "a", "input_schema": {"type": "object"}}).user("Hi").stop("end", usage)
+    whole = DAG.merge(
+        grown.assistant([TextContent(text="a"), call("1")]).tool_result(result("1")), grown.user("b")
+    ).to_dict()
+    for path in places(whole):
+        for odd in ODD:
+            document = copy.deepcopy(whole)
+            inside = document
+            for step in path[:-1]:
+                inside = inside[step]
+            if path:
+                inside[path[-1]] = odd
+            else:
+                document = odd  # type: ignore[assignment]
+            with suppress(errors.ConfigurationError):
+                dag = DAG.from_dict(document)
+                assert all(isinstance(node.id, str) for node in dag.nodes())
+                repr(dag), str(dag)
+            with suppress(ValueError, RecursionError):
+                (tmp_path / "graph.json").write_text(json.dumps(document))
+                with suppress(errors.ConfigurationError):
+                    DAG.load(tmp_path / "graph.json")
+
+
+def test_a_drawing_of_many_branches_is_bounded() -> None:
+    root = DAG().user("root")
+    wide = DAG.merge(*(root.user(f"branch {number}") for number in range(10_000)))
+    text = str(wide.user("join"))
+    assert len(text) < 300_000
+    assert text.count("\n") == 10_002
+    narrow = DAG.merge(*(root.user(f"branch {number}") for number in range(50)))
+    assert "╮" in str(narrow.user("join"))
 
 
 def test_a_file_that_was_cut_off_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:

@@ -486,10 +486,39 @@ def test_a_damaged_file_is_an_error_and_nothing_is_run(run: Run, tmp_path: Path)
     assert look.calls == 1
 
 
+@pytest.mark.parametrize(
+    "change", ["data = replace(data, 'paid', 'free')", "key = 'ended:2'", "checksum = NULL", "run = 'r'"]
+)
+def test_every_changed_entry_is_detected(change: str, tmp_path: Path) -> None:
+    kept = SqliteJournal(tmp_path / "runs.db")
+    kept.write("r" if change != "run = 'r'" else "q", "ended:1", {"outcome": "paid"})
+    kept.close()
+    with sqlite3.connect(tmp_path / "runs.db") as connection:
+        connection.execute(f"UPDATE entries SET {change}")
+    connection.close()
+    with pytest.raises(JournalError, match="wrong checksum"):
+        kept.read("r")
+    kept.close()
+
+
+def test_a_file_of_the_first_version_is_migrated(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "runs.db") as connection:
+        connection.executescript(
+            "CREATE TABLE entries (place INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, key TEXT NOT NULL,"
+            " data TEXT NOT NULL, UNIQUE (run, key)); INSERT INTO entries (run, key, data) VALUES ('r', 'k', '{\"ä\":1}');"
+            "PRAGMA user_version = 1"
+        )
+    connection.close()
+    for _ in range(2):
+        kept = SqliteJournal(tmp_path / "runs.db")
+        assert [(entry.key, entry.data) for entry in kept.read("r")] == [("k", {"ä": 1})]
+        kept.close()
+
+
 def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     SqliteJournal(tmp_path / "runs.db").close()
     with sqlite3.connect(tmp_path / "runs.db") as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 99")
     connection.close()
     with pytest.raises(JournalError, match="newer version"):
         SqliteJournal(tmp_path / "runs.db")

@@ -36,6 +36,28 @@ def url() -> Iterator[str]:
         yield listener.url
 
 
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "flood", "version": "1"}},
+}
+
+
+def test_the_number_of_sessions_is_limited_and_unused_ones_expire() -> None:
+    with (
+        serve_http(our_tools.add, max_sessions=3, session_timeout=0.3) as listener,
+        httpx2.Client(headers={"Accept": "application/json, text/event-stream"}) as client,
+    ):
+        opened = [client.post(listener.url, json=INITIALIZE) for _ in range(6)]
+        assert [response.status_code for response in opened] == [200] * 3 + [503] * 3
+        until(lambda: client.post(listener.url, json=INITIALIZE).status_code == 200, 5.0)
+        session = {"mcp-session-id": opened[0].headers["mcp-session-id"]}
+        assert (
+            client.post(listener.url, json={**INITIALIZE, "method": "tools/list"}, headers=session).status_code == 404
+        )
+
+
 @asynccontextmanager
 async def client_of(reach: str, mode: str = "auto", url: str = "") -> AsyncIterator[Client]:
     match reach:
