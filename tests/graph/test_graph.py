@@ -479,9 +479,8 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def test_whatever_has_the_wrong_type_is_a_typed_error(tmp_path: Path) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 2}
     grown = DAG().system("s").tools({"name": "a", "input_schema": {"type": "object"}}).user("Hi").stop("end", usage)
-    whole = DAG.merge(
-        grown.assistant([TextContent(text="a"), call("1")]).tool_result(result("1")), grown.user("b")
-    ).to_dict()
+    called = grown.assistant([TextContent(text="a"), call("1")]).tool_result(result("1"))
+    whole = DAG.merge(called, grown.user("b")).to_dict()
     for path in places(whole):
         for odd in ODD:
             document = copy.deepcopy(whole)
@@ -491,7 +490,7 @@ def test_whatever_has_the_wrong_type_is_a_typed_error(tmp_path: Path) -> None:
             if path:
                 inside[path[-1]] = odd
             else:
-                document = odd  # type: ignore[assignment]
+                document = odd
             with suppress(errors.ConfigurationError):
                 dag = DAG.from_dict(document)
                 assert all(isinstance(node.id, str) for node in dag.nodes())

@@ -505,7 +505,8 @@ def test_a_file_of_the_first_version_is_migrated(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "runs.db") as connection:
         connection.executescript(
             "CREATE TABLE entries (place INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, key TEXT NOT NULL,"
-            " data TEXT NOT NULL, UNIQUE (run, key)); INSERT INTO entries (run, key, data) VALUES ('r', 'k', '{\"ä\":1}');"
+            " data TEXT NOT NULL, UNIQUE (run, key));"
+            "INSERT INTO entries (run, key, data) VALUES ('r', 'k', '{\"ä\":1}');"
             "PRAGMA user_version = 1"
         )
     connection.close()
