@@ -79,6 +79,12 @@ class EncodingContext:
             fix="Remove it, or use a provider that has it.",
         )
 
+    def drop_tool_settings(self, tool: BuiltinTool, *supported: str) -> None:
+        """Warn about settings of a built-in tool that the target does not have."""
+        others = tool.model_fields_set - {"builtin", "extra", *supported}
+        if names := sorted(name for name in others if getattr(tool, name) not in (None, ())):
+            self.warn(f"{', '.join(names)} of {tool.builtin} was left out: {self.provider} does not support it")
+
     def drop_citation_settings(self, part: DocumentContent | SearchResultContent) -> None:
         """Warn about settings for citations, which only some APIs have."""
         if part.citations:

@@ -10,6 +10,7 @@ import pytest
 
 from agent import errors
 from agent.engine.wire import Reply
+from agent.providers.repair import REPEATED_CALL
 from agent.types import (
     AgentRequest,
     AgentResponse,
@@ -121,6 +122,66 @@ def block_events(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
         case _:
             yield start(index, block)
     yield stop(index)
+
+
+def test_data_without_a_field_is_the_vendors_whole_and_streamed() -> None:
+    iterations = [{"type": "message", "input_tokens": 5, "output_tokens": 7}]
+    usage = {**USAGE, "service_tier": "priority", "inference_geo": "eu", "iterations": iterations, "speed": None}
+    container = {"id": "c1", "expires_at": "2026-01-01"}
+    edits = {"applied_edits": [{"type": "clear_tool_uses_20250919", "cleared_tool_uses": 2}]}
+    body = message(
+        {"type": "text", "text": "hi"},
+        stop_reason="stop_sequence",
+        stop_sequence="END",
+        usage=usage,
+        container=container,
+        context_management=edits,
+        diagnostics=None,
+    )
+    streamed = [*as_stream({**body, "context_management": None})]
+    streamed[-2]["context_management"] = edits
+    whole = read(body)
+    assert whole.stop_sequence == "END"
+    assert whole.service_tier == "priority"
+    assert whole.vendor == {
+        "container": container,
+        "context_management": edits,
+        "usage": {"inference_geo": "eu", "iterations": iterations},
+    }
+    assert decode_stream(*streamed) == whole
+
+
+def test_calls_with_one_id_get_different_ones() -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"a": 1}}
+    body = message(call, call, {**call, "id": None}, stop_reason="tool_use")
+    whole = read(body)
+    assert [one.id for one in whole.tool_calls] == ["toolu_1", "toolu_1#2", "toolu"]
+    assert whole.warnings == (REPEATED_CALL,)
+    assert decode_stream(*as_stream(body)) == whole
+
+
+def test_content_that_is_text_alone_is_read() -> None:
+    assert read({**message(), "content": "hi"}).text == "hi"
+
+
+def test_tools_of_the_vendor_are_events() -> None:
+    blocks: list[dict[str, Any]] = [
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "x"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []},
+        {"type": "mcp_tool_use", "id": "m1", "name": "look", "server_name": "docs", "input": {}},
+        {"type": "mcp_tool_result", "tool_use_id": "m1", "is_error": True, "content": []},
+        {"type": "web_fetch_tool_result", "tool_use_id": "x", "content": {"type": "web_fetch_tool_result_error"}},
+    ]
+    events, decoder = events_of(*as_stream(message(*blocks)))
+    assert [(event.tool, event.status, event.id) for event in events if event.type == "tool_progress"] == [
+        ("web_search", "in_progress", "s1"),
+        ("web_search", "completed", "s1"),
+        ("look", "in_progress", "m1"),
+        ("look", "failed", "m1"),
+        ("web_fetch", "failed", "x"),
+    ]
+    assert [event.part for event in events if event.type == "content_part"] == list(decoder.response().content)
+    assert [part.provider_data for part in decoder.response().content] == blocks
 
 
 @for_each("exchange", WHOLE)

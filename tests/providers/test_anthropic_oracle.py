@@ -22,7 +22,25 @@ from agent.providers.base import ApiAddress
 from agent.testing import LoopbackServer
 from agent.testing.rules import VendorState
 from agent.testing.rules.anthropic import AnthropicRules
-from agent.types import AgentRequest, AgentResponse, Origin
+from agent.types import (
+    AgentRequest,
+    AgentResponse,
+    BuiltinTool,
+    CodeExecution,
+    ComputerUse,
+    ContentPart,
+    DocumentContent,
+    FileContent,
+    FileSearch,
+    ImageGeneration,
+    McpConnector,
+    Message,
+    Origin,
+    SearchResultContent,
+    TextContent,
+    UserLocation,
+    WebSearch,
+)
 from tests.providers.sdk_oracles import Replay
 from tests.support.cases import examples, for_each
 from tests.support.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
@@ -183,6 +201,129 @@ def test_settings_are_sent_in_the_form_of_the_sdk(
     warnings = CODEC.encode(request, stream=False).warnings
     assert len(warnings) == (warning is not None)
     assert warning is None or warning in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("part", "block"),
+    [
+        (FileContent(file_id="f1"), {"type": "document", "source": {"type": "file", "file_id": "f1"}}),
+        (
+            FileContent(file_id="f1", media_type="text/plain", title="T"),
+            {"type": "document", "source": {"type": "file", "file_id": "f1"}, "title": "T"},
+        ),
+        (
+            FileContent(file_id="f1", media_type="image/png"),
+            {"type": "image", "source": {"type": "file", "file_id": "f1"}},
+        ),
+        (FileContent(file_id="f1", media_type="text/csv"), {"type": "container_upload", "file_id": "f1"}),
+        (
+            SearchResultContent(
+                source="https://a.b",
+                title="T",
+                content=[TextContent(text="One."), TextContent(text=" ")],
+                citations=True,
+                cache="short",
+            ),
+            {
+                "type": "search_result",
+                "source": "https://a.b",
+                "title": "T",
+                "content": [{"type": "text", "text": "One."}],
+                "citations": {"enabled": True},
+                "cache_control": {"type": "ephemeral"},
+            },
+        ),
+        (
+            DocumentContent(text="Hi", citations=False, context="A letter."),
+            {
+                "type": "document",
+                "source": {"type": "text", "media_type": "text/plain", "data": "Hi"},
+                "citations": {"enabled": False},
+                "context": "A letter.",
+            },
+        ),
+    ],
+)
+def test_content_is_sent_in_the_form_of_the_sdk(part: ContentPart, block: dict[str, Any]) -> None:
+    body = encode_checked(AgentRequest(model=BUDGET, messages=[Message.user([part, TextContent(text="Hi")])]))
+    assert body["messages"][0]["content"][0] == block
+
+
+@pytest.mark.parametrize(
+    ("model", "tool", "sent", "warning"),
+    [
+        (
+            BUDGET,
+            WebSearch(max_uses=3, allowed_domains=["a.b"], user_location=UserLocation(city="Rome")),
+            {
+                "type": "web_search_20250305",
+                "name": "web_search",
+                "max_uses": 3,
+                "allowed_domains": ["a.b"],
+                "user_location": {"type": "approximate", "city": "Rome"},
+            },
+            None,
+        ),
+        (
+            BUDGET,
+            WebSearch(blocked_domains=["a.b"], context_size="low", extra={"type": "web_search_20260318"}),
+            {"type": "web_search_20260318", "name": "web_search", "blocked_domains": ["a.b"]},
+            "context_size of web_search was left out: anthropic does not support it",
+        ),
+        (
+            BUDGET,
+            CodeExecution(container="c1", file_ids=["f1"]),
+            {"type": "code_execution_20250825", "name": "code_execution"},
+            "file_ids of code_execution was left out: anthropic does not support it",
+        ),
+        (
+            BUDGET,
+            ComputerUse(width=640, height=480),
+            {"type": "computer_20250124", "name": "computer", "display_width_px": 640, "display_height_px": 480},
+            None,
+        ),
+        (
+            EFFORT,
+            ComputerUse(environment="mac"),
+            {"type": "computer_20251124", "name": "computer", "display_width_px": 1280, "display_height_px": 800},
+            "environment of computer_use was left out: anthropic does not support it",
+        ),
+        (
+            BUDGET,
+            McpConnector(label="docs", url="https://mcp.test", token="s3cret", allowed_tools=["look"]),
+            {
+                "type": "mcp_toolset",
+                "mcp_server_name": "docs",
+                "default_config": {"enabled": False},
+                "configs": {"look": {"enabled": True}},
+            },
+            None,
+        ),
+    ],
+)
+def test_built_in_tools_are_sent_in_the_form_of_the_sdk(
+    model: str, tool: BuiltinTool, sent: dict[str, Any], warning: str | None
+) -> None:
+    request = AgentRequest(input="Hi", model=model, tools=[tool])
+    body = encode_checked(request, beta=True)
+    assert body["tools"] == [sent]
+    wire = CODEC.encode(request, stream=False)
+    assert wire.warnings == (() if warning is None else (warning,))
+    if isinstance(tool, McpConnector):
+        server = {"type": "url", "name": "docs", "url": "https://mcp.test", "authorization_token": "s3cret"}
+        assert body["mcp_servers"] == [server]
+        assert dict(wire.headers)[b"anthropic-beta"] == b"mcp-client-2025-11-20"
+    assert body.get("container") == (tool.container if isinstance(tool, CodeExecution) else None)
+    assert "container" not in json.loads(CODEC.encode_count(request).body)
+
+
+def test_built_in_tools_that_the_api_lacks_are_refused() -> None:
+    for tool in (FileSearch(stores=["s"]), ImageGeneration(), McpConnector(label="a", connector_id="c")):
+        with pytest.raises(errors.UnsupportedFeatureError) as caught:
+            CODEC.encode(AgentRequest(input="Hi", model=BUDGET, tools=[tool]), stream=False)
+        assert caught.value.field == "tools"
+    forced = AgentRequest(input="Hi", model=BUDGET, tools=[ComputerUse()], tool_choice="computer_use")
+    assert json.loads(CODEC.encode(forced, stream=False).body)["tool_choice"] == {"type": "tool", "name": "computer"}
 
 
 def test_betas_are_a_header() -> None:

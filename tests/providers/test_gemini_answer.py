@@ -9,9 +9,11 @@ import pytest
 
 from agent import errors
 from agent.engine.wire import Reply
+from agent.providers import codec
 from agent.providers.base import ApiAddress
 from agent.providers.gemini import GeminiCodec
-from agent.providers.gemini.response import read_usage
+from agent.providers.gemini.metadata import read_usage
+from agent.providers.repair import REPEATED_CALL
 from agent.types import (
     AgentRequest,
     AgentResponse,
@@ -27,6 +29,7 @@ from agent.types import (
     ToolSpec,
     Usage,
     VendorContent,
+    VideoContent,
     fold,
 )
 
@@ -230,11 +233,87 @@ def test_pictures_and_sounds_are_content_and_go_back_with_their_signature() -> N
     assert json.loads(CODEC.encode(request, stream=False).body)["contents"][1]["parts"] == [picture, sound]
 
 
-def test_only_the_first_candidate_is_read() -> None:
-    answer = chunk({"text": "a"}, finish="STOP")
-    answer["candidates"].append({"index": 1, "content": {"parts": [{"text": "b"}]}, "finishReason": "MAX_TOKENS"})
-    assert read(answer).text == "a"
-    assert read(answer).stop_reason == "stop"
+def test_other_candidates_are_choices() -> None:
+    def answer(first: str, second: str, **others: Any) -> dict[str, Any]:
+        body = chunk({"text": first}, **others)
+        other = {"index": 1, "content": {"parts": [{"text": second}]}, "avgLogprobs": -0.5}
+        body["candidates"].append({**other, **({"finishReason": "MAX_TOKENS"} if others else {})})
+        return body
+
+    response = read(answer("a", "x"), answer("b", "y", finish="STOP"))
+    assert (response.text, response.stop_reason) == ("ab", "stop")
+    (choice,) = response.choices
+    assert (choice.text, choice.stop_reason, choice.provider) == ("xy", "length", "gemini")
+    assert choice.vendor == {"avgLogprobs": -0.5}
+    assert AgentResponse.model_validate_json(response.model_dump_json()) == response
+    decoder = CODEC.decoder({}, REQUEST)
+    decoder.feed(frame(answer("a", "x")) + frame(chunk({"text": "b"}, finish="STOP")))
+    decoder.end()
+    assert not decoder.done, "the other candidate has not ended"
+
+
+def test_data_without_a_field_is_the_vendors() -> None:
+    ratings = [{"category": "HARM_CATEGORY_HARASSMENT", "probability": "LOW"}]
+    data: dict[str, Any] = {"avgLogprobs": -0.2, "tokenCount": 3, "safetyRatings": ratings, "finishMessage": "fine"}
+    usage = {"promptTokenCount": 3, "serviceTier": "flex", "trafficType": "ON_DEMAND"}
+    top = {"createTime": "2026-01-01", "modelStatus": {"modelStage": "LEGACY"}, "usageMetadata": usage}
+    response = read({**chunk({"text": "a"}, finish="STOP", **data), **top})
+    stage = {"createTime": "2026-01-01", "modelStatus": {"modelStage": "LEGACY"}}
+    assert response.vendor == {**data, **stage, "usageMetadata": {"trafficType": "ON_DEMAND"}}
+    assert response.service_tier == "flex"
+    assert response.warnings == ()
+
+
+def test_calls_with_one_id_get_different_ones() -> None:
+    call = {"functionCall": {"name": "look", "id": "c", "args": {}}}
+    response = read(chunk(call, call, finish="STOP"))
+    assert [one.id for one in response.tool_calls] == ["c", "c#2"]
+    assert response.warnings == (REPEATED_CALL,)
+
+
+def test_videos_and_files_are_content() -> None:
+    files = [
+        {"fileData": {"mimeType": "image/png", "fileUri": "gs://b/i"}},
+        {"fileData": {"mimeType": "video/mp4", "fileUri": "gs://b/v"}},
+        {"inlineData": {"mimeType": "video/mp4", "data": "dmlk"}},
+    ]
+    response = read(chunk(*files, finish="STOP"))
+    assert response.content == (
+        ImageContent(image_url="gs://b/i", media_type="image/png"),
+        VideoContent(url="gs://b/v", media_type="video/mp4"),
+        VideoContent(data=b"vid", media_type="video/mp4"),
+    )
+    request = AgentRequest(model=MODEL, messages=[Message.user("hi"), response.message], input="go on")
+    assert json.loads(CODEC.encode(request, stream=False).body)["contents"][1]["parts"] == files
+
+
+def test_tools_of_the_vendor_and_drafts_of_images_are_events() -> None:
+    parts = [
+        {"executableCode": {"language": "PYTHON", "code": "1", "id": "e1"}},
+        {"codeExecutionResult": {"outcome": "OUTCOME_FAILED", "id": "e1"}},
+        {"toolCall": {"toolType": "FILE_SEARCH", "id": "t1"}},
+        {"toolResponse": {"toolType": "FILE_SEARCH", "id": "t1"}},
+    ]
+    draft = {"inlineData": {"mimeType": "image/png", "data": "cG5n"}, "thought": True}
+    response, events = decode_stream([chunk(*parts, draft, {"text": "a"}, finish="STOP")])
+    assert [(event.tool, event.status, event.id) for event in events if event.type == "tool_progress"] == [
+        ("codeExecution", "in_progress", "e1"),
+        ("codeExecution", "failed", "e1"),
+        ("FILE_SEARCH", "in_progress", "t1"),
+        ("FILE_SEARCH", "completed", "t1"),
+    ]
+    (image,) = [event.part for event in events if event.type == "partial_image"]
+    assert image == ImageContent(image_data=b"png", media_type="image/png")
+    assert [type(part) for part in response.content] == [VendorContent] * 5 + [TextContent]
+
+
+def test_an_answer_does_not_fail_for_its_citations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "describe_malformed", lambda error: type(error).__name__)
+    metadata = {"groundingChunks": [7], "groundingSupports": [{"groundingChunkIndices": [0]}]}
+    response = read(chunk({"text": "a"}, finish="STOP", groundingMetadata=metadata))
+    assert response.text == "a"
+    assert response.content[0].provider_data == {"groundingMetadata": metadata}
+    assert response.warnings == ("the citations could not be read (AttributeError)",)
 
 
 # Sources

@@ -22,7 +22,28 @@ from agent.providers.gemini.models import SKIP_SIGNATURE, features_of
 from agent.testing import LoopbackServer
 from agent.testing.rules import VendorState
 from agent.testing.rules.gemini import GeminiRules, normalize_keys
-from agent.types import AgentRequest, AgentResponse, Message, Origin, Role, TextContent, ToolCall, ToolResult, ToolSpec
+from agent.types import (
+    AgentRequest,
+    AgentResponse,
+    BuiltinTool,
+    CodeExecution,
+    ComputerUse,
+    ContentPart,
+    FileContent,
+    FileSearch,
+    ImageGeneration,
+    McpConnector,
+    Message,
+    Origin,
+    Role,
+    SearchResultContent,
+    TextContent,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    VideoContent,
+    WebSearch,
+)
 from tests.providers.sdk_oracles import Replay, build_answer
 from tests.support.cases import examples, for_each
 from tests.support.corpus import HAS_RECORDINGS, Exchange, exchanges, vendor
@@ -36,6 +57,12 @@ ANSWERS = [exchange for exchange in RECORDED if exchange.expected["kind"] == "me
 CODEC = GeminiCodec(ApiAddress("http://127.0.0.1", None))
 
 
+class Generation(types.GenerationConfig):
+    """The settings of a generation. The SDK has that of images in another of its types."""
+
+    image_config: types.ImageConfig | None = None
+
+
 class Body(BaseModel):
     """The REST body, made of the SDK's own types, which forbid unknown keys and read base64."""
 
@@ -45,7 +72,7 @@ class Body(BaseModel):
     system_instruction: types.Content | None = None
     tools: list[types.Tool] | None = None
     tool_config: types.ToolConfig | None = None
-    generation_config: types.GenerationConfig | None = None
+    generation_config: Generation | None = None
     safety_settings: list[types.SafetySetting] | None = None
     cached_content: str | None = None
     labels: dict[str, str] | None = None
@@ -94,7 +121,7 @@ def check_rules(body: dict[str, Any], request: AgentRequest, provider: str) -> N
         for part in parts:
             assert part.get("text") != "" or "thoughtSignature" in part, "text is empty only where it is signed"
             assert part.get("thoughtSignature") != SKIP_SIGNATURE or "functionCall" in part
-            assert len(part.keys() - {"thought", "thoughtSignature"}) == 1
+            assert len(part.keys() - {"thought", "thoughtSignature", "videoMetadata"}) == 1
             assert isinstance(part.get("functionCall", {"args": {}})["args"], dict)
     assert all(part["text"] for part in (body.get("systemInstruction") or {}).get("parts", ()))
 
@@ -203,13 +230,117 @@ def test_settings_are_sent_in_the_form_of_the_sdk(
     assert warning is None or warning in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("part", "sent"),
+    [
+        (
+            VideoContent(data=b"x", start=1.5, end=60, fps=0.5),
+            {
+                "inlineData": {"mimeType": "video/mp4", "data": "eA=="},
+                "videoMetadata": {"startOffset": "1.5s", "endOffset": "60s", "fps": 0.5},
+            },
+        ),
+        (
+            VideoContent(url="https://a.b/c.webm"),
+            {"fileData": {"fileUri": "https://a.b/c.webm", "mimeType": "video/webm"}},
+        ),
+        (VideoContent(url="https://youtu.be/x"), {"fileData": {"fileUri": "https://youtu.be/x"}}),
+        (
+            FileContent(file_id="files/abc"),
+            {"fileData": {"fileUri": "https://generativelanguage.googleapis.com/v1beta/files/abc"}},
+        ),
+        (
+            FileContent(file_id="gs://b/c", media_type="video/mp4"),
+            {"fileData": {"fileUri": "gs://b/c", "mimeType": "video/mp4"}},
+        ),
+        (
+            SearchResultContent(source="https://a.b", title="T", content="One."),
+            {"text": "T (https://a.b):\nOne."},
+        ),
+    ],
+)
+def test_content_is_sent_in_the_form_of_the_sdk(part: ContentPart, sent: dict[str, Any]) -> None:
+    body = encode_checked(AgentRequest(model=NEW, messages=[Message.user([part, TextContent(text="Hi")])]))
+    assert body["contents"][0]["parts"] == [sent, {"text": "Hi"}]
+    call = ToolCall(id="c1", name="look", arguments={})
+    result = Message(Role.TOOL, [ToolResult(tool_call_id="c1", content=[part])])
+    for model in (OLD, NEW):
+        encode_checked(AgentRequest(model=model, messages=[Message.user("Hi"), Message.assistant([call]), result]))
+
+
+VERTEX_CODEC = GeminiCodec(ApiAddress("http://127.0.0.1", None), platform=VERTEX, name="vertex")
+
+
+@pytest.mark.parametrize(
+    ("codec", "tool", "sent", "warning"),
+    [
+        (CODEC, WebSearch(), {"googleSearch": {}}, None),
+        (CODEC, WebSearch(max_uses=1, blocked_domains=["a.b"]), {"googleSearch": {}}, "blocked_domains, max_uses of"),
+        (VERTEX_CODEC, WebSearch(blocked_domains=["a.b"]), {"googleSearch": {"excludeDomains": ["a.b"]}}, None),
+        (CODEC, CodeExecution(), {"codeExecution": {}}, None),
+        (CODEC, ComputerUse(), {"computerUse": {"environment": "ENVIRONMENT_BROWSER"}}, None),
+        (CODEC, ComputerUse(environment="mac"), {"computerUse": {"environment": "ENVIRONMENT_DESKTOP"}}, None),
+        (
+            CODEC,
+            FileSearch(stores=["fileSearchStores/s"], max_results=3, filters="a=1"),
+            {"fileSearch": {"fileSearchStoreNames": ["fileSearchStores/s"], "topK": 3, "metadataFilter": "a=1"}},
+            None,
+        ),
+        (
+            CODEC,
+            McpConnector(label="docs", url="https://mcp.test", token="s3cret"),
+            {
+                "mcpServers": [
+                    {
+                        "name": "docs",
+                        "streamableHttpTransport": {
+                            "url": "https://mcp.test",
+                            "headers": {"Authorization": "Bearer s3cret"},
+                        },
+                    }
+                ]
+            },
+            None,
+        ),
+    ],
+)
+def test_built_in_tools_are_sent_in_the_form_of_the_sdk(
+    codec: GeminiCodec, tool: BuiltinTool, sent: dict[str, Any], warning: str | None
+) -> None:
+    request = AgentRequest(input="Hi", model=NEW, tools=[tool])
+    assert encode_checked(request, codec)["tools"] == [sent]
+    warnings = codec.encode(request, stream=False).warnings
+    assert len(warnings) == (warning is not None)
+    assert warning is None or warnings[0].startswith(warning)
+
+
+def test_image_generation_is_a_setting() -> None:
+    for size, image in (("16:9", {"aspectRatio": "16:9"}), ("2K", {"imageSize": "2K"}), ("1024x1024", None)):
+        request = AgentRequest(input="Hi", model=NEW, tools=[ImageGeneration(size=size)])
+        body = encode_checked(request)
+        assert "tools" not in body
+        generation = body["generationConfig"]
+        assert generation["responseModalities"] == ["TEXT", "IMAGE"]
+        assert generation.get("imageConfig") == image
+        assert len(CODEC.encode(request, stream=False).warnings) == (image is None)
+
+
+def test_what_the_platform_lacks_is_refused() -> None:
+    tools = (FileSearch(stores=["s"]), McpConnector(label="a", url="https://mcp.test"))
+    requests = [AgentRequest(input="Hi", model=NEW, tools=[tool]) for tool in tools]
+    file = FileContent(file_id="files/abc")
+    for request in (*requests, AgentRequest(model=NEW, messages=[Message.user([file])])):
+        CODEC.encode(request, stream=False)
+        with pytest.raises(errors.UnsupportedFeatureError):
+            VERTEX_CODEC.encode(request, stream=False)
+
+
 def test_cached_content_replaces_the_system_prompt_and_the_tools() -> None:
     for fields in ({"system": "Be brief."}, {"tools": [ToolSpec(name="look")]}):
         with pytest.raises(errors.UnsupportedFeatureError) as caught:
             encode_checked(AgentRequest(input="Hi", model=NEW, cached_content="cachedContents/1", **fields))
         assert caught.value.field == "cached_content"
-    vertex = GeminiCodec(ApiAddress("http://127.0.0.1", None), platform=VERTEX, name="vertex")
-    stored = vertex.encode(AgentRequest(input="Hi", model=NEW, store=True), stream=False)
+    stored = VERTEX_CODEC.encode(AgentRequest(input="Hi", model=NEW, store=True), stream=False)
     assert "store" not in json.loads(stored.body)
     assert stored.warnings == ("store was dropped: vertex does not support it",)
 

@@ -24,6 +24,12 @@ from agent.types import (
     AgentConfig,
     AgentRequest,
     AgentResponse,
+    CodeExecution,
+    ComputerUse,
+    FileContent,
+    FileSearch,
+    ImageGeneration,
+    McpConnector,
     Message,
     Origin,
     RefusalContent,
@@ -34,18 +40,28 @@ from agent.types import (
     ToolResult,
     ToolSpec,
     VendorContent,
+    WebSearch,
 )
 from tests.providers.test_losses import PARTS, SETTINGS
-from tests.providers.vendor_sdks import APIS, MARK, NUMBER, Api, Json, sample
+from tests.providers.vendor_sdks import APIS, MANY, MARK, NUMBER, Api, Json, sample
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 BEGIN, END = "<!-- coverage: begin -->\n", "<!-- coverage: end -->\n"
 COMMAND = "python -m tests.providers.test_sdk_coverage"
+TOTAL = 3 * MANY
 EXTRA, DICT, RAW, VENDOR = "`extra`", "a dict in `tools`", "`raw`", "`VendorContent`"
 STREAMING, ERROR, SILENT = "methods that stream", "an error", "no event of its own"
 Entries: TypeAlias = dict[str, str]
 """How to reach each entry, by the vendor's name."""
 
+BUILT_IN = (
+    WebSearch(),
+    CodeExecution(),
+    FileSearch(stores=["s"]),
+    ComputerUse(),
+    McpConnector(label="docs", url="https://mcp.test"),
+    ImageGeneration(),
+)
 TOOL = ToolSpec(name="look", parameters={"type": "object", "properties": {}})
 SET: dict[str, Json] = {
     **{field: fields for fields in SETTINGS.values() for field in fields if field != "extra"},
@@ -140,7 +156,7 @@ def conversations(target: str) -> Iterator[tuple[str, list[Message]]]:
         ThinkingContent(thinking="", redacted=True, encrypted_content=MARK, origin=origin),
         RefusalContent(refusal=MARK, origin=origin, provider_data={"id": "msg_2"}),
     )
-    for part in (*PARTS.values(), *own):
+    for part in (*PARTS.values(), FileContent(file_id=MARK, media_type="text/csv"), *own):
         yield type(part).__name__, [Message.user([part, part])]
         yield type(part).__name__, [Message.user("hi"), Message.assistant([part, text]), Message.user("go on")]
     for data in (None, {"type": "custom"}):
@@ -189,6 +205,12 @@ def _vendor_entry(api: Api, kind: str) -> str:
 
 def tool_entries(api: Api) -> Entries:
     entries: Entries = dict.fromkeys(api.own_tools, "`ToolSpec`")
+    for target in api.targets:
+        for built_in in BUILT_IN:
+            with suppress(errors.ConfigurationError):
+                body, _, _ = encode(target, tools=[built_in])
+                for kind in kinds_in(list(body.get("tools", ()))) & set(api.tools):
+                    entries[kind] = f"`{type(built_in).__name__}`, or {DICT}"
     for kind in api.tools:
         tool = api.tool(kind)
         sent = tool in encode(api.targets[0], tools=[tool])[0]["tools"]
@@ -228,7 +250,7 @@ def find_mark(value: Any, path: str = "") -> str | None:
         return next((one for one in found if one is not None), None)
     if isinstance(value, list | tuple):
         return next((one for item in value if (one := find_mark(item, path)) is not None), None)
-    marked = value == NUMBER or (isinstance(value, str) and MARK in value)
+    marked = value in (NUMBER, TOTAL) or (isinstance(value, str) and MARK in value)
     return re.sub(r"(provider_data|vendor\.\w+|logprobs|choices)\..*", r"\1", path) if marked else None
 
 
@@ -246,7 +268,7 @@ def field_entries(api: Api) -> Entries:
         for step in outer:
             place = place.setdefault(step, {})
             place = place[0] if isinstance(place, list) else place
-        place[last] = sample(kind)
+        place[last] = TOTAL if "total" in last else sample(kind)
         try:
             whole = find_mark(decode(api, body).model_dump(mode="json"))
         except errors.AgentError:

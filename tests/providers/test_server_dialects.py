@@ -206,7 +206,13 @@ def responses(draw: st.DrawFn, format: Format) -> AgentResponse:
     """Responses that the wire format can express."""
     refused = draw(st.integers(0, 4)) == 0 and format.name != "gemini"
     refusal = st.builds(RefusalContent, refusal=strategies.said)
-    parts = draw(st.lists(st.one_of(format.texts, format.texts, format.thinking, format.calls), max_size=5))
+    parts = draw(
+        st.lists(
+            st.one_of(format.texts, format.texts, format.thinking, format.calls),
+            max_size=5,
+            unique_by=lambda part: part.id if isinstance(part, ToolCall) else id(part),
+        )
+    )
     if refused:
         parts = [*(part for part in parts if not isinstance(part, ToolCall)), draw(refusal)]
     called = any(isinstance(part, ToolCall) for part in parts)

@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NotRequired, Required, TypeAlias, Union, get_args, get_origin
@@ -92,6 +93,8 @@ def sample(kind: Any, depth: int = 0) -> Any:
         fields = {field.alias or name: field for name, field in kind.model_fields.items()}
         made = {name: field for name, field in fields.items() if field.is_required() or depth < 3}
         return {name: sample(field.annotation, depth + 1) for name, field in made.items()}
+    if depth and isinstance(kind, type) and issubclass(kind, Enum):
+        return list(kind)[-1].value
     if kind in (int, float):
         return NUMBER
     return {"key": MARK} if origin is dict or kind is object else MARK

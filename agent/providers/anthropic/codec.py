@@ -29,7 +29,7 @@ from .fields import (
 )
 from .messages import CacheSlot, MessageEncoder, add_cache_markers, encode_text, read_cache_slot
 from .models import API, VERSION
-from .response import BlockReader, map_stop_reason, read_refusal, read_usage
+from .response import BlockReader, map_stop_reason, read_metadata, read_refusal, read_usage
 from .stream import MessagesDecoder
 
 TOOL_BETAS = {
@@ -59,10 +59,10 @@ KEY_BETAS = {
     "mcp_servers": "mcp-client-2025-04-04",
     "speed": "fast-mode-2026-02-01",
 }
-"""Betas by a key of the body, which comes from `extra`."""
+"""Betas by a key of the body."""
 
 
-def find_betas(request: AgentRequest, block_types: Iterable[str]) -> tuple[str, ...]:
+def find_betas(request: AgentRequest, body: Mapping[str, Any], block_types: Iterable[str]) -> tuple[str, ...]:
     """Return the betas of a request, then those that its content requires. Tools come first among these."""
     betas = [*request.betas]
     if invalid := next((beta for beta in betas if not _BETA.fullmatch(beta)), None):
@@ -71,11 +71,10 @@ def find_betas(request: AgentRequest, block_types: Iterable[str]) -> tuple[str, 
             field="betas",
             fix="Pass names such as files-api-2025-04-14.",
         )
-    for tool in request.tools:
-        if isinstance(tool, Mapping):
-            tool_type = str(tool.get("type", ""))
-            betas += [beta for prefix, beta in TOOL_BETAS.items() if tool_type.startswith(prefix)]
-    betas += [beta for key, beta in KEY_BETAS.items() if key in request.extra]
+    for tool in body.get("tools", ()):
+        tool_type = str(tool.get("type", ""))
+        betas += [beta for prefix, beta in TOOL_BETAS.items() if tool_type.startswith(prefix)]
+    betas += [beta for key, beta in KEY_BETAS.items() if key in body]
     betas += [BLOCK_BETAS[block_type] for block_type in block_types if block_type in BLOCK_BETAS]
     return tuple(betas)
 
@@ -160,6 +159,8 @@ def encode_body(
     body = encode_fields(context, COUNTED_FIELDS if count_tokens else FIELDS)
     if not count_tokens:
         body.setdefault("max_tokens", default_max_tokens(context, stream=stream))
+    else:
+        body.pop("container", None)
     if stream:
         body["stream"] = True
     system_slots = [CacheSlot(cast(JsonDict, encode_text(text.text)), text.cache) for text in system]
@@ -169,7 +170,7 @@ def encode_body(
         body["system"] = _join_system(system, [slot.block for slot in system_slots])
     _add_extra(body, request, count_tokens=count_tokens)
     body["messages"] = encoded
-    return EncodedBody(dump_json(body), tuple(context.warnings), find_betas(request, context.vendor_blocks))
+    return EncodedBody(dump_json(body), tuple(context.warnings), find_betas(request, body, context.vendor_blocks))
 
 
 def _tool_slots(context: MessagesContext) -> list[CacheSlot]:
@@ -281,7 +282,9 @@ class AnthropicCodec(CodecBase):
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         model = body.get("model") or request.model or ""
         reader = BlockReader(self.name, request, model)
-        parts = [reader.read_part(block) for block in body["content"]]
+        content = body["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        parts = [reader.read_part(reader.with_unique_id(block)) for block in blocks]
         parts.append(read_refusal(body))
         reason = body.get("stop_reason")
         if not reason:
@@ -293,6 +296,8 @@ class AnthropicCodec(CodecBase):
             usage=read_usage(body.get("usage")),
             stop_reason=map_stop_reason(reason),
             raw_stop_reason=reason,
+            warnings=tuple(reader.warnings),
+            **read_metadata(body),
             id=body.get("id") or None,
             request_id=request_id(headers),
             raw=body,

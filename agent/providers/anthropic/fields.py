@@ -8,7 +8,7 @@ from typing import Any, Literal, Required, TypeAlias, TypedDict
 
 from ...models import ModelFacts, facts
 from ...schemas import compile_schema
-from ...types import Message, RequestTool, ThinkingLevel, ToolSpec
+from ...types import ComputerUse, Message, RequestTool, ThinkingLevel, ToolSpec
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
@@ -24,6 +24,7 @@ from ..encoding import (
     send_nested,
     tool_parameters,
 )
+from .builtin_tools import COMPUTER, encode_builtin_tool
 from .conversation import turn_starts_with_thinking
 from .models import API, EFFORTS, MIN_THINKING_BUDGET, THINKING_BUDGETS, Effort, ModelFeatures, features_of
 
@@ -56,6 +57,13 @@ class UrlSource(TypedDict):
     url: str
 
 
+class FileSource(TypedDict):
+    """A file that the vendor stores."""
+
+    type: Literal["file"]
+    file_id: str
+
+
 class TextSource(TypedDict):
     """A plain-text document."""
 
@@ -66,16 +74,32 @@ class TextSource(TypedDict):
 
 class ImageBlock(TypedDict, total=False):
     type: Required[Literal["image"]]
-    source: Required[Base64Source | UrlSource]
+    source: Required[Base64Source | UrlSource | FileSource]
     transformations: dict[str, Any]
     cache_control: CacheControl
 
 
 class DocumentBlock(TypedDict, total=False):
     type: Required[Literal["document"]]
-    source: Required[Base64Source | UrlSource | TextSource]
+    source: Required[Base64Source | UrlSource | TextSource | FileSource]
     title: str
     context: str
+    citations: dict[str, Any]
+    cache_control: CacheControl
+
+
+class ContainerUploadBlock(TypedDict):
+    """A file for the container in which the model runs code."""
+
+    type: Literal["container_upload"]
+    file_id: str
+
+
+class SearchResultBlock(TypedDict, total=False):
+    type: Required[Literal["search_result"]]
+    source: Required[str]
+    title: Required[str]
+    content: Required[list[TextBlock]]
     citations: dict[str, Any]
     cache_control: CacheControl
 
@@ -116,6 +140,8 @@ Block: TypeAlias = (
     TextBlock
     | ImageBlock
     | DocumentBlock
+    | ContainerUploadBlock
+    | SearchResultBlock
     | ThinkingBlock
     | RedactedThinkingBlock
     | ToolUseBlock
@@ -227,7 +253,7 @@ def encode_tool(context: MessagesContext, tool: RequestTool) -> Mapping[str, Any
     if isinstance(tool, Mapping):
         return tool
     if not isinstance(tool, ToolSpec):
-        raise context.builtin_tool_error(tool)
+        return encode_builtin_tool(context, tool)
     schema = tool_parameters(tool)
     encoded: Tool = {"name": normalize_name(tool.name, MAX_NAME_LENGTH), "input_schema": schema}
     if tool.description:
@@ -267,6 +293,8 @@ def encode_tool_choice(context: MessagesContext, choice: str) -> JsonDict:
         case "required":
             encoded = {"type": "any"}
         case _:
+            if any(isinstance(tool, ComputerUse) and tool.name == choice for tool in context.request.tools):
+                choice = COMPUTER
             encoded = {"type": "tool", "name": normalize_name(choice, MAX_NAME_LENGTH)}
     return {"tool_choice": encoded}
 

@@ -37,11 +37,14 @@ from .fields import (
     Base64Source,
     Block,
     CacheControl,
+    ContainerUploadBlock,
     DocumentBlock,
+    FileSource,
     ImageBlock,
     MessageParam,
     MessagesContext,
     RedactedThinkingBlock,
+    SearchResultBlock,
     TextBlock,
     TextSource,
     ThinkingBlock,
@@ -126,6 +129,7 @@ def _encode_cache_control(hint: CacheHint) -> CacheControl:
 
 
 DETAIL_LEFT_OUT = "the detail of an image was dropped: anthropic does not support it"
+FILE_TITLE_LEFT_OUT = "the title of a file was dropped: anthropic supports titles of documents only"
 ERROR_WITH_MEDIA = "a tool error with media was sent as a result, because errors may only contain text"
 
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -243,7 +247,11 @@ class MessageEncoder:
                 return encode_text(to_markdown(part))
             case VendorContent():
                 return self._encode_vendor_block(part)
-            case AudioContent() | VideoContent() | FileContent() | SearchResultContent():
+            case FileContent():
+                return self._encode_file(part)
+            case SearchResultContent():
+                return _encode_search_result(part)
+            case AudioContent() | VideoContent():
                 raise self._context.part_error(part, "at all")
             case ThinkingContent() if is_blank(part):
                 return self._encode_thinking(part)
@@ -352,6 +360,22 @@ class MessageEncoder:
             raise self._context.part_error(part, f"as {part.media_type}; PNG, JPEG, GIF and WebP are supported")
         return {"type": "base64", "media_type": media_type, "data": encode_base64(data)}
 
+    def _encode_file(self, part: FileContent) -> ImageBlock | DocumentBlock | ContainerUploadBlock:
+        """Encode a file as an image or a document. Files of other kinds are for code that the model runs."""
+        media_type = part.media_type or "application/pdf"
+        source: FileSource = {"type": "file", "file_id": part.file_id}
+        if media_type == "application/pdf" or media_type.startswith("text/plain"):
+            document: DocumentBlock = {"type": "document", "source": source}
+            if part.title is not None:
+                document["title"] = part.title
+            document.update(cast(DocumentBlock, _read_block_settings(part, "citations", "context")))
+            return document
+        if part.title is not None:
+            self._context.warn(FILE_TITLE_LEFT_OUT)
+        if media_type.startswith("image/"):
+            return {"type": "image", "source": source}
+        return {"type": "container_upload", "file_id": part.file_id}
+
     def _encode_document(self, part: DocumentContent) -> DocumentBlock:
         block: DocumentBlock = {"type": "document", "source": self._encode_document_source(part)}
         if part.title is not None:
@@ -382,6 +406,18 @@ class MessageEncoder:
 
 def encode_text(text: str) -> TextBlock:
     return {"type": "text", "text": text}
+
+
+def _encode_search_result(part: SearchResultContent) -> SearchResultBlock:
+    block: SearchResultBlock = {
+        "type": "search_result",
+        "source": part.source,
+        "title": part.title,
+        "content": [encode_text(text.text) for text in part.content if text.text.strip()],
+    }
+    if part.citations is not None:
+        block["citations"] = {"enabled": part.citations}
+    return block
 
 
 def _encode_unless_blank(text: str) -> TextBlock | None:

@@ -22,7 +22,8 @@ from ...types import (
     Usage,
     VendorContent,
 )
-from ..encoding import original_names, read_arguments, request_origin, tool_parameters
+from ..encoding import JsonDict, original_names, read_arguments, request_origin, tool_parameters
+from ..repair import REPEATED_CALL
 from .fields import MAX_NAME_LENGTH, SCHEMA_DIALECT
 from .models import API
 
@@ -45,10 +46,12 @@ def map_stop_reason(raw: str | None) -> FinishReason | None:
 class BlockReader:
     """Decodes the content blocks of one response, with the tool names and schemas of its request."""
 
-    __slots__ = ("_names", "_origin", "_strict")
+    __slots__ = ("_ids", "_names", "_origin", "_strict", "warnings")
 
     def __init__(self, provider: str, request: AgentRequest, model: str) -> None:
         self._origin = request_origin(provider, API, request.model or model)
+        self._ids: set[str] = set()
+        self.warnings: dict[str, None] = {}
         self._names = original_names(request, MAX_NAME_LENGTH) if request.tools else {}
         self._strict = {tool.name: tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.strict}
 
@@ -65,6 +68,20 @@ class BlockReader:
                 return self._read_call(block)
             case kind:
                 return VendorContent(kind=kind, provider_data=block, origin=self._origin)
+
+    def with_unique_id(self, block: dict[str, Any]) -> dict[str, Any]:
+        """Return a block of a call with an id that no other call of the response has."""
+        if block.get("type") != "tool_use":
+            return block
+        id = block.get("id")
+        unique = id = id if isinstance(id, str) and id else "toolu"
+        number = 1
+        while unique in self._ids:
+            number += 1
+            unique = f"{id}#{number}"
+            self.warnings[REPEATED_CALL] = None
+        self._ids.add(unique)
+        return block if unique == block.get("id") else {**block, "id": unique}
 
     def tool_name(self, sent: str) -> str:
         """Return the name of a tool in the request by its normalized name."""
@@ -145,6 +162,36 @@ def read_refusal(message: Mapping[str, Any]) -> RefusalContent | None:
     details = message.get("stop_details")
     explanation = details.get("explanation") if isinstance(details, Mapping) else None
     return RefusalContent(refusal=explanation) if explanation else None
+
+
+_READ_KEYS = frozenset(("id", "type", "role", "content", "model", "stop_reason", "stop_sequence", "usage"))
+_READ_USAGE_KEYS = frozenset(
+    (
+        "cache_creation",
+        "cache_creation_input_tokens",
+        "cache_read_input_tokens",
+        "input_tokens",
+        "output_tokens",
+        "output_tokens_details",
+        "server_tool_use",
+        "service_tier",
+    )
+)
+
+
+def read_metadata(message: Mapping[str, Any]) -> JsonDict:
+    """Read service tier, stop sequence and vendor-specific data as fields of the response."""
+    usage = message.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    tier, sequence = usage.get("service_tier"), message.get("stop_sequence")
+    vendor = {key: value for key, value in message.items() if key not in _READ_KEYS and value}
+    if others := {key: value for key, value in usage.items() if key not in _READ_USAGE_KEYS and value}:
+        vendor["usage"] = others
+    return {
+        "service_tier": tier if isinstance(tier, str) else None,
+        "stop_sequence": sequence if isinstance(sequence, str) else None,
+        "vendor": vendor,
+    }
 
 
 _DETAILS = (

@@ -18,7 +18,7 @@ from ...http.sse import SseDecoder
 from ...types import AgentRequest, AgentResponse, StreamEvent, TextContent, ToolCall
 from ..codec import DecoderBase
 from ..failures import request_id
-from .response import BlockReader, map_stop_reason, read_refusal, read_usage
+from .response import BlockReader, map_stop_reason, read_metadata, read_refusal, read_usage
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """Results of server tools, such as a fetched PDF, arrive in one event."""
@@ -81,7 +81,7 @@ class _PartialBlock:
 class MessagesDecoder(DecoderBase):
     """Decoder of one streamed message."""
 
-    __slots__ = ("_cut_off", "_ended", "_message", "_partial", "_positions", "_reader")
+    __slots__ = ("_cut_off", "_ended", "_message", "_partial", "_positions", "_reader", "_server_tools")
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         super().__init__(name, headers, request, secrets)
@@ -92,6 +92,8 @@ class MessagesDecoder(DecoderBase):
         self._ended: dict[int, dict[str, Any]] = {}
         self._positions: dict[int, int] = {}
         """Position of the latest block by the vendor's index, which differs if the index was taken."""
+        self._server_tools: dict[str, str] = {}
+        """Names of the vendor's tools by the ids of their calls."""
         self._cut_off: dict[int, ToolCall] = {}
         """Calls that ended before their arguments were complete."""
         self._reader = BlockReader(name, request, "")
@@ -137,7 +139,7 @@ class MessagesDecoder(DecoderBase):
         self._start(facts, event)
 
     def _start_block(self, event: dict[str, Any], events: list[StreamEvent]) -> None:
-        block = event["content_block"]
+        block = self._reader.with_unique_id(event["content_block"])
         if not self._message:  # some vendors omit message_start
             self._start_message({}, event)
         index = self._place_block(event["index"], event, events)
@@ -150,11 +152,26 @@ class MessagesDecoder(DecoderBase):
             case "tool_use":
                 call = ToolCall(id=block["id"], name=self._reader.tool_name(block["name"]))
                 events.append(StreamEvent.tool_call_start(call, index=index, raw=event))
+            case "server_tool_use" | "mcp_tool_use":
+                self._server_tools[block["id"]] = name = str(block["name"])
+                events.append(StreamEvent.tool_progress(name, "in_progress", id=block["id"], index=index, raw=event))
+            case str(kind) if kind.endswith("_tool_result"):
+                self._report_result(block, index, event, events)
             case "fallback" if isinstance(successor := block.get("to"), dict) and successor.get("model"):
                 # Another model continues the message, at its own price.
                 self._message["model"] = successor["model"]
             case _:
                 pass
+
+    def _report_result(
+        self, block: Mapping[str, Any], index: int, event: dict[str, Any], events: list[StreamEvent]
+    ) -> None:
+        """Report the end of a tool that runs at the vendor."""
+        id, content = block.get("tool_use_id"), block.get("content")
+        error = block.get("is_error") or (isinstance(content, dict) and str(content.get("type")).endswith("_error"))
+        tool = self._server_tools.get(str(id)) or block["type"].removesuffix("_tool_result")
+        status = "failed" if error else "completed"
+        events.append(StreamEvent.tool_progress(tool, status, id=id, index=index, raw=event))
 
     def _place_block(self, index: int, event: dict[str, Any], events: list[StreamEvent]) -> int:
         """Return the position of a new block. An unfinished block with the same index ends."""
@@ -224,6 +241,8 @@ class MessagesDecoder(DecoderBase):
             usage=usage,
             stop_reason=map_stop_reason(reason),
             raw_stop_reason=reason,
+            warnings=tuple(self._reader.warnings),
+            **read_metadata(self._message),
             raw=dict(self._message),
         )
         events.append(StreamEvent.message_end(usage=usage, response=facts, raw=event))

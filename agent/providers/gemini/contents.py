@@ -25,7 +25,7 @@ from ...types import (
     VendorContent,
     VideoContent,
 )
-from ..encoding import document_text, encode_base64, to_markdown
+from ..encoding import document_text, encode_base64, search_result_text, to_markdown
 from ..repair import is_own
 from .fields import (
     Content,
@@ -38,12 +38,13 @@ from .fields import (
     MediaPart,
     PartParam,
     TextPart,
+    VideoMetadata,
     is_generated_id,
     normalize_function_name,
 )
 from .models import SKIP_SIGNATURE
 
-Media = ImageContent | AudioContent | DocumentContent
+Media = ImageContent | AudioContent | DocumentContent | VideoContent | FileContent
 P = TypeVar("P", bound=PartParam)
 
 METADATA_KIND = "metadata"
@@ -61,7 +62,12 @@ _OPENING = "(The conversation begins with your answer.)"
 """Content of the inserted user message. Constant, so that cached prefixes stay valid."""
 _RESULT_TYPES = frozenset(("image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"))
 """Media types that function responses may contain."""
-_VENDOR_FILES = ("https://generativelanguage.googleapis.com/", "gs://")
+_VENDOR_FILES = (
+    "https://generativelanguage.googleapis.com/",
+    "gs://",
+    "https://www.youtube.com/",
+    "https://youtu.be/",
+)
 """URLs of files whose media type the vendor knows."""
 _MEDIA_TYPES = {
     "png": "image/png",
@@ -81,6 +87,8 @@ _MEDIA_TYPES = {
     "mp3": "audio/mp3",
     "wav": "audio/wav",
     "mp4": "video/mp4",
+    "mov": "video/quicktime",
+    "webm": "video/webm",
 }
 """Media types by extension."""
 
@@ -158,9 +166,11 @@ class ContentsEncoder:
             case DocumentContent() if part.text is not None:
                 self._context.drop_citation_settings(part)
                 return document_text(part)
+            case SearchResultContent():
+                return self._search_result_text(part)
             case (
                 ImageContent() | AudioContent() | DocumentContent() | ThinkingContent() | ToolCall() | ToolResult()
-                | RefusalContent() | VendorContent() | VideoContent() | FileContent() | SearchResultContent()
+                | RefusalContent() | VendorContent() | VideoContent() | FileContent()
             ):  # fmt: skip
                 raise self._context.part_error(part, "in a system message; only text is supported")
             case _:
@@ -176,14 +186,13 @@ class ContentsEncoder:
                 return {"text": part.text}
             case CodeContent() | DiffContent():
                 return {"text": to_markdown(part)}
-            case ImageContent() | AudioContent() | DocumentContent():
+            case ImageContent() | AudioContent() | DocumentContent() | VideoContent() | FileContent():
                 return self._encode_media(part)
+            case SearchResultContent():
+                return {"text": self._search_result_text(part)}
             case VendorContent():
                 return _replay(part)
-            case (
-                ThinkingContent() | ToolCall() | ToolResult() | RefusalContent() | VideoContent() | FileContent()
-                | SearchResultContent()
-            ):  # fmt: skip
+            case ThinkingContent() | ToolCall() | ToolResult() | RefusalContent():
                 raise self._context.part_error(part, "in a user's message")
             case _:
                 assert_never(part)
@@ -217,11 +226,13 @@ class ContentsEncoder:
                 return {"text": part.refusal}
             case CodeContent() | DiffContent():
                 return {"text": to_markdown(part)}
-            case ImageContent() | AudioContent() | DocumentContent():
+            case ImageContent() | AudioContent() | DocumentContent() | VideoContent() | FileContent():
                 return self._sign(self._encode_media(part), part, (part.provider_data or {}).get("thoughtSignature"))
             case VendorContent():
                 return None if part.kind == METADATA_KIND else _replay(part)
-            case ToolResult() | VideoContent() | FileContent() | SearchResultContent():
+            case SearchResultContent():
+                return {"text": self._search_result_text(part)}
+            case ToolResult():
                 raise self._context.part_error(part, "in an assistant's message")
             case _:
                 assert_never(part)
@@ -295,8 +306,8 @@ class ContentsEncoder:
         for part in parts:
             if isinstance(part, TextContent):
                 text.append(part.text)
-            elif isinstance(part, VideoContent | FileContent | SearchResultContent):
-                raise self._context.part_error(part, "in a tool result")
+            elif isinstance(part, SearchResultContent):
+                text.append(self._search_result_text(part))
             elif isinstance(part, DocumentContent) and part.text is not None:
                 self._context.drop_citation_settings(part)
                 text.append(document_text(part))
@@ -314,13 +325,49 @@ class ContentsEncoder:
                 return _encode_blob(part.data, _media_type(part))
             case DocumentContent():
                 return self._encode_document(part)
+            case VideoContent():
+                return self._encode_video(part)
+            case FileContent():
+                if part.title is not None:
+                    self._context.warn(NO_TITLE)
+                return _encode_file(self._file_uri(part), part)
             case _:
                 assert_never(part)
+
+    def _file_uri(self, part: FileContent) -> str:
+        """Return the URI of a file, whose id may be a URI or a name."""
+        name = part.file_id
+        if "://" in name:
+            return name
+        if not self._context.platform.hosts_data:
+            raise self._context.part_error(part, "by name; pass a URI such as gs://bucket/file")
+        return f"{_VENDOR_FILES[0]}v1beta/files/{name.removeprefix('files/')}"
+
+    def _encode_video(self, part: VideoContent) -> MediaPart:
+        encoded = self._encode_data(part)
+        offsets = {"startOffset": part.start, "endOffset": part.end}
+        metadata = cast(
+            VideoMetadata, {key: f"{seconds:g}s" for key, seconds in offsets.items() if seconds is not None}
+        )
+        if part.fps is not None:
+            metadata["fps"] = part.fps
+        if metadata:
+            encoded["videoMetadata"] = metadata
+        return encoded
+
+    def _encode_data(self, part: ImageContent | DocumentContent | VideoContent) -> MediaPart:
+        if part.data is None:
+            return _encode_file(part.url or "", part)
+        return _encode_blob(part.data, _media_type(part))
+
+    def _search_result_text(self, part: SearchResultContent) -> str:
+        self._context.drop_citation_settings(part)
+        return search_result_text(part)
 
     def _encode_image(self, part: ImageContent) -> MediaPart:
         if part.detail not in (None, "auto"):
             self._context.warn(NO_DETAIL)
-        return _encode_file(part) if part.data is None else _encode_blob(part.data, _media_type(part))
+        return self._encode_data(part)
 
     def _encode_document(self, part: DocumentContent) -> TextPart | MediaPart:
         self._context.drop_citation_settings(part)
@@ -328,7 +375,7 @@ class ContentsEncoder:
             return {"text": document_text(part)}
         if part.title is not None:
             self._context.warn(NO_TITLE)
-        return _encode_file(part) if part.data is None else _encode_blob(part.data, _media_type(part))
+        return self._encode_data(part)
 
 
 def _replay(part: VendorContent) -> PartParam:
@@ -340,22 +387,24 @@ def _encode_blob(data: bytes, media_type: str | None) -> MediaPart:
     return {"inlineData": {"mimeType": media_type or "", "data": encode_base64(data)}}
 
 
-def _encode_file(part: ImageContent | DocumentContent) -> MediaPart:
-    file: FileData = {"fileUri": part.url or ""}
+def _encode_file(uri: str, part: Media) -> MediaPart:
+    file: FileData = {"fileUri": uri}
     if (media_type := _media_type(part)) is not None:
         file["mimeType"] = media_type
     return {"fileData": file}
 
 
 def _is_media(part: Part) -> TypeGuard[Media]:
-    return isinstance(part, ImageContent | AudioContent) or (isinstance(part, DocumentContent) and part.text is None)
+    return isinstance(part, ImageContent | AudioContent | VideoContent | FileContent) or (
+        isinstance(part, DocumentContent) and part.text is None
+    )
 
 
 def _media_type(part: Media) -> str | None:
     """Return the media type: as given, by extension, or a default. None for files that the vendor stores."""
     if part.media_type is not None:
         return part.media_type
-    url = None if isinstance(part, AudioContent) else part.url
+    url = None if isinstance(part, AudioContent | FileContent) else part.url
     if url is not None:
         guessed = _MEDIA_TYPES.get(_extension(url))
         if guessed is not None or url.startswith(_VENDOR_FILES):
@@ -367,6 +416,10 @@ def _media_type(part: Media) -> str | None:
             return "audio/wav"
         case DocumentContent():
             return "application/pdf"
+        case VideoContent():
+            return "video/mp4"
+        case FileContent():
+            return None
         case _:
             assert_never(part)
 

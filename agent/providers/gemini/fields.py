@@ -13,7 +13,16 @@ from pydantic_core import to_json
 from ... import errors
 from ...models import facts
 from ...schemas import compile_schema
-from ...types import AgentRequest, Message, RequestTool, ThinkingLevel, ToolResult, ToolSpec
+from ...types import (
+    AgentRequest,
+    BuiltinTool,
+    ImageGeneration,
+    Message,
+    RequestTool,
+    ThinkingLevel,
+    ToolResult,
+    ToolSpec,
+)
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
@@ -26,7 +35,8 @@ from ..encoding import (
     send_nested,
     tool_parameters,
 )
-from .models import BUDGETS, SCHEMA_DIALECT_NAME, ModelFeatures, Platform
+from .builtin_tools import encode_builtin_tool, encode_image_generation
+from .models import BUDGETS, SCHEMA_DIALECT_NAME, VERTEX, ModelFeatures, Platform
 
 # Request types, as in the API reference.
 
@@ -54,9 +64,16 @@ class FunctionResponse(TypedDict, total=False):
     parts: list[PartParam]
 
 
+class VideoMetadata(TypedDict, total=False):
+    startOffset: str
+    endOffset: str
+    fps: float
+
+
 class _AnyPart(TypedDict, total=False):
     thought: bool
     thoughtSignature: str
+    videoMetadata: VideoMetadata
 
 
 class TextPart(_AnyPart):
@@ -162,9 +179,9 @@ class GeminiContext(EncodingContext):
         return [tool for tool in self.request.tools if isinstance(tool, ToolSpec)]
 
     @property
-    def server_tools(self) -> list[Mapping[str, Any]]:
-        """Server-side tools, in the vendor's format."""
-        return [tool for tool in self.request.tools if isinstance(tool, Mapping)]
+    def server_tools(self) -> list[BuiltinTool | Mapping[str, Any]]:
+        """Server-side tools, some in the vendor's format."""
+        return [tool for tool in self.request.tools if not isinstance(tool, ToolSpec | ImageGeneration)]
 
 
 # Tools.
@@ -172,10 +189,11 @@ class GeminiContext(EncodingContext):
 
 def encode_tools(context: GeminiContext, tools: Tools) -> JsonDict:
     functions, server_tools = context.functions, context.server_tools
-    for tool in tools:
-        if not isinstance(tool, ToolSpec | Mapping):
-            raise context.builtin_tool_error(tool)
-    encoded: list[Mapping[str, Any]] = [*server_tools]
+    vertex = context.platform is VERTEX
+    encoded: list[Mapping[str, Any]] = [
+        tool if isinstance(tool, Mapping) else encode_builtin_tool(context, tool, vertex=vertex)
+        for tool in server_tools
+    ]
     if functions:
         encoded.append({"functionDeclarations": [encode_function(context, tool) for tool in functions]})
     config: ToolConfig = {}
@@ -186,7 +204,13 @@ def encode_tools(context: GeminiContext, tools: Tools) -> JsonDict:
             context.warn("strict was dropped: the model cannot enforce the schemas of tools")
     if functions and server_tools and context.features.mixes_tools and context.platform.shows_server_tools:
         config["includeServerSideToolInvocations"] = True
-    return {"tools": encoded, "toolConfig": config} if config else {"tools": encoded}
+    body: JsonDict = {"tools": encoded} if encoded else {}
+    if config:
+        body["toolConfig"] = config
+    for tool in tools:
+        if isinstance(tool, ImageGeneration):
+            body["generationConfig"] = encode_image_generation(context, tool)
+    return body
 
 
 def encode_function(context: GeminiContext, tool: ToolSpec) -> FunctionDeclaration | JsonDict:
@@ -299,7 +323,7 @@ def encode_modalities(context: GeminiContext, modalities: Sequence[str]) -> Json
 
 def encode_store(context: GeminiContext, store: bool) -> JsonDict:
     """Send whether the request is logged."""
-    if context.platform.stores:
+    if context.platform.hosts_data:
         return {"store": store}
     context.warn("store was dropped: vertex does not support it")
     return {}
@@ -395,7 +419,7 @@ FIELDS: dict[str, FieldEncoder[GeminiContext]] = {
     "frequency_penalty": send_nested("generationConfig", send_as("frequencyPenalty")),
     "presence_penalty": send_nested("generationConfig", send_as("presencePenalty")),
     "logit_bias": drop_unsupported("logit_bias"),
-    "n": drop_unsupported("n"),
+    "n": send_nested("generationConfig", send_as("candidateCount")),
     "modalities": send_nested("generationConfig", encode_modalities),
     "service_tier": send_as("serviceTier"),
     "user": drop_unsupported("user"),

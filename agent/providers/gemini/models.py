@@ -167,8 +167,8 @@ class Platform:
     """Path of the models below the base URL."""
     labels: bool
     """Requests can carry labels."""
-    stores: bool
-    """Requests can set whether they are logged."""
+    hosts_data: bool
+    """Stores files and requests, searches files, and connects to MCP servers."""
     shows_server_tools: bool
     """Reports the calls of server-side tools. Requests with server-side tools and functions must ask for it."""
     wraps_counted: bool
@@ -201,13 +201,13 @@ class Platform:
 
 
 GEMINI_API = Platform(
-    "v1beta", "models", labels=False, stores=True, shows_server_tools=True, wraps_counted=True, any_ids=True
+    "v1beta", "models", labels=False, hosts_data=True, shows_server_tools=True, wraps_counted=True, any_ids=True
 )
 VERTEX = Platform(
     "v1",
     "publishers/google/models",
     labels=True,
-    stores=False,
+    hosts_data=False,
     shows_server_tools=False,
     wraps_counted=False,
     any_ids=False,

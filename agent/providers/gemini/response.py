@@ -6,7 +6,6 @@ because a signature is only valid on its part.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,56 +29,23 @@ from ...types import (
     ToolSpec,
     Usage,
     VendorContent,
+    VideoContent,
 )
+from .. import codec
 from ..encoding import read_arguments, tool_parameters
-from .citations import read_citations
+from ..repair import REPEATED_CALL
 from .contents import METADATA_KIND
 from .fields import generate_id
+from .metadata import READ_USAGE_KEYS, read_citations, read_logprobs, read_usage
 from .models import SCHEMA_DIALECT_NAME
 
-
-def read_usage(usage: Mapping[str, Any]) -> Usage:
-    """Read `usageMetadata`. The counts exclude thoughts and server-side tools, which are added."""
-    thoughts, tools = _count(usage, "thoughtsTokenCount"), _count(usage, "toolUsePromptTokenCount")
-    total = _count(usage, "totalTokenCount")
-    counted = Usage.from_counts(
-        _count(usage, "promptTokenCount"),
-        _count(usage, "candidatesTokenCount") + thoughts,
-        cache_read=_count(usage, "cachedContentTokenCount"),
-        reasoning=thoughts,
-        total=None if tools else total,
-        details={
-            "input_tool_tokens": tools,
-            "input_audio_tokens": _modality_count(usage.get("promptTokensDetails"), "AUDIO"),
-            "cache_audio_read_tokens": _modality_count(usage.get("cacheTokensDetails"), "AUDIO"),
-            "output_audio_tokens": _modality_count(usage.get("candidatesTokensDetails"), "AUDIO"),
-            "output_image_tokens": _modality_count(usage.get("candidatesTokensDetails"), "IMAGE"),
-        },
-    )
-    return counted.model_copy(update={"total_tokens": max(total, counted.total_tokens)}) if tools else counted
-
-
-def _count(usage: Mapping[str, Any], key: str) -> int:
-    """Return a count, or 0 if it is malformed: a response that was paid for must not fail."""
-    value = usage.get(key)
-    return int(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0
-
-
-def _modality_count(entries: Any, modality: str) -> int:
-    if not isinstance(entries, list):
-        return 0
-    return sum(
-        _count(entry, "tokenCount")
-        for entry in entries
-        if isinstance(entry, dict) and entry.get("modality") == modality
-    )
-
-
+_READ_CHUNK_KEYS = frozenset(("candidates", "usageMetadata", "modelVersion", "responseId"))
 _CHUNK_KEYS = frozenset(("promptFeedback", "usageMetadata", "modelVersion", "responseId"))
 """A chunk without candidates has at least one of these keys."""
 _TEXT_KEYS = frozenset(("content", "index", "finishReason"))
 """Keys of a candidate without metadata and log probabilities."""
 _METADATA_KEYS = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "continuationToken")
+_READ_CANDIDATE_KEYS = _TEXT_KEYS | {*_METADATA_KEYS, "logprobsResult"}
 _SHARED_KEYS = frozenset(("thought", "thoughtSignature"))
 """Keys that all kinds of parts may have."""
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]")
@@ -107,6 +73,14 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 }
 _CALL_REASONS = frozenset(("STOP", "UNEXPECTED_TOOL_CALL", "FUNCTION_CALL"))
 """Finish reasons of responses with calls."""
+
+_SERVER_TOOLS = {
+    "executableCode": ("in_progress", "codeExecution"),
+    "codeExecutionResult": ("completed", "codeExecution"),
+    "toolCall": ("in_progress", ""),
+    "toolResponse": ("completed", ""),
+}
+"""Status and name of tools that run at the vendor, by the kind of the part."""
 
 BlockKind = Literal["text", "thinking", "call", "other"]
 
@@ -160,11 +134,18 @@ class ResponseReader:
         self._metadata: dict[str, Any] = {}
         self._logprobs: list[dict[str, Any]] = []
         self._calls = 0
+        self._ids: set[str] = set()
+        self._vendor: dict[str, Any] = {}
+        """Other data of the response or candidate."""
+        self._problems: dict[str, None] = {}
+        self._choices: dict[int, ResponseReader] = {}
+        """Readers of the other candidates, by index."""
 
     @property
     def complete(self) -> bool:
-        """Whether the response has a finish reason or a block reason."""
-        return self._finish_reason is not None or self._block_reason is not None
+        """Whether all candidates have a finish reason, or the response has a block reason."""
+        finished = self._finish_reason is not None or self._block_reason is not None
+        return finished and all(choice.complete for choice in self._choices.values())
 
     @property
     def usage(self) -> Usage | None:
@@ -189,18 +170,33 @@ class ResponseReader:
             if self._usage is None:
                 self._usage = {}
             self._usage.update(usage)
-        for candidate in candidates or ():
-            if not candidate.get("index"):  # only the first candidate is used
+        self._keep(chunk, _READ_CHUNK_KEYS)
+        for position, candidate in enumerate(candidates or ()):
+            index = candidate.get("index", position)
+            if not isinstance(index, int) or index <= 0:
                 self._read_candidate(candidate, chunk, events)
-                break
+            else:
+                choice = self._choices.setdefault(index, ResponseReader(self._origin, self._tools, streaming=False))
+                choice._read_candidate(candidate, chunk, [])
         return events
+
+    def _keep(self, data: Mapping[str, Any], read: frozenset[str]) -> None:
+        """Keep data that has no field in the response. Later values replace earlier ones."""
+        if not read.issuperset(data):
+            self._vendor |= {key: value for key, value in data.items() if key not in read and value}
 
     def finish(self) -> list[StreamEvent]:
         """End the response, after its last chunk."""
         events: list[StreamEvent] = []
         self._end_last(None, events)
+        for choice in self._choices.values():
+            choice.finish()
         texts = [block for block in self._blocks if block.kind == "text"]
-        cited = read_citations(self._metadata, ["".join(block.pieces) for block in texts])
+        try:
+            cited = read_citations(self._metadata, ["".join(block.pieces) for block in texts])
+        except codec.SHAPE_ERRORS as error:  # the response is paid for, and its metadata is kept
+            self._problems[f"the citations could not be read ({codec.describe_malformed(error)})"] = None
+            cited = [[] for _ in texts]
         metadata_block = next((block for block in reversed(texts) if any(block.pieces)), None)
         for block, citations in zip(texts, cited, strict=True):
             metadata = self._metadata if block is metadata_block and self._metadata else None
@@ -220,6 +216,11 @@ class ResponseReader:
 
     def response(self, *, content: Sequence[Part] = (), model: str = "", **facts: Any) -> AgentResponse:
         """Return the response with additional fields. Streams pass no content."""
+        usage = self._usage or {}
+        vendor = self._vendor
+        if others := {key: value for key, value in usage.items() if key not in READ_USAGE_KEYS and value}:
+            vendor = {**vendor, "usageMetadata": others}
+        tier = usage.get("serviceTier")
         return AgentResponse(
             content=content,
             model=self.model or model,
@@ -227,10 +228,16 @@ class ResponseReader:
             usage=self.usage,
             stop_reason=self._stop_reason(),
             raw_stop_reason=self._finish_reason,
-            warnings=self._warnings(),
+            warnings=(*self._warnings(), *self._problems),
             logprobs=self._logprobs,
+            service_tier=tier if isinstance(tier, str) else None,
+            vendor=vendor,
+            choices=[choice._as_choice(self.model or model) for _, choice in sorted(self._choices.items())],
             **facts,
         )
+
+    def _as_choice(self, model: str) -> AgentResponse:
+        return self.response(content=self.content, model=model, provider=self._origin.provider)
 
     # Chunks.
 
@@ -247,6 +254,7 @@ class ResponseReader:
                 self._read_part(part, chunk, events)
         if not _TEXT_KEYS.issuperset(candidate):
             self._read_metadata(candidate)
+            self._keep(candidate, _READ_CANDIDATE_KEYS)
         if (reason := candidate.get("finishReason")) and reason != _UNSPECIFIED:
             self._finish_reason = reason
             self._explanation = candidate.get("finishMessage") or self._explanation
@@ -258,7 +266,7 @@ class ResponseReader:
                 merges = isinstance(previous, dict) and isinstance(value, dict)
                 self._metadata[key] = {**(previous or {}), **value} if merges else value
         if result := candidate.get("logprobsResult"):
-            self._logprobs += _read_logprobs(result)
+            self._logprobs += read_logprobs(result)
 
     # Parts.
 
@@ -270,6 +278,7 @@ class ResponseReader:
             self._read_call(call, part.get("thoughtSignature"), chunk, events)
         elif (kind := _find_kind(part)) is not None:
             self._end_last(chunk, events)
+            self._report(part, kind, chunk, events)
             self._add_part(self._read_other(part, kind), chunk, events)
         else:
             self._read_text("", part, chunk, events)  # it may have a signature
@@ -292,18 +301,38 @@ class ResponseReader:
         if signature:
             self._end_last(chunk, events)
 
+    def _report(self, part: Mapping[str, Any], kind: str, chunk: Mapping[str, Any], events: list[StreamEvent]) -> None:
+        """Report the progress of a tool that runs at the vendor, or a draft of an image."""
+        data, index = part[kind], len(self._blocks)
+        if not self._streaming or not isinstance(data, dict):
+            return
+        if kind in _SERVER_TOOLS:
+            status, tool = _SERVER_TOOLS[kind]
+            tool, id = str(data.get("toolType") or tool), data.get("id")
+            if data.get("outcome") not in (None, "OUTCOME_OK"):
+                status = "failed"
+            events.append(StreamEvent.tool_progress(tool, status, id=id, index=index, raw=chunk))
+        elif part.get("thought") and str(data.get("mimeType")).startswith("image/") and data.get("data"):
+            draft = ImageContent(image_data=data["data"], media_type=data["mimeType"])
+            events.append(StreamEvent.partial_image(draft, index=index, raw=chunk))
+
     def _read_other(self, part: Mapping[str, Any], kind: str) -> Part:
-        """Decode a generated image or audio, or a vendor-specific part."""
-        media = part.get("inlineData") or {}
-        shown = not part.get("thought") and isinstance(media.get("data"), str)
+        """Decode generated media, or a vendor-specific part."""
+        media = part.get("inlineData") or part.get("fileData") or {}
+        data, url = media.get("data"), media.get("fileUri")
+        shown = not part.get("thought") and isinstance(url if data is None else data, str)
         media_type = str(media.get("mimeType") or "")
         signature = part.get("thoughtSignature")
         opaque = {"thoughtSignature": signature} if signature else None
         origin = self._origin if opaque else None
         if shown and media_type.startswith("image/"):
-            return ImageContent(image_data=media["data"], media_type=media_type, provider_data=opaque, origin=origin)
-        if shown and media_type.startswith("audio/"):
-            return AudioContent(data=media["data"], media_type=media_type, provider_data=opaque, origin=origin)
+            return ImageContent(
+                image_data=data, image_url=url, media_type=media_type, provider_data=opaque, origin=origin
+            )
+        if shown and media_type.startswith("audio/") and data is not None:
+            return AudioContent(data=data, media_type=media_type, provider_data=opaque, origin=origin)
+        if shown and media_type.startswith("video/"):
+            return VideoContent(data=data, url=url, media_type=media_type, provider_data=opaque, origin=origin)
         return VendorContent(kind=kind, provider_data=dict(part), origin=self._origin)
 
     def _read_call(
@@ -313,7 +342,7 @@ class ResponseReader:
         block = self._last
         if not isinstance(block, _CallBlock) or block.ended or call.get("name"):
             self._end_last(chunk, events)
-            block = _CallBlock("call", len(self._blocks), signature=signature, id=call.get("id") or "")
+            block = _CallBlock("call", len(self._blocks), signature=signature, id=self._unique_id(call.get("id") or ""))
             name = call["name"]
             block.tool = self._tools.get(name)
             block.name = name if block.tool is None else block.tool.name
@@ -327,6 +356,16 @@ class ResponseReader:
             self._end_call(block, chunk, events)
         elif block.id and not block.started:  # a generated id depends on the arguments
             self._start_call(block, block.id, chunk, events)
+
+    def _unique_id(self, id: str) -> str:
+        """Return an id that no other call of the response has."""
+        unique, number = id, 1
+        while id and unique in self._ids:
+            number += 1
+            unique = f"{id}#{number}"
+            self._problems[REPEATED_CALL] = None
+        self._ids.add(unique)
+        return unique
 
     def _start_call(
         self, block: _CallBlock, id: str, chunk: Mapping[str, Any] | None, events: list[StreamEvent]
@@ -402,14 +441,14 @@ class ResponseReader:
 
     def _stop_reason(self) -> FinishReason:
         if self._finish_reason is None:
-            return _FILTERED
+            return _FILTERED if self._block_reason is not None else "other"
         if self._calls and self._finish_reason in _CALL_REASONS:
             return "tool_calls"
         return _FINISH_REASONS.get(self._finish_reason, "other")
 
     def _warnings(self) -> tuple[str, ...]:
         """Return the vendor's explanation of an abnormal end."""
-        if self._finish_reason is None:
+        if self._finish_reason is None and self._block_reason is not None:
             because = f": {self._explanation}" if self._explanation else ""
             return (f"the vendor rejected the prompt ({self._block_reason}){because}",)
         if self._explanation and self._finish_reason != "STOP":
@@ -420,19 +459,6 @@ class ResponseReader:
 def _find_kind(part: Mapping[str, Any]) -> str | None:
     """Return the key of a part's data."""
     return next((key for key, value in part.items() if value is not None and key not in _SHARED_KEYS), None)
-
-
-def _read_logprobs(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    tops = result.get("topCandidates") or ()
-    read: list[dict[str, Any]] = []
-    for position, chosen in enumerate(result.get("chosenCandidates") or ()):
-        top = (tops[position].get("candidates") or ()) if position < len(tops) else ()
-        read.append({**_token(chosen), "top": [_token(candidate) for candidate in top]})
-    return read
-
-
-def _token(candidate: Mapping[str, Any]) -> dict[str, Any]:
-    return {"token": candidate.get("token") or "", "logprob": candidate.get("logProbability") or 0.0}
 
 
 def _set_argument(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:

@@ -1,15 +1,16 @@
-"""Decoding of citations from grounding and citation metadata.
+"""Decoding of usage, log probabilities and citations.
 
-Positions are in bytes of UTF-8, relative to a part or to the whole text. A position is only used if the quoted text
-is there; other citations have none.
+Positions of citations are in bytes of UTF-8, relative to a part or to the whole text. A position is only used if the
+quoted text is there; other citations have none.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...types import Citation
+from ...types import Citation, Usage
 
 _SOURCES = ("web", "retrievedContext", "maps", "image")
 
@@ -94,3 +95,70 @@ def _split_range(range: tuple[int, int], texts: Sequence[str]) -> tuple[int, int
 def _last_text(texts: Sequence[str]) -> int:
     """Return the index of the last nonempty text. An empty one with a signature may follow it."""
     return next((number for number in range(len(texts) - 1, -1, -1) if texts[number]), len(texts) - 1)
+
+
+def read_usage(usage: Mapping[str, Any]) -> Usage:
+    """Read `usageMetadata`. The counts exclude thoughts and server-side tools, which are added."""
+    thoughts, tools = _count(usage, "thoughtsTokenCount"), _count(usage, "toolUsePromptTokenCount")
+    total = _count(usage, "totalTokenCount")
+    counted = Usage.from_counts(
+        _count(usage, "promptTokenCount"),
+        _count(usage, "candidatesTokenCount") + thoughts,
+        cache_read=_count(usage, "cachedContentTokenCount"),
+        reasoning=thoughts,
+        total=None if tools else total,
+        details={
+            "input_tool_tokens": tools,
+            **_modality_counts(usage.get("promptTokensDetails"), "input_{}_tokens"),
+            **_modality_counts(usage.get("cacheTokensDetails"), "cache_{}_read_tokens"),
+            **_modality_counts(usage.get("candidatesTokensDetails"), "output_{}_tokens"),
+        },
+    )
+    return counted.model_copy(update={"total_tokens": max(total, counted.total_tokens)}) if tools else counted
+
+
+def _count(usage: Mapping[str, Any], key: str) -> int:
+    """Return a count, or 0 if it is malformed: a response that was paid for must not fail."""
+    value = usage.get(key)
+    return int(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0
+
+
+def _modality_counts(entries: Any, name: str) -> dict[str, int]:
+    """Return the counts of modalities other than text, by the name of the detail."""
+    counts: dict[str, int] = {}
+    for entry in entries if isinstance(entries, list) else ():
+        modality = entry.get("modality") if isinstance(entry, dict) else None
+        if isinstance(modality, str) and modality != "TEXT":
+            key = name.format(modality.lower())
+            counts[key] = counts.get(key, 0) + _count(entry, "tokenCount")
+    return counts
+
+
+READ_USAGE_KEYS = frozenset(
+    (
+        "cacheTokensDetails",
+        "cachedContentTokenCount",
+        "candidatesTokenCount",
+        "candidatesTokensDetails",
+        "promptTokenCount",
+        "promptTokensDetails",
+        "serviceTier",
+        "thoughtsTokenCount",
+        "toolUsePromptTokenCount",
+        "toolUsePromptTokensDetails",
+        "totalTokenCount",
+    )
+)
+
+
+def read_logprobs(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    tops = result.get("topCandidates") or ()
+    read: list[dict[str, Any]] = []
+    for position, chosen in enumerate(result.get("chosenCandidates") or ()):
+        top = (tops[position].get("candidates") or ()) if position < len(tops) else ()
+        read.append({**_token(chosen), "top": [_token(candidate) for candidate in top]})
+    return read
+
+
+def _token(candidate: Mapping[str, Any]) -> dict[str, Any]:
+    return {"token": candidate.get("token") or "", "logprob": candidate.get("logProbability") or 0.0}
