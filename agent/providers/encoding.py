@@ -220,7 +220,7 @@ def dump_arguments(arguments: Mapping[str, Any]) -> str:
 
 
 def read_arguments(arguments: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Return arguments from a response, or the text of those with a number such as 1e999, which is no JSON value."""
+    """Return arguments from a response; their text if they contain an infinite number, such as 1e999."""
     if is_finite(arguments):
         return arguments, None
     return {}, to_json(arguments, inf_nan_mode="constants").decode()

@@ -443,7 +443,7 @@ def test_a_document_that_cannot_be_right_is_refused(change: dict[str, Any], why:
         DAG.from_dict({"format": "agent.graph", "version": 1, "heads": [], "nodes": [], **change})
 
 
-def nested(levels: int) -> Any:
+def nest(levels: int) -> Any:
     value: Any = "x"
     for _ in range(levels):
         value = [value]
@@ -464,7 +464,7 @@ ODD: tuple[Any, ...] = (
     [{}],
     {},
     {"a": []},
-    nested(900),
+    nest(900),
     float("nan"),
 )
 

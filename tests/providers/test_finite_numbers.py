@@ -1,4 +1,4 @@
-"""Numbers such as 1e999, which are infinite as floats: rejected like NaN, and the model's text is kept."""
+"""Infinite numbers such as 1e999 are rejected like NaN, and the text of the model is kept."""
 
 from __future__ import annotations
 
