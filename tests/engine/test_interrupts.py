@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 import inspect
 import json
@@ -14,8 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -56,7 +58,7 @@ class InterruptAt:
         code = frame.f_code
         if not code.co_filename.startswith(OURS) or code.co_name == "__del__":
             return None
-        if event == "line" and self.fired is None:
+        if event == "line" and self.fired is None and frame.f_lasti not in _find_exits_of_with(code):
             self.left -= 1
             if self.left == 0:
                 self.fired = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
@@ -64,6 +66,18 @@ class InterruptAt:
                 sys.settrace(None)
                 raise KeyboardInterrupt
         return self
+
+
+@cache
+def _find_exits_of_with(code: CodeType) -> frozenset[int]:
+    """Offsets where a `with` block ends without an error: Python handles no signal before it calls `__exit__`."""
+    steps = list(dis.get_instructions(code))
+    return frozenset(
+        step.offset
+        for step, *nones, call in zip(steps, steps[1:], steps[2:], steps[3:], strict=False)
+        if all(one.opname == "LOAD_CONST" and one.argval is None for one in (step, *nones))
+        and call.opname in ("PRECALL", "CALL")
+    )
 
 
 def _in_finalizer(frame: FrameType) -> bool:
