@@ -93,7 +93,8 @@ def complete(endpoint: Endpoint) -> Call:
         context.headers = reply.headers
         if reply.status != 200:
             raise provider.decode_error(reply, request)
-        return with_warnings(add_cost(provider.decode(reply, request), request, provider.name), wire.warnings)
+        response = add_cost(provider.decode(reply, request), request, provider.name)
+        return with_warnings(response, wire.warnings) if wire.warnings else response
 
     return call
 
@@ -143,7 +144,7 @@ def stream(endpoint: Endpoint) -> Call:
                 if not body.closed:
                     yield from _drain(body, decoder)
                 response = add_cost(_result(decoder, provider, request), request, provider.name, received.first)
-                return with_warnings(response, wire.warnings)
+                return with_warnings(response, wire.warnings) if wire.warnings else response
             except errors.AgentError as error:
                 if started:
                     partial_response = settle_response(decoder.partial(), request, provider.name, received)
@@ -206,8 +207,6 @@ def _drain(body: Body, decoder: StreamDecoder) -> Flow[None]:
 
 
 def with_warnings(response: AgentResponse, warnings: tuple[str, ...]) -> AgentResponse:
-    if not warnings:
-        return response
     return response.copy_with(warnings=tuple(dict.fromkeys((*response.warnings, *warnings))))
 
 

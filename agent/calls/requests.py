@@ -137,7 +137,7 @@ def _read_request(request: Any) -> AgentRequest:
 
 
 def check_not_empty(request: AgentRequest) -> None:
-    if request.is_empty:
+    if not request.input and not request.messages:
         raise ConfigurationError("The request is empty.", field="input", fix="Pass input= or messages=.")
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..models.prices import price, to_dollars, to_units
 from ..models.token_estimates import estimate_prompt
-from ..schemas.validation import Deferred, run_inline, time_limit
+from ..schemas.validation import Deferred, run_inline, run_until
 from ..types import AgentRequest, AgentResponse, Attempt, Candidate, Usage
 from .flow import Flow, Invoke
 
@@ -34,8 +34,7 @@ def run_validation(function: Callable[..., T], *args: Any, seconds: float = math
 
 
 def _run_until_deadline(function: Callable[..., T], args: tuple[Any, ...], seconds: float) -> T:
-    with time_limit(min(ambient_deadline.get(), monotonic() + seconds)):
-        return function(*args)
+    return run_until(min(ambient_deadline.get(), monotonic() + seconds), function, *args)
 
 
 class OpenAttempt(NamedTuple):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 from typing_extensions import Unpack, override
 
 from .. import errors
-from ..schemas.validation import time_limit
+from ..schemas.validation import run_until
 from ..tools.base import Tool, ToolContext
 from ..types import ContentPart, Message
 from ..types.config import Risk
@@ -263,8 +263,7 @@ class MCPServer:
         """
         tool = self._find_tool(name)
         seconds = timeout or tool.timeout or _DEFAULT_TIMEOUT
-        with time_limit(monotonic() + seconds):
-            checked = tool.check(arguments or {})
+        checked = run_until(monotonic() + seconds, tool.check, arguments or {})
         return self._run_sync(
             make_call(tool, checked, _make_context(tool, report), seconds), f"calling {tool.original}", seconds
         )

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from ..engine.drivers.user_code import call_in_thread
 from ..errors import ConfigurationError, ProtocolError
-from ..schemas.validation import Deferred, TooExpensive, check_limits, find_problems, run_inline, time_limit
+from ..schemas.validation import Deferred, TooExpensive, check_limits, find_problems, run_inline, run_until
 from ..tools.base import AgentToolResult, ArgumentsError, Signal, Tool, ToolContext, ToolError
 from ..types import AudioContent, ContentPart, DocumentContent, ImageContent, Message, TextContent, ToolResult, thaw
 from ..types.config import Risk
@@ -257,11 +257,8 @@ async def validate_off_loop(function: Callable[..., T], *args: Any, seconds: flo
     except Deferred:
         pass
 
-    def run_limited() -> T:
-        with time_limit(inf if seconds is None else monotonic() + seconds):
-            return function(*args)
-
-    result: T = await call_in_thread(run_limited, (), {}, copy_context())
+    until = inf if seconds is None else monotonic() + seconds
+    result: T = await call_in_thread(run_until, (until, function, *args), {}, copy_context())
     return result
 
 

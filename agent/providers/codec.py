@@ -18,7 +18,7 @@ from ..engine.wire import Reply, parse_json
 from ..http.sse import FramingError, SseDecoder
 from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
 from ..types.secrets import is_credential_header
-from .failures import error_from_details, error_from_reply, read_error_details, redact_body, request_id
+from .failures import ErrorDetails, error_from_details, error_from_reply, read_error_details, redact_body, request_id
 
 USER_AGENT = "agent-llm-router"
 SHAPE_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
@@ -232,7 +232,10 @@ class DecoderBase(ABC):
         details = read_error_details(body)
         if details is None:
             self._fail("the vendor reports an error")
-            return
+        else:
+            self._report_details(details, body)
+
+    def _report_details(self, details: ErrorDetails, body: Any) -> None:
         self.failure = error_from_details(
             details,
             status=200,

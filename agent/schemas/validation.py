@@ -16,10 +16,9 @@ import json
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -41,7 +40,7 @@ MAX_REFERENCES = 5_000
 MAX_NAME = 500
 """Limit of characters in a property name; paths repeat the names."""
 SECONDS = 10.0
-"""Time limit of a validation, unless `time_limit` sets a shorter one."""
+"""Time limit of a validation, unless `run_until` sets a shorter one."""
 _INLINE_SECONDS = 0.01
 _INLINE_STEPS = 20_000
 _METASCHEMA_STEPS = 10_000
@@ -87,23 +86,22 @@ def defer_if_inline() -> None:
         raise Deferred
 
 
-@contextmanager
-def time_limit(until: float) -> Iterator[None]:
-    """Limit validations to a time on the monotonic clock."""
-    token = _time_limit.set(min(until, _time_limit.get()))
-    try:
-        yield
-    finally:
-        _time_limit.reset(token)
+# Both run the function in a copy of the context: an interrupt between setting and resetting a variable would affect
+# every later validation of the thread.
+
+
+def run_until(until: float, function: Callable[..., T], *args: Any) -> T:
+    """Call a function that validates, until a time on the monotonic clock."""
+    context = copy_context()
+    context.run(_time_limit.set, min(until, _time_limit.get()))
+    return context.run(function, *args)
 
 
 def run_inline(function: Callable[..., T], *args: Any) -> T:
     """Call a function that validates. Raises Deferred if that could block the thread for long."""
-    token = _is_inline.set(True)
-    try:
-        return function(*args)
-    finally:
-        _is_inline.reset(token)
+    context = copy_context()
+    context.run(_is_inline.set, True)
+    return context.run(function, *args)
 
 
 def find_problems(schema: Mapping[str, Any], value: Any) -> Validation:
@@ -212,29 +210,34 @@ class StepLimitExceeded(Exception):
     """The work within `limit_steps` exceeds its limit."""
 
 
-class _Steps(threading.local):
-    left: float = inf
-    until: float = inf
+class _Steps:
+    __slots__ = ("left", "until")
+
+    def __init__(self, left: float, until: float) -> None:
+        self.left, self.until = left, until
 
 
-_steps = _Steps()
+_steps: ContextVar[_Steps | None] = ContextVar("steps", default=None)
 
 
 @contextmanager
 def limit_steps(most: float, seconds: float = inf) -> Iterator[None]:
     """Limit the work in this thread; StepLimitExceeded is raised from the step that is too many."""
-    before = _steps.left, _steps.until
-    _steps.left, _steps.until = min(most, _steps.left), min(thread_time() + seconds, _steps.until)
+    outer = _steps.get() or _Steps(inf, inf)
+    token = _steps.set(_Steps(min(most, outer.left), min(thread_time() + seconds, outer.until)))
     try:
         yield
     finally:
-        _steps.left, _steps.until = before
+        _steps.reset(token)
 
 
 def count_steps(number: int = 1) -> None:
     """Count work within `limit_steps`."""
-    _steps.left -= number
-    if _steps.left < 0 or thread_time() > _steps.until:
+    steps = _steps.get()
+    if steps is None:
+        return
+    steps.left -= number
+    if steps.left < 0 or thread_time() > steps.until:
         raise StepLimitExceeded
 
 

@@ -203,9 +203,11 @@ class Fold:
             self._usage = event.usage
 
     def _set_metadata(self, name: str, value: Any) -> None:
-        if name == "content" or value is None or value in ("", (), {}):
+        if name == "output" and value is not None:
+            self._envelope["output"] = value  # an empty object is an output
+        elif name == "content" or value is None or value in ("", (), {}):
             return
-        if name == "usage":
+        elif name == "usage":
             self._usage = value
         elif name == "warnings":
             self._envelope["warnings"] = tuple(dict.fromkeys((*self._envelope.get("warnings", ()), *value)))

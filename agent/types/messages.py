@@ -426,11 +426,6 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
             return self
 
     @property
-    def is_empty(self) -> bool:
-        """Whether the request has neither input nor messages."""
-        return not self.input and not self.messages
-
-    @property
     def output_json_schema(self) -> dict[str, Any] | None:
         """The JSON schema of `output_schema`, computed once."""
         if self.output_schema is None:

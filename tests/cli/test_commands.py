@@ -278,10 +278,10 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_ctrl_c_before_anything_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt() -> list[str]:
+    def interrupt(name: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agent.cli._find_missing_packages", interrupt)
+    monkeypatch.setattr("agent.cli.find_spec", interrupt)
     assert main(["run", "hi"]) == ExitCode.INTERRUPTED
 
 

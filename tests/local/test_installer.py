@@ -225,7 +225,7 @@ def test_a_bar_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_command_works_without_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("agent.cli._find_missing_packages", lambda: ["typer"])
+    monkeypatch.setattr("agent.cli.find_spec", lambda name: None)
     monkeypatch.setattr(installer, "status", lambda: MISSING)
     assert main(["local", "status"]) == 3
     assert "ready:   no. The engine of local models is not installed." in capsys.readouterr().out

@@ -14,6 +14,7 @@ import pytest
 from agent import AgentConfig, errors, providers
 from agent.providers.compatible import DIALECTS, ROWS
 from agent.providers.openai_chat import Dialect
+from agent.providers.openai_chat.dialect import OPENAI, UNKNOWN
 from agent.providers.openai_chat.response import read_usage
 from agent.types import (
     AgentRequest,
@@ -641,4 +642,6 @@ def test_streams_without_a_sentinel_are_those_that_were_recorded_so() -> None:
 def test_every_field_of_a_row_is_used_by_one() -> None:
     usual = Dialect()
     for field in fields(Dialect):
-        assert any(getattr(row, field.name) != getattr(usual, field.name) for row in ROWS), field.name
+        assert any(getattr(row, field.name) != getattr(usual, field.name) for row in (OPENAI, UNKNOWN, *ROWS)), (
+            field.name
+        )

@@ -11,6 +11,7 @@ from agent.routing import flow, state
 from agent.routing.health import Breaker
 from agent.routing.state import NextStep
 from agent.routing.targets import Admission
+from agent.types import StreamEvent
 from tests.conftest import SEED
 from tests.routing.world import FAULTS, STRATEGIES, Scenario, World, shrunk, violations
 from tests.support.cases import FULL, examples
@@ -100,7 +101,8 @@ def _ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _splice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "_restart_events", lambda reason, partial_text: [])
+    """Leave out the event that voids what was emitted before."""
+    monkeypatch.setattr(StreamEvent, "restart_event", lambda reason: StreamEvent.text_delta(""))
 
 
 def _forget_losers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,13 +145,6 @@ def test_messages_match_by_position() -> None:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_may_be_empty_and_says_so() -> None:
-    assert AgentRequest().is_empty
-    assert AgentRequest(system="only this", input="").is_empty
-    assert not AgentRequest(input="x").is_empty
-    assert not AgentRequest(messages=[Message.user("x")]).is_empty
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [

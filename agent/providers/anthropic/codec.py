@@ -282,9 +282,7 @@ class AnthropicCodec(CodecBase):
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         model = body.get("model") or request.model or ""
         reader = BlockReader(self.name, request, model)
-        content = body["content"]
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        parts = [reader.read_part(reader.with_unique_id(block)) for block in blocks]
+        parts = [reader.read_part(reader.with_unique_id(block)) for block in body["content"]]
         parts.append(read_refusal(body))
         reason = body.get("stop_reason")
         if not reason:

@@ -17,7 +17,7 @@ from ...engine.wire import parse_json
 from ...http.event_stream import EventStreamDecoder, EventStreamMessage
 from ...types import AgentRequest, AgentResponse, StreamEvent, TextContent, ToolCall
 from ..codec import DecoderBase
-from ..failures import error_from_details, request_id
+from ..failures import request_id
 from .response import BlockReader, map_stop_reason, read_exception, read_model, read_usage
 
 _EVENTS = frozenset(
@@ -178,15 +178,7 @@ class ConverseDecoder(DecoderBase):
         """Report an exception or error. Unknown events are ignored."""
         details = read_exception(event)
         if details is not None:
-            self.failure = error_from_details(
-                details,
-                status=200,
-                headers=self._headers,
-                body=event,
-                provider=self._name,
-                model=self._request.model,
-                secrets=self._secrets,
-            )
+            self._report_details(details, event)
 
     def _start_message(self, event: dict[str, Any]) -> None:
         model = self._request.model or ""
