@@ -70,7 +70,7 @@ class InterruptAt:
 
 @cache
 def _find_exits_of_with(code: CodeType) -> frozenset[int]:
-    """Offsets where a `with` block ends without an error: Python handles no signal before it calls `__exit__`."""
+    """Offsets where a `with` block ends without an error: no signal is handled before `__exit__`."""
     steps = list(dis.get_instructions(code))
     return frozenset(
         step.offset
