@@ -537,7 +537,7 @@ def test_a_vendor_without_the_settings_is_not_sent_them() -> None:
     request = AgentRequest(input="?", model="m", session_id="s", cache="long", metadata={"a": "b"}, max_tokens=1)
     wire = plain.encode(request, stream=False)
     assert json.loads(wire.body).keys() == {"model", "max_output_tokens", "store", "input"}
-    assert wire.warnings == ()
+    assert wire.warnings == ("cache='long' was left out: the model has a fixed cache lifetime",)
 
 
 def test_a_tool_without_parameters_still_takes_an_object() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import openai
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.responses.input_token_count_params import InputTokenCountParams
@@ -19,22 +20,42 @@ from openai.types.responses.response_create_params import (
     ResponseCreateParamsStreaming,
 )
 
-from agent import Agent
+from agent import Agent, errors
+from agent.engine.wire import Reply
 from agent.providers.base import ApiAddress
 from agent.providers.openai_responses import ResponsesCodec
+from agent.providers.openai_responses.builtin_tools import RESULTS
+from agent.providers.openai_responses.fields import LONG_CACHE
+from agent.providers.openai_responses.messages import COMPUTER_TEXT, FAILED, NO_SCREENSHOT
 from agent.testing import LoopbackServer
 from agent.testing.rules import VendorState
 from agent.testing.rules.openai_responses import ResponsesRules
 from agent.types import (
     AgentRequest,
+    BuiltinTool,
+    CodeExecution,
+    ComputerUse,
+    ContentPart,
+    DocumentContent,
+    FileContent,
+    FileSearch,
+    ImageContent,
+    ImageGeneration,
+    McpConnector,
     Message,
     Origin,
     Part,
     RefusalContent,
+    Role,
+    SearchResultContent,
     TextContent,
     ThinkingContent,
     ToolCall,
+    ToolResult,
+    ToolSpec,
+    UserLocation,
     VendorContent,
+    WebSearch,
 )
 from tests.providers.sdk_oracles import Replay, build_answer, sdk_types
 from tests.support.cases import examples, for_each
@@ -56,7 +77,7 @@ CODEC = ResponsesCodec(ApiAddress("", None), name="openai")
 def broken_rules(body: dict[str, Any], request: AgentRequest) -> Iterator[str]:
     """Check rules of the API that the SDK's types do not express, and our own guarantees."""
     home = Origin(provider="openai", api="openai-responses", model=request.model or "")
-    stored = {request.extra["previous_response_id"]} if "previous_response_id" in request.extra else set()
+    stored = {request.extra.get("previous_response_id", request.previous_response_id) or ""}
     known = VendorState(collect_own_text(request, home) | stored)
     for violation in ResponsesRules().check(body, known):
         if not (violation.field or "").startswith(tuple(request.extra)):  # the caller's own words are sent as they are
@@ -158,6 +179,255 @@ def test_streams_and_counts_are_asked_for_in_the_sdks_words(request: AgentReques
     sdk_types(InputTokenCountParams).validate_python(json.loads(CODEC.encode_count(request).body))
 
 
+NEW, OLD, O3 = "gpt-5.6", "gpt-4o", "o3"
+
+
+def encode_checked(model: str = NEW, **fields: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a body that the SDK's types accept, and the warnings."""
+    request = AgentRequest(**{"input": "Hi", **fields}, model=model)
+    return judge(request), CODEC.encode(request, stream=False).warnings
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "sent", "warning"),
+    [
+        (NEW, {"verbosity": "low"}, {"text": {"verbosity": "low"}}, None),
+        (OLD, {"verbosity": "low"}, {"text": None}, "verbosity was left out: gpt-4o"),
+        (O3, {"verbosity": "low"}, {"text": None}, "verbosity was left out: o3"),
+        (NEW, {"store": True}, {"store": True}, None),
+        (NEW, {"store": False}, {"store": False}, None),
+        (NEW, {}, {"store": False}, None),
+        (NEW, {"background": True}, {"background": True, "store": None}, None),
+        (NEW, {"background": True, "store": True}, {"background": True, "store": True}, None),
+        (NEW, {"previous_response_id": "resp_1"}, {"previous_response_id": "resp_1", "store": None}, None),
+        (NEW, {"conversation": "conv_1"}, {"conversation": "conv_1", "store": None}, None),
+        (NEW, {"conversation": "conv_1", "store": False}, {"conversation": "conv_1", "store": False}, None),
+        (NEW, {"n": 1, "modalities": ["text"]}, {}, None),
+        (NEW, {"modalities": ["text", "image"]}, {}, "image was left out"),
+        (NEW, {"thinking_budget": 5}, {"reasoning": None}, "thinking_budget was left out"),
+        (NEW, {"service_tier": "flex", "user": "u1"}, {"service_tier": "flex", "safety_identifier": "u1"}, None),
+        (NEW, {"cache": "short"}, {"prompt_cache_options": None}, None),
+        (NEW, {"cache": "long"}, {"prompt_cache_options": {"ttl": "12h"}}, None),
+        ("gpt-5", {"cache": "long"}, {"prompt_cache_retention": "24h"}, None),
+        (OLD, {"cache": "long"}, {}, "cache='long' was left out"),
+    ],
+)
+def test_settings_are_sent_in_the_form_of_the_sdk(
+    model: str, fields: dict[str, Any], sent: dict[str, Any], warning: str | None
+) -> None:
+    body, warnings = encode_checked(model, **fields)
+    assert {key: body.get(key) for key in sent} == sent
+    assert len(warnings) == (warning is not None)
+    assert warning is None or warning in warnings[0]
+
+
+def test_the_verbosity_and_the_schema_share_an_object() -> None:
+    body, _ = encode_checked(verbosity="low", output_schema={"type": "object"})
+    assert body["text"].keys() == {"verbosity", "format"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"n": 2}, "n"),
+        ({"background": True, "store": False}, "store"),
+        ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
+        ({"tools": [FileSearch(stores=["vs_1"], filters="year = 2026")]}, "tools"),
+    ],
+)
+def test_what_the_api_cannot_do_is_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(errors.UnsupportedFeatureError) as caught:
+        CODEC.encode(AgentRequest(input="Hi", model=NEW, **fields), stream=False)
+    assert caught.value.field == field
+    assert caught.value.fix
+
+
+def test_a_stored_response_is_continued_with_results_alone() -> None:
+    results = [Message(Role.TOOL, [ToolResult(tool_call_id="call_1", content="21 °C")])]
+    for field in ("previous_response_id", "conversation"):
+        body = json.loads(CODEC.encode(AgentRequest(messages=results, model=NEW, **{field: "x"}), stream=False).body)
+        assert body["input"] == [{"type": "function_call_output", "call_id": "call_1", "output": "21 °C"}]
+
+
+def test_a_long_cache_of_any_part_is_that_of_the_prompt() -> None:
+    part = TextContent(text="Hi", cache="long")
+    result = ToolResult(tool_call_id="call_1", content="ok", cache="long")
+    called = [Message.user("Hi"), Message.assistant([ToolCall(id="call_1", name="f")])]
+    for messages in (
+        [Message.user([part])],
+        [Message.user("Hi"), Message.assistant([part]), Message.user("Hi")],
+        [*called, Message(Role.TOOL, [result])],
+    ):
+        assert encode_checked("gpt-5", messages=messages, input=None)[0]["prompt_cache_retention"] == "24h"
+        assert encode_checked(OLD, messages=messages, input=None)[1] == (LONG_CACHE,)
+    tool = ToolSpec(name="f", cache="long")
+    assert encode_checked("gpt-5", tools=[tool])[0]["prompt_cache_retention"] == "24h"
+
+
+@pytest.mark.parametrize(
+    ("part", "block"),
+    [
+        (FileContent(file_id="file_1"), {"type": "input_file", "file_id": "file_1"}),
+        (
+            FileContent(file_id="file_1", media_type="image/png"),
+            {"type": "input_image", "file_id": "file_1", "detail": "auto"},
+        ),
+        (
+            SearchResultContent(source="https://a.b", title="T", content="One."),
+            {"type": "input_text", "text": "T (https://a.b):\nOne."},
+        ),
+        (DocumentContent(url="https://a.b/c.pdf"), {"type": "input_file", "file_url": "https://a.b/c.pdf"}),
+    ],
+)
+def test_content_is_sent_in_the_form_of_the_sdk(part: ContentPart, block: dict[str, Any]) -> None:
+    body, warnings = encode_checked(messages=[Message.user([part, TextContent(text="Hi")])], input=None)
+    assert body["input"][0]["content"][0] == block
+    assert warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("tool", "sent", "warning"),
+    [
+        (
+            WebSearch(allowed_domains=["a.b"], user_location=UserLocation(city="Rome"), context_size="low"),
+            {
+                "type": "web_search",
+                "filters": {"allowed_domains": ["a.b"]},
+                "user_location": {"type": "approximate", "city": "Rome"},
+                "search_context_size": "low",
+            },
+            None,
+        ),
+        (
+            WebSearch(max_uses=2, blocked_domains=["a.b"], extra={"external_web_access": False}),
+            {"type": "web_search", "external_web_access": False},
+            "blocked_domains, max_uses of web_search was left out: openai does not support it",
+        ),
+        (CodeExecution(), {"type": "code_interpreter", "container": {"type": "auto"}}, None),
+        (
+            CodeExecution(file_ids=["f1"]),
+            {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["f1"]}},
+            None,
+        ),
+        (
+            CodeExecution(container="cntr_1", file_ids=["f1"]),
+            {"type": "code_interpreter", "container": "cntr_1"},
+            "file_ids of code_execution was left out: openai does not support it",
+        ),
+        (
+            FileSearch(stores=["vs_1"], max_results=3, filters={"type": "eq", "key": "year", "value": 2026}),
+            {
+                "type": "file_search",
+                "vector_store_ids": ["vs_1"],
+                "max_num_results": 3,
+                "filters": {"type": "eq", "key": "year", "value": 2026},
+            },
+            None,
+        ),
+        (ComputerUse(), {"type": "computer"}, None),
+        (
+            ComputerUse(width=640, environment="mac"),
+            {"type": "computer"},
+            "environment, width of computer_use was left out: openai does not support it",
+        ),
+        (
+            McpConnector(
+                label="docs", url="https://mcp.test", token="s3cret", allowed_tools=["a"], require_approval="never"
+            ),
+            {
+                "type": "mcp",
+                "server_label": "docs",
+                "server_url": "https://mcp.test",
+                "authorization": "s3cret",
+                "allowed_tools": ["a"],
+                "require_approval": "never",
+            },
+            None,
+        ),
+        (
+            McpConnector(label="mail", connector_id="connector_gmail"),
+            {"type": "mcp", "server_label": "mail", "connector_id": "connector_gmail"},
+            None,
+        ),
+        (
+            ImageGeneration(
+                model="gpt-image-2", size="1024x1024", quality="low", background="opaque", partial_images=2
+            ),
+            {
+                "type": "image_generation",
+                "model": "gpt-image-2",
+                "size": "1024x1024",
+                "quality": "low",
+                "background": "opaque",
+                "partial_images": 2,
+            },
+            None,
+        ),
+        (ImageGeneration(format="webp"), {"type": "image_generation", "output_format": "webp"}, None),
+    ],
+)
+def test_built_in_tools_are_sent_in_the_form_of_the_sdk(
+    tool: BuiltinTool, sent: dict[str, Any], warning: str | None
+) -> None:
+    body, warnings = encode_checked(tools=[tool])
+    assert body["tools"] == [sent]
+    assert warnings == (() if warning is None else (warning,))
+    assert any(name.startswith(sent["type"]) for name in body["include"]) == (sent["type"] in RESULTS)
+    if isinstance(tool, WebSearch):
+        return  # the API has no choice of its own for it
+    forced, _ = encode_checked(tools=[tool], tool_choice=tool.name)
+    kind = {"type": sent["type"]}
+    assert forced["tool_choice"] == ({**kind, "server_label": tool.name} if sent["type"] == "mcp" else kind)
+
+
+def test_the_first_computer_tool_is_for_its_own_model() -> None:
+    body, warnings = encode_checked("computer-use-preview", tools=[ComputerUse(width=640, height=480)])
+    size = {"display_width": 640, "display_height": 480}
+    assert body["tools"] == [{"type": "computer_use_preview", "environment": "browser", **size}]
+    assert warnings == ()
+
+
+CHECK = {"id": "sc_1", "code": "malicious_instructions", "message": "Careful."}
+CLICK = {"type": "click", "button": "left", "x": 1, "y": 2}
+
+
+@pytest.mark.parametrize("actions", [{"actions": [CLICK, {"type": "screenshot"}]}, {"action": CLICK}])
+@pytest.mark.parametrize("checks", [[], [CHECK]])
+def test_computer_calls_are_tool_calls_and_screenshots_their_results(
+    actions: dict[str, Any], checks: list[dict[str, str]]
+) -> None:
+    item = {"type": "computer_call", "id": "cu_1", "call_id": "call_1", "status": "completed", **actions}
+    item["pending_safety_checks"] = checks
+    body = {"id": "resp_1", "model": NEW, "status": "completed", "output": [item], "usage": {"input_tokens": 1}}
+    request = AgentRequest(input="Hi", model=NEW, tools=[ComputerUse()])
+    response = CODEC.decode(Reply(200, {}, json.dumps(body).encode()), request)
+    (call,) = response.tool_calls
+    assert (call.id, call.name, call.item_id) == ("call_1", "computer", "cu_1")
+    assert call.arguments == {**actions, **({"pending_safety_checks": checks} if checks else {})}
+    assert response.stop_reason == "tool_calls"
+    decoder = CODEC.decoder({}, request)
+    decoder.feed(b"data: %b\n\n" % json.dumps({"type": "response.completed", "response": body}).encode())
+    assert decoder.response() == response
+
+    def answer(result: ToolResult) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+        messages = [Message.user("Hi"), response.message, Message(Role.TOOL, [result])]
+        sent, warnings = encode_checked(messages=messages, input=None, tools=[ComputerUse()])
+        assert sent["input"][1] == item
+        return sent["input"][2:], warnings
+
+    shown = ImageContent(image_data=b"PNG", media_type="image/png")
+    screenshot = {"type": "computer_screenshot", "image_url": "data:image/png;base64,UE5H"}
+    output = {"type": "computer_call_output", "call_id": "call_1", "output": screenshot}
+    acknowledged = {"acknowledged_safety_checks": checks} if checks else {}
+    assert answer(ToolResult(tool_call_id="call_1", content=shown)) == ([{**output, **acknowledged}], ())
+    file = {**output, **acknowledged, "output": {"type": "computer_screenshot", "file_id": "file_1"}}
+    assert answer(ToolResult(tool_call_id="call_1", content=FileContent(file_id="file_1"))) == ([file], ())
+    failed, warnings = answer(ToolResult(tool_call_id="call_1", content="No display.", is_error=True))
+    assert failed[0] == {**output, "output": {"type": "computer_screenshot", "image_url": NO_SCREENSHOT}}
+    assert [block["text"] for block in failed[1]["content"]] == [FAILED, "No display."]
+    assert warnings == (COMPUTER_TEXT,)
+
+
 @for_each("exchange", REQUESTS, by=vendor)
 def test_a_recorded_request_read_and_written_again_is_one_that_the_sdk_would_send(exchange: Exchange) -> None:
     body = exchange.request or {}
@@ -231,7 +501,8 @@ def test_every_recorded_answer_holds_what_the_sdk_finds_in_it() -> None:
             assert ours.usage.total_tokens == theirs.usage.total_tokens, exchange.name
             assert ours.usage.completion_tokens == theirs.usage.output_tokens, exchange.name
             kinds = [item.type for item in theirs.output if item.type not in KNOWN]
-            assert [part.kind for part in ours.content if part.type == "vendor"] == kinds, exchange.name
+            others = [part for part in ours.content if part.type in ("vendor", "image")]
+            assert [part.kind if part.type == "vendor" else IMAGE for part in others] == kinds, exchange.name
     assert len(ANSWERS) == 127 or not HAS_RECORDINGS
 
 
@@ -254,4 +525,5 @@ def test_the_sdk_and_the_agent_send_the_same_to_the_same_place_and_read_the_same
                 assert dict(own.headers)[name] == dict(theirs.headers)[name]
 
 
+IMAGE = "image_generation_call"
 KNOWN = ("message", "reasoning", "function_call", "custom_tool_call")

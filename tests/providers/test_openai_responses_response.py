@@ -12,7 +12,20 @@ from agent.engine.wire import Reply
 from agent.providers.base import ApiAddress
 from agent.providers.openai_responses import ResponsesCodec
 from agent.providers.openai_responses.stream import ResponsesDecoder
-from agent.types import AgentRequest, AgentResponse, Origin, Part, TextContent, ThinkingContent, ToolSpec, VendorContent
+from agent.providers.repair import REPEATED_CALL
+from agent.types import (
+    AgentRequest,
+    AgentResponse,
+    ImageContent,
+    Message,
+    Origin,
+    Part,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolSpec,
+    VendorContent,
+)
 from tests.support.cases import for_each
 from tests.support.corpus import Exchange, codec_for, exchanges, vendor
 from tests.support.recording_checks import decode_recording
@@ -447,7 +460,140 @@ def test_calls_are_ended_when_the_vendor_ends_them_and_not_before() -> None:
 def test_a_picture_may_be_larger_than_other_events() -> None:
     picture = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "A" * 3_000_000}
     response = decode_stream(CREATED, event("output_item.done", output_index=0, item=picture), decode_response(picture))
-    assert response.content[0].provider_data == picture
+    assert response.content == (
+        ImageContent(
+            image_data=b"\0" * 2_250_000,
+            media_type="image/png",
+            provider_data={key: value for key, value in picture.items() if key != "result"},
+            origin=response.content[0].origin,
+        ),
+    )
+
+
+def test_data_without_a_field_is_the_vendors_whole_and_streamed() -> None:
+    kept = {
+        "conversation": {"id": "conv_1"},
+        "created_at": 1789000000,
+        "incomplete_details": {"reason": "max_output_tokens"},
+        "moderation": {"input": {"flagged": False}},
+        "reasoning": {"effort": "low", "context": "all_turns"},
+        "content_filters": [{"blocked": False}],
+    }
+    usage = {
+        **USAGE,
+        "input_tokens_details": {"cache_write_tokens": 4, "cache_write_tokens_details": {"ttl_12h_tokens": 3}},
+        "num_sources_used": 2,
+    }
+    echoes = {"instructions": "Be brief.", "tools": [{"type": "web_search"}], "temperature": 1.0, "store": True}
+    more = {**kept, **echoes, "service_tier": "flex", "status": "incomplete", "usage": usage, "error": None}
+    whole = read(MESSAGE, **more)
+    assert whole.service_tier == "flex"
+    assert whole.vendor == {**kept, "usage": {"num_sources_used": 2}}
+    assert whole.usage is not None
+    assert whole.usage.details == {"cache_write_12h_tokens": 3}
+    assert (whole.stop_reason, whole.raw_stop_reason) == ("length", "max_output_tokens")
+    assert decode_stream(CREATED, event("incomplete", response=answer(MESSAGE, **more))) == whole
+
+
+def test_calls_with_one_id_get_different_ones_whole_and_streamed() -> None:
+    others = [{**CALL, "id": f"fc_{number}"} for number in (2, 3)]
+    whole = read(CALL, *others)
+    assert [call.id for call in whole.tool_calls] == ["call_1", "call_1#2", "call_1#3"]
+    assert whole.warnings == (REPEATED_CALL,)
+    items = [CALL, *others]
+    streamed = [
+        one
+        for position, item in enumerate(items)
+        for one in (
+            event("output_item.added", output_index=position, item={**item, "arguments": ""}),
+            event("function_call_arguments.delta", output_index=position, delta=item["arguments"]),
+            event("output_item.done", output_index=position, item=item),
+        )
+    ]
+    assert decode_stream(CREATED, *streamed, decode_response(*items)) == whole
+    assert decode_stream(CREATED, decode_response(*items)) == whole
+
+
+def test_content_that_is_a_value_is_its_json_text() -> None:
+    city = {"name": "Paris"}
+    for content in (city, [{"type": "output_text", "text": city, "annotations": []}]):
+        whole = read({**MESSAGE, "content": content})
+        assert whole.text == '{"name":"Paris"}'
+        assert decode_stream(CREATED, decode_response({**MESSAGE, "content": content})) == whole
+
+
+@pytest.mark.malformed
+def test_items_and_citations_that_cannot_be_read_do_not_discard_the_response() -> None:
+    block = {"type": "output_text", "text": "Hello", "annotations": ["?", {"type": "url_citation", "url": 5}]}
+    items = [{**MESSAGE, "content": [block]}, {"type": "reasoning", "summary": "?"}, {**CALL, "arguments": 5}]
+    items.append({"type": "image_generation_call", "id": "ig_1", "result": "not base64"})
+    whole = read(*items)
+    text, reasoning, call, image = whole.content
+    assert text.text == "Hello"
+    assert (reasoning.provider_data, image.provider_data) == (items[1], items[3])
+    assert isinstance(call, ToolCall)
+    assert call.invalid_arguments == "5"
+    assert len(whole.warnings) == 4
+    assert decode_stream(CREATED, decode_response(*items)) == whole
+
+
+IMAGE = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "output_format": "webp", "size": "1x1"}
+
+
+def test_generated_images_are_images_and_previews_are_events() -> None:
+    item = {**IMAGE, "result": "UklGRg=="}
+    whole = read(item)
+    assert whole.content == (
+        ImageContent(image_data=b"RIFF", media_type="image/webp", provider_data=IMAGE, origin=HOME),
+    )
+    place = {"item_id": "ig_1", "output_index": 0}
+    preview = event("image_generation_call.partial_image", **place, partial_image_b64="AAAA", output_format="webp")
+    decoder = CODEC.decoder({}, REQUEST)
+    sent = [
+        CREATED,
+        event("output_item.added", output_index=0, item={**IMAGE, "status": "in_progress", "result": None}),
+        event("image_generation_call.in_progress", **place),
+        event("image_generation_call.generating", **place),
+        preview,
+        {**preview, "partial_image_b64": 5},
+        event("image_generation_call.completed", **place),
+        event("output_item.done", output_index=0, item=item),
+        decode_response(item),
+    ]
+    events = [one for sent_one in sent for one in decoder.feed(b"data: %b\n\n" % json.dumps(sent_one).encode())]
+    assert [one.status or one.type for one in events] == [
+        *("message_start", "in_progress", "generating", "partial_image", "completed", "content_part", "message_end")
+    ]
+    assert events[3].part == ImageContent(image_data=b"\0\0\0", media_type="image/webp")
+    assert decoder.response() == whole
+    again = json.loads(CODEC.encode(REQUEST.with_messages(whole.message, Message.user("Go on")), stream=False).body)
+    assert again["input"][1] == item
+
+
+def test_tools_of_the_vendor_are_events() -> None:
+    place = {"item_id": "ws_1", "output_index": 0}
+    decoder = CODEC.decoder({}, REQUEST)
+    kinds = ("web_search_call.in_progress", "web_search_call.searching", "web_search_call.completed")
+    others = ("mcp_list_tools.failed", "mcp_call.in_progress", "code_interpreter_call.interpreting")
+    sent = [CREATED, *(event(kind, **place) for kind in (*kinds, *others)), decode_response(SEARCH)]
+    events = [one for sent_one in sent for one in decoder.feed(b"data: %b\n\n" % json.dumps(sent_one).encode())]
+    assert [(one.tool, one.status) for one in events if one.type == "tool_progress"] == [
+        ("web_search", "in_progress"),
+        ("web_search", "searching"),
+        ("web_search", "completed"),
+        ("mcp_list_tools", "failed"),
+        ("mcp", "in_progress"),
+        ("code_interpreter", "interpreting"),
+    ]
+    assert {one.id for one in events if one.type == "tool_progress"} == {"ws_1"}
+    assert decoder.response() == read(SEARCH)
+
+
+def test_a_stream_in_the_background_names_its_response_at_once() -> None:
+    decoder = CODEC.decoder({}, REQUEST)
+    queued = event("created", response={"id": "resp_1", "status": "queued", "background": True, "output": []})
+    assert [one.type for one in decoder.feed(b"data: %b\n\n" % json.dumps(queued).encode())] == ["message_start"]
+    assert decoder.partial().id == "resp_1"
 
 
 @pytest.mark.malformed

@@ -28,6 +28,7 @@ from agent.types import (
     ComputerUse,
     FileContent,
     FileSearch,
+    ImageContent,
     ImageGeneration,
     McpConnector,
     Message,
@@ -155,11 +156,12 @@ def conversations(target: str) -> Iterator[tuple[str, list[Message]]]:
         ThinkingContent(thinking="Hm.", signature=MARK, id="rs_1", encrypted_content=MARK, origin=origin),
         ThinkingContent(thinking="", redacted=True, encrypted_content=MARK, origin=origin),
         RefusalContent(refusal=MARK, origin=origin, provider_data={"id": "msg_2"}),
+        ImageContent(image_data=b"\0", origin=origin, provider_data={"type": "image_generation_call", "id": "ig_1"}),
     )
     for part in (*PARTS.values(), FileContent(file_id=MARK, media_type="text/csv"), *own):
         yield type(part).__name__, [Message.user([part, part])]
         yield type(part).__name__, [Message.user("hi"), Message.assistant([part, text]), Message.user("go on")]
-    for data in (None, {"type": "custom"}):
+    for data in (None, {"type": "custom"}, {"type": "computer_call"}):
         call = ToolCall(id="call_1", name="look", arguments={"input": "x"}, provider_data=data, origin=origin)
         calling = [Message.user("hi"), Message.assistant([call])]
         yield "ToolResult", [*calling, Message(Role.TOOL, [ToolResult(tool_call_id="call_1", content="ok")])]

@@ -20,9 +20,10 @@ from ..repair import ForeignThinking, repair
 from .dialect import API, OPENAI, SCHEMA_DIALECT, Dialect
 from .fields import FIELDS, ResponsesContext
 from .messages import ItemEncoder
-from .response import ItemReader, read_logprobs, read_usage, stop_reason
+from .response import ItemReader, read_logprobs, read_metadata, read_usage, stop_reason
 from .stream import ResponsesDecoder
 
+_CONTINUING_KEYS = ("previous_response_id", "conversation")
 _RESERVED_KEYS = ("input", "instructions", "model", "stream")
 _COUNTED_KEYS = (
     "model", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text", "truncation",
@@ -54,7 +55,7 @@ def encode_body(
         UnsupportedFeatureError: The API does not support a content part.
     """
     check_extra(request, _RESERVED_KEYS)
-    continued = any(request.extra.get(key) for key in ("previous_response_id", "conversation"))
+    continued = any(getattr(request, key) or request.extra.get(key) for key in _CONTINUING_KEYS)
     origin = request_origin(provider, API, request.model or "")
     context = ResponsesContext(request, origin, dialect=dialect, stored=_is_stored(request, continued=continued))
     instructions, messages = _split_instructions(request.to_messages())
@@ -84,7 +85,8 @@ def encode_body(
 def _is_stored(request: AgentRequest, *, continued: bool) -> bool:
     """Whether the vendor stores the response, so that ids of its reasoning are valid."""
     extra = request.extra
-    return bool(extra["store"]) if "store" in extra else continued or bool(extra.get("background"))
+    store = extra.get("store", request.store)
+    return continued or bool(request.background or extra.get("background")) if store is None else bool(store)
 
 
 def _split_instructions(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
@@ -213,6 +215,8 @@ class ResponsesCodec(CodecBase):
             id=body.get("id") or None,
             request_id=request_id(headers),
             logprobs=read_logprobs(items),
+            warnings=tuple(reader.warnings),
+            **read_metadata(body),
             raw=body,
         )
 

@@ -28,6 +28,7 @@ class ModelFeatures:
     """The setting for a cache lifetime of hours."""
     cache_breakpoints: bool = False
     """Whether content parts can be marked as the end of a cached prefix."""
+    verbosity: bool = True
 
 
 _LOW_TO_HIGH: tuple[Effort, ...] = ("low", "medium", "high")
@@ -49,8 +50,8 @@ MODELS: tuple[ModelFeatures, ...] = (
     ModelFeatures(r"gpt-5\.[2-4]", _NONE_TO_XHIGH, reasoning_optional=True, long_cache="retention"),
     ModelFeatures(r"gpt-5\.5", _NONE_TO_XHIGH, long_cache="retention"),
     ModelFeatures(r"gpt-(?:5\.[6-9]|[6-9])", _NONE_TO_XHIGH, long_cache="ttl", cache_breakpoints=True),
-    ModelFeatures(r"(?:ft:)?(?:gpt-[34]|chatgpt-4)", ()),
-    ModelFeatures(r"o[1-9]", _LOW_TO_HIGH),
+    ModelFeatures(r"(?:ft:)?(?:gpt-[34]|chatgpt-4)", (), verbosity=False),
+    ModelFeatures(r"o[1-9]", _LOW_TO_HIGH, verbosity=False),
     ModelFeatures(r"gpt-oss|codex-mini", _LOW_TO_HIGH),
     ModelFeatures(r"grok-3-mini", ("low", "high")),
 )
@@ -72,6 +73,8 @@ MAX_NAME_LENGTH = 64
 """Maximum length of a tool name."""
 CUSTOM = "custom"
 """`provider_data["type"]` of a custom tool call, whose input is text."""
+COMPUTER_CALL = "computer_call"
+"""`provider_data["type"]` of a call of the computer tool."""
 
 
 def _capabilities() -> ProviderCapabilities:

@@ -9,24 +9,30 @@ from typing import Any, Literal, Required, TypeAlias, TypedDict
 
 from ...models import ModelFacts, facts
 from ...schemas import compile_schema
-from ...types import RequestTool, ThinkingLevel, ToolSpec
+from ...types import RequestTool, ThinkingLevel, ToolSpec, tool_name
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
     JsonDict,
+    drop_modalities,
     drop_silently,
     drop_unsupported,
     drop_with_warning,
     normalize_id,
     normalize_name,
+    refuse_choices,
     schema_name,
     send_as,
+    send_nested,
     tool_parameters,
 )
+from .builtin_tools import RESULTS, encode_builtin_tool
 from .dialect import EFFORTS, MAX_NAME_LENGTH, SCHEMA_DIALECT, Dialect, Effort, ModelFeatures, features_of
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
+
+LONG_CACHE = "cache='long' was left out: the model has a fixed cache lifetime"
 
 _CACHE_KEY = re.compile(r".{1,64}", re.S)
 _MAX_METADATA_PAIRS = 16
@@ -133,6 +139,40 @@ class CustomCall(TypedDict, total=False):
     id: str
 
 
+class ComputerCall(TypedDict, total=False):
+    """A call of the computer tool. The first version of the tool has one action."""
+
+    type: Required[Literal["computer_call"]]
+    call_id: Required[str]
+    id: Required[str]
+    status: Required[str]
+    pending_safety_checks: Required[Sequence[Mapping[str, Any]]]
+    action: Mapping[str, Any]
+    actions: Sequence[Mapping[str, Any]]
+
+
+class Screenshot(TypedDict, total=False):
+    type: Required[Literal["computer_screenshot"]]
+    image_url: str
+    file_id: str
+
+
+class ComputerOutput(TypedDict, total=False):
+    type: Required[Literal["computer_call_output"]]
+    call_id: Required[str]
+    output: Required[Screenshot]
+    acknowledged_safety_checks: Sequence[Mapping[str, Any]]
+
+
+class GeneratedImage(TypedDict, total=False):
+    """An image that the vendor's tool generated."""
+
+    type: Required[Literal["image_generation_call"]]
+    id: Required[str]
+    status: Required[str]
+    result: Required[str]
+
+
 class CallOutput(TypedDict, total=False):
     type: Required[Literal["function_call_output", "custom_tool_call_output"]]
     call_id: Required[str]
@@ -140,7 +180,8 @@ class CallOutput(TypedDict, total=False):
     caller: Mapping[str, Any]
 
 
-InputItem: TypeAlias = EasyMessage | OutputMessage | Reasoning | FunctionCall | CustomCall | CallOutput
+Call: TypeAlias = FunctionCall | CustomCall | ComputerCall
+InputItem: TypeAlias = EasyMessage | OutputMessage | Reasoning | Call | GeneratedImage | CallOutput | ComputerOutput
 
 
 class FunctionTool(TypedDict, total=False):
@@ -200,7 +241,12 @@ def encode_tool(context: ResponsesContext, tool: RequestTool) -> Mapping[str, An
     if isinstance(tool, Mapping):
         return tool
     if not isinstance(tool, ToolSpec):
-        raise context.builtin_tool_error(tool)
+        encoded_tool = encode_builtin_tool(context, tool)
+        if results := RESULTS.get(encoded_tool["type"]):
+            context.include.append(results)
+        return encoded_tool
+    if tool.cache == "long":
+        context.body.update(encode_cache(context, tool.cache))
     parameters, strict = tool_parameters(tool), False
     if tool.strict:
         compiled = compile_schema(parameters, SCHEMA_DIALECT)
@@ -221,19 +267,18 @@ def encode_tool(context: ResponsesContext, tool: RequestTool) -> Mapping[str, An
 def encode_tool_choice(context: ResponsesContext, choice: str) -> JsonDict:
     if choice in ("auto", "none", "required"):
         return {"tool_choice": choice}
-    return {"tool_choice": _find_tool(choice, context.request.tools)}
+    return {"tool_choice": _find_tool(context, choice)}
 
 
-def _find_tool(name: str, tools: Tools) -> JsonDict:
-    for tool in tools:
-        if not isinstance(tool, Mapping):
+def _find_tool(context: ResponsesContext, name: str) -> JsonDict:
+    for tool, encoded in zip(context.request.tools, context.body.get("tools", ()), strict=False):
+        kind = encoded.get("type")
+        if isinstance(tool, ToolSpec):
             continue
-        if tool.get("name") == name:
-            return {"type": tool.get("type"), "name": name}
-        if tool.get("type") == "mcp" and name in ("mcp", tool.get("server_label")):
-            return {"type": "mcp", "server_label": tool.get("server_label")}
-        if tool.get("type") == name:
-            return {"type": name}
+        if encoded.get("name") == name:
+            return {"type": kind, "name": name}
+        if name in (kind, tool_name(tool), encoded.get("server_label")):
+            return {"type": kind, "server_label": encoded.get("server_label")} if kind == "mcp" else {"type": kind}
     return {"type": "function", "name": normalize_name(name, MAX_NAME_LENGTH)}
 
 
@@ -280,7 +325,7 @@ def encode_output_schema(context: ResponsesContext, schema: Any) -> JsonDict:
         "schema": compiled.plain,
         "strict": compiled.strict,
     }
-    return {"text": {"format": encoded}}
+    return {"format": encoded}
 
 
 def encode_temperature(context: ResponsesContext, temperature: float) -> JsonDict:
@@ -316,16 +361,44 @@ def encode_session_id(context: ResponsesContext, session_id: str) -> JsonDict:
 
 def encode_cache(context: ResponsesContext, hint: str) -> JsonDict:
     """Request a long cache lifetime. The vendor caches prompts automatically."""
-    if not context.dialect.cache_settings or hint != "long":
+    if hint != "long":
         return {}
-    match context.features.long_cache:
+    lifetime = context.features.long_cache if context.dialect.cache_settings else None
+    match lifetime:
         case "retention":
             return {"prompt_cache_retention": "24h"}
         case "ttl":
             return {"prompt_cache_options": {"ttl": "12h"}}
         case None:
-            context.warn(f"cache='long' was left out: {context.model} has a fixed cache lifetime")
+            context.warn(LONG_CACHE)
             return {}
+
+
+def encode_verbosity(context: ResponsesContext, verbosity: str) -> JsonDict:
+    if not context.features.verbosity:
+        context.warn(f"verbosity was left out: {context.model} does not support it")
+        return {}
+    return {"verbosity": verbosity}
+
+
+def encode_conversation(context: ResponsesContext, id: str) -> JsonDict:
+    if context.request.previous_response_id is not None:
+        raise context.feature_error(
+            f"{context.provider} continues either a conversation or a response.",
+            field="conversation",
+            fix="Pass conversation or previous_response_id, not both.",
+        )
+    return {"conversation": id}
+
+
+def encode_background(context: ResponsesContext, background: bool) -> JsonDict:
+    if background and not context.stored:
+        raise context.feature_error(
+            f"{context.provider} must store a response that it processes in the background.",
+            field="store",
+            fix="Pass store=True, or leave out store or background.",
+        )
+    return {"background": background}
 
 
 def encode_metadata(context: ResponsesContext, metadata: Mapping[str, Any]) -> JsonDict:
@@ -349,7 +422,7 @@ FIELDS: dict[str, FieldEncoder[ResponsesContext]] = {
     "parallel_tool_calls": send_as("parallel_tool_calls"),
     "max_tokens": encode_max_tokens,
     "thinking": encode_thinking,
-    "output_schema": encode_output_schema,
+    "output_schema": send_nested("text", encode_output_schema),
     "output_mode": drop_silently,
     "temperature": encode_temperature,  # after thinking, which may displace it
     "top_p": encode_top_p,
@@ -360,19 +433,19 @@ FIELDS: dict[str, FieldEncoder[ResponsesContext]] = {
     "stop": drop_with_warning("stop was left out: the Responses API does not support it"),
     "seed": drop_with_warning("seed was left out: the Responses API does not support it"),
     "thinking_budget": drop_unsupported("thinking_budget"),
-    "verbosity": drop_unsupported("verbosity"),
+    "verbosity": send_nested("text", encode_verbosity),
     "top_k": drop_unsupported("top_k"),
     "frequency_penalty": drop_unsupported("frequency_penalty"),
     "presence_penalty": drop_unsupported("presence_penalty"),
     "logit_bias": drop_unsupported("logit_bias"),
-    "n": drop_unsupported("n"),
-    "modalities": drop_unsupported("modalities"),
+    "n": refuse_choices,
+    "modalities": drop_modalities,
     "service_tier": send_as("service_tier"),
     "user": send_as("safety_identifier"),
-    "store": drop_unsupported("store"),
+    "store": send_as("store"),
     "previous_response_id": send_as("previous_response_id"),
-    "conversation": send_as("conversation"),
-    "background": drop_unsupported("background"),
+    "conversation": encode_conversation,
+    "background": encode_background,
     "cached_content": drop_unsupported("cached_content"),
     "safety_settings": drop_unsupported("safety_settings"),
     "betas": drop_unsupported("betas"),

@@ -34,18 +34,21 @@ from ..encoding import (
     data_url,
     document_text,
     dump_arguments,
+    encode_base64,
     normalize_id,
     normalize_name,
     search_result_text,
     to_markdown,
 )
 from ..repair import FOREIGN_BLOCK_DROPPED, is_own
-from .dialect import CUSTOM, MAX_NAME_LENGTH
+from .dialect import COMPUTER_CALL, CUSTOM, MAX_NAME_LENGTH
 from .fields import (
+    Call,
     CallOutput,
-    CustomCall,
+    ComputerCall,
+    ComputerOutput,
     EasyMessage,
-    FunctionCall,
+    GeneratedImage,
     InputBlock,
     InputFile,
     InputImage,
@@ -55,6 +58,8 @@ from .fields import (
     OutputMessage,
     Reasoning,
     ResponsesContext,
+    Screenshot,
+    encode_cache,
 )
 
 FAILED = "The tool failed."
@@ -64,6 +69,12 @@ UNENCRYPTED_REASONING = "reasoning was left out: it is neither encrypted nor sto
 REPEATED_TURN = "an assistant message occurs twice; the second one was sent without reasoning and vendor items"
 TITLE_LEFT_OUT = "the title of a document was left out: the API does not support it with a URL"
 FILE_TITLE_LEFT_OUT = "the title of a file was left out: the vendor stores its name"
+COMPUTER_TEXT = "text in the result of a computer call was sent as a user message: the API takes screenshots only"
+NO_SCREENSHOT = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJg"
+    "gg=="
+)
+"""A picture of one pixel, for results without a screenshot: the API requires one."""
 NAME_LEFT_OUT = "the name of a message was left out: the API does not support it"
 
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -153,6 +164,8 @@ class ItemEncoder:
                 continue
             if _is_empty(part):
                 continue
+            if part.cache == "long":
+                self._context.body.update(encode_cache(self._context, "long"))
             after_reasoning = False
             own = is_own(part, self._origin)
             if pending and not (intact and own):
@@ -195,6 +208,8 @@ class ItemEncoder:
                 items.append(self._encode_call(part, with_id=with_id))
             case VendorContent():
                 _add_vendor_item(part, items)
+            case ImageContent() if part.image_data is not None and (data := self._own_data(part)):
+                items.append(cast(GeneratedImage, {**data, "result": encode_base64(part.image_data)}))
             case (
                 ToolResult()
                 | ImageContent()
@@ -230,12 +245,14 @@ class ItemEncoder:
                 message["phase"] = phase
             items.append(message)
 
-    def _encode_call(self, call: ToolCall, *, with_id: bool) -> FunctionCall | CustomCall:
+    def _encode_call(self, call: ToolCall, *, with_id: bool) -> Call:
         data = self._own_data(call)
+        if data.get("type") == COMPUTER_CALL:
+            return self._encode_computer_call(call, data, with_id=with_id)
         if data:
             self._call_data[call.id] = data
         id, name = normalize_call_id(call.id), normalize_name(call.name, MAX_NAME_LENGTH)
-        item: FunctionCall | CustomCall
+        item: Call
         if data.get("type") == CUSTOM:
             text = call.arguments.get("input", call.invalid_arguments or "")
             item = {"type": "custom_tool_call", "call_id": id, "name": name, "input": text}
@@ -244,7 +261,20 @@ class ItemEncoder:
             item = {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
         if with_id and call.item_id:
             item["id"] = call.item_id
-        return cast(FunctionCall | CustomCall, {**data, **item}) if data else item
+        return cast(Call, {**data, **item}) if data else item
+
+    def _encode_computer_call(self, call: ToolCall, data: Mapping[str, Any], *, with_id: bool) -> ComputerCall:
+        checks = call.arguments.get("pending_safety_checks", ())
+        self._call_data[call.id] = {**data, "pending_safety_checks": checks}
+        id = normalize_call_id(call.id)
+        item: ComputerCall = {
+            "type": "computer_call",
+            "id": call.item_id if with_id and call.item_id else f"cu_{id}",
+            "call_id": id,
+            "status": "completed",
+            "pending_safety_checks": checks,
+        }
+        return cast(ComputerCall, {**data, **call.arguments, **item})
 
     def _own_data(self, part: Part) -> Mapping[str, Any]:
         """The part's provider data, if the target made it."""
@@ -265,7 +295,9 @@ class ItemEncoder:
         items: list[InputItem] = []
         pending_parts: list[Part] = []
         for part in parts:
-            if isinstance(part, ToolResult):
+            if isinstance(part, ToolResult) and self._is_computer_call(part.tool_call_id):
+                items.append(self._encode_screenshot(part, pending_parts))
+            elif isinstance(part, ToolResult):
                 items.append(self._encode_call_output(part.tool_call_id, self._encode_result(part)))
             elif isinstance(part, VendorContent):
                 self._add_prompt(pending_parts, role, items)
@@ -296,11 +328,13 @@ class ItemEncoder:
         return blocks
 
     def _mark(self, block: InputBlock, part: Part) -> None:
-        """Set a cache breakpoint on a block."""
+        """Set a cache breakpoint on a block. Without breakpoints, a long lifetime is that of the whole prompt."""
         if part.cache is not None and self._breakpoints:
             block["prompt_cache_breakpoint"] = (
                 {"mode": "explicit", "ttl": "12h"} if part.cache == "long" else {"mode": "explicit"}
             )
+        elif part.cache == "long":
+            self._context.body.update(encode_cache(self._context, "long"))
 
     def _encode_block(self, part: Part, where: str) -> InputBlock:
         match part:
@@ -352,7 +386,7 @@ class ItemEncoder:
     def _encode_results(self, message: Message, *, repeated: bool = False) -> list[InputItem]:
         """Encode results. Other parts, as with results of stored calls, become a user message."""
         content, id = message.content, message.tool_call_id
-        if isinstance(content, str) and id is not None:
+        if isinstance(content, str) and id is not None and not self._is_computer_call(id):
             return [self._encode_call_output(id, content)]
         return self._encode_parts(message.parts, "user", repeated=repeated)
 
@@ -370,7 +404,10 @@ class ItemEncoder:
     def _encode_result(self, result: ToolResult) -> str | list[InputBlock]:
         content = result.content
         parts: Sequence[Part] = () if isinstance(content, str) else content
-        is_marked = self._breakpoints and any(part.cache is not None for part in (result, *parts))
+        hints = {part.cache for part in (result, *parts)}
+        if "long" in hints and not self._breakpoints:
+            self._context.body.update(encode_cache(self._context, "long"))
+        is_marked = self._breakpoints and hints != {None}
         if not is_marked and all(isinstance(part, TextContent) for part in parts):
             return f"{FAILED}\n{result.text}" if result.is_error else result.text
         blocks = self._encode_blocks(parts, "in a tool result")
@@ -381,6 +418,34 @@ class ItemEncoder:
         if result.is_error:
             blocks.insert(0, encode_text(FAILED))
         return blocks or ""
+
+    def _is_computer_call(self, call_id: str) -> bool:
+        return self._call_data.get(call_id, {}).get("type") == COMPUTER_CALL
+
+    def _encode_screenshot(self, result: ToolResult, others: list[Part]) -> ComputerOutput:
+        """Encode the result of a computer call, and add everything but its screenshot to `others`."""
+        parts: list[Part] = [TextContent(text=result.text)] if isinstance(result.content, str) else [*result.content]
+        shown = [part for part in parts if isinstance(part, ImageContent | FileContent)]
+        screenshot: Screenshot = {"type": "computer_screenshot"}
+        match shown[-1:]:
+            case [ImageContent() as image]:
+                screenshot["image_url"] = encode_image(image)["image_url"]
+            case [FileContent() as file]:
+                screenshot["file_id"] = file.file_id
+            case _:
+                screenshot["image_url"] = NO_SCREENSHOT
+        if left := [part for part in parts if part not in shown[-1:] and not _is_empty(part)]:
+            self._context.warn(COMPUTER_TEXT)
+            others += [TextContent(text=FAILED), *left] if result.is_error else left
+        item: ComputerOutput = {
+            "type": "computer_call_output",
+            "call_id": normalize_call_id(result.tool_call_id),
+            "output": screenshot,
+        }
+        checks = self._call_data[result.tool_call_id]["pending_safety_checks"]
+        if checks and not result.is_error:
+            item["acknowledged_safety_checks"] = checks
+        return item
 
 
 def normalize_call_id(id: str) -> str:

@@ -1,18 +1,23 @@
 """Response decoder of the Responses API, for all vendors' variants.
 
-Vendor-specific items, such as searches and code executions, become `VendorContent`.
+Vendor-specific items, such as searches and code executions, become `VendorContent`. So do items and blocks that cannot be
+read: the response was paid for.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from pydantic_core import to_json
 
 from ...schemas import compile_schema
 from ...types import (
     AgentRequest,
     Citation,
     FinishReason,
+    ImageContent,
     Origin,
     Part,
     RefusalContent,
@@ -23,10 +28,15 @@ from ...types import (
     Usage,
     VendorContent,
 )
-from ..encoding import original_names, tool_parameters
+from .. import codec
+from ..encoding import JsonDict, original_names, tool_parameters
 from ..openai_chat.response import as_mapping, first_number, generate_call_id, parse_arguments, read_cost, read_token
-from .dialect import CUSTOM, MAX_NAME_LENGTH, SCHEMA_DIALECT
+from ..repair import REPEATED_CALL
+from .builtin_tools import COMPUTER
+from .dialect import COMPUTER_CALL, CUSTOM, MAX_NAME_LENGTH, SCHEMA_DIALECT
 
+CALLS = ("function_call", "custom_tool_call", COMPUTER_CALL)
+_ACTION_KEYS = ("action", "actions", "pending_safety_checks")
 _CALL_KEYS = frozenset(("type", "id", "call_id", "name", "arguments", "input", "status"))
 """Keys of a call that are fields of `ToolCall`. Others become its provider data."""
 _REASONING_KEYS = frozenset(("type", "id", "summary", "encrypted_content", "status"))
@@ -35,25 +45,32 @@ _REASONING_KEYS = frozenset(("type", "id", "summary", "encrypted_content", "stat
 class ItemReader:
     """Decodes the items that answer one request, with the tool names and schemas of that request."""
 
-    __slots__ = ("_names", "_origin", "_strict", "response_id")
+    __slots__ = ("_names", "_origin", "_positions", "_strict", "response_id", "warnings")
 
     def __init__(self, request: AgentRequest, origin: Origin) -> None:
         self._origin = origin
         self._names = original_names(request, MAX_NAME_LENGTH) if request.tools else {}
         self._strict = {tool.name: tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.strict}
         self.response_id: str = ""
+        self._positions: dict[str, int] = {}
+        """Positions of calls, by id."""
+        self.warnings: dict[str, None] = {}
 
     def read_item(self, item: Mapping[str, Any], position: int) -> list[tuple[int, Part]]:
         """Decode an item as parts, each with its number in the item."""
-        match item.get("type"):
-            case "message":
+        kind = item.get("type")
+        try:
+            if kind == "message":
                 return self._read_message(item)
-            case "reasoning":
+            if kind == "reasoning":
                 return [(0, read_reasoning(item, self._origin))]
-            case "function_call" | "custom_tool_call":
+            if kind in CALLS:
                 return [(0, self._read_call(item, position))]
-            case kind:
-                return [(0, VendorContent(kind=str(kind), provider_data=dict(item), origin=self._origin))]
+            if kind == "image_generation_call" and item.get("result"):
+                return [(0, self._read_image(item))]
+        except codec.SHAPE_ERRORS as error:
+            self.warnings[f"an item of type {kind} could not be read ({codec.describe_malformed(error)})"] = None
+        return [(0, VendorContent(kind=str(kind), provider_data=dict(item), origin=self._origin))]
 
     def _read_message(self, item: Mapping[str, Any]) -> list[tuple[int, Part]]:
         data = message_data(item)
@@ -64,18 +81,33 @@ class ItemReader:
                 if block.get("refusal"):
                     refusal = RefusalContent(refusal=block["refusal"], provider_data=data or None, origin=self._origin)
                     parts.append((number, refusal))
-            elif isinstance(block.get("text"), str):
-                if block["text"]:
-                    text = TextContent(
-                        text=block["text"],
-                        citations=tuple(map(read_citation, block.get("annotations") or ())),
-                        provider_data=data or None,
-                        origin=self._origin,
+            elif kind == "output_text" or isinstance(block.get("text"), str):
+                if text := _as_text(block.get("text")):
+                    citations = self._read_citations(block.get("annotations") or ())
+                    content = TextContent(
+                        text=text, citations=citations, provider_data=data or None, origin=self._origin
                     )
-                    parts.append((number, text))
+                    parts.append((number, content))
             else:
                 parts.append((number, block_item(item, block, self._origin)))
         return parts
+
+    def _read_citations(self, annotations: Iterable[Any]) -> list[Citation]:
+        citations: list[Citation] = []
+        for annotation in annotations:
+            try:
+                citations.append(read_citation(annotation))
+            except codec.SHAPE_ERRORS as error:
+                self.warnings[f"a citation could not be read ({codec.describe_malformed(error)})"] = None
+        return citations
+
+    def _read_image(self, item: Mapping[str, Any]) -> ImageContent:
+        return ImageContent(
+            image_data=base64.b64decode(item["result"], validate=True),
+            media_type=image_type(item.get("output_format")),
+            provider_data={key: value for key, value in item.items() if key != "result"},
+            origin=self._origin,
+        )
 
     def start_call(self, item: Mapping[str, Any], position: int) -> ToolCall:
         """Decode a call without its arguments."""
@@ -94,10 +126,14 @@ class ItemReader:
                 invalid = item.get("input") or ""
             else:
                 values = {"input": item.get("input") or ""}
+        elif item["type"] == COMPUTER_CALL:
+            data = {key: value for key, value in data.items() if key not in _ACTION_KEYS}
+            data["type"] = COMPUTER_CALL
+            values = {key: item[key] for key in _ACTION_KEYS if item.get(key)}
         else:
             arguments = item.get("arguments")
-            if truncated and not isinstance(arguments, dict):
-                invalid = arguments or ""
+            if (truncated and not isinstance(arguments, dict)) or not isinstance(arguments, str | dict | None):
+                invalid = _as_text(arguments)
             else:
                 values, invalid = parse_arguments(arguments)
             if invalid is None and name in self._strict:
@@ -114,11 +150,28 @@ class ItemReader:
 
     def call_name(self, item: Mapping[str, Any]) -> str:
         """The tool's name in the request."""
-        sent = item.get("name") or ""
+        sent = item.get("name") or (COMPUTER if item.get("type") == COMPUTER_CALL else "")
         return self._names.get(sent, sent)
 
     def call_id(self, item: Mapping[str, Any], position: int) -> str:
-        return str(item.get("call_id") or item.get("id") or generate_call_id(self.response_id, position))
+        """The call's id. It gets a number if another call of the response has it."""
+        id = unique = str(item.get("call_id") or item.get("id") or generate_call_id(self.response_id, position))
+        number = 1
+        while self._positions.setdefault(unique, position) != position:
+            number += 1
+            unique = f"{id}#{number}"
+            self.warnings[REPEATED_CALL] = None
+        return unique
+
+
+def image_type(format: Any) -> str:
+    """The media type of a generated image. The default format is PNG."""
+    return {None: "image/png", "svg": "image/svg+xml"}.get(format, f"image/{format}")
+
+
+def _as_text(value: Any) -> str:
+    """Text, or the JSON text of a value that some vendors send for output with a schema."""
+    return value if isinstance(value, str) else "" if value is None else to_json(value).decode()
 
 
 def message_data(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,9 +199,9 @@ def read_reasoning(item: Mapping[str, Any], origin: Origin) -> ThinkingContent:
 
 
 def content_of(item: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The blocks of a message, whose content may be text."""
+    """The blocks of a message, whose content may be text or a value."""
     content = item.get("content") or []
-    return [{"type": "output_text", "text": content}] if isinstance(content, str) else content
+    return content if isinstance(content, list) else [{"type": "output_text", "text": content}]
 
 
 def _join_texts(blocks: Iterable[Mapping[str, Any]]) -> str:
@@ -193,12 +246,41 @@ def stop_reason(response: Mapping[str, Any], *, called: bool, refused: bool) -> 
     return "tool_calls" if called else "refusal" if refused else "stop", response.get("status") or "completed"
 
 
+_ECHOED_KEYS = frozenset(
+    (
+        "background", "frequency_penalty", "include", "instructions", "max_output_tokens", "max_tool_calls", "metadata",
+        "parallel_tool_calls", "presence_penalty", "previous_response_id", "prompt", "prompt_cache_key",
+        "prompt_cache_retention", "safety_identifier", "store", "temperature", "text", "tool_choice", "tools",
+        "top_logprobs", "top_p", "truncation", "user",
+    )
+)  # fmt: skip
+"""Keys of a response that repeat the request. `raw` has them."""
+_READ_KEYS = _ECHOED_KEYS | {"error", "id", "model", "object", "output", "service_tier", "status", "usage"}
+_READ_USAGE_KEYS = frozenset(
+    (
+        "completion_tokens", "completion_tokens_details", "cost", "input_tokens", "input_tokens_details",
+        "output_tokens", "output_tokens_details", "prompt_tokens", "prompt_tokens_details",
+        "server_side_tool_usage_details", "total_tokens",
+    )
+)  # fmt: skip
+
+
+def read_metadata(response: Mapping[str, Any]) -> JsonDict:
+    """Read service tier and vendor-specific data as fields of the response."""
+    vendor = {key: value for key, value in response.items() if key not in _READ_KEYS and value}
+    usage, tier = as_mapping(response.get("usage")), response.get("service_tier")
+    if others := {key: value for key, value in usage.items() if key not in _READ_USAGE_KEYS and value}:
+        vendor["usage"] = others
+    return {"service_tier": tier if isinstance(tier, str) else None, "vendor": vendor}
+
+
 def read_usage(response: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> Usage | None:
     """Read the usage of a response. Searches are counted by their items if the vendor sends no count."""
     usage = response.get("usage")
     if not isinstance(usage, dict) or not usage:
         return None
     prompt, completion = as_mapping(usage.get("input_tokens_details")), as_mapping(usage.get("output_tokens_details"))
+    written = as_mapping(prompt.get("cache_write_tokens_details"))
     web_search = as_mapping(as_mapping(response.get("tool_usage")).get("web_search"))
     tool_calls = as_mapping(usage.get("server_side_tool_usage_details"))
     searches = web_search.get("num_requests", tool_calls.get("web_search_calls"))
@@ -211,7 +293,12 @@ def read_usage(response: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) 
         cache_read=first_number(prompt.get("cached_tokens"), prompt.get("cache_read_tokens")),
         cache_write=first_number(prompt.get("cache_write_tokens"), prompt.get("cache_creation_tokens")),
         reasoning=first_number(completion.get("reasoning_tokens")),
-        details={"web_searches": searches, "code_executions": tool_calls.get("code_interpreter_calls")},
+        details={
+            "web_searches": searches,
+            "code_executions": tool_calls.get("code_interpreter_calls"),
+            "cache_write_30m_tokens": written.get("ttl_30m_tokens"),
+            "cache_write_12h_tokens": written.get("ttl_12h_tokens"),
+        },
         billed=read_cost(usage),
     )
 

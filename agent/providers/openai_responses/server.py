@@ -13,6 +13,7 @@ from ... import errors
 from ...types import (
     AgentResponse,
     Citation,
+    ImageContent,
     Part,
     RefusalContent,
     TextContent,
@@ -20,6 +21,7 @@ from ...types import (
     ToolCall,
     VendorContent,
 )
+from ..encoding import encode_base64
 from ..openai_chat.server import OpenAIServer, describe_error, encode_logprobs
 from ..server_dialect import (
     Endpoint,
@@ -34,7 +36,7 @@ from ..server_dialect import (
     usage_or_zero,
 )
 from ..server_stream import Block, BlockEncoder
-from .dialect import API
+from .dialect import API, COMPUTER_CALL
 from .server_requests import RequestReader
 
 _REASONS: Mapping[str, str] = {
@@ -67,7 +69,7 @@ class ResponsesServer(OpenAIServer):
         match part:
             case TextContent() if not all(_is_annotation(citation) for citation in part.citations):
                 return "citations"
-            case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
+            case TextContent() | ThinkingContent() | RefusalContent() | ToolCall() | ImageContent(image_data=bytes()):
                 return None
             case VendorContent() if not is_foreign(part, API):
                 return None
@@ -111,11 +113,18 @@ def _encode_item(part: Part, number: int, inbound: InboundRequest, id: str | Non
             }
         case ToolCall():
             item = {"id": id or part.item_id or f"fc_{inbound.id}_{number}", "status": "completed", "call_id": part.id}
-            if data.pop("type", None) == "custom":
+            kind = data.pop("type", None)
+            if kind == COMPUTER_CALL:
+                return {"pending_safety_checks": [], **data, **part.arguments, **item, "type": kind}
+            if kind == "custom":
                 text = part.arguments.get("input", "")
                 return {**data, **item, "type": "custom_tool_call", "name": part.name, "input": text}
             arguments = dump_call_arguments(part)
             return {**data, **item, "type": "function_call", "name": part.name, "arguments": arguments}
+        case ImageContent(image_data=bytes()):
+            format = (part.media_type or "image/png").removeprefix("image/").removesuffix("+xml")
+            item = {"id": id or f"ig_{inbound.id}_{number}", "status": "completed", "output_format": format}
+            return {**item, **data, "type": "image_generation_call", "result": encode_base64(part.image_data)}
         case VendorContent() if not is_foreign(part, API):
             return {"id": f"item_{inbound.id}_{number}", **(data or {"type": part.kind})}
         case TextContent():
@@ -232,6 +241,8 @@ class ResponsesEncoder(BlockEncoder):
                 item |= {"type": "message", "role": "assistant", "content": []}
             case "thinking":
                 item |= {"type": "reasoning", "summary": []}
+            case "call" if _is_computer_call(block):
+                item |= {"type": COMPUTER_CALL, "call_id": block.call.id, "pending_safety_checks": []}
             case "call":
                 item |= {"type": "function_call", "call_id": block.call.id, "name": block.call.name, "arguments": ""}
         return self._event("response.output_item.added", output_index=block.number, item=item) + self._open_part(block)
@@ -265,6 +276,8 @@ class ResponsesEncoder(BlockEncoder):
                 return self._event("response.output_text.delta", **place, delta=text, logprobs=[])
             case "refusal":
                 return self._event("response.refusal.delta", **place, delta=text)
+            case "call" if _is_computer_call(block):
+                return b""
             case "call":
                 return self._event("response.function_call_arguments.delta", **place, delta=text)
             case "thinking":
@@ -353,6 +366,10 @@ class ResponsesEncoder(BlockEncoder):
             "usage": None,
         }
         return self._event("response.failed", response=failed)
+
+
+def _is_computer_call(block: Block) -> bool:
+    return not is_foreign(block.call, API) and (block.call.provider_data or {}).get("type") == COMPUTER_CALL
 
 
 SERVER = ResponsesServer()

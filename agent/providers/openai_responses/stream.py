@@ -7,25 +7,39 @@ items from the terminal event.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from typing_extensions import override
 
 from ...engine.wire import MAX_REPLY_BYTES, parse_json
 from ...http.sse import SseDecoder
-from ...types import AgentRequest, AgentResponse, RefusalContent, StreamEvent, ToolCall
-from ..codec import DecoderBase
+from ...types import AgentRequest, AgentResponse, ImageContent, RefusalContent, StreamEvent, ToolCall
+from ..codec import SHAPE_ERRORS, DecoderBase
 from ..encoding import request_origin
 from ..failures import request_id
 from .dialect import API
-from .response import ItemReader, content_of, read_logprobs, read_usage, stop_reason
+from .response import (
+    CALLS,
+    ItemReader,
+    content_of,
+    image_type,
+    read_logprobs,
+    read_metadata,
+    read_usage,
+    stop_reason,
+)
 
 _BLOCKS_PER_ITEM = 1000
 """Distance between the indexes of items."""
 
-_CALLS = ("function_call", "custom_tool_call")
-_DECODED_TYPES = (*_CALLS, "message", "reasoning")
+_DECODED_TYPES = (*CALLS, "message", "reasoning")
+_PROGRESS = re.compile(
+    r"response\.(\w+?)(?:_call)?\.(in_progress|searching|interpreting|generating|compacting|completed|failed)"
+)
+"""Types of events about a tool that runs at the vendor: the tool, and its status."""
 
 
 class _PartialItem:
@@ -90,7 +104,7 @@ class ResponsesDecoder(DecoderBase):
             case "response.output_text.delta":
                 self._add_text(event, events, refused=False)
             case "response.created" | "response.in_progress" | "response.queued":
-                self._start_response(event["response"])
+                self._start_response(event["response"], events)
             case "response.output_item.added":
                 self._start_item(event, events)
             case "response.output_item.done":
@@ -114,11 +128,22 @@ class ResponsesDecoder(DecoderBase):
                 self._finish({**response, "status": status}, events)
             case "response.failed" | "response.cancelled" | "error":
                 self._read_failure(event)
+            case "response.image_generation_call.partial_image":
+                with suppress(*SHAPE_ERRORS):  # a preview is not part of the response
+                    media_type = image_type(event.get("output_format"))
+                    image = ImageContent(image_data=event["partial_image_b64"], media_type=media_type)
+                    block = self._position_of(event) * _BLOCKS_PER_ITEM
+                    events.append(StreamEvent.partial_image(image, index=block, raw=event))
             case _:
                 if event.get("error"):
                     self._read_failure(event)
+                elif progress := _PROGRESS.fullmatch(kind):
+                    id, block = event.get("item_id"), self._position_of(event) * _BLOCKS_PER_ITEM
+                    id = id if isinstance(id, str) else None
+                    events.append(StreamEvent.tool_progress(progress[1], progress[2], id=id, index=block, raw=event))
 
-    def _start_response(self, response: Mapping[str, Any]) -> None:
+    def _start_response(self, response: Mapping[str, Any], events: list[StreamEvent] | None = None) -> None:
+        """Start the response. One in the background can be continued by its id, so its start is emitted at once."""
         if self._started:
             return
         self._started = True
@@ -128,6 +153,9 @@ class ResponsesDecoder(DecoderBase):
             provider=self._name, model=self._model, id=self._id or None, request_id=request_id(self._headers)
         )
         self._start(head, response)
+        if events is not None and response.get("background") and self._start_event is not None:
+            events.append(self._start_event)
+            self._start_event = None
 
     # Incomplete items.
 
@@ -174,7 +202,7 @@ class ResponsesDecoder(DecoderBase):
             item = self._items[position] = _PartialItem(data)
         elif not item.done:
             item.data = {**item.data, **data}
-        if item.data.get("type") in _CALLS and item.data.get("name") and not (item.started or item.done):
+        if item.data.get("type") in CALLS and item.data.get("name") and not (item.started or item.done):
             item.started = True
             call = self._reader.start_call(item.data, position)
             block = position * _BLOCKS_PER_ITEM
@@ -295,6 +323,8 @@ class ResponsesDecoder(DecoderBase):
             stop_reason=reason,
             raw_stop_reason=raw_reason,
             logprobs=read_logprobs(items),
+            warnings=tuple(self._reader.warnings),
+            **read_metadata(response),
             raw=response,
         )
         events.append(StreamEvent.message_end(usage=usage, response=complete, raw=response))
