@@ -244,8 +244,9 @@ def test_what_the_api_cannot_do_is_refused(fields: dict[str, Any], field: str) -
 
 def test_a_stored_response_is_continued_with_results_alone() -> None:
     results = [Message(Role.TOOL, [ToolResult(tool_call_id="call_1", content="21 °C")])]
-    for field in ("previous_response_id", "conversation"):
-        body = json.loads(CODEC.encode(AgentRequest(messages=results, model=NEW, **{field: "x"}), stream=False).body)
+    for stored in ({"previous_response_id": "x"}, {"conversation": "x"}):
+        request = AgentRequest(messages=results, model=NEW).model_copy(update=stored)
+        body = json.loads(CODEC.encode(request, stream=False).body)
         assert body["input"] == [{"type": "function_call_output", "call_id": "call_1", "output": "21 °C"}]
 
 

@@ -471,7 +471,7 @@ def test_a_picture_may_be_larger_than_other_events() -> None:
 
 
 def test_data_without_a_field_is_the_vendors_whole_and_streamed() -> None:
-    kept = {
+    kept: dict[str, Any] = {
         "conversation": {"id": "conv_1"},
         "created_at": 1789000000,
         "incomplete_details": {"reason": "max_output_tokens"},
@@ -525,7 +525,11 @@ def test_content_that_is_a_value_is_its_json_text() -> None:
 @pytest.mark.malformed
 def test_items_and_citations_that_cannot_be_read_do_not_discard_the_response() -> None:
     block = {"type": "output_text", "text": "Hello", "annotations": ["?", {"type": "url_citation", "url": 5}]}
-    items = [{**MESSAGE, "content": [block]}, {"type": "reasoning", "summary": "?"}, {**CALL, "arguments": 5}]
+    items: list[dict[str, Any]] = [
+        {**MESSAGE, "content": [block]},
+        {"type": "reasoning", "summary": "?"},
+        {**CALL, "arguments": 5},
+    ]
     items.append({"type": "image_generation_call", "id": "ig_1", "result": "not base64"})
     whole = read(*items)
     text, reasoning, call, image = whole.content

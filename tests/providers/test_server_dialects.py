@@ -319,6 +319,29 @@ def test_official_types_accept_every_body_and_every_event(format: Format, data: 
                 adapter.validate_json(payload)
 
 
+def test_images_and_computer_calls_pass_through_a_server_of_the_responses_api() -> None:
+    format = next(one for one in FORMATS if one.name == "openai-responses")
+    origin = Origin(provider=format.codec.name, api="openai-responses", model=format.request.model or "")
+    click = {"actions": [{"type": "click", "button": "left", "x": 1, "y": 2}]}
+    computer = {"type": "computer_call", "pending_safety_checks": []}
+    response = AgentResponse(
+        model=format.model,
+        content=[
+            ImageContent(image_data=b"RIFF", media_type="image/webp", provider_data={"id": "ig_1"}, origin=origin),
+            ToolCall(id="c1", name="computer", arguments=click, item_id="cu_1", provider_data=computer, origin=origin),
+        ],
+        usage=Usage(prompt_tokens=1),
+        stop_reason="tool_calls",
+    )
+    body = format.server.encode_response(response, format.inbound(stream=False))
+    TypeAdapter(format.body_type).validate_json(body)
+    whole = format.codec.decode(Reply(200, {}, body), format.request)
+    assert [bare(part) for part in whole.content] == [bare(part) for part in response.content]
+    events = [StreamEvent.content_part_event(part) for part in whole.content[:1]]
+    ended = StreamEvent.tool_call_end(whole.tool_calls[0], index=1)
+    assert decode_recording(format, encode_stream(format, [*events, ended], whole))[1].content == whole.content
+
+
 # Requests
 
 

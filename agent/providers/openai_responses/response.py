@@ -1,7 +1,7 @@
 """Response decoder of the Responses API, for all vendors' variants.
 
-Vendor-specific items, such as searches and code executions, become `VendorContent`. So do items and blocks that cannot be
-read: the response was paid for.
+Vendor-specific items, such as searches and code executions, become `VendorContent`. So do items that cannot be read,
+because the response was paid for.
 """
 
 from __future__ import annotations

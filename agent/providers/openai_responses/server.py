@@ -121,10 +121,10 @@ def _encode_item(part: Part, number: int, inbound: InboundRequest, id: str | Non
                 return {**data, **item, "type": "custom_tool_call", "name": part.name, "input": text}
             arguments = dump_call_arguments(part)
             return {**data, **item, "type": "function_call", "name": part.name, "arguments": arguments}
-        case ImageContent(image_data=bytes()):
+        case ImageContent(image_data=bytes(picture)):
             format = (part.media_type or "image/png").removeprefix("image/").removesuffix("+xml")
             item = {"id": id or f"ig_{inbound.id}_{number}", "status": "completed", "output_format": format}
-            return {**item, **data, "type": "image_generation_call", "result": encode_base64(part.image_data)}
+            return {**item, **data, "type": "image_generation_call", "result": encode_base64(picture)}
         case VendorContent() if not is_foreign(part, API):
             return {"id": f"item_{inbound.id}_{number}", **(data or {"type": part.kind})}
         case TextContent():
