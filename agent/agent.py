@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Unpack, override
 
 from . import transports
-from .calls.call import Endpoint, attempt, complete, record_route, retry, settle_response, stream
+from .calls.call import (
+    Endpoint,
+    attempt,
+    cancel,
+    complete,
+    record_route,
+    retrieve,
+    retry,
+    settle_response,
+    stream,
+    without_waiting,
+)
 from .calls.credentials import Keys, call_with_keys, check_picklable, read_keys_by_provider
 from .calls.output_modes import as_sent, plan_output
 from .calls.preflight import check, count_tokens, get_token_counter, read_token_count
@@ -178,6 +189,69 @@ class Agent(Client):
             return estimate_prompt(prepared)
         return read_token_count(await agent._run_async(agent._count_call(), prepared))
 
+    # Responses that the vendor processes in the background
+
+    def submit(self, request: RequestLike = (), **options: Unpack[PreflightOptions]) -> AgentResponse[Any]:
+        """Submit a request for background processing, and return without waiting for the response.
+
+        The `id` of the returned response is the argument of `retrieve`. `status` is None if the response is complete,
+        as it is at vendors without background processing.
+        """
+        agent, changes = self._select(options)
+        prepared = agent._prepare(request, {**changes, "background": True})
+        response: AgentResponse[Any] = agent._run_sync(without_waiting(agent._call(streaming=False)), prepared)
+        return response
+
+    async def asubmit(self, request: RequestLike = (), **options: Unpack[PreflightOptions]) -> AgentResponse[Any]:
+        """Async version of `submit`."""
+        agent, changes = self._select(options)
+        prepared = agent._prepare(request, {**changes, "background": True})
+        response: AgentResponse[Any] = await agent._run_async(without_waiting(agent._call(streaming=False)), prepared)
+        return response
+
+    def retrieve(
+        self, response_id: str, *, wait: bool = False, **options: Unpack[PreflightOptions]
+    ) -> AgentResponse[Any]:
+        """Return a response by its id, in any process.
+
+        Args:
+            response_id: The vendor's id of a stored response.
+            wait: Wait until a background response is complete, at most for `deadline` seconds.
+
+        Options are those of the request, as far as reading the response depends on them: `tools`, `schema`, `deadline`.
+        """
+        agent, call, prepared = self._stored_call(retrieve(response_id, wait=wait), response_id, options)
+        response: AgentResponse[Any] = agent._run_sync(call, prepared)
+        return response
+
+    async def aretrieve(
+        self, response_id: str, *, wait: bool = False, **options: Unpack[PreflightOptions]
+    ) -> AgentResponse[Any]:
+        """Async version of `retrieve`."""
+        agent, call, prepared = self._stored_call(retrieve(response_id, wait=wait), response_id, options)
+        response: AgentResponse[Any] = await agent._run_async(call, prepared)
+        return response
+
+    def cancel(self, response_id: str, **options: Unpack[PreflightOptions]) -> AgentResponse[Any]:
+        """Cancel a background response at the vendor. Returns it with `raw_stop_reason` "cancelled"."""
+        agent, call, prepared = self._stored_call(cancel(response_id), response_id, options)
+        response: AgentResponse[Any] = agent._run_sync(call, prepared)
+        return response
+
+    async def acancel(self, response_id: str, **options: Unpack[PreflightOptions]) -> AgentResponse[Any]:
+        """Async version of `cancel`."""
+        agent, call, prepared = self._stored_call(cancel(response_id), response_id, options)
+        response: AgentResponse[Any] = await agent._run_async(call, prepared)
+        return response
+
+    def _stored_call(
+        self, once: Callable[[Endpoint], Call], response_id: str, options: Mapping[str, Any]
+    ) -> tuple[Agent, Call, AgentRequest]:
+        """Return the agent, the call and the request for a stored response. The request is only used for reading it."""
+        agent, changes = self._select(options)
+        prepared = agent._prepare(AgentRequest(input=f"(response {response_id})"), changes)
+        return agent, agent._compose(once, streaming=False), prepared
+
     # Variants
 
     @override
@@ -277,7 +351,7 @@ class Agent(Client):
     def _call(self, *, streaming: bool) -> Call:
         call = self._calls.get(streaming)
         if call is None:
-            call = self._calls[streaming] = self._compose(streaming=streaming)
+            call = self._calls[streaming] = self._compose(stream if streaming else complete, streaming=streaming)
         return call
 
     @override
@@ -326,9 +400,9 @@ class Agent(Client):
     def _name(self) -> str:
         return f"{self.provider.name}:{self.config.model}"
 
-    def _compose(self, *, streaming: bool) -> Call:
-        once = retry(self._attempt(self._name, streaming=streaming), self.retry, self._retries)
-        return record_route(self._wrap(once, self._name, streaming=streaming), streaming=streaming)
+    def _compose(self, once: Callable[[Endpoint], Call], *, streaming: bool) -> Call:
+        call = retry(self._attempt(self._name, once), self.retry, self._retries)
+        return record_route(self._wrap(call, self._name, streaming=streaming), streaming=streaming)
 
     def _wrap(self, once: Call, name: str, *, streaming: bool) -> Call:
         """Wrap attempts in structured output and middleware."""
@@ -346,14 +420,13 @@ class Agent(Client):
         wire = provider.encode(as_sent(provider, request), stream=False)
         return fingerprint_wire(provider.name, wire, describe_schema(request.output_schema))
 
-    def _attempt(self, name: str, *, streaming: bool) -> Call:
+    def _attempt(self, name: str, once: Callable[[Endpoint], Call]) -> Call:
         model = self.config.model
 
-        def once(endpoint: Endpoint) -> Call:
-            call = stream(endpoint) if streaming else complete(endpoint)
-            return attempt(call, target=name, provider=endpoint.provider.name, model=model)
+        def attempt_once(endpoint: Endpoint) -> Call:
+            return attempt(once(endpoint), target=name, provider=endpoint.provider.name, model=model)
 
-        return self._with_key(once)
+        return self._with_key(attempt_once)
 
     @cached_property
     @override
@@ -365,7 +438,8 @@ class Agent(Client):
 
     def attempt_call(self, name: str, *, streaming: bool) -> Call:
         """Return a call with one attempt, for a router, which retries and records."""
-        return self._wrap(self._attempt(name, streaming=streaming), name, streaming=streaming)
+        once = stream if streaming else complete
+        return self._wrap(self._attempt(name, once), name, streaming=streaming)
 
     def describe_defaults(self) -> str:
         """Describe the defaults of every request as text, without the API key; equal for equal agents."""

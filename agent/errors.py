@@ -17,7 +17,8 @@
     │   ├── OverloadedError           the vendor is over capacity
     │   ├── ContentFilterError        blocked by the vendor's content filter
     │   ├── ProtocolError             the response violates the vendor's API
-    │   └── StreamInterrupted         the stream broke after its first event: `partial`
+    │   ├── StreamInterrupted         the stream broke after its first event: `partial`
+    │   └── ResponsePending           a background response is not complete: `response`
     ├── SchemaValidationError     structured output does not match its schema: `text`
     ├── ToolExecutionError        a tool failed and `stop_on_error` is set
     ├── RoutingError              every target failed or was unsuitable: `errors`
@@ -57,6 +58,7 @@ __all__ = [
     "ProviderError",
     "QuotaExceededError",
     "RateLimitError",
+    "ResponsePending",
     "RoutingError",
     "SchemaValidationError",
     "StreamInterrupted",
@@ -269,6 +271,25 @@ class StreamInterrupted(ProviderError):
         self.partial = partial
         self.deadline = deadline
         """Whether the deadline of the whole call interrupted the stream."""
+        self.committed = True
+
+
+class ResponsePending(ProviderError):
+    """A background response was not waited for until its end. Retrieve it by the id of `response`."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        response: AgentResponse | None = None,
+        deadline: bool = False,
+        **facts: Unpack[ErrorFacts],
+    ) -> None:
+        super().__init__(message, **facts)
+        self.response = response
+        """The latest state of the response: `id` and `status`."""
+        self.deadline = deadline
+        """Whether the deadline of the call passed."""
         self.committed = True
 
 

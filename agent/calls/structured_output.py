@@ -178,7 +178,7 @@ def parse_output(call: Call, provider: Provider, *, streaming: bool = False) -> 
         while True:
             response, text = plan.read((yield from call(asked, context)))
             total = response if earlier is None else _add_usage(earlier, response)
-            if response.has_tool_calls:
+            if response.has_tool_calls or response.status is not None:
                 return total
             try:
                 output = yield from _validate(response, text, plan, request, context)

@@ -195,6 +195,8 @@ class Context:
     """Called with the agent of each target that a router sends to."""
     candidates: Callable[[], Sequence[Candidate]] | None = None
     """Candidates of the first routing decision."""
+    waits: bool = True
+    """Whether the call waits for a response that the vendor processes in the background."""
     run: TurnRef | None = None
     """The tool-loop run and turn of this call."""
     user_context: contextvars.Context | None = None

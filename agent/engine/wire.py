@@ -55,6 +55,7 @@ class WireRequest:
     target: str = ""
     warnings: tuple[str, ...] = ()
     """Warnings of the codec about dropped data, for the response."""
+    method: str = "POST"
 
 
 @dataclass(slots=True, eq=False)

@@ -1,6 +1,6 @@
 """HTTP/1.1 messages: request heads, an incremental response parser, decompression and body buffers.
 
-It supports one POST with one response and no protocol upgrades. The result does not depend on how the bytes are cut.
+It supports one request with one response and no protocol upgrades. The result does not depend on how the bytes are cut.
 It accepts the same responses as h11, the reference of the tests, but for these decisions:
 
 - A chunk-size line has a limit, and may not contain a CR except at its end: servers disagree about where it would end.
@@ -74,7 +74,7 @@ class RequestHead:
 
     __slots__ = ("encoded", "host", "origin", "port", "secure")
 
-    def __init__(self, url: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def __init__(self, url: str, headers: Iterable[tuple[bytes, bytes]], method: str = "POST") -> None:
         try:
             parts = urlsplit(url)
             port, host = parts.port, parts.hostname
@@ -97,7 +97,7 @@ class RequestHead:
         if not any(name.lower() == b"accept-encoding" for name, _ in lines):
             lines.append((b"accept-encoding", b"identity"))
         fields = b"".join(b"%b: %b\r\n" % line for line in lines)
-        self.encoded: bytes = b"POST %b HTTP/1.1\r\n%bcontent-length: " % (target.encode(), fields)
+        self.encoded: bytes = b"%b %b HTTP/1.1\r\n%bcontent-length: " % (method.encode(), target.encode(), fields)
 
 
 _UNTIL_EOF = -1

@@ -102,6 +102,14 @@ class CountsTokens(Protocol):
     def decode_count(self, reply: Reply, request: AgentRequest) -> int: ...
 
 
+class StoresResponses(Protocol):
+    """A provider whose responses can be requested by id, such as those that it processes in the background."""
+
+    def encode_retrieve(self, response_id: str, request: AgentRequest) -> WireRequest: ...
+
+    def encode_cancel(self, response_id: str) -> WireRequest: ...
+
+
 ProviderFactory: TypeAlias = Callable[[AgentConfig], Provider]
 """Creates a provider from a configuration whose credentials are resolved."""
 

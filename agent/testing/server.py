@@ -206,12 +206,12 @@ def _call_network(network: Network, request: WireRequest) -> Answer:
 
 async def _read_request(reader: asyncio.StreamReader) -> WireRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
-    _method, path, _version = head[0].split(b" ", 2)
+    method, path, _version = head[0].split(b" ", 2)
     headers = tuple(
         (name.strip().lower(), value.strip()) for name, _, value in (line.partition(b":") for line in head[1:]) if name
     )
     length = int(dict(headers).get(b"content-length", b"0"))
-    return WireRequest(path.decode("latin-1"), headers, await reader.readexactly(length))
+    return WireRequest(path.decode("latin-1"), headers, await reader.readexactly(length), method=method.decode())
 
 
 def _head(answer: Answer, *, chunked: bool) -> bytes:

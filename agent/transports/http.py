@@ -78,7 +78,7 @@ class HttpTransport:
         else:
             self._proxies = ProxySettings.always(proxy) if proxy else ProxySettings()
         self._lock = threading.Lock()
-        self._routes: dict[tuple[str, tuple[tuple[bytes, bytes], ...]], _Route] = {}
+        self._routes: dict[tuple[str, tuple[tuple[bytes, bytes], ...], str], _Route] = {}
         self._create_pools()
 
     def _create_pools(self) -> None:
@@ -182,16 +182,17 @@ class HttpTransport:
     # Both
 
     def _route(self, request: WireRequest, limits: Limits) -> _Route:
-        route = self._routes.get((request.url, request.headers))
+        route = self._routes.get((request.url, request.headers, request.method))
         if route is None:
             try:
-                address, proxy = RequestHead(request.url, request.headers), self._proxies.for_url(request.url)
+                address = RequestHead(request.url, request.headers, request.method)
+                proxy = self._proxies.for_url(request.url)
             except BadRequest as error:
                 raise request_error(error) from None
             route = _Route(address, proxy, exposes_key=exposes_key(request, address, proxy))
             if len(self._routes) >= _MAX_KNOWN_ROUTES:
                 self._routes.clear()
-            self._routes[request.url, request.headers] = route
+            self._routes[request.url, request.headers, request.method] = route
         if route.exposes_key:
             check_clear_text(limits)
         return route

@@ -362,7 +362,7 @@ def _build(
     wait = None if seconds is None or seconds >= 1e6 else seconds
     timeouts = {"connect": limits.connect, "read": wait, "write": wait, "pool": client.timeout.pool}
     built = client.build_request(
-        "POST",
+        request.method,
         request.url,
         content=request.body,
         headers=[*headers, (b"accept-encoding", b"identity")],

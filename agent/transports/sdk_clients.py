@@ -225,26 +225,28 @@ def _wrap_genai_response(response: Any) -> StreamedResponse:
 
 
 class PostPath:
-    """Posts through a client of openai or anthropic, blocking or async."""
+    """Sends through a client of openai or anthropic, blocking or async."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._library = _library_of(client)
 
     def open(self, request: WireRequest, limits: Limits) -> StreamedResponse:
-        return _wrap_http_response(self._client.post(request.url, **self._arguments(request, limits, limits.total)))
+        send = self._client.get if request.method == "GET" else self._client.post
+        return _wrap_http_response(send(request.url, **self._arguments(request, limits, limits.total)))
 
     async def aopen(self, request: WireRequest, limits: Limits) -> StreamedResponse:
-        return _wrap_http_response(await self._client.post(request.url, **self._arguments(request, limits, None)))
+        send = self._client.get if request.method == "GET" else self._client.post
+        return _wrap_http_response(await send(request.url, **self._arguments(request, limits, None)))
 
     def _arguments(self, request: WireRequest, limits: Limits, total: float | None) -> dict[str, Any]:
-        """Arguments of `post`. The body is a dict, because cloud clients move the model from it into the URL.
+        """Arguments of `get` and `post`. The body is a dict, because cloud clients move the model from it into the URL.
 
         `total` only bounds abandoned threads; the driver enforces the limits.
         """
         return {
             "cast_to": self._library.Response,
-            "body": from_json(request.body),
+            **({"body": from_json(request.body)} if request.body else {}),
             "stream": True,  # returns the response before its body
             "options": {
                 "headers": encode_headers(request),

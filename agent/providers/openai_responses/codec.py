@@ -11,7 +11,17 @@ from typing_extensions import override
 
 from ... import errors
 from ...engine.wire import Reply, WireRequest, parse_json
-from ...types import AgentConfig, AgentRequest, AgentResponse, Message, RefusalContent, Role, ToolCall, ToolResult
+from ...types import (
+    AgentConfig,
+    AgentRequest,
+    AgentResponse,
+    FinishReason,
+    Message,
+    RefusalContent,
+    Role,
+    ToolCall,
+    ToolResult,
+)
 from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
 from ..codec import SHAPE_ERRORS, CodecBase, describe_malformed
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
@@ -121,6 +131,8 @@ def _merge_extra(body: JsonDict, extra: Mapping[str, Any]) -> JsonDict:
     return merged
 
 
+_PENDING = ("queued", "in_progress")
+"""Status of a response that the vendor still processes in the background."""
 BASE_URL = "https://api.openai.com/v1"
 
 
@@ -189,7 +201,7 @@ class ResponsesCodec(CodecBase):
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         items = body["output"]
         status = body.get("status")
-        if status not in (None, "completed", "incomplete"):
+        if status not in (None, "completed", "incomplete", "cancelled", *_PENDING):
             raise errors.ProtocolError(
                 f"{self.name}: the response is not finished: status {status}",
                 provider=self.name,
@@ -200,18 +212,21 @@ class ResponsesCodec(CodecBase):
         reader = ItemReader(request, request_origin(self.name, API, request.model or ""))
         reader.response_id = body.get("id") or ""
         content = tuple(part for position, item in enumerate(items) for _, part in reader.read_item(item, position))
-        reason, raw_reason = stop_reason(
-            body,
-            called=any(isinstance(part, ToolCall) for part in content),
-            refused=any(isinstance(part, RefusalContent) for part in content),
-        )
+        reasons: tuple[FinishReason | None, str | None] = (None, None)
+        if status not in _PENDING:
+            reasons = stop_reason(
+                body,
+                called=any(isinstance(part, ToolCall) for part in content),
+                refused=any(isinstance(part, RefusalContent) for part in content),
+            )
         return AgentResponse(
             provider=self.name,
             model=body.get("model") or request.model or "",
             content=content,
             usage=read_usage(body, items),
-            stop_reason=reason,
-            raw_stop_reason=raw_reason,
+            stop_reason=reasons[0],
+            raw_stop_reason=reasons[1],
+            status=status if status in _PENDING else None,
             id=body.get("id") or None,
             request_id=request_id(headers),
             logprobs=read_logprobs(items),
@@ -219,6 +234,20 @@ class ResponsesCodec(CodecBase):
             **read_metadata(body),
             raw=body,
         )
+
+    def encode_retrieve(self, response_id: str, request: AgentRequest) -> WireRequest:
+        """Encode the request for a stored response, with the output data that `request` asks for."""
+        origin = request_origin(self.name, API, request.model or "")
+        context = ResponsesContext(request, origin, dialect=self.dialect, stored=True)
+        encode_fields(context, FIELDS)
+        included = [f"include%5B%5D={quote(value)}" for value in context.include]
+        query = "&".join([*([self._query[1:]] if self._query else ()), *included])
+        url = f"{self._url}/{quote(response_id, safe='')}{'?' if query else ''}{query}"
+        return WireRequest(url, self._headers, b"", self.name, method="GET")
+
+    def encode_cancel(self, response_id: str) -> WireRequest:
+        url = f"{self._url}/{quote(response_id, safe='')}/cancel{self._query}"
+        return WireRequest(url, self._headers, b"", self.name)
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
         return ResponsesDecoder(self.name, headers, request, self._secrets)

@@ -243,6 +243,8 @@ def stop_reason(response: Mapping[str, Any], *, called: bool, refused: bool) -> 
     if response.get("status") == "incomplete":
         reason = (response.get("incomplete_details") or {}).get("reason") or "incomplete"
         return _INCOMPLETE.get(reason, "other"), reason
+    if response.get("status") == "cancelled":
+        return "error", "cancelled"
     return "tool_calls" if called else "refusal" if refused else "stop", response.get("status") or "completed"
 
 

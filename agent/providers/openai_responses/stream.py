@@ -122,11 +122,11 @@ class ResponsesDecoder(DecoderBase):
                 self._add_thinking(event, events, summary=False)
             case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
                 self._add_arguments(event, events)
-            case "response.completed" | "response.incomplete":
+            case "response.completed" | "response.incomplete" | "response.cancelled":
                 response = event["response"]
                 status = response.get("status") or kind.removeprefix("response.")
                 self._finish({**response, "status": status}, events)
-            case "response.failed" | "response.cancelled" | "error":
+            case "response.failed" | "error":
                 self._read_failure(event)
             case "response.image_generation_call.partial_image":
                 with suppress(*SHAPE_ERRORS):  # a preview is not part of the response
@@ -291,7 +291,7 @@ class ResponsesDecoder(DecoderBase):
         """Decode the terminal event: end open items, add missing ones, and end the message."""
         if not self._started:
             self._start_response(response)
-        if response["status"] in ("failed", "cancelled") or response.get("error"):
+        if response["status"] == "failed" or response.get("error"):
             self._read_failure({"response": response})
             return
         ended: list[StreamEvent] = []
@@ -307,7 +307,7 @@ class ResponsesDecoder(DecoderBase):
         if any(item.pieces and not item.data.get("type") for item in self._items.values()):
             self._fail("the stream contains arguments of a call without a name")
             return
-        unfinished = {"status": "incomplete"} if response["status"] == "incomplete" else {}
+        unfinished = {} if response["status"] == "completed" else {"status": "incomplete"}
         for position, item in self._items.items():
             if item.data.get("type"):
                 self._complete(item, unfinished, position, response, ended)
