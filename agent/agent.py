@@ -191,7 +191,7 @@ class Agent(Client):
 
     # Responses that the vendor processes in the background
 
-    def submit(self, request: RequestLike = (), **options: Unpack[PreflightOptions]) -> AgentResponse[Any]:
+    def submit(self, request: RequestLike = (), **options: Unpack[PreflightOptions]) -> AgentResponse:
         """Submit a request for background processing, and return without waiting for the response.
 
         The `id` of the returned response is the argument of `retrieve`. `status` is None if the response is complete,
@@ -199,19 +199,17 @@ class Agent(Client):
         """
         agent, changes = self._select(options)
         prepared = agent._prepare(request, {**changes, "background": True})
-        response: AgentResponse[Any] = agent._run_sync(without_waiting(agent._call(streaming=False)), prepared)
+        response: AgentResponse = agent._run_sync(without_waiting(agent._call(streaming=False)), prepared)
         return response
 
-    async def asubmit(self, request: RequestLike = (), **options: Unpack[PreflightOptions]) -> AgentResponse[Any]:
+    async def asubmit(self, request: RequestLike = (), **options: Unpack[PreflightOptions]) -> AgentResponse:
         """Async version of `submit`."""
         agent, changes = self._select(options)
         prepared = agent._prepare(request, {**changes, "background": True})
-        response: AgentResponse[Any] = await agent._run_async(without_waiting(agent._call(streaming=False)), prepared)
+        response: AgentResponse = await agent._run_async(without_waiting(agent._call(streaming=False)), prepared)
         return response
 
-    def retrieve(
-        self, response_id: str, *, wait: bool = False, **options: Unpack[PreflightOptions]
-    ) -> AgentResponse[Any]:
+    def retrieve(self, response_id: str, *, wait: bool = False, **options: Unpack[PreflightOptions]) -> AgentResponse:
         """Return a response by its id, in any process.
 
         Args:
@@ -220,34 +218,34 @@ class Agent(Client):
 
         Options are those of the request, as far as reading the response depends on them: `tools`, `schema`, `deadline`.
         """
-        agent, call, prepared = self._stored_call(retrieve(response_id, wait=wait), response_id, options)
-        response: AgentResponse[Any] = agent._run_sync(call, prepared)
+        agent, call, prepared = self._prepare_stored(retrieve(response_id, wait=wait), response_id, options)
+        response: AgentResponse = agent._run_sync(call, prepared)
         return response
 
     async def aretrieve(
         self, response_id: str, *, wait: bool = False, **options: Unpack[PreflightOptions]
-    ) -> AgentResponse[Any]:
+    ) -> AgentResponse:
         """Async version of `retrieve`."""
-        agent, call, prepared = self._stored_call(retrieve(response_id, wait=wait), response_id, options)
-        response: AgentResponse[Any] = await agent._run_async(call, prepared)
+        agent, call, prepared = self._prepare_stored(retrieve(response_id, wait=wait), response_id, options)
+        response: AgentResponse = await agent._run_async(call, prepared)
         return response
 
-    def cancel(self, response_id: str, **options: Unpack[PreflightOptions]) -> AgentResponse[Any]:
+    def cancel(self, response_id: str, **options: Unpack[PreflightOptions]) -> AgentResponse:
         """Cancel a background response at the vendor. Returns it with `raw_stop_reason` "cancelled"."""
-        agent, call, prepared = self._stored_call(cancel(response_id), response_id, options)
-        response: AgentResponse[Any] = agent._run_sync(call, prepared)
+        agent, call, prepared = self._prepare_stored(cancel(response_id), response_id, options)
+        response: AgentResponse = agent._run_sync(call, prepared)
         return response
 
-    async def acancel(self, response_id: str, **options: Unpack[PreflightOptions]) -> AgentResponse[Any]:
+    async def acancel(self, response_id: str, **options: Unpack[PreflightOptions]) -> AgentResponse:
         """Async version of `cancel`."""
-        agent, call, prepared = self._stored_call(cancel(response_id), response_id, options)
-        response: AgentResponse[Any] = await agent._run_async(call, prepared)
+        agent, call, prepared = self._prepare_stored(cancel(response_id), response_id, options)
+        response: AgentResponse = await agent._run_async(call, prepared)
         return response
 
-    def _stored_call(
+    def _prepare_stored(
         self, once: Callable[[Endpoint], Call], response_id: str, options: Mapping[str, Any]
     ) -> tuple[Agent, Call, AgentRequest]:
-        """Return the agent, the call and the request for a stored response. The request is only used for reading it."""
+        """Return agent, call and request for a stored response. The request is for reading it only."""
         agent, changes = self._select(options)
         prepared = agent._prepare(AgentRequest(input=f"(response {response_id})"), changes)
         return agent, agent._compose(once, streaming=False), prepared

@@ -18,7 +18,7 @@
     │   ├── ContentFilterError        blocked by the vendor's content filter
     │   ├── ProtocolError             the response violates the vendor's API
     │   ├── StreamInterrupted         the stream broke after its first event: `partial`
-    │   └── ResponsePending           a background response is not complete: `response`
+    │   └── ResponsePendingError      a background response is not complete: `response`
     ├── SchemaValidationError     structured output does not match its schema: `text`
     ├── ToolExecutionError        a tool failed and `stop_on_error` is set
     ├── RoutingError              every target failed or was unsuitable: `errors`
@@ -58,7 +58,7 @@ __all__ = [
     "ProviderError",
     "QuotaExceededError",
     "RateLimitError",
-    "ResponsePending",
+    "ResponsePendingError",
     "RoutingError",
     "SchemaValidationError",
     "StreamInterrupted",
@@ -274,7 +274,7 @@ class StreamInterrupted(ProviderError):
         self.committed = True
 
 
-class ResponsePending(ProviderError):
+class ResponsePendingError(ProviderError):
     """A background response was not waited for until its end. Retrieve it by the id of `response`."""
 
     def __init__(

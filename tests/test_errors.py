@@ -94,4 +94,4 @@ def test_errors_with_more_to_say_keep_it() -> None:
 
 def test_a_caller_can_catch_all_of_them_at_once() -> None:
     assert all(issubclass(kind, errors.AgentError) for kind in KINDS)
-    assert len(KINDS) == 22
+    assert len(KINDS) == 23

@@ -13,7 +13,8 @@ from ..engine.flow import Emit, Flow, Invoke, Now, Open, Random, Read, Send, Sle
 from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport, WireRequest
 from ..models.prices import price, service_tier
 from ..models.token_estimates import StreamTokenCounter, complete_usage
-from ..providers import Provider, StoresResponses, StreamDecoder
+from ..providers import Provider, StreamDecoder
+from ..providers.base import StoresResponses
 from ..types import AgentRequest, AgentResponse, Attempt, RetryConfig, Route, StreamEvent, Usage
 from ..types.usage import LazyCost
 
@@ -223,7 +224,7 @@ def wait_for_response(
                 raise  # the vendor failed to complete the response
             failures += 1
             if not error.retryable or failures > _MAX_POLL_FAILURES:
-                raise errors.ResponsePending(
+                raise errors.ResponsePendingError(
                     f"the response {response.id} is not complete (status {response.status}): {error.message}",
                     response=response,
                     deadline=getattr(error, "deadline", False),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..wire_formats import WIRE_FORMATS
-from .base import Provider, ProviderFactory, StoresResponses, StreamDecoder
+from .base import Provider, ProviderFactory, StreamDecoder
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Provider",
     "ProviderFactory",
-    "StoresResponses",
     "StreamDecoder",
     "find_server_dialect",
     "list_providers",

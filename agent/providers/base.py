@@ -103,7 +103,7 @@ class CountsTokens(Protocol):
 
 
 class StoresResponses(Protocol):
-    """A provider whose responses can be requested by id, such as those that it processes in the background."""
+    """A provider whose responses can be requested by id."""
 
     def encode_retrieve(self, response_id: str, request: AgentRequest) -> WireRequest: ...
 

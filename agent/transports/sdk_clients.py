@@ -240,9 +240,10 @@ class PostPath:
         return _wrap_http_response(await send(request.url, **self._arguments(request, limits, None)))
 
     def _arguments(self, request: WireRequest, limits: Limits, total: float | None) -> dict[str, Any]:
-        """Arguments of `get` and `post`. The body is a dict, because cloud clients move the model from it into the URL.
+        """Arguments of `get` and `post`.
 
-        `total` only bounds abandoned threads; the driver enforces the limits.
+        The body is a dict, because cloud clients move the model from it into the URL. `total` only bounds abandoned
+        threads; the driver enforces the limits.
         """
         return {
             "cast_to": self._library.Response,

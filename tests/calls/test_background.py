@@ -1,4 +1,4 @@
-"""Responses that the vendor processes in the background: submitted, polled, retrieved by id, cancelled."""
+"""Responses that the vendor processes in the background."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BackgroundVendor:
     Args:
         lines: See `VendorScript`.
         polls: Number of polls before a response is complete.
-        failures: What the first polls get instead.
+        failures: Answers to the first polls.
         final: Changes to complete responses.
     """
 
@@ -116,7 +116,7 @@ def test_a_response_that_cannot_be_polled_is_named_by_the_error(drive: Driver) -
         vendor = BackgroundVendor("Done.", failures=failures)
         outcome = drive.complete(vendor, BACKGROUND, **RESPONSES)
         error = outcome.failed
-        assert isinstance(error, errors.ResponsePending)
+        assert isinstance(error, errors.ResponsePendingError)
         assert error.response is not None
         assert (error.response.id, error.response.status) == ("resp_1", "queued")
         assert "resp_1" in str(error)
@@ -130,7 +130,7 @@ def test_the_deadline_ends_the_wait_and_not_the_response(drive: Driver) -> None:
     vendor = BackgroundVendor("Done.", polls=10_000)
     request = BACKGROUND.model_copy(update={"deadline": 30.0 if drive.name == "simulated" else 0.3})
     error = drive.complete(vendor, request, **RESPONSES).failed
-    assert isinstance(error, errors.ResponsePending)
+    assert isinstance(error, errors.ResponsePendingError)
     assert error.deadline
     assert error.response is not None
     assert error.response.status == "in_progress"
@@ -161,12 +161,12 @@ def act(request: pytest.FixtureRequest) -> Both:
 
     def call(agent: Agent, method: str, *args: Any, **options: Any) -> AgentResponse[Any]:
         result = getattr(agent, request.param + method)(*args, **options)
-        return asyncio.run(_awaited(result)) if request.param else result
+        return asyncio.run(await_result(result)) if request.param else result
 
     return call
 
 
-async def _awaited(result: Any) -> Any:
+async def await_result(result: Any) -> Any:
     return await result
 
 
@@ -208,7 +208,7 @@ def test_a_vendor_without_background_processing_answers_at_once(act: Both) -> No
 def test_a_router_waits_and_does_not_ask_another_target() -> None:
     vendor = BackgroundVendor("1", "2", failures=(answer(OVERLOADED, 404),))
     simulation = Simulation(vendor)
-    with pytest.raises(errors.ResponsePending):
+    with pytest.raises(errors.ResponsePendingError):
         simulate(simulation, Router([make(HERE), make(THERE)]), BACKGROUND)
     assert len(vendor.submitted) == 1
     assert simulate(simulation, Router([make(HERE), make(THERE)]), BACKGROUND).text == "2"

@@ -143,7 +143,7 @@ class ResponsesDecoder(DecoderBase):
                     events.append(StreamEvent.tool_progress(progress[1], progress[2], id=id, index=block, raw=event))
 
     def _start_response(self, response: Mapping[str, Any], events: list[StreamEvent] | None = None) -> None:
-        """Start the response. One in the background can be continued by its id, so its start is emitted at once."""
+        """Start the response. A background response can be retrieved by its id, which is emitted at once."""
         if self._started:
             return
         self._started = True
