@@ -213,10 +213,10 @@ def wait_for_response(
     """
     wait, failures = _FIRST_POLL, 0
     stored = _get_stored_responses(endpoint.provider)
-    while response.status is not None and response.id is not None:
+    while response.status is not None:
         try:
             yield from Sleep(wait)
-            wire = stored.encode_retrieve(response.id, request)
+            wire = stored.encode_retrieve(response.id or "", request)
             response, failures = (yield from _exchange(endpoint, wire, request, context)), 0
             wait = min(1.5 * wait, _LONGEST_POLL)
         except errors.AgentError as error:

@@ -393,7 +393,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     conversation: str | None = None
     """Id of a conversation that the vendor stores."""
     background: bool | None = None
-    """Whether the vendor processes the request in the background; see `response.id`."""
+    """Whether the vendor processes the request in the background. `complete` waits for the response."""
     cached_content: str | None = None
     """Name of a prompt cache that was created at the vendor."""
     safety_settings: SequenceOf[JsonObject] = ()

@@ -116,7 +116,7 @@ class RequestOptions(TypedDict, total=False):
     conversation: str | None
     """Id of a conversation that the vendor stores."""
     background: bool | None
-    """Whether the vendor processes the request in the background."""
+    """Whether the vendor processes the request in the background. `complete` waits for the response."""
     cached_content: str | None
     """Name of a prompt cache that was created at the vendor."""
     safety_settings: Sequence[Mapping[str, Any]]  # Any: in the vendor's format

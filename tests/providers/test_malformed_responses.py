@@ -17,7 +17,7 @@ from agent.engine.wire import Reply
 from agent.types import AgentResponse, Message
 from tests.support.corpus import HAS_RECORDINGS, Exchange, codec_for, exchanges
 
-APIS = ("anthropic.messages", "gemini.generate")
+APIS = ("anthropic.messages", "gemini.generate", "openai.responses")
 TIMES = 25 if HAS_RECORDINGS else 300
 """How often each recording is spoilt."""
 ODD: tuple[Any, ...] = (None, 0, -1, 1.5, 1e308, "", "x", [], {}, [None], {"type": None}, True, 10**25, [[]], {"a": 1})

@@ -274,7 +274,7 @@ def test_what_else_was_billed(usage: Any, more: Any, billed: float | None, detai
         (answer(status="failed", error={"code": "rate_limit_exceeded", "message": "slow"}), errors.RateLimitError),
         (answer(status="failed", error={"code": "server_error", "message": "oops"}), errors.ProviderError),
         (answer(status="failed", error=None), errors.ProtocolError),
-        (answer(status="in_progress"), errors.ProtocolError),
+        (answer(status="in_progress", id=None), errors.ProtocolError),
         ({"id": "resp_1"}, errors.ProtocolError),
         ([], errors.ProtocolError),
     ],

@@ -30,7 +30,7 @@ from ..repair import ForeignThinking, repair
 from .dialect import API, OPENAI, SCHEMA_DIALECT, Dialect
 from .fields import FIELDS, ResponsesContext
 from .messages import ItemEncoder
-from .response import ItemReader, read_logprobs, read_metadata, read_usage, stop_reason
+from .response import ItemReader, as_text, objects_in, read_logprobs, read_metadata, read_usage, stop_reason
 from .stream import ResponsesDecoder
 
 _CONTINUING_KEYS = ("previous_response_id", "conversation")
@@ -199,9 +199,9 @@ class ResponsesCodec(CodecBase):
 
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
-        items = body["output"]
+        items = objects_in(body["output"])
         status = body.get("status")
-        if status not in (None, "completed", "incomplete", "cancelled", *_PENDING):
+        if status == "failed" or (status in _PENDING and not as_text(body.get("id"))):
             raise errors.ProtocolError(
                 f"{self.name}: the response is not finished: status {status}",
                 provider=self.name,
@@ -210,7 +210,7 @@ class ResponsesCodec(CodecBase):
                 retryable=False,
             )
         reader = ItemReader(request, request_origin(self.name, API, request.model or ""))
-        reader.response_id = body.get("id") or ""
+        reader.response_id = as_text(body.get("id")) or ""
         content = tuple(part for position, item in enumerate(items) for _, part in reader.read_item(item, position))
         reasons: tuple[FinishReason | None, str | None] = (None, None)
         if status not in _PENDING:
@@ -221,13 +221,13 @@ class ResponsesCodec(CodecBase):
             )
         return AgentResponse(
             provider=self.name,
-            model=body.get("model") or request.model or "",
+            model=as_text(body.get("model")) or request.model or "",
             content=content,
             usage=read_usage(body, items),
             stop_reason=reasons[0],
             raw_stop_reason=reasons[1],
             status=status if status in _PENDING else None,
-            id=body.get("id") or None,
+            id=reader.response_id or None,
             request_id=request_id(headers),
             logprobs=read_logprobs(items),
             warnings=tuple(reader.warnings),

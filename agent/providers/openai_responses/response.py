@@ -82,7 +82,7 @@ class ItemReader:
                     refusal = RefusalContent(refusal=block["refusal"], provider_data=data or None, origin=self._origin)
                     parts.append((number, refusal))
             elif kind == "output_text" or isinstance(block.get("text"), str):
-                if text := _as_text(block.get("text")):
+                if text := _write_value(block.get("text")):
                     citations = self._read_citations(block.get("annotations") or ())
                     content = TextContent(
                         text=text, citations=citations, provider_data=data or None, origin=self._origin
@@ -133,7 +133,7 @@ class ItemReader:
         else:
             arguments = item.get("arguments")
             if (truncated and not isinstance(arguments, dict)) or not isinstance(arguments, str | dict | None):
-                invalid = _as_text(arguments)
+                invalid = _write_value(arguments)
             else:
                 values, invalid = parse_arguments(arguments)
             if invalid is None and name in self._strict:
@@ -169,7 +169,7 @@ def image_type(format: Any) -> str:
     return {None: "image/png", "svg": "image/svg+xml"}.get(format, f"image/{format}")
 
 
-def _as_text(value: Any) -> str:
+def _write_value(value: Any) -> str:
     """Text, or the JSON text of a value that some vendors send for output with a schema."""
     return value if isinstance(value, str) else "" if value is None else to_json(value).decode()
 
@@ -201,7 +201,11 @@ def read_reasoning(item: Mapping[str, Any], origin: Origin) -> ThinkingContent:
 def content_of(item: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The blocks of a message, whose content may be text or a value."""
     content = item.get("content") or []
-    return content if isinstance(content, list) else [{"type": "output_text", "text": content}]
+    return objects_in(content) if isinstance(content, list) else [{"type": "output_text", "text": content}]
+
+
+def objects_in(values: list[Any]) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)]
 
 
 def _join_texts(blocks: Iterable[Mapping[str, Any]]) -> str:
@@ -241,11 +245,19 @@ _INCOMPLETE: dict[str, FinishReason] = {
 def stop_reason(response: Mapping[str, Any], *, called: bool, refused: bool) -> tuple[FinishReason, str]:
     """Read the stop reason and its raw value. Calls and refusals take precedence over `completed`."""
     if response.get("status") == "incomplete":
-        reason = (response.get("incomplete_details") or {}).get("reason") or "incomplete"
+        reason = as_text(as_mapping(response.get("incomplete_details")).get("reason")) or "incomplete"
         return _INCOMPLETE.get(reason, "other"), reason
     if response.get("status") == "cancelled":
         return "error", "cancelled"
-    return "tool_calls" if called else "refusal" if refused else "stop", response.get("status") or "completed"
+    status = as_text(response.get("status")) or "completed"
+    if status != "completed":
+        return "other", status
+    return "tool_calls" if called else "refusal" if refused else "stop", status
+
+
+def as_text(value: Any) -> str | None:
+    """Return a text that is not empty, else None: a malformed value must not discard the response."""
+    return value if isinstance(value, str) and value else None
 
 
 _ECHOED_KEYS = frozenset(
@@ -273,7 +285,7 @@ def read_metadata(response: Mapping[str, Any]) -> JsonDict:
     usage, tier = as_mapping(response.get("usage")), response.get("service_tier")
     if others := {key: value for key, value in usage.items() if key not in _READ_USAGE_KEYS and value}:
         vendor["usage"] = others
-    return {"service_tier": tier if isinstance(tier, str) else None, "vendor": vendor}
+    return {"service_tier": as_text(tier), "vendor": vendor}
 
 
 def read_usage(response: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> Usage | None:

@@ -24,8 +24,10 @@ from .dialect import API
 from .response import (
     CALLS,
     ItemReader,
+    as_text,
     content_of,
     image_type,
+    objects_in,
     read_logprobs,
     read_metadata,
     read_usage,
@@ -147,8 +149,8 @@ class ResponsesDecoder(DecoderBase):
         if self._started:
             return
         self._started = True
-        self._model = response.get("model") or self._model
-        self._id = self._reader.response_id = response.get("id") or ""
+        self._model = as_text(response.get("model")) or self._model
+        self._id = self._reader.response_id = as_text(response.get("id")) or ""
         head = AgentResponse(
             provider=self._name, model=self._model, id=self._id or None, request_id=request_id(self._headers)
         )
@@ -296,7 +298,7 @@ class ResponsesDecoder(DecoderBase):
             return
         ended: list[StreamEvent] = []
         matched: set[int] = set()
-        for index, final in enumerate(response.get("output") or ()):
+        for index, final in enumerate(objects_in(response.get("output") or [])):
             position = self._match_final(index, final, matched)
             matched.add(position)
             if position not in self._items:
@@ -312,13 +314,12 @@ class ResponsesDecoder(DecoderBase):
             if item.data.get("type"):
                 self._complete(item, unfinished, position, response, ended)
         events += ended
-        self.done = True
         reason, raw_reason = stop_reason(response, called=self._called, refused=self._refused)
         items = [self._items[position].data for position in sorted(self._items)]
         usage = read_usage(response, items)
         complete = AgentResponse(
-            model=response.get("model") or self._model,
-            id=response.get("id") or self._id or None,
+            model=as_text(response.get("model")) or self._model,
+            id=as_text(response.get("id")) or self._id or None,
             usage=usage,
             stop_reason=reason,
             raw_stop_reason=raw_reason,
@@ -328,6 +329,7 @@ class ResponsesDecoder(DecoderBase):
             raw=response,
         )
         events.append(StreamEvent.message_end(usage=usage, response=complete, raw=response))
+        self.done = True
 
     def _match_final(self, index: int, final: Mapping[str, Any], matched: set[int]) -> int:
         """Find the position of an item of the terminal event, where some vendors change ids."""

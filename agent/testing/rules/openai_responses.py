@@ -29,7 +29,11 @@ _INTEGERS: Mapping[str, openai.Range] = {
     "top_logprobs": (0, 20),
 }
 _MAX_CALL_ID_LENGTH = 64
-_CALLS = {"function_call": "function call", "custom_tool_call": "custom tool call"}
+_CALLS = {
+    "function_call": "function call",
+    "custom_tool_call": "custom tool call",
+    "computer_call": "computer call",
+}
 _PREFIXES = {"function_call": "fc", "custom_tool_call": "ctc", "message": "msg", "reasoning": "rs"}
 _OUTPUT_BLOCKS = ("output_text", "refusal")
 _INPUT_BLOCKS = ("input_text", "input_image", "input_file", "input_audio")
@@ -172,12 +176,16 @@ def _check_calls(items: list[Any]) -> Iterator[Violation]:
         elif pending.pop(id, None) != called:
             yield Violation(f"No tool call found for {_CALLS[called]} output with call_id {id}.", "input")
         seen.add((kind, id))
-        if kind == called:
+        if kind == "computer_call_output":
+            shown = as_object(item.get("output"))
+            if not shown.get("image_url") and not shown.get("file_id"):
+                yield openai.report_missing(f"input[{index}].output.image_url")
+        elif kind == called and kind != "computer_call":
             yield from openai.check_name(f"input[{index}].name", item.get("name"))
             text = "arguments" if kind == "function_call" else "input"
             if not isinstance(item.get(text), str):
                 yield openai.report_missing(f"input[{index}].{text}")
-        elif item.get("output") is None:
+        elif kind != called and item.get("output") is None:
             yield openai.report_missing(f"input[{index}].output")
     for id, called in pending.items():
         yield Violation(f"No tool output found for {_CALLS[called]} {id}.", "input")

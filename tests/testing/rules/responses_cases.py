@@ -31,6 +31,13 @@ def _reason(sealed: str | None = "seal", id: str | None = "rs_1") -> dict[str, A
 
 _SAID = {"type": "message", "role": "assistant", "id": "msg_1", "content": [{"type": "output_text", "text": "Hello"}]}
 
+_COMPUTER = {"type": "computer_call", "id": "cu_1", "call_id": "call_1", "actions": [], "pending_safety_checks": []}
+_SCREENSHOT = {
+    "type": "computer_call_output",
+    "call_id": "call_1",
+    "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,AAAA"},
+}
+
 _RESPONSES_CASES = (
     ("no model", {"input": "Hi"}, "Missing required parameter: 'model'.", "model"),
     ("no input", {"model": "gpt-4o"}, 'One of "input" or "previous_response_id"', "input"),
@@ -49,6 +56,17 @@ _RESPONSES_CASES = (
     ),
     ("a call's id twice", _responses(USER, _call(), _call(), _output()), "Duplicate function call for call_id call_1."),
     ("two outputs of one call", _responses(USER, _call(), _output(), _output()), "Duplicate function call output"),
+    (
+        "an orphaned computer call",
+        _responses(USER, _COMPUTER),
+        "No tool output found for computer call call_1.",
+        "input",
+    ),
+    (
+        "a computer call without a screenshot",
+        _responses(USER, _COMPUTER, {**_SCREENSHOT, "output": {"type": "computer_screenshot"}}),
+        "Missing required parameter: 'input[2].output.image_url'.",
+    ),
     ("an item's id twice", _responses(USER, _SAID, USER, _SAID, USER), "Duplicate item found with id msg_1."),
     ("an id of another kind", _responses(USER, {**_call(), "id": "call_1"}, _output()), "begins with 'fc'."),
     ("a call's id that is too long", _responses(USER, _call("x" * 65), _output("x" * 65)), "maximum length 64"),
@@ -167,6 +185,7 @@ BAD = tuple(Bad(case[0], RESPONSES, *case[1:]) for case in _RESPONSES_CASES)
 GOOD = (
     ("a plain question", RESPONSES, _responses()),
     ("reasoning that is known", RESPONSES, _responses(USER, _reason("declared"), _SAID, USER)),
+    ("a computer call and its screenshot", RESPONSES, _responses(USER, _COMPUTER, _SCREENSHOT)),
     ("a call and its output", RESPONSES, _responses(USER, _call(), _output(), tools=[_tool(CLOSED, strict=True)])),
 )
 """Their neighbours, which are taken."""
