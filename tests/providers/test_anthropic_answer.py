@@ -160,10 +160,6 @@ def test_calls_with_one_id_get_different_ones() -> None:
     assert decode_stream(*as_stream(body)) == whole
 
 
-def test_content_that_is_text_alone_is_read() -> None:
-    assert read({**message(), "content": "hi"}).text == "hi"
-
-
 def test_tools_of_the_vendor_are_events() -> None:
     blocks: list[dict[str, Any]] = [
         {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "x"}},
