@@ -96,6 +96,7 @@ class ErrorFacts(TypedDict, total=False):
     retryable: bool | None
     retry_after: float | None
     body: str | None
+    fix: str | None
 
 
 class AgentError(Exception):
@@ -115,6 +116,7 @@ class AgentError(Exception):
         retryable: bool | None = None,
         retry_after: float | None = None,
         body: str | None = None,
+        fix: str | None = None,
     ) -> None:
         message = escape_line(message)
         super().__init__(message)
@@ -130,6 +132,8 @@ class AgentError(Exception):
         """Seconds to wait before a retry, if the vendor sent a hint."""
         self.body = body
         """The start of the error response, with secrets redacted."""
+        self.fix = fix
+        """How to fix the problem, if that is known."""
         self.committed = False
         """Whether the caller already received events of this call."""
         self.attempts: Sequence[Attempt] = ()
@@ -151,7 +155,8 @@ class AgentError(Exception):
             )
             if value is not None
         ]
-        return f"{self.message} [{escape_line(', '.join(facts))}]" if facts else self.message
+        described = f"{self.message} [{escape_line(', '.join(facts))}]" if facts else self.message
+        return f"{described} {escape_line(self.fix)}" if self.fix else described
 
     @override
     def __reduce__(self) -> Any:
@@ -169,16 +174,9 @@ def _rebuild(kind: type[AgentError], args: tuple[Any, ...], facts: dict[str, Any
 class ConfigurationError(AgentError, ValueError):
     """An argument or setting is invalid. `field` names it, `fix` tells how to fix it; nothing was sent."""
 
-    def __init__(
-        self, message: str = "", *, field: str | None = None, fix: str | None = None, **facts: Unpack[ErrorFacts]
-    ) -> None:
+    def __init__(self, message: str = "", *, field: str | None = None, **facts: Unpack[ErrorFacts]) -> None:
         super().__init__(message, **facts)
         self.field = field
-        self.fix = fix
-
-    @override
-    def __str__(self) -> str:
-        return f"{super().__str__()} {escape_line(self.fix)}" if self.fix else super().__str__()
 
 
 class UnsupportedFeatureError(ConfigurationError):

@@ -353,13 +353,21 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
         context.waited = context.reason = None
         if error is not None:
             try:
-                raise error
+                raise _shorten_traceback(error)
             finally:
                 error = None  # otherwise the error and this frame form a reference cycle
         assert response is not None
         return response
 
     return record_attempt
+
+
+def _shorten_traceback(error: errors.AgentError) -> errors.AgentError:
+    """Drop the frames of drivers and transports from a failed connection, which its message describes in full."""
+    if isinstance(error, errors.ConnectionError) and isinstance(error.__cause__, OSError):
+        error.__cause__.with_traceback(None)
+        error.with_traceback(None)
+    return error
 
 
 def _since(started: float, when: float | None) -> float | None:

@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeAlias
 from pydantic import PydanticUserError
 
 from ..errors import ConfigurationError
+from ..models import find_similar_models
+from ..providers import list_providers
 from ..schemas.validation import check_limits, find_schema_problem
 from ..types import (
     AgentConfig,
@@ -72,10 +74,19 @@ def read_config(config: AgentConfig | str, options: Mapping[str, Any]) -> AgentC
         raise ConfigurationError(
             f"{config!r} does not name a provider and a model.",
             field="model",
-            fix='Write them with a colon between: "openai:gpt-4o".',
+            fix=_suggest_target(config),
         )
     provider, model = provider.strip(), model.strip()
     return validate_with(lambda: AgentConfig(provider=provider, model=model, **options))
+
+
+def _suggest_target(text: str) -> str:
+    """Return the fix for text without `provider:model`."""
+    providers = list_providers()
+    provider, _, model = text.strip().partition("/")
+    targets = [f"{provider}:{model}"] if model and provider in providers else find_similar_models(text)
+    known = [f'"{target}"' for target in targets if target.partition(":")[0] in providers]
+    return f"Did you mean {' or '.join(known)}?" if known else 'Write them with a colon between: "openai:gpt-5.6".'
 
 
 def read_request(request: RequestLike, options: Mapping[str, Any]) -> AgentRequest:

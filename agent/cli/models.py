@@ -9,11 +9,11 @@ import typer
 
 from agent.models import facts, list_models
 from agent.models.prices import price
-from agent.providers import list_providers
+from agent.providers import list_providers, suggest_provider
 from agent.types import Usage
 
 from . import options, terminal
-from .errors import CommandError, ExitCode, suggest_provider
+from .errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
     from agent.models import ModelFacts
