@@ -23,9 +23,14 @@ def server() -> Any:
 
 BAD_AGENTS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "unknown provider": (lambda: Agent("nobody:m"), "provider", "Use one of"),
-    "no colon": (lambda: Agent("gpt-4o"), "model", "with a colon"),
+    "provider of another library": (lambda: Agent("vertex_ai:m"), "provider", "Did you mean vertex?"),
+    "misspelled provider": (lambda: Agent("opnai:m"), "provider", "Did you mean openai or openai-chat?"),
+    "no colon": (lambda: Agent("gpt-5.6"), "model", 'Did you mean "openai:gpt-5.6"?'),
+    "misspelled model": (lambda: Agent("cluade-opus-4-5"), "model", 'Did you mean "anthropic:claude-opus-4-5"'),
+    "a slash": (lambda: Agent("openai/gpt-5"), "model", 'Did you mean "openai:gpt-5"?'),
+    "unknown model": (lambda: Agent("zzzzzzzz"), "model", "with a colon"),
     "no model": (lambda: Agent("openai:"), "model", "with a colon"),
-    "no provider": (lambda: Agent(":gpt-4o"), "model", "with a colon"),
+    "no provider": (lambda: Agent(":gpt-4o"), "model", 'Did you mean "openai:gpt-4o"?'),
     "not a config": (lambda: Agent(42), "config", "Write Agent("),  # type: ignore[arg-type]
     "unknown setting": (lambda: Agent("openai:m", apikey=KEY), "apikey", "Did you mean"),  # type: ignore[call-arg]
     "wrong type": (lambda: Agent("openai:m", temperature="hot"), "temperature", "number"),  # type: ignore[arg-type]

@@ -160,15 +160,15 @@ class _Findings:
             return None
 
     def add(self, error: errors.AgentError) -> None:
-        field, fix = getattr(error, "field", None), getattr(error, "fix", None)
-        self.problems.append(Problem(message=error.message, field=field, fix=fix, kind=type(error).__name__))
+        field = "api_key" if isinstance(error, errors.AuthenticationError) else getattr(error, "field", None)
+        self.problems.append(Problem(message=error.message, field=field, fix=error.fix, kind=type(error).__name__))
 
     def provider(self, codec: Callable[[], Provider], config: AgentConfig) -> tuple[Provider | None, bool | None]:
         """Return the codec and whether it has a key. Without one, a placeholder allows the remaining checks."""
         try:
             return codec(), True
         except errors.AuthenticationError as error:
-            self.problems.append(Problem(message=error.message, field="api_key", fix=None, kind=type(error).__name__))
+            self.add(error)
         except errors.AgentError as error:
             self.add(error)
             return None, None

@@ -83,7 +83,8 @@ def read_config(config: AgentConfig | str, options: Mapping[str, Any]) -> AgentC
 def _suggest_target(text: str) -> str:
     """Return the fix for text without `provider:model`."""
     providers = list_providers()
-    provider, _, model = text.strip().partition("/")
+    text = text.strip(" :")
+    provider, _, model = text.partition("/")
     targets = [f"{provider}:{model}"] if model and provider in providers else find_similar_models(text)
     known = [f'"{target}"' for target in targets if target.partition(":")[0] in providers]
     return f"Did you mean {' or '.join(known)}?" if known else 'Write them with a colon between: "openai:gpt-5.6".'

@@ -54,6 +54,7 @@ class ErrorReport(NamedTuple):
     """Pairs of a target and its failure."""
 
 
+LIST_PROVIDERS = "List the providers with: agent doctor"
 _LIBRARY_ADVICE = (
     (", or pass api_key=", ""),
     (", or pass allow_insecure=True if the network is yours", ""),
@@ -62,6 +63,7 @@ _LIBRARY_ADVICE = (
     ("; vendor settings go into extra", ""),
     ("pass base_url=", "pass --base-url"),
     ("Pass base_url=", "Pass --base-url"),
+    ("as base_url=", "as --base-url"),
     ("Value error, ", ""),
 )
 """Advice for programs, and its replacement at the command line."""
@@ -145,7 +147,7 @@ def _describe_configuration_error(message: str, error: ConfigurationError) -> Er
         subject = f"--{field.replace('_', '-')}:" if subject is None else subject
         message = _INVALID.sub("", message).replace(f"{field}: ", f"{subject} ", 1)
     elif field == "provider" and fix is not None and fix.startswith("Use one of"):
-        return ErrorReport(message, "List the providers with: agent doctor")
+        fix = LIST_PROVIDERS
     return ErrorReport(message, None if fix is None else remove_library_advice(fix))
 
 

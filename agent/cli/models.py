@@ -13,7 +13,7 @@ from agent.providers import list_providers, suggest_provider
 from agent.types import Usage
 
 from . import options, terminal
-from .errors import CommandError, ExitCode
+from .errors import LIST_PROVIDERS, CommandError, ExitCode
 
 if TYPE_CHECKING:
     from agent.models import ModelFacts
@@ -95,7 +95,7 @@ def models(
 def _select_models(provider: str | None, pattern: str | None) -> list[ListedModel]:
     providers = list_providers()
     if provider is not None and provider not in providers:
-        raise CommandError(f"There is no provider named {provider!r}.", fix=suggest_provider(provider))
+        raise CommandError(f"There is no provider named {provider!r}.", fix=suggest_provider(provider) or LIST_PROVIDERS)
     if provider is None:
         names = [name for name in list_models() if name.partition(":")[0] in providers]
     else:

@@ -155,18 +155,20 @@ def load_provider(name: str) -> ProviderFactory:
             loaded = point.load()
             return _function(name, loaded) if callable(loaded) and is_model_function(loaded) else _factory(name, loaded)
     raise errors.ConfigurationError(
-        f"There is no provider named {name!r}.", field="provider", fix=suggest_provider(name)
+        f"There is no provider named {name!r}.",
+        field="provider",
+        fix=suggest_provider(name)
+        or f"Use one of {', '.join(list_providers())}, or add yours with register_provider().",
     )
 
 
-def suggest_provider(name: str) -> str:
-    """Return the fix for an unknown provider: similar names, or all."""
+def suggest_provider(name: str) -> str | None:
+    """Return the fix for a misspelled provider, or one with its name in another library."""
     known = list_providers()
     spelled = name.strip().lower().replace("_", "-")
     named = spelled if spelled in known else _OTHER_NAMES.get(spelled)
-    if similar := [named] if named is not None else find_similar(spelled, known, 3):
-        return f"Did you mean {' or '.join(similar)}?"
-    return f"Use one of {', '.join(known)}, or add yours with register_provider()."
+    similar = [named] if named is not None else find_similar(spelled, known, 3)
+    return f"Did you mean {' or '.join(similar)}?" if similar else None
 
 
 def provider_for_client(client: Any, make: ProviderFactory, config: AgentConfig) -> Provider:
