@@ -95,7 +95,9 @@ def models(
 def _select_models(provider: str | None, pattern: str | None) -> list[ListedModel]:
     providers = list_providers()
     if provider is not None and provider not in providers:
-        raise CommandError(f"There is no provider named {provider!r}.", fix=suggest_provider(provider) or LIST_PROVIDERS)
+        raise CommandError(
+            f"There is no provider named {provider!r}.", fix=suggest_provider(provider) or LIST_PROVIDERS
+        )
     if provider is None:
         names = [name for name in list_models() if name.partition(":")[0] in providers]
     else:

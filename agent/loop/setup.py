@@ -38,7 +38,7 @@ def pause_run(plan: RunPlan, state: RunState) -> PausedRun:
         verdicts={slot.call.id: slot.verdict for slot in open_slots if slot.waiting and slot.verdict},
         results=[slot.result for slot in state.slots[state.reported_results :] if slot.result is not None],
         usage=state.usage,
-        cost=state.cost.dollars,
+        known_cost=state.cost.dollars,
         costs_known=state.cost.known,
         attempts=state.attempts,
         answers=[
@@ -76,7 +76,7 @@ def restore_state(paused: PausedRun) -> RunState:
     state = RunState(paused.run_id, *read_history(paused))
     state.turn = paused.turn
     state.usage = paused.usage
-    state.cost = RunCost(paused.cost or 0.0, paused.costs_known)
+    state.cost = RunCost(paused.known_cost or 0.0, paused.costs_known)
     state.attempts = list(paused.attempts)
     state.warnings = dict.fromkeys(paused.warnings)
     state.digest = notes.digest
