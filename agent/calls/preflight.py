@@ -255,9 +255,10 @@ _KEY = {True: "found", False: "missing", None: "unknown"}
 def _table(report: Report) -> Iterator[str]:
     rows = [("target", report.target), ("result", "ok" if report.ok else "would fail"), ("key", _KEY[report.key])]
     if report.tokens is not None:
-        margin = "" if report.tokens.exact else f" ± {report.tokens.margin or 0:.0%}"
+        count = report.tokens
+        margin = "" if count.exact else f" ({count.low:,} to {count.high:,})"
         window = "" if report.context_window is None else f" of {report.context_window:,}"
-        rows.append(("prompt", f"{report.tokens.tokens:,}{margin} tokens{window}: {report.fits}"))
+        rows.append(("prompt", f"{count.tokens:,}{margin} tokens{window}: {report.fits}"))
     if report.max_tokens is not None:
         rows.append(("answer", f"{report.max_tokens:,} tokens at most"))
     if report.prompt_cost is not None:

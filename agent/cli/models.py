@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -68,18 +69,22 @@ def models(
             help="The highest price for a million output tokens; excludes models with unknown prices.",
         ),
     ] = None,
+    retired: Annotated[bool, typer.Option("--retired", help="Include retired models.")] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """List models with context windows, capabilities and prices.
 
     Unknown values are empty. Prices are US dollars per million tokens.
+    Columns that do not fit the terminal are left out; --json prints all.
     """
+    today = datetime.now(UTC).date()
     required = [name for name, on in {"tools": tools, "vision": vision, "schema": schema, "thinking": thinking,
                                       "documents": documents, "audio": audio}.items() if on]  # fmt: skip
     selected = [
         model
         for model in _select_models(provider, pattern)
-        if all(getattr(model.facts, _CAPABILITIES[name]) for name in required)
+        if (retired or model.facts.retires is None or model.facts.retires > today)
+        and all(getattr(model.facts, _CAPABILITIES[name]) for name in required)
         and (context is None or (model.facts.context_window or 0) >= context)
         and (max_price is None or (model.output is not None and model.output <= max_price))
     ]
@@ -88,7 +93,9 @@ def models(
     elif selected:
         terminal.write_output("\n".join(_format_models(selected)) + "\n")
     if not selected:
-        terminal.write_note("No known model matches. Models that are not listed can be used as well.")
+        terminal.write_note(
+            "No known model matches; --retired includes retired ones. Models that are not listed can be used as well."
+        )
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -133,7 +140,7 @@ def _format_models(models: list[ListedModel]) -> list[str]:
         "retires": ["" if model.facts.retires is None else model.facts.retires.isoformat() for model in models],
     }
     right = {"context", "in $/M", "out $/M", "max output"}
-    return terminal.format_table(columns, terminal.output_width(), right=right)
+    return terminal.format_table(columns, terminal.terminal_width(), right=right)
 
 
 def _format_tokens(count: int | None) -> str:
