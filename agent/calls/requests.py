@@ -165,7 +165,9 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[RequestT
         raise ConfigurationError(
             "The request has no model.", field="model", fix='Use Agent("openai:gpt-4o"), or pass model=.'
         )
-    _check_model(request.model or config.model)
+    model = request.model or config.model
+    if not model.isascii():
+        _check_model(model)
     if config.default_system is not None and request.system is None and not _has_system(request.messages):
         changes["system"] = config.default_system
     if config.extra:

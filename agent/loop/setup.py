@@ -14,6 +14,7 @@ from ..errors import ConfigurationError
 from ..tools.base import Signal, Tool
 from ..tools.functions import as_tool
 from ..types import AgentRequest, AgentResponse, Message, Role, ToolLoopConfig, ToolSpec
+from ..types._base import validate_with
 from ..types.option_errors import check_options
 from .events import AgentMessage, coerce_message, to_model_messages
 from .hooks import Hooks, RunCost, RunPlan
@@ -214,7 +215,8 @@ def _read_loop_config(value: Any, default: ToolLoopConfig) -> ToolLoopConfig:
     if isinstance(value, ToolLoopConfig):
         return value
     if isinstance(value, Mapping):
-        return default.model_copy(update=dict(value))
+        check_options(value, ToolLoopConfig.model_fields, "loop")
+        return validate_with(lambda: default.model_copy(update=dict(value)))
     raise ConfigurationError(
         f"loop is a {type(value).__name__}.", field="loop", fix="Pass a ToolLoopConfig, or a dict of its fields."
     )

@@ -177,7 +177,9 @@ class Script:
             inbound = replace(server.decode_request(request.url, request.body), id=str(number))
         except errors.ConfigurationError as error:
             return encode_error_answer(error, server)
-        line = echo(inbound.request) if self._echoes else self._next_line(inbound.request)
+        line = echo(inbound.request) if self._echoes else self._next_line()
+        if line is None:
+            line = self._end(inbound.request)
         reply = line(body) if callable(line) else line
         self._failure = reply if isinstance(reply, Exception) else None
         if isinstance(reply, Answer):
@@ -197,13 +199,16 @@ class Script:
             self._count += 1
             return body, self._count
 
-    def _next_line(self, request: AgentRequest) -> Line:
+    def _next_line(self) -> Line | None:
         try:
             return self._lines.popleft()
         except IndexError:
-            # A retry must not hide the error that it follows, nor a correction the invalid output.
-            latest = request.messages[-1].text[:_MAX_QUOTE] if request.messages else ""
-            return self._failure or errors.BadRequestError(f"the script has no more lines for {latest!r}")
+            return None
+
+    def _end(self, request: AgentRequest) -> Exception:
+        """The error after the last line. It hides neither the error that is retried nor an output to correct."""
+        latest = request.messages[-1].text[:_MAX_QUOTE] if request.messages else ""
+        return self._failure or errors.BadRequestError(f"the script has no more lines for {latest!r}")
 
     def _write(self, response: AgentResponse, inbound: InboundRequest, server: ServerDialect) -> Answer:
         if losses := server.find_losses(response):  # a test of an incomplete response would prove nothing

@@ -145,7 +145,7 @@ class Target:
     def problem(self) -> str | None:
         """Message of the failure, with its fix."""
         failure = self.failure
-        return failure and " ".join(filter(None, (failure.message, failure.fix)))
+        return None if failure is None else " ".join(filter(None, (failure.message, failure.fix)))
 
     @property
     def provider(self) -> str:

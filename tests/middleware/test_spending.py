@@ -168,4 +168,4 @@ def test_calls_of_tools_are_counted_as_calls() -> None:
     tracker = CostTracker()
     agent = scripted_agent(ToolCall(id="1", name="f"), model="dear", middleware=[tracker])
     assert agent.complete("hi").has_tool_calls
-    assert tracker.total.cost > 0
+    assert tracker.total.known_cost > 0
