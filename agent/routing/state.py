@@ -355,7 +355,7 @@ class RoutingState:
         ]
         skipped = [
             f"{target.name}: {exclusion.reason}" for target, exclusion in excluded if target not in self._failures
-        ]
+        ] or [f"{target.name}: {target.problem}" for target in self.settings.targets if target.problem is not None]
         return errors.RoutingError(
             f"No target answered ({why}): {'; '.join(failed + skipped) or 'there is none'}.",
             errors=self.errors,
