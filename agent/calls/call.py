@@ -363,7 +363,7 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
 
 
 def _shorten_traceback(error: errors.AgentError) -> errors.AgentError:
-    """Drop the frames of drivers and transports from a failed connection, which its message describes in full."""
+    """Drop the frames of drivers and transports from a failed connection."""
     if isinstance(error, errors.ConnectionError) and isinstance(error.__cause__, OSError):
         error.__cause__.with_traceback(None)
         error.with_traceback(None)

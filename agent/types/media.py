@@ -61,7 +61,7 @@ CLASS_OF_TAG: dict[object, type[ContentPart]] = {}
 class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
     """Base class of content parts. Constructing it with `type=` returns an instance of the matching class."""
 
-    _spellings = ("type",)
+    _spellings: ClassVar[tuple[str, ...]] = ("type",)
     provider_data: JsonObject | None = None
     """Opaque data of the vendor that created the part, unchanged."""
     origin: Origin | None = None
