@@ -39,6 +39,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from typing_extensions import Unpack, override
 
+from ._missing_names import reject_names
+
 if TYPE_CHECKING:
     from .types import AgentResponse, Attempt
 
@@ -65,6 +67,9 @@ __all__ = [
     "ToolExecutionError",
     "UnsupportedFeatureError",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, (*__all__, "ConnectionError", "TimeoutError"))
 
 
 _LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")

@@ -15,15 +15,19 @@ import threading
 from collections.abc import Iterator
 from datetime import date
 from functools import cache, lru_cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from .._missing_names import reject_names
 from ..types import ProviderCapabilities, Value
 from ..types.option_errors import find_similar
 from ..wire_formats import wire_format
 
 __all__ = ["ModelFacts", "Prices", "facts", "list_models", "register_model"]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)
 
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

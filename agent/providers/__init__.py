@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
+from .._missing_names import reject_names
 from ..types.option_errors import find_similar
 from ..wire_formats import WIRE_FORMATS
 from .base import Provider, ProviderFactory, StreamDecoder
@@ -31,6 +32,9 @@ __all__ = [
     "register_provider",
     "server_dialects",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)
 
 ENTRY_POINTS = "agent.providers"
 
