@@ -52,7 +52,7 @@ def _find_similar(name: str, names: Iterable[str]) -> str | None:
 
 @cache
 def _public_names() -> dict[str, str]:
-    """Public names and the modules that export them; of several modules the root, `types`, or the shortest path."""
+    """Return the module of each public name: of several the root, `types`, or the shortest path."""
     import re  # lazy: only misspelled names need it
     from pathlib import Path  # lazy: only misspelled names need it
 

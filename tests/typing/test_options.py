@@ -62,7 +62,7 @@ def test_help_lists_options_errors_and_an_example(method: str, group: type) -> N
     assert "Raises:" in text
     assert "```python" in text
     if (other := getattr(Agent, f"a{method}", None)) is not None:
-        assert text.partition("Args:")[2] in inspect.getdoc(other)
+        assert text.partition("Args:")[2] in (inspect.getdoc(other) or "")
 
 
 def test_the_reference_lists_the_options() -> None:
