@@ -21,7 +21,7 @@ PYDANTIC_AI_VERSION := 2.66.0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint words types imports unit recordings cover peers docs wheel soak bench bench-quick format clean
+.PHONY: help demo test quick lint words types imports unit recordings cover peers engines docs wheel soak bench bench-quick format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -70,23 +70,25 @@ imports: $(VENV)/.dev  ## check that imports point downward
 PYTEST := $(BIN)/python -m pytest
 # Tests of one file run in one process, so that servers and models start once.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+# Tests of data engines need other environments, see `make engines`.
+ORDINARY := not soak and not alone and not engine
 # Tests that drive a terminal or a browser.
 ALONE := tests/cli tests/graph/test_viewer_browser.py
 
 unit: $(VENV)/.dev $(VENV)/.local peers  ## run the tests
-	$(PYTEST) $(PARALLEL) -m 'not soak and not alone'
+	$(PYTEST) $(PARALLEL) -m '$(ORDINARY)'
 	$(PYTEST) -m 'alone and not soak' $(ALONE)
 
 quick: $(VENV)/.dev  ## run the most relevant tests in a minute
 	$(BIN)/ruff check --quiet .
-	$(PYTEST) $(PARALLEL) -m 'not soak and not alone and not timing' $$($(BIN)/python scripts/quick.py)
+	$(PYTEST) $(PARALLEL) -m '$(ORDINARY) and not timing' $$($(BIN)/python scripts/quick.py)
 
 recordings: $(VENV)/.dev  ## run the tests on recorded conversations in AGENT_WIRE_CORPUS
 	$(PYTEST) --collect-only -q >/dev/null
-	$(PYTEST) $(PARALLEL) -m 'not soak and not alone' $$(grep -rlE 'tests\.support\.(corpus|recorded_requests) import' tests --include='test_*.py')
+	$(PYTEST) $(PARALLEL) -m '$(ORDINARY)' $$(grep -rlE 'tests\.support\.(corpus|recorded_requests) import' tests --include='test_*.py')
 
 cover: $(VENV)/.dev $(VENV)/.local peers  ## run the tests with branch coverage
-	$(PYTEST) $(PARALLEL) -m 'not soak and not alone' --cov --cov-report=
+	$(PYTEST) $(PARALLEL) -m '$(ORDINARY)' --cov --cov-report=
 	$(PYTEST) -m 'alone and not soak' $(ALONE) --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=95
 
 peers: | $(BIN)/python  ## install third-party servers and libraries for tests
@@ -106,6 +108,24 @@ if [ ! -d $(TOOLS)/$(1)/$(3).dist-info ]; then mkdir -p $(TOOLS); rm -rf $(TOOLS
 	|| echo "$(1) cannot be installed (see $(TOOLS)/$(1).log): its migration page will not be tried."; fi
 endef
 
+# Each in its own environment, on top of .venv, because they are large and their dependencies conflict.
+ENGINES := ray daft dask spark
+ENGINE_ray := ray[data]==2.60.0
+ENGINE_daft := daft==0.7.26
+ENGINE_dask := dask[dataframe]==2026.8.0
+ENGINE_spark := pyspark==4.3.0 pyarrow pandas<3
+
+$(TOOLS)/engines/%/.installed: Makefile | $(VENV)/.dev
+	@rm -rf $(@D) && $(PYTHON) -m venv --without-pip $(@D)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		>$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-venv.pth
+	@$(PIP) --python $(@D)/bin/python install --retries=1 $(foreach requirement,$(ENGINE_$*),'$(requirement)') >$(@D).log 2>&1 \
+		&& touch $@ || echo "$* cannot be installed (see $(@D).log): its tests are skipped."
+
+engines: $(ENGINES:%=$(TOOLS)/engines/%/.installed)  ## run the tests on Ray, Daft, Dask and Spark
+	@for engine in $(ENGINES); do echo "$$engine:"; [ ! -e $(TOOLS)/engines/$$engine/.installed ] \
+		|| ENGINE=$$engine $(TOOLS)/engines/$$engine/bin/python -m pytest -q -n0 -m engine -k $$engine tests/engines || exit 1; done
+
 docs: $(VENV)/.dev  ## build the documentation; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # without --quiet, which hides warnings
 
@@ -119,7 +139,7 @@ wheel: $(VENV)/.dev  ## build the wheel and try it in an empty environment
 soak: export AGENT_TEST_FULL := 1
 soak: $(VENV)/.dev $(VENV)/.local peers  ## run exhaustive sweeps; hours
 	$(PYTEST) -m soak --timeout=3600
-	$(PYTEST) $(PARALLEL) -m 'not soak and not alone' --timeout=3600
+	$(PYTEST) $(PARALLEL) -m '$(ORDINARY)' --timeout=3600
 
 bench: $(VENV)/.dev  ## benchmark all libraries; an hour
 	$(BIN)/python -m benchmarks.full

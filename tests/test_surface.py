@@ -94,7 +94,7 @@ def public_modules() -> dict[str, ModuleType]:
     return {name: module for name, module in imported.items() if hasattr(module, "__all__")}
 
 
-IMPORTED_AS = {"google-genai": "google.genai", "httpx2[socks]": "socksio"}
+IMPORTED_AS = {"ray[data]": "ray", "google-genai": "google.genai", "httpx2[socks]": "socksio"}
 
 
 def test_every_extra_is_used_by_the_package() -> None:

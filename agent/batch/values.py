@@ -255,14 +255,14 @@ def read_options(caller: Client, given: Mapping[str, Any]) -> tuple[SendRequest,
     options = Options(**{name: value for name, value in given.items() if name in _NAMES})
     client, overrides = caller._select({name: value for name, value in given.items() if name not in _NAMES})
     check_options(overrides, REQUEST_OPTIONS, "A batch", CALL_OPTIONS | _NAMES)
-    _check_configuration(client)
+    check_configuration(client)
     if not overrides:
         return client.acomplete, options
     read_request("", overrides)
     return partial(client.acomplete, **overrides), options
 
 
-def _check_configuration(caller: BaseClient) -> None:
+def check_configuration(caller: BaseClient) -> None:
     """Raise errors that would affect every request, such as a missing API key."""
     caller._call(streaming=False)
     problems = {target.name: target.problem for target in getattr(caller, "targets", ())}
@@ -347,7 +347,7 @@ class ProgressTracker:
         return replace(self._progress, elapsed=max(0.0, monotonic() - self._started_at))
 
     def add(self, item: BatchItem) -> None:
-        cost, tokens, unpriced = _sum_attempts(item)
+        cost, tokens, unpriced = sum_costs(item)
         previous = self._progress
         self._progress = replace(
             previous,
@@ -408,7 +408,7 @@ class ProgressTracker:
             )
 
 
-def _sum_attempts(item: BatchItem) -> tuple[float, int, bool]:
+def sum_costs(item: BatchItem) -> tuple[float, int, bool]:
     """Return the cost and tokens of all attempts for a request, and whether a price is unknown."""
     cost, unpriced = 0.0, False
     for attempt in item.attempts:
