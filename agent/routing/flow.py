@@ -6,6 +6,7 @@ A routed call is a `Call` like that of an agent, so the same middleware can wrap
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -32,7 +33,7 @@ from ..engine.flow import (
 )
 from ..types import AgentRequest, AgentResponse, Attempt, Candidate, Message, StreamEvent, TextContent, Value
 from ..types.routing import candidates_table
-from .request_profile import NO_RANDOM, RequestProfile
+from .request_profile import NO_RANDOM, Exclusion, RequestProfile
 from .state import NextStep, RouterSettings, RoutingState, Shadow, list_candidates
 from .strategies import RankedTarget
 from .targets import Admission, Target
@@ -128,18 +129,13 @@ def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[R
         if stop_reason is not None:
             raise state.routing_error(stop_reason)
         ranked, excluded = state.rank_targets(now)
-        for index, one in enumerate(ranked):
-            if not can_try(one.target):
-                break  # healthy targets are ranked first
-            admission = state.admit(one.target, now, reason=one.reason)
-            if admission is not None:
-                return admission, ranked[index + 1 :]
-        for target in state.list_panic_targets(excluded):
-            if not can_try(target):
-                break
-            admission = state.admit(target, now, reason="no target is healthy", panic=True)
-            if admission is not None:
-                return admission, []
+        admission, index = yield from _admit_ranked(state, ranked, now, can_try, excluded)
+        if admission is not None:
+            return admission, ranked[index + 1 :]
+        panicking = [RankedTarget(target, "no target is healthy") for target in state.list_panic_targets(excluded)]
+        admission, _ = yield from _admit_ranked(state, panicking, now, can_try, excluded, panic=True)
+        if admission is not None:
+            return admission, []
         random = yield from Random()
         if may_wait_for_recovery:
             may_wait_for_recovery = False
@@ -162,8 +158,39 @@ def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[R
         yield from Sleep(seconds)
         now = yield from Now()
         context.waited = now - start
-        if state.has_failed(target) and (admission := state.admit(target, now, reason="retry")) is not None:
-            return admission, []
+        if state.has_failed(target):
+            admission, _ = yield from _admit_ranked(
+                state, [RankedTarget(target, "retry")], now, lambda _: True, excluded
+            )
+            if admission is not None:
+                return admission, []
+
+
+def _admit_ranked(
+    state: RoutingState,
+    ranked: Sequence[RankedTarget],
+    now: float,
+    can_try: Callable[[Target], bool],
+    excluded: list[tuple[Target, Exclusion]],
+    *,
+    panic: bool = False,
+) -> Flow[tuple[Admission | None, int]]:
+    """Admit the first target that is at no limit, with its index. A shared state checks several at once."""
+    shared, index = state.settings.shared, 0
+    while index < len(ranked) and can_try(ranked[index].target):  # healthy targets are ranked first
+        end = index + 1
+        if shared is None:
+            admission = state.admit(ranked[index].target, now, reason=ranked[index].reason, panic=panic)
+            position = 0
+        else:
+            while end < len(ranked) and not state.is_charged(ranked[end].target):
+                end += 1
+            admission, position, refused = yield from shared.admit(state, ranked[index:end], now, panic=panic)
+            excluded += refused
+        if admission is not None:
+            return admission, index + position
+        index = end
+    return None, 0
 
 
 def _text_to_continue(state: RoutingState, error: errors.StreamInterrupted) -> str:
@@ -329,7 +356,8 @@ def _start_more(
         if state.is_charged(one.target) and (state.errors or not is_race):
             continue
         reason = "in the race" if is_race else "hedge: the first target was slow"
-        admission = state.admit(one.target, (yield from Now()), reason=reason)
+        candidate, now = one._replace(reason=reason), (yield from Now())
+        admission, _ = yield from _admit_ranked(state, [candidate], now, lambda _: True, [])
         if admission is not None:
             most -= 1
             yield from _start_runner(state, request, admission, runners)

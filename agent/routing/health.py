@@ -103,10 +103,28 @@ class Breaker(ForkSafe):
             elif permit.kind != "normal" and permit.kind != "trial":
                 # Outcomes of requests that were in flight when the breaker opened are ignored.
                 self.opened_at = now if failed else None
-            if self.is_healthy:
-                self.failing_since = None
-            elif self.failing_since is None:
-                self.failing_since = now
+            self._note_failing(now)
+
+    def count_other(self, failed: bool, now: float) -> None:
+        """Count the outcome of a request of another process."""
+        with self._lock:
+            if self.opened_at is None:
+                self._count(failed, now)
+                self._note_failing(now)
+
+    def apply(self, opened_at: float | None, now: float) -> None:
+        """Open or close it as another process did."""
+        with self._lock:
+            self._clear_outcomes()
+            self._probe = None
+            self.opened_at = opened_at
+            self._note_failing(now)
+
+    def _note_failing(self, now: float) -> None:
+        if self.is_healthy:
+            self.failing_since = None
+        elif self.failing_since is None:
+            self.failing_since = now
 
     def _count(self, failed: bool, now: float) -> None:
         outcomes, config = self._outcomes, self._config

@@ -52,10 +52,13 @@ class RateLimiter(ForkSafe):
         with self._lock:
             return max(vendor, self._wait_for_configured_limit(tokens, now))
 
-    def acquire(self, tokens: int, now: float) -> WindowEntry | None:
-        """Reserve capacity for a request; None if it would exceed a configured limit."""
+    def acquire(self, tokens: int, now: float, *, is_admitted: bool = False) -> WindowEntry | None:
+        """Reserve capacity for a request; None if it would exceed a configured limit.
+
+        A request that a shared state has admitted is only counted.
+        """
         with self._lock:
-            if self._wait_for_configured_limit(tokens, now) > 0:
+            if self._wait_for_configured_limit(tokens, now) > 0 and not is_admitted:
                 return None
             entry = WindowEntry(now, tokens)
             if self._limit.rpm is not None or self._limit.tpm is not None:
@@ -231,6 +234,12 @@ class SpendLedger(ForkSafe):
                 account.reserved -= reservation.amount
                 account.spent += amount
             reservation.accounts = []
+
+    def set_spend(self, index: int, value: Any, units: int, since: float) -> None:
+        """Set the picodollars spent under a limit, as known to a shared state."""
+        with self._lock:
+            account = self._accounts.setdefault((index, _hashable(value)), _Account())
+            account.spent, account.since = units, since
 
     def get_spend(self, limit: int = 0, value: Any = None) -> float:
         """Dollars spent under a limit, for one value of its key."""

@@ -196,11 +196,15 @@ def exclude_unavailable(target: Target, profile: RequestProfile, now: float) -> 
     return None
 
 
-def exclude_too_expensive(target: Target, profile: RequestProfile, ledger: SpendLedger, now: float) -> Exclusion | None:
-    """Exclude a target whose cost could exceed a spend limit."""
+def exclude_too_expensive(
+    target: Target, profile: RequestProfile, ledger: SpendLedger, now: float, *, is_shared: bool = False
+) -> Exclusion | None:
+    """Exclude a target whose cost could exceed a spend limit. A shared state checks the limits itself."""
     dollars = target.max_price(profile.request_for(target))
     if dollars is None:
         return Exclusion("unknown price under a spend limit", money=True) if ledger.refuses_unpriced else None
+    if is_shared:
+        return None
     exceeded = ledger.find_exceeded(dollars, profile.request.metadata, now)
     if exceeded is None:
         return None

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..loop.hooks import Hooks
     from ..middleware import Middleware
     from ..types.options import PreflightOptions, RouterChanges
+    from .shared_state import RouterState, SharedState
 
 TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"
 """A target, or an agent, router, configuration or `provider:model` for one."""
@@ -75,6 +76,8 @@ class Router(Client):
         deadline: Seconds for a whole call, unless the request sets its own.
         name: Name of this router inside another one.
         only: Names of the targets, or of their models, that may be used.
+        state: Limits, budgets and health shared with the routers of this name in other processes: a `redis://` URL, a
+            `RedisState`, or another `RouterState`.
         middleware: Middleware around every call; the first is outermost. The agents' own middleware wraps each attempt.
         loop: Limits of runs in which the model calls tools.
         hooks: Hooks called during runs, such as approval before a tool call.
@@ -100,6 +103,7 @@ class Router(Client):
         deadline: float | None = None,
         name: str = "router",
         only: Sequence[str] | None = None,
+        state: str | RouterState | None = None,
         middleware: Sequence[Middleware] = (),
         loop: ToolLoopConfig | None = None,
         hooks: Hooks | None = None,
@@ -112,7 +116,7 @@ class Router(Client):
         self._options: dict[str, Any] = {
             "strategy": strategy, "retry": retry, "on_partial": on_partial, "on_content_filter": on_content_filter,
             "race": race, "hedge": hedge, "breaker": breaker, "spend": spend, "shadow": shadow, "max_wait": max_wait,
-            "deadline": deadline, "name": name, "only": only,
+            "deadline": deadline, "name": name, "only": only, "state": state,
             "middleware": self.middleware, "loop": loop, "hooks": hooks,
         }  # fmt: skip
         self.targets: tuple[Target, ...] = _read_targets(targets)
@@ -138,6 +142,8 @@ class Router(Client):
             hedge_budget=make_hedge_budget(hedging.max_share if hedging else 0.05),
             ledger=SpendLedger(limits),
         )
+        if state is not None:
+            self._settings.shared = _share_state(state, name, limits, self._settings)
         self._calls: dict[bool, Call] = {}
 
     def explain(
@@ -215,6 +221,8 @@ class Router(Client):
             settings.ledger = current.ledger
         if "hedge" not in changes:
             settings.hedge_budget = current.hedge_budget
+        if not changes.keys() & {"spend", "state", "name"}:
+            settings.shared = current.shared
         return other
 
     def for_call(self, settings: Mapping[str, Any]) -> Router:  # Any: settings of several types
@@ -239,10 +247,28 @@ class Router(Client):
         for target in self.targets:
             if not names or target.name in names:
                 target.health.reset()
+                if self._settings.shared is not None:
+                    self._settings.shared.reset_health(target)
 
     def get_spend(self, limit: int = 0, value: Any = None) -> float:  # Any: a value from the requests' metadata
-        """Dollars spent under a spend limit, given by its index; with `per`, for one value of the key."""
-        return self._settings.ledger.get_spend(limit, value)
+        """Dollars spent under a spend limit, given by its index; with `per`, for one value of the key.
+
+        With shared state, this is the amount spent by all processes.
+        """
+        shared = self._settings.shared
+        spent = None if shared is None else shared.get_spend(limit, value)
+        return self._settings.ledger.get_spend(limit, value) if spent is None else spent
+
+    def restore_spend(self, dollars: float, limit: int = 0, value: Any = None) -> None:  # Any: as in get_spend
+        """Set the amount spent under a limit after the shared state lost its data. The larger amount counts."""
+        if self._settings.shared is None:
+            raise ConfigurationError("The router has no shared state.", field="state", fix="Pass state=.")
+        self._settings.shared.restore_spend(dollars, limit, value)
+
+    def flush(self) -> None:
+        """Send what is still to be reported to the shared state. Happens in the background, and at exit."""
+        if self._settings.shared is not None:
+            self._settings.shared.outbox.flush()
 
     @property
     @override
@@ -472,6 +498,20 @@ def _read_shadow(agent: Any, share: float = 1.0, on_result: Callable[[Any], obje
     target = _read_target(agent, None)
     target.name = target.name or "shadow"
     return Shadow(target, share, on_result)
+
+
+def _share_state(
+    state: str | RouterState, name: str, limits: Sequence[SpendLimit], settings: RouterSettings
+) -> SharedState:
+    from .shared_state import SharedState  # lazy: few routers share their state
+
+    if isinstance(state, str):
+        from .redis_state import RedisState  # lazy: an extra
+
+        state = RedisState(state)
+    shared = SharedState(state, name, limits, settings.targets)
+    shared.outbox.memory = settings.memory
+    return shared
 
 
 def _count_racers(race: bool | int, targets: int) -> int:

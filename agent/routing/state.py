@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from .. import errors
 from ..engine.context import Context
@@ -20,6 +20,9 @@ from .limits import RequestBudget, Reservation, SpendLedger, make_hedge_budget
 from .request_profile import Exclusion, RequestProfile, exclude_incapable, exclude_too_expensive, exclude_unavailable
 from .strategies import Memory, RankedTarget, Strategy
 from .targets import Admission, Target, update_rate_limits
+
+if TYPE_CHECKING:
+    from .shared_state import Lease, SharedState
 
 NEW_OUTAGE = 15.0
 """Seconds since a target started to fail in which a call may wait for another one to recover."""
@@ -59,6 +62,8 @@ class RouterSettings:
     retry_budget: RequestBudget = field(default_factory=RequestBudget)
     hedge_budget: RequestBudget = field(default_factory=lambda: make_hedge_budget(0.05))
     ledger: SpendLedger = field(default_factory=lambda: SpendLedger(()))
+    shared: SharedState | None = None
+    """Limits and health shared with other processes; None if there are none."""
     has_levels: bool = field(init=False)
     """Whether targets have different levels."""
     is_concurrent: bool = field(init=False)
@@ -130,8 +135,13 @@ class RoutingState:
         return (
             exclude_incapable(self.profile, target)
             or exclude_unavailable(target, self.profile, now)
-            or (exclude_too_expensive(target, self.profile, ledger, now) if ledger.limits else None)
+            or (self._exclude_too_expensive(target, now) if ledger.limits else None)
         )
+
+    def _exclude_too_expensive(self, target: Target, now: float) -> Exclusion | None:
+        shared = self.settings.shared
+        is_shared = shared is not None and shared.replaces_ledger()
+        return exclude_too_expensive(target, self.profile, self.settings.ledger, now, is_shared=is_shared)
 
     def _rank(self, ready: list[Target], excluded: list[tuple[Target, Exclusion]]) -> list[RankedTarget]:
         """Rank each level of targets by the strategy."""
@@ -156,8 +166,13 @@ class RoutingState:
         """Admit the best target for the first attempt, and return the alternatives; None if that fails."""
         if self.context.attempt_count.value or self._failures:
             return None
+        shared = self.settings.shared
+        if shared is not None and shared.is_exact:
+            return None
         ranked, _ = self.rank_targets(now)
         for index, one in enumerate(ranked):
+            if shared is not None and shared.has_claim(one.target, now):
+                return None
             admission = self.admit(one.target, now, reason=one.reason)
             if admission is not None:
                 return admission, ranked[index + 1 :]
@@ -234,16 +249,28 @@ class RoutingState:
         """Whether exactly one more attempt is allowed."""
         return self.context.attempt_count.value == self.settings.retry.max_retries
 
-    def admit(self, target: Target, now: float, *, reason: str, panic: bool = False) -> Admission | None:
-        """Reserve capacity for an attempt; None if the target or the call is at a limit."""
+    def admit(
+        self,
+        target: Target,
+        now: float,
+        *,
+        reason: str,
+        panic: bool = False,
+        lease: Lease | None = None,
+        is_admitted: bool = False,
+    ) -> Admission | None:
+        """Reserve capacity for an attempt; None if the target or the call is at a limit.
+
+        If a shared state has admitted the attempt, limits are only counted.
+        """
         if self.stop_reason() is not None:
             return None
         limiter = target.limiter
-        entry = limiter.acquire(self._count_tokens(target), now)
+        entry = limiter.acquire(self.count_tokens(target), now, is_admitted=is_admitted)
         if entry is None:
             return None
         ledger, reservation = self.settings.ledger, Reservation()
-        if ledger.limits:
+        if ledger.limits and not is_admitted:
             dollars = target.max_price(self.profile.request_for(target))
             reserved = ledger.reserve(dollars or 0.0, self.request.metadata, now)
             if not isinstance(reserved, Reservation):
@@ -262,9 +289,9 @@ class RoutingState:
         self._admitted += 1
         if not target.is_router:  # a nested router counts its own attempts
             self.context.attempt_count.value += 1
-        return Admission(target, permit, entry, now, reason, ledger, reservation)
+        return Admission(target, permit, entry, now, reason, ledger, reservation, lease)
 
-    def _count_tokens(self, target: Target) -> int:
+    def count_tokens(self, target: Target) -> int:
         if not target.limiter.limits_tokens:
             return 0
         return self.profile.tokens(target).tokens + (self.request.max_tokens or 0)
@@ -277,8 +304,11 @@ class RoutingState:
 
     def record_success(self, admission: Admission, response: AgentResponse, now: float, context: Context) -> None:
         """Settle the admission of a successful attempt."""
+        was_open = admission.target.health.breaker.opened_at
         admission.settle_success(response, now, context.first_event)
         update_rate_limits(admission.target, context.headers, now)
+        if self.settings.shared is not None:
+            self._report_success(self.settings.shared, admission, response, now, context, was_open)
         if self.settings.strategy.needs_memory:
             prompt = 0 if response.usage is None else response.usage.prompt_tokens
             self.settings.memory.record_response(self.profile.key, admission.target.name, prompt, now)
@@ -286,16 +316,44 @@ class RoutingState:
     def record_failure(self, admission: Admission, error: errors.AgentError, now: float, context: Context) -> NextStep:
         """Settle the admission of a failed attempt, and return the next step."""
         target = admission.target
+        was_open = target.health.breaker.opened_at
         self.failed_at = now
         partial = error.partial if isinstance(error, errors.StreamInterrupted) else None
-        admission.settle_failure(
-            now, blamed=blames_target(error, target, now - admission.started, now), partial=partial
-        )
+        blamed = blames_target(error, target, now - admission.started, now)
+        admission.settle_failure(now, blamed=blamed, partial=partial)
         start_cooldown(error, target, now)
         update_rate_limits(target, context.headers, now)
         if self.settings.strategy.needs_memory:
             self.settings.memory.record_failure(self.profile.key, target.name)
+        if (shared := self.settings.shared) is not None:
+            shared.record_failure(target, was_open, now, blamed=blamed)
+            if self.settings.strategy.needs_memory:
+                shared.record_placement(self.profile.key, target, None)
         return self._note_failure(target, error)
+
+    def _report_success(
+        self,
+        shared: SharedState,
+        admission: Admission,
+        response: AgentResponse,
+        now: float,
+        context: Context,
+        was_open: float | None,
+    ) -> None:
+        """Report the outcome of an attempt to other processes."""
+        usage, first = response.usage, context.first_event
+        shared.record_success(
+            admission.target,
+            was_open,
+            now,
+            (
+                now - admission.started,
+                None if first is None else first - admission.started,
+                0 if usage is None else usage.completion_tokens,
+            ),
+        )
+        if self.settings.strategy.needs_memory:
+            shared.record_placement(self.profile.key, admission.target, 0 if usage is None else usage.prompt_tokens)
 
     def _note_failure(self, target: Target, error: errors.AgentError) -> NextStep:
         self.errors.append(error)

@@ -34,6 +34,7 @@ from ..flow import (
     Now,
     Open,
     Paused,
+    Query,
     Random,
     Read,
     Send,
@@ -279,6 +280,8 @@ class AioRun:
                 return random.random()
             case Invoke():
                 return await self._invoke(effect)
+            case Query(_, on_loop, args):
+                return await on_loop(*args)
             case Spawn(flow, pause):
                 return self._spawn(flow, pause)
             case Wait(branches, timeout):

@@ -35,6 +35,7 @@ from ..flow import (
     Now,
     Open,
     Paused,
+    Query,
     Random,
     Read,
     Send,
@@ -237,6 +238,8 @@ class SyncRun:
                 return random.random()
             case Invoke():
                 return self._invoke(effect)
+            case Query(function, _, args):
+                return function(*args)
             case Spawn(flow, pause):
                 return self._spawn(flow, pause)
             case Wait(branches, timeout):

@@ -1,0 +1,663 @@
+"""Shared router state: limits, leases and health that the routers of several processes have in common.
+
+Limits are exact: one operation of the store admits a request, and reserves under a lease. Health is eventually
+consistent: changes travel with admissions and with the exchanges of a background thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from weakref import WeakSet, ref
+
+from .. import errors
+from ..engine.flow import Flow, Query
+from ..engine.locks import ForkSafe
+from ..models.prices import to_dollars, to_units
+from ..types.routing import SpendLimit
+from .request_profile import Exclusion
+
+if TYPE_CHECKING:
+    from .state import RoutingState
+    from .strategies import RankedTarget
+    from .targets import Admission, Target
+
+Policy: TypeAlias = Literal["fail_open", "fail_closed"]
+
+LEASE_SECONDS = 60.0
+"""Seconds after which the reservations of a process that died are released."""
+_RENEW_SECONDS = 20.0
+_SYNC_SECONDS = 1.0
+"""Seconds between exchanges while nothing is settled, and between probes of a failed store."""
+_GATHER_SECONDS = 0.02
+"""Seconds in which settlements are gathered for one exchange."""
+_BATCH = 256
+_MOST_QUEUED = 100_000
+_MOST_EVENTS = 200
+_UNITS = 1000
+"""Picodollars, the unit of spend ledgers, in a nanodollar, the unit of stores."""
+
+
+class Account(NamedTuple):
+    """One spend limit for one value of its key. Amounts are in nanodollars, windows in milliseconds (0: none)."""
+
+    key: str
+    limit: int
+    window: int
+
+
+class Claim(NamedTuple):
+    """Capacity that one target needs for a request. A limit of 0 means no limit."""
+
+    target: str
+    tokens: int = 0
+    cost: int = 0
+    rpm: int = 0
+    tpm: int = 0
+    concurrency: int = 0
+    generation: int = -1
+    """Generation of the open circuit breaker that the request would probe; -1 for none."""
+
+
+class AdmitRequest(NamedTuple):
+    """Ranked claims of a request. The first that fits every limit is admitted, under a lease."""
+
+    namespace: str
+    lease: str
+    claims: tuple[Claim, ...]
+    accounts: tuple[Account, ...]
+    version: int
+    """Version of the health that the process has seen."""
+    epoch: str
+    """Epoch that the process has seen. The store refuses to spend if its data were lost since; "" accepts any."""
+    now: float
+    """Time on the caller's clock, for stores inside one process."""
+
+
+class Refusal(NamedTuple):
+    """Why a claim was refused."""
+
+    reason: Literal["rpm", "tpm", "concurrency", "spent", "held", "probe", "health", "lost"]
+    wait: float
+    """Seconds until it may be admitted; infinity if unknown, negative if never."""
+    account: int = -1
+    left: int = 0
+    held: int = 0
+
+
+class HealthUpdate(NamedTuple):
+    """Health fields of all targets, with their version."""
+
+    version: int
+    fields: Mapping[str, str]
+
+
+class AdmitReply(NamedTuple):
+    """Position of the admitted claim, or -1 and the refusals. `balances` are spent, held and age in seconds."""
+
+    position: int
+    bucket: int
+    refusals: tuple[Refusal, ...]
+    balances: tuple[tuple[int, int, float], ...]
+    health: HealthUpdate | None
+    epoch: str
+
+
+class Settlement(NamedTuple):
+    """Outcome of a lease: tokens beyond the reserved ones, and the cost."""
+
+    lease: str
+    target: str = ""
+    bucket: int = -1
+    tokens: int = 0
+    cost: int = 0
+    accounts: tuple[Account, ...] = ()
+
+
+class Change(NamedTuple):
+    """A change of health: `open`, `close`, `cool`, `key` or `reset`. `seconds` since it opened, or of the cooldown."""
+
+    kind: str
+    target: str
+    seconds: float = 0.0
+    reason: str = ""
+
+
+class Batch(NamedTuple):
+    """A numbered exchange. A store applies each number of a process once."""
+
+    namespace: str
+    process: str
+    number: int
+    settlements: tuple[Settlement, ...]
+    renewals: tuple[str, ...]
+    changes: tuple[Change, ...]
+    events: str
+    """Outcomes, response times and conversations, for other processes; "" for none."""
+    after: str
+    """Read the events of other processes after this one."""
+    version: int
+    now: float
+    restored: tuple[Account, int] | None = None
+    """An account, and the amount that was spent according to the caller."""
+
+
+class Update(NamedTuple):
+    """Reply to an exchange. Times in health fields are relative to `now`, in seconds."""
+
+    health: HealthUpdate | None
+    events: tuple[str, ...]
+    last: str
+    epoch: str
+
+
+class RouterState(Protocol):
+    """A store of shared state. Any exception means that it cannot be used at present."""
+
+    policy: Policy
+    is_local: bool
+    """Whether it never blocks, so that settlements need no background thread."""
+
+    def admit(self, request: AdmitRequest) -> AdmitReply: ...
+
+    async def aadmit(self, request: AdmitRequest) -> AdmitReply: ...
+
+    def exchange(self, batch: Batch) -> Update: ...
+
+
+class Lease:
+    """What an attempt holds in the shared state. It is settled in the background."""
+
+    __slots__ = ("accounts", "bucket", "id", "shared", "target", "tokens")
+
+    def __init__(
+        self, shared: SharedState, id: str, target: str, tokens: int, bucket: int, accounts: tuple[Account, ...]
+    ) -> None:
+        self.shared = shared
+        self.id = id
+        self.target = target
+        self.tokens = tokens
+        self.bucket = bucket
+        self.accounts = accounts
+
+    def settle(self, tokens: int | None, dollars: float) -> None:
+        more = 0 if tokens is None else tokens - self.tokens
+        cost = _to_nanodollars(dollars) if self.accounts else 0
+        self.shared.outbox.settle(Settlement(self.id, self.target, self.bucket, more, cost, self.accounts))
+
+
+class SharedState:
+    """The part of a router that uses a store: claims, failover, and what other processes report."""
+
+    def __init__(self, store: RouterState, name: str, limits: Sequence[SpendLimit], targets: Sequence[Target]) -> None:
+        self.store = store
+        self.limits: tuple[SpendLimit, ...] = tuple(limits)
+        kinds = [(limit.per, limit.window) for limit in self.limits]
+        self.namespace: str = _hash(repr((name, kinds)))
+        self.has_rates: bool = any(any(target.limit.model_dump().values()) for target in targets)
+        self.is_exact: bool = bool(self.limits) or self.has_rates
+        """Whether every admission asks the store."""
+        self._targets: dict[str, Target] = {}
+        for target in targets:
+            self._targets.setdefault(target.shared_name, target)
+        self._version = 0
+        self._generations: dict[str, int] = {}
+        self._resets: dict[str, int] = {}
+        self.outbox: Outbox = Outbox(self)
+
+    # Admission
+
+    def has_claim(self, target: Target, now: float) -> bool:
+        """Whether an attempt needs the store: to count it, or because it is a half-open probe."""
+        return self.is_exact or (target.health.breaker.opened_at is not None and target.health.breaker.is_due(now))
+
+    def replaces_ledger(self) -> bool:
+        """Whether the store checks the spend limits."""
+        return bool(self.limits) and (self.outbox.is_up or self.store.policy == "fail_closed")
+
+    def admit(
+        self, state: RoutingState, ranked: Sequence[RankedTarget], now: float, *, panic: bool = False
+    ) -> Flow[tuple[Admission | None, int, list[tuple[Target, Exclusion]]]]:
+        """Admit the first of the ranked targets that fits all limits. Returns it with its index, or the exclusions."""
+        outbox = self.outbox
+        exclusions: list[tuple[Target, Exclusion]] = []
+        for _ in range(2):  # a second time if the health of a target turns out to be out of date
+            if not outbox.is_up or not any(self.has_claim(one.target, now) for one in ranked):
+                return self._admit_locally(state, ranked, now, panic=panic)
+            open_targets = [one for one in ranked if panic or one.target.health.breaker.admits(now)]
+            if not open_targets:
+                break
+            request = self._make_request(state, open_targets, now)
+            reply: AdmitReply | None = None
+            try:
+                reply = yield from Query(outbox.admit, outbox.aadmit, (request,))
+            finally:
+                if reply is None:  # the store may have admitted it all the same
+                    outbox.settle(Settlement(request.lease))
+            if reply is None:
+                return self._admit_locally(state, ranked, now, panic=panic)
+            self._apply_balances(state, request, reply, now)
+            if reply.health is not None:
+                self.apply_health(reply.health, now)
+            if reply.position >= 0:
+                one, claim = open_targets[reply.position], request.claims[reply.position]
+                lease = Lease(self, request.lease, claim.target, claim.tokens, reply.bucket, request.accounts)
+                outbox.leases[request.lease] = monotonic()
+                admission = state.admit(one.target, now, reason=one.reason, panic=panic, lease=lease, is_admitted=True)
+                if admission is not None:
+                    return admission, ranked.index(one), []
+                lease.settle(0, 0.0)
+            exclusions = [
+                (one.target, self._exclude(one.target, refusal, state))
+                for one, refusal in zip(open_targets, reply.refusals, strict=False)
+            ]
+            if all(refusal.reason != "health" for refusal in reply.refusals):
+                break
+        return None, 0, exclusions
+
+    def _admit_locally(
+        self, state: RoutingState, ranked: Sequence[RankedTarget], now: float, *, panic: bool
+    ) -> tuple[Admission | None, int, list[tuple[Target, Exclusion]]]:
+        if self.limits and self.store.policy == "fail_closed":
+            raise errors.BudgetExceededError(
+                "The shared state cannot be reached, so the spend limits cannot be checked.",
+                retryable=True,
+                retry_after=_SYNC_SECONDS,
+            )
+        accounts = self._make_accounts(state.request.metadata)
+        for index, one in enumerate(ranked):
+            lease = Lease(self, self.outbox.make_id(), one.target.shared_name, 0, -1, accounts) if accounts else None
+            admission = state.admit(one.target, now, reason=one.reason, panic=panic, lease=lease)
+            if admission is not None:
+                return admission, index, []
+        return None, 0, []
+
+    def _make_request(self, state: RoutingState, ranked: Sequence[RankedTarget], now: float) -> AdmitRequest:
+        claims = []
+        for one in ranked:
+            target = one.target
+            limit, breaker = target.limit, target.health.breaker
+            probes = breaker.opened_at is not None and breaker.is_due(now)
+            cost = target.max_price(state.profile.request_for(target)) if self.limits else None
+            claims.append(
+                Claim(
+                    target.shared_name,
+                    state.count_tokens(target),
+                    _to_nanodollars(cost or 0.0),
+                    limit.rpm or 0,
+                    limit.tpm or 0,
+                    limit.concurrency or 0,
+                    self._generations.get(target.shared_name, 0) if probes else -1,
+                )
+            )
+        epoch = self.outbox.epoch if self.store.policy == "fail_closed" else ""
+        accounts = self._make_accounts(state.request.metadata)
+        return AdmitRequest(self.namespace, self.outbox.make_id(), tuple(claims), accounts, self._version, epoch, now)
+
+    def _make_accounts(self, metadata: Mapping[str, Any]) -> tuple[Account, ...]:
+        return tuple(
+            self._make_account(index, limit, None if limit.per is None else metadata.get(limit.per))
+            for index, limit in enumerate(self.limits)
+        )
+
+    def _make_account(self, index: int, limit: SpendLimit, value: Any) -> Account:
+        key = str(index) if limit.per is None else f"{index}:{_hash(repr(value), self.namespace)}"
+        # Rounded down, as costs are rounded up.
+        return Account(key, to_units(limit.dollars) // _UNITS, round((limit.window or 0) * 1000))
+
+    def _exclude(self, target: Target, refusal: Refusal, state: RoutingState) -> Exclusion:
+        seconds = None if refusal.wait < 0 else refusal.wait
+        if refusal.reason in ("spent", "held"):
+            limit = self.limits[refusal.account]
+            owner = "" if limit.per is None else f" of {limit.per}={state.request.metadata.get(limit.per)!r}"
+            left, held = refusal.left * _UNITS, refusal.held * _UNITS
+            return Exclusion(
+                f"${to_dollars(max(0, left)):.6f} is left of the limit of ${limit.dollars:g}{owner}, "
+                f"and ${to_dollars(held):.6f} is held by requests in flight",
+                seconds,
+                money=True,
+            )
+        if refusal.reason == "lost":
+            return Exclusion("the shared state lost its data; restore the amounts spent", money=True)
+        if refusal.reason == "probe":
+            return Exclusion("circuit breaker open", seconds, health=True)
+        if refusal.reason == "health":
+            return Exclusion("failed in another process", 0.0)
+        return Exclusion("rate limit reached", seconds)
+
+    def _apply_balances(self, state: RoutingState, request: AdmitRequest, reply: AdmitReply, now: float) -> None:
+        """Keep the last view of the accounts, for the time in which the store cannot be reached."""
+        ledger = state.settings.ledger
+        for index, (limit, (spent, held, age)) in enumerate(zip(self.limits, reply.balances, strict=False)):
+            value = None if limit.per is None else state.request.metadata.get(limit.per)
+            ledger.set_spend(index, value, (spent + held) * _UNITS, now - age)
+        self.outbox.check_epoch(reply.epoch)
+
+    # Spend
+
+    def get_spend(self, index: int, value: Any) -> float | None:
+        """Dollars spent under a limit; None if the store cannot be reached."""
+        account = self._make_account(index, self.limits[index], value)
+        request = AdmitRequest(self.namespace, "", (), (account,), self._version, "", monotonic())
+        self.outbox.flush()
+        reply = self.outbox.admit(request) if self.outbox.is_up else None
+        return None if reply is None else to_dollars(reply.balances[0][0] * _UNITS)
+
+    def restore_spend(self, dollars: float, index: int, value: Any) -> None:
+        """Set the amount spent under a limit, after the store lost its data."""
+        self.outbox.restore(self._make_account(index, self.limits[index], value), _to_nanodollars(dollars))
+
+    # Health
+
+    def record_success(
+        self, target: Target, was_open: float | None, now: float, timing: tuple[float, float | None, int]
+    ) -> None:
+        """Report a success and its response time to the other processes."""
+        self.outbox.add_event(["t", target.shared_name, *timing])
+        if target.health.breaker.opened_at != was_open:
+            self._report_breaker(target, now)
+
+    def record_failure(self, target: Target, was_open: float | None, now: float, *, blamed: bool | None) -> None:
+        """Report a failure, and the cooldowns of the target and of its API key."""
+        if blamed is not None:
+            self.outbox.add_event(["o", target.shared_name, int(blamed)])
+        if target.health.breaker.opened_at != was_open:
+            self._report_breaker(target, now)
+        health = target.health
+        for kind, name, cooldown in (
+            ("cool", target.shared_name, health.cooldown),
+            ("key", f"{target.shared_name}#{target.hash_key()}", health.key_cooldown),
+        ):
+            if (seconds := cooldown.seconds_left(now)) > 0:
+                self.outbox.change(Change(kind, name, seconds, cooldown.reason))
+
+    def record_placement(self, key: bytes, target: Target, tokens: int | None) -> None:
+        """Report the target of a conversation; None for its tokens if it failed."""
+        self.outbox.add_event(["p", key.hex(), target.name, tokens])
+
+    def _report_breaker(self, target: Target, now: float) -> None:
+        opened_at = target.health.breaker.opened_at
+        kind = "close" if opened_at is None else "open"
+        self.outbox.change(Change(kind, target.shared_name, 0.0 if opened_at is None else max(0.0, now - opened_at)))
+
+    def reset_health(self, target: Target) -> None:
+        """Reset the health of a target in all processes."""
+        self.outbox.change(Change("reset", target.shared_name))
+
+    def apply_health(self, update: HealthUpdate, now: float) -> None:
+        """Apply breakers and cooldowns of other processes. Times are in seconds before or after now."""
+        self._version = update.version
+        pending = self.outbox.changed_targets()
+        for field, text in sorted(update.fields.items(), reverse=True):  # resets (x) before breakers (b) and cooldowns
+            kind, _, name = field.partition(":")
+            target = self._targets.get(name.rpartition("#")[0] if kind == "k" else name)
+            if target is None:
+                continue
+            health = target.health
+            number, _, reason = text.partition(":")
+            if kind == "x":
+                if int(number) > self._resets.get(name, 0) and name in self._resets:
+                    health.reset()
+                self._resets[name] = int(number)
+            elif kind == "b":
+                generation = int(number)
+                if generation > self._generations.get(name, 0):
+                    self._generations[name] = generation
+                    if name not in pending:
+                        health.breaker.apply(None if reason == "" else now - float(reason), now)
+            elif kind == "c":
+                health.cooldown.extend(now + float(number), reason)
+            elif name == f"{target.shared_name}#{target.hash_key()}":
+                health.key_cooldown.extend(now + float(number), reason)
+
+    def apply_events(self, texts: Sequence[str], memory: Any, now: float) -> None:
+        """Apply outcomes, response times and conversations of other processes."""
+        for text in texts:
+            for kind, *values in json.loads(text):
+                if kind == "p":
+                    key, name, tokens = values
+                    if tokens is None:
+                        memory.record_failure(bytes.fromhex(key), name)
+                    else:
+                        memory.record_response(bytes.fromhex(key), name, tokens, now)
+                elif (target := self._targets.get(values[0])) is not None:
+                    target.health.breaker.count_other(kind == "o" and bool(values[1]), now)
+                    if kind == "t":
+                        target.timings.observe(now, *values[1:])
+
+
+class Outbox(ForkSafe):
+    """Settlements, renewals and reports of one process, sent by a background thread.
+
+    It also knows whether the store can be used. After a failure, calls do not touch the store until an exchange of the
+    thread succeeds.
+    """
+
+    def __init__(self, shared: SharedState) -> None:
+        super().__init__()
+        self.store = shared.store
+        self.namespace = shared.namespace
+        self.memory: Any = None
+        """The router's memory of conversations."""
+        self.epoch = ""
+        self._shared = ref(shared)
+        self._warned = False
+        self._has_lost_data = False
+        self._start_process()
+        _outboxes.add(self)
+
+    def _start_process(self) -> None:
+        self._pid = os.getpid()
+        self._process = os.urandom(6).hex()
+        self._number = 0
+        self._ids = 0
+        self._after = ""
+        self._settlements: deque[Settlement] = deque()
+        self._changes: deque[Change] = deque()
+        self._events: deque[Any] = deque(maxlen=_MOST_EVENTS)
+        self._batch: Batch | None = None
+        """The batch that was sent, but not confirmed."""
+        self.leases: dict[str, float] = {}
+        """Leases of requests in flight, with the time of their latest renewal."""
+        self.is_up = True
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._exchanging = threading.Lock()
+
+    def make_id(self) -> str:
+        """Return the id of a new lease."""
+        if self._pid != os.getpid():
+            self._start_process()  # what the parent holds is settled by the parent
+        with self._lock:
+            self._ids += 1
+            return f"{self._process}:{self._ids}"
+
+    # Calls
+
+    def admit(self, request: AdmitRequest) -> AdmitReply | None:
+        """Ask the store; None if it cannot be used."""
+        self._notify(urgent=False)
+        try:
+            return self.store.admit(request)
+        except Exception as error:
+            self._fail(error)
+            return None
+
+    async def aadmit(self, request: AdmitRequest) -> AdmitReply | None:
+        """Async version of `admit`."""
+        self._notify(urgent=False)
+        try:
+            return await self.store.aadmit(request)
+        except Exception as error:
+            self._fail(error)
+            return None
+
+    def settle(self, settlement: Settlement) -> None:
+        """Send a settlement in the background."""
+        self.leases.pop(settlement.lease, None)
+        if len(self._settlements) < _MOST_QUEUED:
+            self._settlements.append(settlement)
+        self._notify()
+
+    def change(self, change: Change) -> None:
+        self._changes.append(change)
+        self._notify()
+
+    def add_event(self, event: Any) -> None:
+        self._events.append(event)
+        self._notify(urgent=False)
+
+    def changed_targets(self) -> set[str]:
+        """Targets with changes that the store does not know yet."""
+        changes = [*list(self._changes), *(self._batch.changes if self._batch is not None else ())]
+        return {change.target for change in changes}
+
+    def restore(self, account: Account, spent: int) -> None:
+        """Set the amount spent in an account. Raises if the store cannot be reached."""
+        with self._exchanging:
+            batch = self._make_batch()._replace(restored=(account, spent))
+            self._apply(self.store.exchange(batch))
+
+    def check_epoch(self, epoch: str) -> None:
+        """Note the epoch. It changes when the store loses its data, and when they are restored."""
+        if self.epoch and epoch != self.epoch and not epoch.startswith("restored"):
+            if not self._has_lost_data:
+                logging.getLogger("agent").warning("the shared state of a router lost its data")
+            self._has_lost_data = self.store.policy == "fail_closed"
+            if self._has_lost_data:
+                return
+        self.epoch, self._has_lost_data = epoch, False
+
+    # Background
+
+    def _notify(self, *, urgent: bool = True) -> None:
+        if self.store.is_local:
+            if urgent:
+                self.flush()
+            return
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            with self._lock:
+                if self._thread is None or not self._thread.is_alive():
+                    self._thread = threading.Thread(target=self._main, daemon=True, name="agent-shared-state")
+                    self._thread.start()
+        if urgent and not self._wake.is_set():
+            self._wake.set()
+
+    def _main(self) -> None:
+        """Exchange until the router is gone and all settlements were sent."""
+        wake = self._wake
+        while self._thread is threading.current_thread():
+            if wake.wait(_SYNC_SECONDS) and self.is_up:
+                time.sleep(_GATHER_SECONDS)
+            wake.clear()
+            self.flush()
+            if self._shared() is None and (not self._has_work() or not self.is_up):
+                return
+
+    def _has_work(self) -> bool:
+        return bool(self._settlements or self._changes or self._batch is not None)
+
+    def flush(self) -> None:
+        """Send everything now, unless the store cannot be used."""
+        with self._exchanging:
+            while True:
+                if not self._exchange() or not self._has_work():
+                    return
+
+    def _exchange(self) -> bool:
+        """Send one batch and apply the reply. An unconfirmed batch is sent again with its number."""
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = self._make_batch()
+        now = monotonic()
+        try:
+            update = self.store.exchange(batch._replace(now=now))
+        except Exception as error:
+            self._fail(error)
+            return False
+        self._batch = None
+        self._recover()
+        self._apply(update)
+        return True
+
+    def _apply(self, update: Update) -> None:
+        now = monotonic()
+        self.check_epoch(update.epoch)
+        shared = self._shared()
+        if shared is not None:
+            if update.health is not None:
+                shared.apply_health(update.health, now)
+            if self._after and update.events:
+                shared.apply_events(update.events, self.memory, now)
+        self._after = update.last or self._after
+
+    def _make_batch(self) -> Batch:
+        now = monotonic()
+        settlements = [self._settlements.popleft() for _ in range(min(_BATCH, len(self._settlements)))]
+        changes = [self._changes.popleft() for _ in range(len(self._changes))]
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        renewals = [lease for lease, at in list(self.leases.items()) if now > at + _RENEW_SECONDS]
+        for lease in renewals:
+            if lease in self.leases:
+                self.leases[lease] = now
+        self._number += 1
+        shared = self._shared()
+        return Batch(
+            self.namespace,
+            self._process,
+            self._number,
+            tuple(settlements),
+            tuple(renewals),
+            tuple(changes),
+            json.dumps(events) if events else "",
+            self._after,
+            0 if shared is None else shared._version,
+            now,
+        )
+
+    def _fail(self, error: Exception) -> None:
+        """Use the local state until an exchange succeeds."""
+        self.is_up = False
+        if not self._warned:
+            self._warned = True
+            logging.getLogger("agent").warning("the shared state of a router cannot be used: %s", type(error).__name__)
+
+    def _recover(self) -> None:
+        if not self.is_up:
+            self.is_up = True
+            self._warned = False
+            logging.getLogger("agent").warning("the shared state of a router can be used again")
+
+
+_outboxes: WeakSet[Outbox] = WeakSet()
+
+
+def flush_all() -> None:
+    """Send what all routers of this process still have to report."""
+    for outbox in list(_outboxes):
+        with suppress(Exception):
+            if outbox._pid == os.getpid() and outbox.is_up:
+                outbox.flush()
+
+
+atexit.register(flush_all)
+
+
+def _hash(text: str, key: str = "") -> str:
+    return blake2b(text.encode(errors="replace"), key=key.encode(), digest_size=8).hexdigest()
+
+
+def _to_nanodollars(dollars: float) -> int:
+    """Convert dollars to nanodollars, rounded up."""
+    return -(-to_units(dollars) // _UNITS)

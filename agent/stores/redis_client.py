@@ -1,0 +1,278 @@
+"""Connections to a Redis server with one deadline per request, for threads, event loops and forks.
+
+redis-py encodes, decodes and connects (TLS, passwords, Unix sockets). Its own pools and retries are not used: their
+timeouts would add up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import sha1
+from time import monotonic
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+from ..engine.locks import ForkSafe
+from ..errors import ConfigurationError
+
+try:
+    from redis import ConnectionPool
+    from redis.backoff import NoBackoff
+    from redis.exceptions import NoScriptError, RedisError, ResponseError
+    from redis.retry import Retry
+except ImportError as error:
+    raise ConfigurationError(
+        "Shared state in Redis needs the package redis.",
+        field="state",
+        fix="Install the extra: pip install 'agent-llm-router[redis]'.",
+    ) from error
+
+FAILURES = (RedisError, OSError)
+"""Errors of a server that cannot be used."""
+
+_Connection: TypeAlias = Any  # Any: redis-py's connection classes share no typed base
+_Request: TypeAlias = "tuple[asyncio.Future[Any], RedisScript, tuple[Any, ...]]"
+_MOST_IDLE = 128
+
+
+class RedisScript:
+    """A Lua script that runs on one JSON document."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class RedisClient(ForkSafe):
+    """Runs scripts on a Redis server. No request takes longer than `timeout`, connecting included.
+
+    Connections are opened in threads, so that a caller can stop waiting for them.
+    """
+
+    def __init__(self, url: str, timeout: float, scripts: Sequence[RedisScript]) -> None:
+        super().__init__()
+        self._timeout = timeout
+        self._scripts = tuple(scripts)
+        retry = Retry(NoBackoff(), 0)
+        try:
+            pool = ConnectionPool.from_url(
+                url, socket_timeout=timeout, socket_connect_timeout=10 * timeout, retry=retry, protocol=2
+            )
+        except ValueError as error:
+            raise ConfigurationError(
+                f"The URL of the shared state is invalid: {error}.", field="state", fix="Use redis://host:port/db."
+            ) from None
+        self._make_connection: Callable[[], _Connection] = partial(pool.connection_class, **pool.connection_kwargs)
+        self._idle: list[_Connection] = []
+        self._batches: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopBatch] = WeakKeyDictionary()
+        self._process = os.getpid()
+
+    def run(self, script: RedisScript, key: str, document: bytes) -> Any:
+        """Run a script and return its reply. Raises one of `FAILURES`."""
+        end = monotonic() + self._timeout
+        connection = self._take()
+        if connection is None:
+            connection = self._open(end)
+        try:
+            try:
+                connection.send_command("EVALSHA", script.digest, 1, key, document)
+                reply = connection.read_response(timeout=max(0.001, end - monotonic()))
+            except NoScriptError:
+                connection.send_command("EVAL", script.text, 1, key, document)
+                reply = connection.read_response(timeout=max(0.001, end - monotonic()))
+        except ResponseError:
+            self._release(connection)
+            raise
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._release(connection)
+        return reply
+
+    async def arun(self, script: RedisScript, key: str, document: bytes) -> Any:
+        """Async version of `run`. Requests that wait on one event loop are sent together."""
+        loop = asyncio.get_running_loop()
+        self._check_process()
+        batch = self._batches.get(loop)
+        if batch is None:
+            batch = self._batches[loop] = _LoopBatch(self, self._timeout)
+        return await batch.run(script, key, document)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.disconnect()
+
+    def _take(self) -> _Connection | None:
+        """Return an idle connection. One that the server closed is replaced."""
+        self._check_process()
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            with suppress(*FAILURES):
+                if not connection.can_read():
+                    return connection
+            connection.disconnect()
+
+    def _release(self, connection: _Connection) -> None:
+        with self._lock:
+            if connection.is_connected and len(self._idle) < _MOST_IDLE:
+                self._idle.append(connection)
+                return
+        connection.disconnect()
+
+    def _open(self, end: float) -> _Connection:
+        """Open a connection in a thread, and wait for it until `end`. A late one becomes idle."""
+        done = threading.Event()
+        outcome: list[Any] = []
+
+        def finish(result: Any) -> None:
+            outcome.append(result)
+            done.set()
+
+        self._connect(finish)
+        if not done.wait(max(0.0, end - monotonic())):
+            raise TimeoutError("connecting to Redis takes too long")
+        result = outcome[0]
+        if isinstance(result, BaseException):
+            raise result
+        return self._take() or self._open(end)
+
+    def _connect(self, finish: Callable[[Any], object]) -> None:
+        """Open an idle connection in a thread, then call `finish` with None or the error."""
+
+        def main() -> None:
+            try:
+                connection = self._make_connection()
+                connection.connect()
+                for script in self._scripts:
+                    connection.send_command("SCRIPT", "LOAD", script.text)
+                    connection.read_response()
+                self._release(connection)
+            except FAILURES as error:
+                finish(error)
+            else:
+                finish(None)
+
+        threading.Thread(target=main, daemon=True, name="agent-redis-connect").start()
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():  # connections of the parent must not be used, nor shut down
+            self._process, self._idle, self._batches = os.getpid(), [], WeakKeyDictionary()
+
+
+class _LoopBatch:
+    """Requests of one event loop: those that arrive while others are in flight are sent together.
+
+    Replies are read when the socket is readable, so that no second client for asyncio is needed.
+    """
+
+    def __init__(self, client: RedisClient, timeout: float) -> None:
+        self._client = client
+        self._timeout = timeout
+        self._waiting: list[_Request] = []
+        self._flying: list[_Request] = []
+        self._connection: _Connection = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, script: RedisScript, key: str, document: bytes) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((future, script, (1, key, document)))
+        if self._timer is None:
+            self._start()
+        return await future
+
+    def _start(self) -> None:
+        """Send the waiting requests in the next iteration of the loop, together with those that arrive until then."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._timeout, self._fail, TimeoutError("Redis takes too long"))
+        loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        if self._timer is None or self._flying:
+            return  # it took too long to connect
+        loop, client = asyncio.get_running_loop(), self._client
+        self._waiting = [request for request in self._waiting if not request[0].done()]
+        if not self._waiting:
+            self._finish()
+            return
+        connection = client._take()
+        if connection is None:
+
+            def finish(error: Any) -> None:
+                with suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(self._send if error is None else partial(self._fail, error))
+
+            client._connect(finish)
+            return
+        self._connection = connection
+        self._flying, self._waiting = self._waiting, []
+        try:
+            commands = [("EVALSHA", script.digest, *arguments) for _, script, arguments in self._flying]
+            connection.send_packed_command(connection.pack_commands(commands))
+            loop.add_reader(connection._sock.fileno(), self._receive)
+        except NotImplementedError:  # the default event loop of Windows
+            self._read_replies()
+        except FAILURES as error:
+            self._fail(error)
+
+    def _receive(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._connection._sock.fileno())
+        self._read_replies()
+
+    def _read_replies(self) -> None:
+        """Read the replies, which the server sends one after the other."""
+        connection, unknown = self._connection, []
+        try:
+            for request in self._flying:
+                future, script, _ = request
+                try:
+                    reply = connection.read_response()
+                except NoScriptError:
+                    unknown.append(request)
+                except ResponseError as error:
+                    if not future.done():
+                        future.set_exception(error)
+                else:
+                    if not future.done():
+                        future.set_result(reply)
+            for _, script, _ in unknown:
+                connection.send_command("SCRIPT", "LOAD", script.text)
+                connection.read_response()
+        except FAILURES as error:
+            self._fail(error)
+            return
+        self._waiting += unknown
+        self._client._release(connection)
+        self._finish()
+
+    def _finish(self) -> None:
+        """End an exchange, and start the next one if requests are waiting."""
+        self._connection, self._flying = None, []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            self._start()
+
+    def _fail(self, error: Exception) -> None:
+        """Fail all requests."""
+        failed, self._flying, self._waiting = [*self._flying, *self._waiting], [], []
+        connection = self._connection
+        if connection is not None:
+            if connection._sock is not None:
+                asyncio.get_running_loop().remove_reader(connection._sock.fileno())
+            connection.disconnect()
+        self._finish()
+        for future, _, _ in failed:
+            if not future.done():
+                future.set_exception(error)
