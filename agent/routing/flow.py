@@ -44,7 +44,8 @@ _CONTINUE_PROMPT = (
 )
 _FILTER_STOP_REASONS = frozenset(("content_filter", "refusal"))
 _POLL_SECONDS = 0.05
-"""Interval for checking a target that is at its concurrency limit."""
+"""First interval for checking a target that is at its concurrency limit, or whose money is held. It doubles."""
+_LONGEST_POLL = 1.0
 _LOST_RACE = "another target was faster"
 
 
@@ -109,7 +110,7 @@ def route_call(settings: RouterSettings, *, streaming: bool) -> Call:
 
 def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[RankedTarget]]]:
     """Admit the next target and return the alternatives. Waits if necessary; raises if there is none."""
-    start, has_paid, may_wait_for_recovery = now, False, True
+    start, has_paid, may_wait_for_recovery, poll = now, False, True, _POLL_SECONDS
     context = state.context
 
     def can_try(target: Target) -> bool:
@@ -150,7 +151,8 @@ def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[R
             raise state.routing_error("no target is left", excluded)
         seconds, target = waits[0]
         if seconds == math.inf:
-            seconds = _POLL_SECONDS
+            seconds = poll * (0.5 + 0.5 * random)
+            poll = min(2 * poll, _LONGEST_POLL)
         if not can_wait(seconds):
             raise state.routing_error(f"the next target is available in {seconds:.1f} s", excluded)
         if not can_try(target):
