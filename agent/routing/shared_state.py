@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -41,6 +42,8 @@ _SYNC_SECONDS = 1.0
 """Seconds between exchanges while nothing is settled, and between probes of a failed store."""
 _GATHER_SECONDS = 0.02
 """Seconds in which settlements are gathered for one exchange."""
+_WARNING_SECONDS = 60.0
+"""Seconds between warnings about a store that cannot be used."""
 _BATCH = 256
 _MOST_QUEUED = 100_000
 _MOST_EVENTS = 200
@@ -451,7 +454,7 @@ class Outbox(ForkSafe):
         """The router's memory of conversations."""
         self.epoch = ""
         self._shared = ref(shared)
-        self._warned = False
+        self._warned_at = -math.inf
         self._has_lost_data = False
         self._start_process()
         _outboxes.add(self)
@@ -629,15 +632,14 @@ class Outbox(ForkSafe):
     def _fail(self, error: Exception) -> None:
         """Use the local state until an exchange succeeds."""
         self.is_up = False
-        if not self._warned:
-            self._warned = True
+        if monotonic() > self._warned_at + _WARNING_SECONDS:
+            self._warned_at = monotonic()
             logging.getLogger("agent").warning("the shared state of a router cannot be used: %s", type(error).__name__)
 
     def _recover(self) -> None:
         if not self.is_up:
             self.is_up = True
-            self._warned = False
-            logging.getLogger("agent").warning("the shared state of a router can be used again")
+            logging.getLogger("agent").info("the shared state of a router can be used again")
 
 
 _outboxes: WeakSet[Outbox] = WeakSet()

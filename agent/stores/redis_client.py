@@ -61,7 +61,12 @@ class RedisClient(ForkSafe):
         retry = Retry(NoBackoff(), 0)
         try:
             pool = ConnectionPool.from_url(
-                url, socket_timeout=timeout, socket_connect_timeout=10 * timeout, retry=retry, protocol=2
+                url,
+                socket_timeout=timeout,
+                socket_connect_timeout=10 * timeout,
+                retry=retry,
+                protocol=2,
+                driver_info=None,  # saves two round trips
             )
         except ValueError as error:
             raise ConfigurationError(
@@ -69,7 +74,8 @@ class RedisClient(ForkSafe):
             ) from None
         self._make_connection: Callable[[], _Connection] = partial(pool.connection_class, **pool.connection_kwargs)
         self._idle: list[_Connection] = []
-        self._batches: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopBatch] = WeakKeyDictionary()
+        self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, _Flight] = WeakKeyDictionary()
+        """Requests that each event loop sends next."""
         self._process = os.getpid()
 
     def run(self, script: RedisScript, key: str, document: bytes) -> Any:
@@ -95,13 +101,20 @@ class RedisClient(ForkSafe):
         return reply
 
     async def arun(self, script: RedisScript, key: str, document: bytes) -> Any:
-        """Async version of `run`. Requests that wait on one event loop are sent together."""
+        """Async version of `run`. Requests of one iteration of an event loop are sent together."""
         loop = asyncio.get_running_loop()
         self._check_process()
-        batch = self._batches.get(loop)
-        if batch is None:
-            batch = self._batches[loop] = _LoopBatch(self, self._timeout)
-        return await batch.run(script, key, document)
+        flight = self._flights.get(loop)
+        if flight is None:
+            flight = self._flights[loop] = _Flight(self, self._timeout)
+            loop.call_soon(flight.start)
+        future: asyncio.Future[Any] = loop.create_future()
+        flight.requests.append((future, script, (1, key, document)))
+        return await future
+
+    def connect(self) -> None:
+        """Open a connection in the background."""
+        self._connect(lambda _: None)
 
     def close(self) -> None:
         """Close idle connections."""
@@ -154,8 +167,9 @@ class RedisClient(ForkSafe):
             try:
                 connection = self._make_connection()
                 connection.connect()
-                for script in self._scripts:
-                    connection.send_command("SCRIPT", "LOAD", script.text)
+                commands = [("SCRIPT", "LOAD", script.text) for script in self._scripts]
+                connection.send_packed_command(connection.pack_commands(commands))
+                for _ in commands:
                     connection.read_response()
                 self._release(connection)
             except FAILURES as error:
@@ -167,11 +181,11 @@ class RedisClient(ForkSafe):
 
     def _check_process(self) -> None:
         if self._process != os.getpid():  # connections of the parent must not be used, nor shut down
-            self._process, self._idle, self._batches = os.getpid(), [], WeakKeyDictionary()
+            self._process, self._idle, self._flights = os.getpid(), [], WeakKeyDictionary()
 
 
-class _LoopBatch:
-    """Requests of one event loop: those that arrive while others are in flight are sent together.
+class _Flight:
+    """Requests of one iteration of an event loop, which are sent together.
 
     Replies are read when the socket is readable, so that no second client for asyncio is needed.
     """
@@ -179,47 +193,41 @@ class _LoopBatch:
     def __init__(self, client: RedisClient, timeout: float) -> None:
         self._client = client
         self._timeout = timeout
-        self._waiting: list[_Request] = []
-        self._flying: list[_Request] = []
+        self.requests: list[_Request] = []
         self._connection: _Connection = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def run(self, script: RedisScript, key: str, document: bytes) -> Any:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((future, script, (1, key, document)))
-        if self._timer is None:
-            self._start()
-        return await future
-
-    def _start(self) -> None:
-        """Send the waiting requests in the next iteration of the loop, together with those that arrive until then."""
+    def start(self) -> None:
+        """Send the requests. The timeout begins here, so that it does not count the work of other tasks."""
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._timeout, self._fail, TimeoutError("Redis takes too long"))
-        loop.call_soon(self._send)
+        del self._client._flights[loop]
+        self.requests = [request for request in self.requests if not request[0].done()]
+        if self.requests:
+            self._timer = loop.call_later(self._timeout, self._fail, TimeoutError("Redis takes too long"))
+            self._take_connection()
+
+    def _take_connection(self) -> None:
+        if self._timer is None:
+            return  # it took too long to connect
+        connection = self._client._take()
+        if connection is not None:
+            self._connection = connection
+            self._send()
+            return
+        loop = asyncio.get_running_loop()
+
+        def finish(error: Any) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._take_connection if error is None else partial(self._fail, error))
+
+        self._client._connect(finish)
 
     def _send(self) -> None:
-        if self._timer is None or self._flying:
-            return  # it took too long to connect
-        loop, client = asyncio.get_running_loop(), self._client
-        self._waiting = [request for request in self._waiting if not request[0].done()]
-        if not self._waiting:
-            self._finish()
-            return
-        connection = client._take()
-        if connection is None:
-
-            def finish(error: Any) -> None:
-                with suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(self._send if error is None else partial(self._fail, error))
-
-            client._connect(finish)
-            return
-        self._connection = connection
-        self._flying, self._waiting = self._waiting, []
+        connection = self._connection
         try:
-            commands = [("EVALSHA", script.digest, *arguments) for _, script, arguments in self._flying]
+            commands = [("EVALSHA", script.digest, *arguments) for _, script, arguments in self.requests]
             connection.send_packed_command(connection.pack_commands(commands))
-            loop.add_reader(connection._sock.fileno(), self._receive)
+            asyncio.get_running_loop().add_reader(connection._sock.fileno(), self._receive)
         except NotImplementedError:  # the default event loop of Windows
             self._read_replies()
         except FAILURES as error:
@@ -233,7 +241,7 @@ class _LoopBatch:
         """Read the replies, which the server sends one after the other."""
         connection, unknown = self._connection, []
         try:
-            for request in self._flying:
+            for request in self.requests:
                 future, script, _ = request
                 try:
                     reply = connection.read_response()
@@ -251,28 +259,26 @@ class _LoopBatch:
         except FAILURES as error:
             self._fail(error)
             return
-        self._waiting += unknown
-        self._client._release(connection)
-        self._finish()
+        if unknown:
+            self.requests = unknown
+            self._send()
+        else:
+            self._stop()
+            self._client._release(connection)
 
-    def _finish(self) -> None:
-        """End an exchange, and start the next one if requests are waiting."""
-        self._connection, self._flying = None, []
+    def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._waiting:
-            self._start()
 
     def _fail(self, error: Exception) -> None:
-        """Fail all requests."""
-        failed, self._flying, self._waiting = [*self._flying, *self._waiting], [], []
+        """Fail all requests that have no reply yet."""
+        self._stop()
         connection = self._connection
         if connection is not None:
             if connection._sock is not None:
                 asyncio.get_running_loop().remove_reader(connection._sock.fileno())
             connection.disconnect()
-        self._finish()
-        for future, _, _ in failed:
+        for future, _, _ in self.requests:
             if not future.done():
                 future.set_exception(error)
