@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from ..errors import ConfigurationError
@@ -233,7 +233,7 @@ for index, account in ipairs(input.accounts) do
   local spent, held, since = read_account(account)
   balances[index] = {whole(spent), whole(held), now - since}
 end
-return {admitted, bucket, now, refusals, balances, version, list_health(), epoch}
+return cjson.encode({admitted, bucket, whole(now), refusals, balances, version, list_health(), epoch})
 """
 )
 
@@ -335,7 +335,7 @@ else
     if entry[2][2] ~= input.process then events[#events + 1] = entry[2][4] end
   end
 end
-return {now, version, list_health(), events, last, epoch}
+return cjson.encode({whole(now), version, list_health(), events, last, epoch})
 """
 )
 
@@ -420,10 +420,8 @@ class RedisState:
             account, spent = batch.restored
             document["restored"] = {**account._asdict(), "spent": spent}
         reply = self._client.run(self._exchange, _key(batch.namespace), to_json(document))
-        now, version, health, events, last, epoch = reply
-        return Update(
-            _read_health(version, health, now), tuple(text.decode() for text in events), last.decode(), epoch.decode()
-        )
+        now, version, health, events, last, epoch = from_json(reply)
+        return Update(_read_health(version, health, int(now)), tuple(events), last, epoch)
 
     def close(self) -> None:
         """Close idle connections."""
@@ -470,31 +468,30 @@ def _encode_accounts(accounts: Sequence[Any]) -> list[dict[str, Any]]:
     return [account._asdict() for account in accounts]
 
 
-def _read_refusal(reason: bytes, wait: int, account: int, left: bytes, held: bytes) -> Refusal:
+def _read_refusal(reason: Any, wait: float, account: int, left: str, held: str) -> Refusal:
     seconds = math.inf if wait == -2 else wait / 1000  # -1 ms: never
-    return Refusal(cast("Any", reason.decode()), seconds, account, int(left), int(held))
+    return Refusal(reason, seconds, account, int(left), int(held))
 
 
-def _read_admission(reply: Any) -> AdmitReply:
-    index, bucket, now, refusals, balances, version, health, epoch = reply
+def _read_admission(reply: bytes) -> AdmitReply:
+    index, bucket, now, refusals, balances, version, health, epoch = from_json(reply)
     return AdmitReply(
         index,
         bucket,
         tuple(_read_refusal(*refusal) for refusal in refusals),
         tuple((int(spent), int(held), age / 1000) for spent, held, age in balances),
-        _read_health(version, health, now),
-        epoch.decode(),
+        _read_health(version, health, int(now)),
+        epoch,
     )
 
 
-def _read_health(version: int, values: Sequence[bytes], now: int) -> HealthUpdate | None:
+def _read_health(version: int, values: Sequence[str], now: int) -> HealthUpdate | None:
     """Read the fields of the hash; None if nothing is new. Times become relative to now."""
     if not values:
         return None
     fields: dict[str, str] = {}
-    for name, text in zip(values[::2], values[1::2], strict=True):
-        field = name.decode()
-        number, _, rest = text.decode().partition(":")
+    for field, text in zip(values[::2], values[1::2], strict=True):
+        number, _, rest = text.partition(":")
         kind = field[0]
         if kind == "b":
             fields[field] = f"{number}:" if rest == "" else f"{number}:{(now - int(rest)) / 1000}"

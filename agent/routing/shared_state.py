@@ -548,10 +548,9 @@ class Outbox(ForkSafe):
             if urgent:
                 self.flush()
             return
-        thread = self._thread
-        if thread is None or not thread.is_alive():
+        if self._thread is None:
             with self._lock:
-                if self._thread is None or not self._thread.is_alive():
+                if self._thread is None:
                     self._thread = threading.Thread(target=self._main, daemon=True, name="agent-shared-state")
                     self._thread.start()
         if urgent and not self._wake.is_set():
@@ -566,6 +565,7 @@ class Outbox(ForkSafe):
             wake.clear()
             self.flush()
             if self._shared() is None and (not self._has_work() or not self.is_up):
+                self._thread = None
                 return
 
     def _has_work(self) -> bool:

@@ -38,6 +38,8 @@ FAILURES = (RedisError, OSError)
 _Connection: TypeAlias = Any  # Any: redis-py's connection classes share no typed base
 _Request: TypeAlias = "tuple[asyncio.Future[Any], RedisScript, tuple[Any, ...]]"
 _MOST_IDLE = 128
+_FRESH_SECONDS = 1.0
+"""Seconds without use after which a connection is checked before it is used."""
 
 
 class RedisScript:
@@ -73,7 +75,8 @@ class RedisClient(ForkSafe):
                 f"The URL of the shared state is invalid: {error}.", field="state", fix="Use redis://host:port/db."
             ) from None
         self._make_connection: Callable[[], _Connection] = partial(pool.connection_class, **pool.connection_kwargs)
-        self._idle: list[_Connection] = []
+        self._idle: list[tuple[_Connection, float]] = []
+        """Idle connections, with the time of their latest use."""
         self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, _Flight] = WeakKeyDictionary()
         """Requests that each event loop sends next."""
         self._process = os.getpid()
@@ -120,7 +123,7 @@ class RedisClient(ForkSafe):
         """Close idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for connection in idle:
+        for connection, _ in idle:
             connection.disconnect()
 
     def _take(self) -> _Connection | None:
@@ -130,16 +133,16 @@ class RedisClient(ForkSafe):
             with self._lock:
                 if not self._idle:
                     return None
-                connection = self._idle.pop()
+                connection, used_at = self._idle.pop()
             with suppress(*FAILURES):
-                if not connection.can_read():
+                if monotonic() < used_at + _FRESH_SECONDS or not connection.can_read():
                     return connection
             connection.disconnect()
 
     def _release(self, connection: _Connection) -> None:
         with self._lock:
             if connection.is_connected and len(self._idle) < _MOST_IDLE:
-                self._idle.append(connection)
+                self._idle.append((connection, monotonic()))
                 return
         connection.disconnect()
 
