@@ -409,7 +409,7 @@ class SharedState:
             health = target.health
             number, _, reason = text.partition(":")
             if kind == "x":
-                if int(number) > self._resets.get(name, 0) and name in self._resets:
+                if int(number) > self._resets.get(name, 0):
                     health.reset()
                 self._resets[name] = int(number)
             elif kind == "b":
