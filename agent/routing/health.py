@@ -72,15 +72,15 @@ class Breaker(ForkSafe):
         """Seconds until a probe is admitted; 0 if one is admitted now."""
         return 0.0 if self.opened_at is None else max(0.0, self.opened_at + self._config.cooldown - now)
 
-    def take_permit(self, now: float, *, panic: bool = False) -> Permit | None:
-        """Return a permit for one request; None if the breaker is open."""
+    def take_permit(self, now: float, *, panic: bool = False, may_probe: bool = True) -> Permit | None:
+        """Return a permit for one request; None if the breaker is open, or a probe of another process is in flight."""
         with self._lock:
             if self.opened_at is None:
                 if not self.is_due(now):
                     return Permit("normal")
                 self.degraded_at = now  # the next trial comes after another pause
                 return Permit("trial")
-            if self.is_due(now):
+            if may_probe and self.is_due(now):
                 self._probe = Permit("probe")
                 self.last_used = now
                 return self._probe

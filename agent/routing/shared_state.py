@@ -240,7 +240,7 @@ class SharedState:
             open_targets = [one for one in ranked if panic or one.target.health.breaker.admits(now)]
             if not open_targets:
                 break
-            request = self._make_request(state, open_targets, now)
+            request = self._make_request(state, open_targets, now, panic=panic)
             reply: AdmitReply | None = None
             try:
                 reply = yield from Query(outbox.admit, outbox.aadmit, (request,))
@@ -256,7 +256,15 @@ class SharedState:
                 one, claim = open_targets[reply.position], request.claims[reply.position]
                 lease = Lease(self, request.lease, claim.target, claim.tokens, reply.bucket, request.accounts)
                 outbox.leases[request.lease] = monotonic()
-                admission = state.admit(one.target, now, reason=one.reason, panic=panic, lease=lease, is_admitted=True)
+                admission = state.admit(
+                    one.target,
+                    now,
+                    reason=one.reason,
+                    panic=panic,
+                    lease=lease,
+                    is_admitted=True,
+                    may_probe=claim.generation >= 0,
+                )
                 if admission is not None:
                     return admission, ranked.index(one), []
                 lease.settle(0, 0.0)
@@ -285,12 +293,14 @@ class SharedState:
                 return admission, index, []
         return None, 0, []
 
-    def _make_request(self, state: RoutingState, ranked: Sequence[RankedTarget], now: float) -> AdmitRequest:
+    def _make_request(
+        self, state: RoutingState, ranked: Sequence[RankedTarget], now: float, *, panic: bool
+    ) -> AdmitRequest:
         claims = []
         for one in ranked:
             target = one.target
             limit, breaker = target.limit, target.health.breaker
-            probes = breaker.opened_at is not None and breaker.is_due(now)
+            probes = not panic and breaker.opened_at is not None and breaker.is_due(now)
             cost = target.max_price(state.profile.request_for(target)) if self.limits else None
             claims.append(
                 Claim(

@@ -258,6 +258,7 @@ class RoutingState:
         panic: bool = False,
         lease: Lease | None = None,
         is_admitted: bool = False,
+        may_probe: bool = True,
     ) -> Admission | None:
         """Reserve capacity for an attempt; None if the target or the call is at a limit.
 
@@ -277,7 +278,7 @@ class RoutingState:
                 limiter.release(entry, 0)
                 return None
             reservation = reserved
-        permit = target.health.breaker.take_permit(now, panic=panic)
+        permit = target.health.breaker.take_permit(now, panic=panic, may_probe=may_probe)
         if permit is None:
             limiter.release(entry, 0)
             ledger.settle(reservation, 0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import sys
 import time
@@ -69,6 +68,7 @@ def main(settings: dict[str, Any]) -> None:
         options["breaker"] = BreakerConfig(window=2, min_samples=2, cooldown=settings["probes"])
     router = make_router(vendor, state, settings["name"], **options)
     outcomes: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     slowest = 0.0
     print("ready", flush=True)
     sys.stdin.readline()
@@ -78,8 +78,9 @@ def main(settings: dict[str, Any]) -> None:
         nonlocal slowest
         begun = time.perf_counter()
         try:
-            await router.acomplete("hello", max_tokens=MAX_TOKENS)
+            response = await router.acomplete("hello", max_tokens=MAX_TOKENS)
             outcomes["ok"] += 1
+            reasons[response.route[-1].reason or ""] += 1
         except errors.AgentError as error:
             outcomes[type(error).__name__] += 1
         slowest = max(slowest, time.perf_counter() - begun)
@@ -88,7 +89,21 @@ def main(settings: dict[str, Any]) -> None:
         for _ in numbers:
             await call()
 
+    async def probe() -> None:
+        """Open the breaker, hear of the others, and call when a probe is due."""
+        for _ in range(2):
+            await call()
+        for _ in range(3):
+            await asyncio.sleep(0.2)
+            await asyncio.to_thread(router.flush)
+        await asyncio.sleep(settings["probes"] + 0.5)
+        vendor.fails, vendor.seconds = False, 1.0
+        await call()
+
     async def run() -> None:
+        if settings.get("probes"):
+            await probe()
+            return
         numbers = iter(range(settings["requests"]))
         await asyncio.gather(*(work(numbers) for _ in range(settings["flights"])))
 
@@ -98,7 +113,7 @@ def main(settings: dict[str, Any]) -> None:
     router.flush()
     print(json.dumps({
         "sent": vendor.sent, "tokens": vendor.tokens, "outcomes": outcomes, "slowest": slowest,
-        "cpu": time.process_time() - started, "is_up": router._settings.shared.outbox.is_up, "pid": os.getpid(),
+        "cpu": time.process_time() - started, "reasons": reasons,
     }))  # fmt: skip
 
 

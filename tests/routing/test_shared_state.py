@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+from typing_extensions import override
 
 from agent import Router, Target, errors
 from agent.routing.memory_state import MemoryState
@@ -75,9 +84,7 @@ class Caller:
     def admit(self, *claims: Claim, accounts: tuple[Account, ...] = (), version: int = 0, epoch: str = "") -> Any:
         self.ids += 1
         lease = f"{self.name}:{self.ids}"
-        return lease, self.store.admit(
-            AdmitRequest(self.namespace, lease, claims, accounts, version, epoch, self.now)
-        )
+        return lease, self.store.admit(AdmitRequest(self.namespace, lease, claims, accounts, version, epoch, self.now))
 
     def exchange(self, *settlements: Settlement, **fields: Any) -> Any:
         self.number += 1
@@ -204,8 +211,6 @@ def test_a_store_agrees_with_its_model(kind: str, request: pytest.FixtureRequest
         make = staticmethod(made)
         slack = 0.25 if kind == "redis" else 0.0
 
-    from hypothesis.stateful import run_state_machine_as_test
-
     examples, steps = (2000, 80) if FULL else (40, 40)
     run_state_machine_as_test(
         Machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
@@ -321,8 +326,7 @@ def routers(make_store: Callable[..., RouterState]) -> Callable[..., tuple[Route
     def make(fleet: Fleet, count: int = 2, **options: Any) -> tuple[Router, ...]:
         stores = [shared if shared.is_local else make_store() for _ in range(count)]
         return tuple(
-            fleet.router(name=name, state=store, **{"retry": RetryConfig(max_retries=0), **options})
-            for store in stores
+            fleet.router(name=name, state=store, **{"retry": RetryConfig(max_retries=0), **options}) for store in stores
         )
 
     return make
@@ -338,7 +342,7 @@ def test_routers_share_a_budget(routers: Callable[..., tuple[Router, ...]], regi
     fleet = Fleet(dear=[ONE] * 99)
     made = routers(fleet, spend=SpendLimit(dollars=5.0), max_wait=0.0)
     simulation = Simulation(fleet)
-    runs = []
+    runs: list[Any] = []
     for number in range(8):
         runs.append(start(simulation, made[number % 2], "hi"))
         simulation.finish()
@@ -362,7 +366,7 @@ def test_each_value_of_a_key_has_its_budget_in_all_routers(
     fleet = Fleet(dear=[ONE] * 99)
     made = routers(fleet, spend=SpendLimit(dollars=2.0, per="user"), max_wait=0.0)
     simulation = Simulation(fleet)
-    runs = []
+    runs: list[Any] = []
     for user in ("ann", "ann", "ben", "ann", "ben", "ben"):
         runs.append(start(simulation, made[len(runs) % 2], "hi", metadata={"user": user}))
         simulation.finish()
@@ -448,6 +452,7 @@ def test_a_router_without_exact_limits_does_not_ask_the_store(register_dear: Non
     asked: list[Any] = []
 
     class Counting(MemoryState):
+        @override
         def admit(self, request: AdmitRequest) -> Any:
             asked.append(request)
             return super().admit(request)
@@ -474,22 +479,21 @@ def test_copies_share_the_state_and_other_accounts_have_their_own_windows() -> N
 def test_many_threads_and_event_loops_use_one_store(server: RedisServer, register_dear: None) -> None:
     fleet = Fleet(dear=[ONE] * 500)
     router = fleet.router(name=f"n{next(_numbers)}", state=redis_state(server), spend=SpendLimit(dollars=30.0))
+    shared = router._settings.shared
+    assert shared is not None
+    accounts, claims = shared._make_accounts({}), (Claim("t", cost=10**9),)
     done: list[Any] = []
+
+    def ask() -> AdmitRequest:
+        return AdmitRequest(shared.namespace, shared.outbox.make_id(), claims, accounts, 0, "", 1.0)
+
+    async def ask_both() -> None:
+        done.append(shared.store.admit(ask()).position)
+        done.append((await shared.store.aadmit(ask())).position)
 
     def work() -> None:
         for _ in range(10):
-            request = AdmitRequest(
-                router._settings.shared.namespace, router._settings.shared.outbox.make_id(),
-                (Claim("t", cost=10**9),), router._settings.shared._make_accounts({}), 0, "", 1.0,
-            )  # fmt: skip
-
-            async def both(request: AdmitRequest = request) -> None:
-                store = router._settings.shared.store
-                done.append(store.admit(request).position)
-                other = request._replace(lease=router._settings.shared.outbox.make_id())
-                done.append((await store.aadmit(other)).position)
-
-            asyncio.run(both())
+            asyncio.run(ask_both())
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
