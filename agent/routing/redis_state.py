@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from ..errors import ConfigurationError
 from ..stores.redis_client import RedisClient, RedisScript
-from .shared_state import LEASE_SECONDS, AdmitReply, AdmitRequest, Batch, HealthUpdate, Policy, Refusal, Update
+from .router_state import LEASE_SECONDS, AdmitReply, AdmitRequest, Batch, HealthUpdate, OnLost, Policy, Refusal, Update
 
 RETENTION = 90 * 86400.0
 """Seconds for which the amount spent under a limit without a window is kept after the latest request."""
@@ -360,7 +360,7 @@ class RedisState:
         url: str,
         *,
         policy: Policy = "fail_open",
-        on_lost: Literal["release", "charge"] = "release",
+        on_lost: OnLost = "release",
         lease_seconds: float = LEASE_SECONDS,
         retention: float = RETENTION,
         timeout: float = 0.05,

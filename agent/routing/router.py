@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..loop.hooks import Hooks
     from ..middleware import Middleware
     from ..types.options import PreflightOptions, RouterChanges
-    from .shared_state import RouterState, SharedState
+    from .router_state import RouterState
 
 TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"
 """A target, or an agent, router, configuration or `provider:model` for one."""
@@ -143,7 +143,9 @@ class Router(Client):
             ledger=SpendLedger(limits),
         )
         if state is not None:
-            self._settings.shared = _share_state(state, name, limits, self._settings)
+            from .shared_state import share_state  # lazy: few routers share their state
+
+            self._settings.shared = share_state(state, name, limits, self._settings)
         self._calls: dict[bool, Call] = {}
 
     def explain(
@@ -498,20 +500,6 @@ def _read_shadow(agent: Any, share: float = 1.0, on_result: Callable[[Any], obje
     target = _read_target(agent, None)
     target.name = target.name or "shadow"
     return Shadow(target, share, on_result)
-
-
-def _share_state(
-    state: str | RouterState, name: str, limits: Sequence[SpendLimit], settings: RouterSettings
-) -> SharedState:
-    from .shared_state import SharedState  # lazy: few routers share their state
-
-    if isinstance(state, str):
-        from .redis_state import RedisState  # lazy: an extra
-
-        state = RedisState(state)
-    shared = SharedState(state, name, limits, settings.targets)
-    shared.outbox.memory = settings.memory
-    return shared
 
 
 def _count_racers(race: bool | int, targets: int) -> int:

@@ -6,176 +6,50 @@ consistent: changes travel with admissions and with the exchanges of a backgroun
 
 from __future__ import annotations
 
-import atexit
 import json
-import logging
-import math
-import os
-import threading
-import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from hashlib import blake2b
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
-from weakref import WeakSet, ref
+from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..engine.flow import Flow, Query
-from ..engine.locks import ForkSafe
 from ..models.prices import to_dollars, to_units
 from ..types.routing import SpendLimit
+from .outbox import SYNC_SECONDS, Outbox
 from .request_profile import Exclusion
+from .router_state import (
+    Account,
+    AdmitReply,
+    AdmitRequest,
+    Change,
+    Claim,
+    HealthUpdate,
+    Refusal,
+    RouterState,
+    Settlement,
+)
 
 if TYPE_CHECKING:
-    from .state import RoutingState
+    from .state import RouterSettings, RoutingState
     from .strategies import RankedTarget
     from .targets import Admission, Target
 
-Policy: TypeAlias = Literal["fail_open", "fail_closed"]
-
-LEASE_SECONDS = 60.0
-"""Seconds after which the reservations of a process that died are released."""
-_RENEW_SECONDS = 20.0
-_SYNC_SECONDS = 1.0
-"""Seconds between exchanges while nothing is settled, and between probes of a failed store."""
-_GATHER_SECONDS = 0.02
-"""Seconds in which settlements are gathered for one exchange."""
-_WARNING_SECONDS = 60.0
-"""Seconds between warnings about a store that cannot be used."""
-_BATCH = 256
-_MOST_QUEUED = 100_000
-_MOST_EVENTS = 200
 _UNITS = 1000
 """Picodollars, the unit of spend ledgers, in a nanodollar, the unit of stores."""
 
 
-class Account(NamedTuple):
-    """One spend limit for one value of its key. Amounts are in nanodollars, windows in milliseconds (0: none)."""
+def share_state(
+    state: str | RouterState, name: str, limits: Sequence[SpendLimit], settings: RouterSettings
+) -> SharedState:
+    """Return the shared state of a router, from a URL or a store."""
+    if isinstance(state, str):
+        from .redis_state import RedisState  # lazy: an extra
 
-    key: str
-    limit: int
-    window: int
-
-
-class Claim(NamedTuple):
-    """Capacity that one target needs for a request. A limit of 0 means no limit."""
-
-    target: str
-    tokens: int = 0
-    cost: int = 0
-    rpm: int = 0
-    tpm: int = 0
-    concurrency: int = 0
-    generation: int = -1
-    """Generation of the open circuit breaker that the request would probe; -1 for none."""
-
-
-class AdmitRequest(NamedTuple):
-    """Ranked claims of a request. The first that fits every limit is admitted, under a lease."""
-
-    namespace: str
-    lease: str
-    claims: tuple[Claim, ...]
-    accounts: tuple[Account, ...]
-    version: int
-    """Version of the health that the process has seen."""
-    epoch: str
-    """Epoch that the process has seen. The store refuses to spend if its data were lost since; "" accepts any."""
-    now: float
-    """Time on the caller's clock, for stores inside one process."""
-
-
-class Refusal(NamedTuple):
-    """Why a claim was refused."""
-
-    reason: Literal["rpm", "tpm", "concurrency", "spent", "held", "probe", "health", "lost"]
-    wait: float
-    """Seconds until it may be admitted; infinity if unknown, negative if never."""
-    account: int = -1
-    left: int = 0
-    held: int = 0
-
-
-class HealthUpdate(NamedTuple):
-    """Health fields of all targets, with their version."""
-
-    version: int
-    fields: Mapping[str, str]
-
-
-class AdmitReply(NamedTuple):
-    """Position of the admitted claim, or -1 and the refusals. `balances` are spent, held and age in seconds."""
-
-    position: int
-    bucket: int
-    refusals: tuple[Refusal, ...]
-    balances: tuple[tuple[int, int, float], ...]
-    health: HealthUpdate | None
-    epoch: str
-
-
-class Settlement(NamedTuple):
-    """Outcome of a lease: tokens beyond the reserved ones, and the cost."""
-
-    lease: str
-    target: str = ""
-    bucket: int = -1
-    tokens: int = 0
-    cost: int = 0
-    accounts: tuple[Account, ...] = ()
-
-
-class Change(NamedTuple):
-    """A change of health: `open`, `close`, `cool`, `key` or `reset`. `seconds` since it opened, or of the cooldown."""
-
-    kind: str
-    target: str
-    seconds: float = 0.0
-    reason: str = ""
-
-
-class Batch(NamedTuple):
-    """A numbered exchange. A store applies each number of a process once."""
-
-    namespace: str
-    process: str
-    number: int
-    settlements: tuple[Settlement, ...]
-    renewals: tuple[str, ...]
-    changes: tuple[Change, ...]
-    events: str
-    """Outcomes, response times and conversations, for other processes; "" for none."""
-    after: str
-    """Read the events of other processes after this one."""
-    version: int
-    now: float
-    restored: tuple[Account, int] | None = None
-    """An account, and the amount that was spent according to the caller."""
-
-
-class Update(NamedTuple):
-    """Reply to an exchange. Times in health fields are relative to `now`, in seconds."""
-
-    health: HealthUpdate | None
-    events: tuple[str, ...]
-    last: str
-    epoch: str
-
-
-class RouterState(Protocol):
-    """A store of shared state. Any exception means that it cannot be used at present."""
-
-    policy: Policy
-    is_local: bool
-    """Whether it never blocks, so that settlements need no background thread."""
-
-    def admit(self, request: AdmitRequest) -> AdmitReply: ...
-
-    async def aadmit(self, request: AdmitRequest) -> AdmitReply: ...
-
-    def exchange(self, batch: Batch) -> Update: ...
+        state = RedisState(state)
+    shared = SharedState(state, name, limits, settings.targets)
+    shared.outbox.memory = settings.memory
+    return shared
 
 
 class Lease:
@@ -283,7 +157,7 @@ class SharedState:
             raise errors.BudgetExceededError(
                 "The shared state cannot be reached, so the spend limits cannot be checked.",
                 retryable=True,
-                retry_after=_SYNC_SECONDS,
+                retry_after=SYNC_SECONDS,
             )
         accounts = self._make_accounts(state.request.metadata)
         for index, one in enumerate(ranked):
@@ -447,223 +321,6 @@ class SharedState:
                     target.health.breaker.count_other(kind == "o" and bool(values[1]), now)
                     if kind == "t":
                         target.timings.observe(now, *values[1:])
-
-
-class Outbox(ForkSafe):
-    """Settlements, renewals and reports of one process, sent by a background thread.
-
-    It also knows whether the store can be used. After a failure, calls do not touch the store until an exchange of the
-    thread succeeds.
-    """
-
-    def __init__(self, shared: SharedState) -> None:
-        super().__init__()
-        self.store = shared.store
-        self.namespace = shared.namespace
-        self.memory: Any = None
-        """The router's memory of conversations."""
-        self.epoch = ""
-        self._shared = ref(shared)
-        self._warned_at = -math.inf
-        self._has_lost_data = False
-        self._start_process()
-        _outboxes.add(self)
-
-    def _start_process(self) -> None:
-        self._pid = os.getpid()
-        self._process = os.urandom(6).hex()
-        self._number = 0
-        self._ids = 0
-        self._after = ""
-        self._settlements: deque[Settlement] = deque()
-        self._changes: deque[Change] = deque()
-        self._events: deque[Any] = deque(maxlen=_MOST_EVENTS)
-        self._batch: Batch | None = None
-        """The batch that was sent, but not confirmed."""
-        self.leases: dict[str, float] = {}
-        """Leases of requests in flight, with the time of their latest renewal."""
-        self.is_up = True
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._exchanging = threading.Lock()
-
-    def make_id(self) -> str:
-        """Return the id of a new lease."""
-        if self._pid != os.getpid():
-            self._start_process()  # what the parent holds is settled by the parent
-        with self._lock:
-            self._ids += 1
-            return f"{self._process}:{self._ids}"
-
-    # Calls
-
-    def admit(self, request: AdmitRequest) -> AdmitReply | None:
-        """Ask the store; None if it cannot be used."""
-        self._notify(urgent=False)
-        try:
-            return self.store.admit(request)
-        except Exception as error:
-            self._fail(error)
-            return None
-
-    async def aadmit(self, request: AdmitRequest) -> AdmitReply | None:
-        """Async version of `admit`."""
-        self._notify(urgent=False)
-        try:
-            return await self.store.aadmit(request)
-        except Exception as error:
-            self._fail(error)
-            return None
-
-    def settle(self, settlement: Settlement) -> None:
-        """Send a settlement in the background."""
-        self.leases.pop(settlement.lease, None)
-        if len(self._settlements) < _MOST_QUEUED:
-            self._settlements.append(settlement)
-        self._notify()
-
-    def change(self, change: Change) -> None:
-        self._changes.append(change)
-        self._notify()
-
-    def add_event(self, event: Any) -> None:
-        self._events.append(event)
-        self._notify(urgent=False)
-
-    def changed_targets(self) -> set[str]:
-        """Targets with changes that the store does not know yet."""
-        changes = [*list(self._changes), *(self._batch.changes if self._batch is not None else ())]
-        return {change.target for change in changes}
-
-    def restore(self, account: Account, spent: int) -> None:
-        """Set the amount spent in an account. Raises if the store cannot be reached."""
-        with self._exchanging:
-            batch = self._make_batch()._replace(restored=(account, spent))
-            self._apply(self.store.exchange(batch))
-
-    def check_epoch(self, epoch: str) -> None:
-        """Note the epoch. It changes when the store loses its data, and when they are restored."""
-        if self.epoch and epoch != self.epoch and not epoch.startswith("restored"):
-            if not self._has_lost_data:
-                logging.getLogger("agent").warning("the shared state of a router lost its data")
-            self._has_lost_data = self.store.policy == "fail_closed"
-            if self._has_lost_data:
-                return
-        self.epoch, self._has_lost_data = epoch, False
-
-    # Background
-
-    def _notify(self, *, urgent: bool = True) -> None:
-        if self.store.is_local:
-            if urgent:
-                self.flush()
-            return
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._main, daemon=True, name="agent-shared-state")
-                    self._thread.start()
-        if urgent and not self._wake.is_set():
-            self._wake.set()
-
-    def _main(self) -> None:
-        """Exchange until the router is gone and all settlements were sent."""
-        wake = self._wake
-        while self._thread is threading.current_thread():
-            if wake.wait(_SYNC_SECONDS) and self.is_up:
-                time.sleep(_GATHER_SECONDS)
-            wake.clear()
-            self.flush()
-            if self._shared() is None and (not self._has_work() or not self.is_up):
-                self._thread = None
-                return
-
-    def _has_work(self) -> bool:
-        return bool(self._settlements or self._changes or self._batch is not None)
-
-    def flush(self) -> None:
-        """Send everything now, unless the store cannot be used."""
-        with self._exchanging:
-            while True:
-                if not self._exchange() or not self._has_work():
-                    return
-
-    def _exchange(self) -> bool:
-        """Send one batch and apply the reply. An unconfirmed batch is sent again with its number."""
-        batch = self._batch
-        if batch is None:
-            batch = self._batch = self._make_batch()
-        now = monotonic()
-        try:
-            update = self.store.exchange(batch._replace(now=now))
-        except Exception as error:
-            self._fail(error)
-            return False
-        self._batch = None
-        self._recover()
-        self._apply(update)
-        return True
-
-    def _apply(self, update: Update) -> None:
-        now = monotonic()
-        self.check_epoch(update.epoch)
-        shared = self._shared()
-        if shared is not None:
-            if update.health is not None:
-                shared.apply_health(update.health, now)
-            if self._after and update.events:
-                shared.apply_events(update.events, self.memory, now)
-        self._after = update.last or self._after
-
-    def _make_batch(self) -> Batch:
-        now = monotonic()
-        settlements = [self._settlements.popleft() for _ in range(min(_BATCH, len(self._settlements)))]
-        changes = [self._changes.popleft() for _ in range(len(self._changes))]
-        events = [self._events.popleft() for _ in range(len(self._events))]
-        renewals = [lease for lease, at in list(self.leases.items()) if now > at + _RENEW_SECONDS]
-        for lease in renewals:
-            if lease in self.leases:
-                self.leases[lease] = now
-        self._number += 1
-        shared = self._shared()
-        return Batch(
-            self.namespace,
-            self._process,
-            self._number,
-            tuple(settlements),
-            tuple(renewals),
-            tuple(changes),
-            json.dumps(events) if events else "",
-            self._after,
-            0 if shared is None else shared._version,
-            now,
-        )
-
-    def _fail(self, error: Exception) -> None:
-        """Use the local state until an exchange succeeds."""
-        self.is_up = False
-        if monotonic() > self._warned_at + _WARNING_SECONDS:
-            self._warned_at = monotonic()
-            logging.getLogger("agent").warning("the shared state of a router cannot be used: %s", type(error).__name__)
-
-    def _recover(self) -> None:
-        if not self.is_up:
-            self.is_up = True
-            logging.getLogger("agent").info("the shared state of a router can be used again")
-
-
-_outboxes: WeakSet[Outbox] = WeakSet()
-
-
-def flush_all() -> None:
-    """Send what all routers of this process still have to report."""
-    for outbox in list(_outboxes):
-        with suppress(Exception):
-            if outbox._pid == os.getpid() and outbox.is_up:
-                outbox.flush()
-
-
-atexit.register(flush_all)
 
 
 def _hash(text: str, key: str = "") -> str:

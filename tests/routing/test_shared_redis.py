@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from agent import Router, errors
+from agent.routing.outbox import flush_all
 from agent.routing.redis_state import RedisState
-from agent.routing.shared_state import flush_all
 from agent.types import SpendLimit
 from tests.routing.shared_worker import DOLLARS_PER_TOKEN, MAX_TOKENS, Vendor, make_router
 from tests.support.cases import FULL

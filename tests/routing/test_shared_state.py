@@ -23,17 +23,17 @@ from hypothesis.stateful import (
 from typing_extensions import override
 
 from agent import Router, Target, errors
-from agent.routing.memory_state import MemoryState
+from agent.routing.outbox import flush_all
 from agent.routing.redis_state import RedisState
-from agent.routing.shared_state import (
+from agent.routing.router_state import (
     Account,
     AdmitRequest,
     Batch,
     Change,
     Claim,
+    MemoryState,
     RouterState,
     Settlement,
-    flush_all,
 )
 from agent.testing import Simulation, simulate, start
 from agent.types import BreakerConfig, RetryConfig, SpendLimit

@@ -1,29 +1,151 @@
-"""Shared state inside one process: the reference for other stores, and for simulations."""
+"""Stores of shared router state: their protocol, and the store in memory.
+
+The store in memory serves the routers of one process. It is the reference for other stores, and for simulations.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from ..types.routing import RateLimit
 from .limits import RateLimiter, WindowEntry
-from .shared_state import (
-    LEASE_SECONDS,
-    Account,
-    AdmitReply,
-    AdmitRequest,
-    Batch,
-    Change,
-    Claim,
-    HealthUpdate,
-    Policy,
-    Refusal,
-    Update,
-)
 
-OnLost = Literal["release", "charge"]
+Policy: TypeAlias = Literal["fail_open", "fail_closed"]
+OnLost: TypeAlias = Literal["release", "charge"]
+
+LEASE_SECONDS = 60.0
+"""Seconds after which the reservations of a process that died are released."""
+
+
+class Account(NamedTuple):
+    """One spend limit for one value of its key. Amounts are in nanodollars, windows in milliseconds (0: none)."""
+
+    key: str
+    limit: int
+    window: int
+
+
+class Claim(NamedTuple):
+    """Capacity that one target needs for a request. A limit of 0 means no limit."""
+
+    target: str
+    tokens: int = 0
+    cost: int = 0
+    rpm: int = 0
+    tpm: int = 0
+    concurrency: int = 0
+    generation: int = -1
+    """Generation of the open circuit breaker that the request would probe; -1 for none."""
+
+
+class AdmitRequest(NamedTuple):
+    """Ranked claims of a request. The first that fits every limit is admitted, under a lease."""
+
+    namespace: str
+    lease: str
+    claims: tuple[Claim, ...]
+    accounts: tuple[Account, ...]
+    version: int
+    """Version of the health that the process has seen."""
+    epoch: str
+    """Epoch that the process has seen. The store refuses to spend if its data were lost since; "" accepts any."""
+    now: float
+    """Time on the caller's clock, for stores inside one process."""
+
+
+class Refusal(NamedTuple):
+    """Why a claim was refused."""
+
+    reason: Literal["rpm", "tpm", "concurrency", "spent", "held", "probe", "health", "lost"]
+    wait: float
+    """Seconds until it may be admitted; infinity if unknown, negative if never."""
+    account: int = -1
+    left: int = 0
+    held: int = 0
+
+
+class HealthUpdate(NamedTuple):
+    """Health fields of all targets, with their version."""
+
+    version: int
+    fields: Mapping[str, str]
+
+
+class AdmitReply(NamedTuple):
+    """Position of the admitted claim, or -1 and the refusals. `balances` are spent, held and age in seconds."""
+
+    position: int
+    bucket: int
+    refusals: tuple[Refusal, ...]
+    balances: tuple[tuple[int, int, float], ...]
+    health: HealthUpdate | None
+    epoch: str
+
+
+class Settlement(NamedTuple):
+    """Outcome of a lease: tokens beyond the reserved ones, and the cost."""
+
+    lease: str
+    target: str = ""
+    bucket: int = -1
+    tokens: int = 0
+    cost: int = 0
+    accounts: tuple[Account, ...] = ()
+
+
+class Change(NamedTuple):
+    """A change of health: `open`, `close`, `cool`, `key` or `reset`. `seconds` since it opened, or of the cooldown."""
+
+    kind: str
+    target: str
+    seconds: float = 0.0
+    reason: str = ""
+
+
+class Batch(NamedTuple):
+    """A numbered exchange. A store applies each number of a process once."""
+
+    namespace: str
+    process: str
+    number: int
+    settlements: tuple[Settlement, ...]
+    renewals: tuple[str, ...]
+    changes: tuple[Change, ...]
+    events: str
+    """Outcomes, response times and conversations, for other processes; "" for none."""
+    after: str
+    """Read the events of other processes after this one."""
+    version: int
+    now: float
+    restored: tuple[Account, int] | None = None
+    """An account, and the amount that was spent according to the caller."""
+
+
+class Update(NamedTuple):
+    """Reply to an exchange. Times in health fields are relative to `now`, in seconds."""
+
+    health: HealthUpdate | None
+    events: tuple[str, ...]
+    last: str
+    epoch: str
+
+
+class RouterState(Protocol):
+    """A store of shared state. Any exception means that it cannot be used at present."""
+
+    policy: Policy
+    is_local: bool
+    """Whether it never blocks, so that settlements need no background thread."""
+
+    def admit(self, request: AdmitRequest) -> AdmitReply: ...
+
+    async def aadmit(self, request: AdmitRequest) -> AdmitReply: ...
+
+    def exchange(self, batch: Batch) -> Update: ...
 
 
 @dataclass(slots=True)
@@ -65,7 +187,7 @@ class MemoryState:
 
     ```python
     from agent import Router
-    from agent.routing.memory_state import MemoryState
+    from agent.routing.router_state import MemoryState
 
     state = MemoryState()
     routers = [Router(["scripted:m"], name="support", state=state) for _ in range(2)]
