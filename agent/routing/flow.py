@@ -33,8 +33,9 @@ from ..engine.flow import (
 )
 from ..types import AgentRequest, AgentResponse, Attempt, Candidate, Message, StreamEvent, TextContent, Value
 from ..types.routing import candidates_table
+from .failure_policy import NextStep
 from .request_profile import NO_RANDOM, Exclusion, RequestProfile
-from .state import NextStep, RouterSettings, RoutingState, Shadow, list_candidates
+from .state import RouterSettings, RoutingState, Shadow, list_candidates
 from .strategies import RankedTarget
 from .targets import Admission, Target
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..loop.hooks import AfterToolCall, BeforeToolCall, Hooks
     from ..loop.journal import Journal
     from ..middleware import Middleware
+    from ..routing.router_state import RouterState
     from ..routing.strategies import Strategy, StrategyFunction
     from ..tools.base import Isolation, Tool
     from .config import RetryConfig, Risk, ToolLoopConfig
@@ -327,6 +328,8 @@ class RouteOptions(TypedDict, total=False):
     """Name of the router inside another router."""
     only: Sequence[str] | None
     """Names of the targets, or of their models, that may be used."""
+    state: str | RouterState | None
+    """Limits and health shared with routers of this name in other processes: a `redis://` URL, or a store."""
     middleware: Sequence[Middleware]
     """Middleware around every call; the first is outermost."""
     loop: ToolLoopConfig | None
