@@ -130,7 +130,7 @@ class Invoke(Effect[Any]):
 
 
 class Query(Effect[Any]):
-    """Query a store of the package: `function` blocks, `on_loop` is its async form. It ends by itself, soon."""
+    """Query a shared store: `function` blocks, `on_loop` is its async form. Both have a short timeout."""
 
     __slots__ = __match_args__ = ("function", "on_loop", "args")
 

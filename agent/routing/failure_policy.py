@@ -1,4 +1,4 @@
-"""Failure policy of a router: what follows from an error, for the request and for the target."""
+"""Failure policy of a router: next step of a request, breaker outcome and cooldown after an error."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Breaker(ForkSafe):
         return 0.0 if self.opened_at is None else max(0.0, self.opened_at + self._config.cooldown - now)
 
     def take_permit(self, now: float, *, panic: bool = False, may_probe: bool = True) -> Permit | None:
-        """Return a permit for one request; None if the breaker is open, or a probe of another process is in flight."""
+        """Return a permit for one request; None if the breaker is open or it may not probe."""
         with self._lock:
             if self.opened_at is None:
                 if not self.is_due(now):

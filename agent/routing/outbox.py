@@ -1,4 +1,4 @@
-"""What one process reports to a store of shared state, and whether the store can be used."""
+"""Outbox of a router with shared state: queued reports, and the availability of the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
 from ..engine.locks import ForkSafe
-from .router_state import Account, AdmitReply, AdmitRequest, Batch, Change, Settlement, Update
+from .router_state import Account, AdmitReply, AdmitRequest, Batch, HealthChange, RouterState, Settlement, Update
 
 if TYPE_CHECKING:
     from .shared_state import SharedState
@@ -42,11 +42,11 @@ class Outbox(ForkSafe):
 
     def __init__(self, shared: SharedState) -> None:
         super().__init__()
-        self.store = shared.store
-        self.namespace = shared.namespace
+        self.store: RouterState = shared.store
+        self.namespace: str = shared.namespace
         self.memory: Any = None
         """The router's memory of conversations."""
-        self.epoch = ""
+        self.epoch: str = ""
         self._shared = ref(shared)
         self._warned_at = -math.inf
         self._has_lost_data = False
@@ -60,13 +60,13 @@ class Outbox(ForkSafe):
         self._ids = 0
         self._after = ""
         self._settlements: deque[Settlement] = deque()
-        self._changes: deque[Change] = deque()
+        self._changes: deque[HealthChange] = deque()
         self._events: deque[Any] = deque(maxlen=_MOST_EVENTS)
         self._batch: Batch | None = None
         """The batch that was sent, but not confirmed."""
         self.leases: dict[str, float] = {}
         """Leases of requests in flight, with the time of their latest renewal."""
-        self.is_up = True
+        self.is_up: bool = True
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._exchanging = threading.Lock()
@@ -74,7 +74,7 @@ class Outbox(ForkSafe):
     def make_id(self) -> str:
         """Return the id of a new lease."""
         if self._pid != os.getpid():
-            self._start_process()  # what the parent holds is settled by the parent
+            self._start_process()  # the parent settles its own leases
         with self._lock:
             self._ids += 1
             return f"{self._process}:{self._ids}"
@@ -106,7 +106,7 @@ class Outbox(ForkSafe):
             self._settlements.append(settlement)
         self._notify()
 
-    def change(self, change: Change) -> None:
+    def change(self, change: HealthChange) -> None:
         self._changes.append(change)
         self._notify()
 
@@ -114,7 +114,7 @@ class Outbox(ForkSafe):
         self._events.append(event)
         self._notify(urgent=False)
 
-    def changed_targets(self) -> set[str]:
+    def list_changed_targets(self) -> set[str]:
         """Targets with changes that the store does not know yet."""
         changes = [*list(self._changes), *(self._batch.changes if self._batch is not None else ())]
         return {change.target for change in changes}

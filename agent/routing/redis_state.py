@@ -1,4 +1,4 @@
-"""Shared router state in Redis or Valkey: one script admits a request, another settles a batch of them."""
+"""Shared router state in Redis or Valkey: one script admits a request, another settles batches."""
 
 from __future__ import annotations
 
@@ -345,9 +345,9 @@ class RedisState:
 
     Args:
         url: `redis://`, `rediss://` or `unix://`, as in redis-py.
-        policy: What calls do while the server cannot be reached: `fail_open` uses local limits, `fail_closed` refuses
+        policy: Behaviour while the server cannot be reached: `fail_open` uses local limits, `fail_closed` refuses
             calls of routers with spend limits.
-        on_lost: What becomes of reservations whose holder died: `release`, or `charge` their amount.
+        on_lost: Handling of reservations whose holder died: `release`, or `charge` their amount.
         lease_seconds: Seconds after which a holder that reports nothing counts as dead.
         retention: Seconds for which the amount spent under a limit without a window is kept.
         timeout: Seconds after which the server counts as unreachable, connecting included.

@@ -22,7 +22,7 @@ LEASE_SECONDS = 60.0
 
 
 class Account(NamedTuple):
-    """One spend limit for one value of its key. Amounts are in nanodollars, windows in milliseconds (0: none)."""
+    """Spend limit for one value of its key, in nanodollars. The window is in milliseconds; 0 for none."""
 
     key: str
     limit: int
@@ -76,7 +76,7 @@ class HealthUpdate(NamedTuple):
 
 
 class AdmitReply(NamedTuple):
-    """Position of the admitted claim, or -1 and the refusals. `balances` are spent, held and age in seconds."""
+    """Position of the admitted claim, or -1. `balances` are spent, held and age in seconds."""
 
     position: int
     bucket: int
@@ -97,8 +97,8 @@ class Settlement(NamedTuple):
     accounts: tuple[Account, ...] = ()
 
 
-class Change(NamedTuple):
-    """A change of health: `open`, `close`, `cool`, `key` or `reset`. `seconds` since it opened, or of the cooldown."""
+class HealthChange(NamedTuple):
+    """Change of health: `open` (since `seconds`), `close`, `reset`, or a cooldown, `cool` or `key`."""
 
     kind: str
     target: str
@@ -114,7 +114,7 @@ class Batch(NamedTuple):
     number: int
     settlements: tuple[Settlement, ...]
     renewals: tuple[str, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[HealthChange, ...]
     events: str
     """Outcomes, response times and conversations, for other processes; "" for none."""
     after: str
@@ -157,7 +157,7 @@ class _Balance:
 
 @dataclass(slots=True)
 class _Holding:
-    """What a lease holds."""
+    """Reservation under a lease."""
 
     claim: Claim
     accounts: tuple[Account, ...]
@@ -194,7 +194,7 @@ class MemoryState:
     ```
 
     Args:
-        on_lost: What becomes of reservations whose holder died: `release`, or `charge` their amount.
+        on_lost: Handling of reservations whose holder died: `release`, or `charge` their amount.
         lease_seconds: Seconds after which a holder that reports nothing counts as dead.
     """
 
@@ -323,7 +323,7 @@ def _release(space: _Space, lease: str, tokens: int | None) -> None:
         del space.probes[claim.target]
 
 
-def _apply_change(space: _Space, change: Change, now: float) -> None:
+def _apply_change(space: _Space, change: HealthChange, now: float) -> None:
     target = change.target
     generation, _ = space.generations.get(target, (0, None))
     match change.kind:

@@ -22,8 +22,8 @@ from .router_state import (
     Account,
     AdmitReply,
     AdmitRequest,
-    Change,
     Claim,
+    HealthChange,
     HealthUpdate,
     Refusal,
     RouterState,
@@ -53,19 +53,19 @@ def share_state(
 
 
 class Lease:
-    """What an attempt holds in the shared state. It is settled in the background."""
+    """Reservation of an attempt in the shared state. It is settled in the background."""
 
     __slots__ = ("accounts", "bucket", "id", "shared", "target", "tokens")
 
     def __init__(
         self, shared: SharedState, id: str, target: str, tokens: int, bucket: int, accounts: tuple[Account, ...]
     ) -> None:
-        self.shared = shared
-        self.id = id
-        self.target = target
-        self.tokens = tokens
-        self.bucket = bucket
-        self.accounts = accounts
+        self.shared: SharedState = shared
+        self.id: str = id
+        self.target: str = target
+        self.tokens: int = tokens
+        self.bucket: int = bucket
+        self.accounts: tuple[Account, ...] = accounts
 
     def settle(self, tokens: int | None, dollars: float) -> None:
         more = 0 if tokens is None else tokens - self.tokens
@@ -77,7 +77,7 @@ class SharedState:
     """The part of a router that uses a store: claims, failover, and what other processes report."""
 
     def __init__(self, store: RouterState, name: str, limits: Sequence[SpendLimit], targets: Sequence[Target]) -> None:
-        self.store = store
+        self.store: RouterState = store
         self.limits: tuple[SpendLimit, ...] = tuple(limits)
         kinds = [(limit.per, limit.window) for limit in self.limits]
         self.namespace: str = _hash(repr((name, kinds)))
@@ -105,7 +105,7 @@ class SharedState:
     def admit(
         self, state: RoutingState, ranked: Sequence[RankedTarget], now: float, *, panic: bool = False
     ) -> Flow[tuple[Admission | None, int, list[tuple[Target, Exclusion]]]]:
-        """Admit the first of the ranked targets that fits all limits. Returns it with its index, or the exclusions."""
+        """Admit the first target that fits all limits. Returns it with its index, or the exclusions."""
         outbox = self.outbox
         exclusions: list[tuple[Target, Exclusion]] = []
         for _ in range(2):  # a second time if the health of a target turns out to be out of date
@@ -266,7 +266,7 @@ class SharedState:
             ("key", f"{target.shared_name}#{target.hash_key()}", health.key_cooldown),
         ):
             if (seconds := cooldown.seconds_left(now)) > 0:
-                self.outbox.change(Change(kind, name, seconds, cooldown.reason))
+                self.outbox.change(HealthChange(kind, name, seconds, cooldown.reason))
 
     def record_placement(self, key: bytes, target: Target, tokens: int | None) -> None:
         """Report the target of a conversation; None for its tokens if it failed."""
@@ -275,16 +275,18 @@ class SharedState:
     def _report_breaker(self, target: Target, now: float) -> None:
         opened_at = target.health.breaker.opened_at
         kind = "close" if opened_at is None else "open"
-        self.outbox.change(Change(kind, target.shared_name, 0.0 if opened_at is None else max(0.0, now - opened_at)))
+        self.outbox.change(
+            HealthChange(kind, target.shared_name, 0.0 if opened_at is None else max(0.0, now - opened_at))
+        )
 
     def reset_health(self, target: Target) -> None:
         """Reset the health of a target in all processes."""
-        self.outbox.change(Change("reset", target.shared_name))
+        self.outbox.change(HealthChange("reset", target.shared_name))
 
     def apply_health(self, update: HealthUpdate, now: float) -> None:
         """Apply breakers and cooldowns of other processes. Times are in seconds before or after now."""
         self._version = update.version
-        pending = self.outbox.changed_targets()
+        pending = self.outbox.list_changed_targets()
         for field, text in sorted(update.fields.items(), reverse=True):  # resets (x) before breakers (b) and cooldowns
             kind, _, name = field.partition(":")
             target = self._targets.get(name.rpartition("#")[0] if kind == "k" else name)

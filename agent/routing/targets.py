@@ -246,7 +246,7 @@ class Admission:
     ledger: SpendLedger
     reservation: Reservation
     lease: Lease | None = None
-    """What the attempt holds in a shared state."""
+    """Reservation in a shared state."""
     is_settled: bool = False
 
     def __post_init__(self) -> None:

@@ -46,8 +46,8 @@ class RedisScript:
     """A Lua script that runs on one JSON document."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self.text: str = text
+        self.digest: str = sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class RedisClient(ForkSafe):

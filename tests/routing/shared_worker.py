@@ -1,4 +1,4 @@
-"""One process of the tests of shared router state: sends requests to an immediate vendor and prints what happened."""
+"""Worker process for tests of shared router state: sends requests and prints a report."""
 
 from __future__ import annotations
 

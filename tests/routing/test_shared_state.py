@@ -29,8 +29,8 @@ from agent.routing.router_state import (
     Account,
     AdmitRequest,
     Batch,
-    Change,
     Claim,
+    HealthChange,
     MemoryState,
     RouterState,
     Settlement,
@@ -284,25 +284,27 @@ def test_no_window_of_a_minute_exceeds_its_rate_and_nothing_is_wasted(caller: Ca
 
 
 def test_exactly_one_of_many_gets_the_probe(caller: Caller) -> None:
-    caller.exchange(changes=(Change("open", "t"),))
+    caller.exchange(changes=(HealthChange("open", "t"),))
     reply = caller.admit(Claim("t"), version=0)[1]
     assert reply.refusals[0].reason == "health", "it has failed in another process"
     assert reply.health.fields["b:t"].startswith("1:")
     results = [caller.admit(Claim("t", generation=1), version=reply.health.version) for _ in range(8)]
     assert [result.position for _, result in results] == [0] + [-1] * 7
     assert {result.refusals[0].reason for _, result in results[1:]} == {"probe"}
-    caller.exchange(Settlement(results[0][0], "t"), changes=(Change("close", "t"),))
+    caller.exchange(Settlement(results[0][0], "t"), changes=(HealthChange("close", "t"),))
     _, late = caller.admit(Claim("t", generation=1), version=reply.health.version)
     assert late.refusals[0].reason == "health", "it has recovered since"
     assert late.health.fields["b:t"] == "2:"
 
 
 def test_cooldowns_are_extended_never_shortened_and_reset(caller: Caller) -> None:
-    caller.exchange(changes=(Change("cool", "t", 30.0, "rate limited"), Change("cool", "t", 5.0, "shorter")))
-    update = caller.exchange(changes=(Change("key", "t#k", math.inf, "API key rejected"),))
+    caller.exchange(
+        changes=(HealthChange("cool", "t", 30.0, "rate limited"), HealthChange("cool", "t", 5.0, "shorter"))
+    )
+    update = caller.exchange(changes=(HealthChange("key", "t#k", math.inf, "API key rejected"),))
     assert update.health.fields["c:t"] == "30.0:rate limited"
     assert update.health.fields["k:t#k"] == "inf:API key rejected"
-    assert caller.exchange(changes=(Change("reset", "t"),)).health.fields.keys() == {"x:t", "b:t"}
+    assert caller.exchange(changes=(HealthChange("reset", "t"),)).health.fields.keys() == {"x:t", "b:t"}
 
 
 def test_events_reach_other_processes_once(caller: Caller) -> None:
