@@ -25,14 +25,14 @@ try:
     from redis.backoff import NoBackoff
     from redis.exceptions import NoScriptError, RedisError, ResponseError
     from redis.retry import Retry
-except ImportError as error:
+except ImportError as _missing:
     raise ConfigurationError(
         "Shared state in Redis needs the package redis.",
         field="state",
         fix="Install the extra: pip install 'agent-llm-router[redis]'.",
-    ) from error
+    ) from _missing
 
-FAILURES = (RedisError, OSError)
+FAILURES: tuple[type[Exception], ...] = (RedisError, OSError)
 """Errors of a server that cannot be used."""
 
 _Connection: TypeAlias = Any  # Any: redis-py's connection classes share no typed base
