@@ -23,16 +23,19 @@ from agent.routing.redis_state import RedisState
 from agent.types import SpendLimit
 from tests.routing.shared_worker import DOLLARS_PER_TOKEN, MAX_TOKENS, Vendor, make_router
 from tests.support.cases import FULL
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import ExternalServer, RedisServer, open_server
 
-_numbers = iter(range(10**9))
 SHORT = 0.05
 """Seconds after which the server counts as unreachable."""
 
 
+def make_name() -> str:
+    return os.urandom(6).hex()
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    running = RedisServer()
+def server() -> Iterator[ExternalServer]:
+    running = open_server()
     yield running
     flush_all()
     running.close()
@@ -46,9 +49,9 @@ def own_server() -> Iterator[RedisServer]:
     running.close()
 
 
-def run_workers(server: RedisServer, count: int, **settings: Any) -> list[Any]:
+def run_workers(server: ExternalServer, count: int, **settings: Any) -> list[Any]:
     """Run worker processes that begin together, and return their reports."""
-    settings = {"url": server.url, "name": f"w{next(_numbers)}", **settings}
+    settings = {"url": server.url, "name": make_name(), **settings}
     settings["state"] = {"timeout": 20.0, **settings.get("state", {})}  # the machine may be busy
     command = [sys.executable, "-m", "tests.routing.shared_worker", json.dumps(settings)]
     pipe = subprocess.PIPE
@@ -64,7 +67,7 @@ def run_workers(server: RedisServer, count: int, **settings: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("flights", [4, 64])
-def test_processes_spend_a_budget_for_half_of_their_requests_and_no_more(server: RedisServer, flights: int) -> None:
+def test_processes_spend_a_budget_for_half_of_their_requests_and_no_more(server: ExternalServer, flights: int) -> None:
     """Most flights hold more than what is spent. The mean cost is 10.5 tokens of at most 70."""
     processes, requests = (8, 2000) if FULL else (3, 150)
     flights = flights if FULL else flights // 4
@@ -81,7 +84,7 @@ def test_processes_spend_a_budget_for_half_of_their_requests_and_no_more(server:
 
 
 @pytest.mark.soak
-def test_processes_stay_within_their_rates_and_use_them(server: RedisServer) -> None:
+def test_processes_stay_within_their_rates_and_use_them(server: ExternalServer) -> None:
     """150 seconds at 3,000 requests and 300,000 tokens a minute, with estimates that are corrected."""
     reports = run_workers(
         server, 4, requests=2500, flights=16, rates={"rpm": 3000, "tpm": 300_000}, seconds=0.01, max_wait=600.0
@@ -92,7 +95,7 @@ def test_processes_stay_within_their_rates_and_use_them(server: RedisServer) -> 
     assert max(windows) <= 3000
 
 
-def test_exactly_one_process_probes(server: RedisServer) -> None:
+def test_exactly_one_process_probes(server: ExternalServer) -> None:
     """The only target is tried by the others too, but not as a probe."""
     count = 8 if FULL else 4
     reports = run_workers(server, count, probes=1.0, max_wait=0.0)
@@ -100,8 +103,8 @@ def test_exactly_one_process_probes(server: RedisServer) -> None:
     assert reasons == {"half-open probe": 1, "no target is healthy": count - 1}
 
 
-def test_the_money_of_a_killed_process_returns_when_its_lease_ends(server: RedisServer) -> None:
-    name, budget = f"w{next(_numbers)}", MAX_TOKENS * DOLLARS_PER_TOKEN
+def test_the_money_of_a_killed_process_returns_when_its_lease_ends(server: ExternalServer) -> None:
+    name, budget = make_name(), MAX_TOKENS * DOLLARS_PER_TOKEN
     state: dict[str, Any] = {"timeout": 20.0, "lease_seconds": 1.0}
     settings = {"url": server.url, "name": name, "requests": 1, "flights": 1, "budget": budget, "state": state}
     command = [sys.executable, "-m", "tests.routing.shared_worker", json.dumps({**settings, "dies": True})]
@@ -114,8 +117,9 @@ def test_the_money_of_a_killed_process_returns_when_its_lease_ends(server: Redis
     router = make_router(
         Vendor(0.0, 20), RedisState(server.url, **state), name, max_wait=20.0, spend=SpendLimit(dollars=budget)
     )
+    assert router._settings.shared is not None
     with server.client() as client:
-        while not client.keys("agent:*:l"):
+        while not client.exists(f"agent:{{{router._settings.shared.namespace}}}:l"):
             time.sleep(0.01)
     with pytest.raises(errors.BudgetExceededError):
         router.with_config(max_wait=0.0).complete("hi", max_tokens=MAX_TOKENS)
@@ -164,9 +168,7 @@ FAULTS: dict[str, tuple[Callable[[RedisServer], None], Callable[[RedisServer], N
 def make_limited(server: RedisServer, policy: Any) -> tuple[Router, Vendor]:
     vendor = Vendor(0.0, 20)
     state = RedisState(server.url, policy=policy, timeout=SHORT)
-    router = make_router(
-        vendor, state, f"f{next(_numbers)}", spend=SpendLimit(dollars=1.0), rates={"rpm": 1000}, max_wait=0.0
-    )
+    router = make_router(vendor, state, make_name(), spend=SpendLimit(dollars=1.0), rates={"rpm": 1000}, max_wait=0.0)
     _wait_until_up(router)
     return router, vendor
 
@@ -341,7 +343,7 @@ def test_a_forked_child_has_its_own_connections_and_settlements(own_server: Redi
     assert router.get_spend() == pytest.approx(tokens * DOLLARS_PER_TOKEN)
 
 
-def test_a_state_is_pickled_without_its_connections_and_prints_no_password(server: RedisServer) -> None:
+def test_a_state_is_pickled_without_its_connections_and_prints_no_password(server: ExternalServer) -> None:
     state = RedisState("redis://:secret@127.0.0.1:1/0", policy="fail_closed", on_lost="charge", retention=60.0)
     copy = pickle.loads(pickle.dumps(state))
     assert copy._options == state._options

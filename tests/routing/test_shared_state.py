@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,24 +41,24 @@ from agent.types import BreakerConfig, RetryConfig, SpendLimit
 from tests.routing.fleet import Fleet, busy
 from tests.routing.test_limits import ONE, outcomes
 from tests.support.cases import FULL
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import ExternalServer, open_server
 
 LEASE = 60.0
-_server: RedisServer | None = None
-_numbers = iter(range(10**9))
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    global _server
-    _server = RedisServer()
-    yield _server
+def server() -> Iterator[ExternalServer]:
+    running = open_server()
+    yield running
     flush_all()
-    _server.close()
-    _server = None
+    running.close()
 
 
-def redis_state(server: RedisServer, **options: Any) -> RedisState:
+def make_name() -> str:
+    return os.urandom(6).hex()
+
+
+def redis_state(server: ExternalServer, **options: Any) -> RedisState:
     """A store that uses the callers' clock."""
     state = RedisState(server.url, **{"timeout": 5.0, **options})
     state._uses_callers_clock = True
@@ -68,7 +69,7 @@ def redis_state(server: RedisServer, **options: Any) -> RedisState:
 def make_store(request: pytest.FixtureRequest) -> Callable[..., RouterState]:
     if request.param == "memory":
         return MemoryState
-    server: RedisServer = request.getfixturevalue("server")
+    server: ExternalServer = request.getfixturevalue("server")
     return lambda **options: redis_state(server, **options)
 
 
@@ -94,7 +95,7 @@ class Caller:
 
 @pytest.fixture
 def caller(make_store: Callable[..., RouterState]) -> Caller:
-    return Caller(make_store(), f"n{next(_numbers)}")
+    return Caller(make_store(), make_name())
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -107,7 +108,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.caller = Caller(self.make(), f"n{next(_numbers)}")
+        self.caller = Caller(self.make(), make_name())
         self.held: dict[str, tuple[int, str, float]] = {}
         self.sent: list[list[Any]] = []
         self.spent = {"all": 0, "a": 0, "b": 0}
@@ -244,7 +245,7 @@ def test_a_spend_window_is_reset(caller: Caller) -> None:
 
 @pytest.mark.parametrize("on_lost", ["release", "charge"])
 def test_a_lost_lease_is_released_or_charged(make_store: Callable[..., RouterState], on_lost: str) -> None:
-    caller = Caller(make_store(on_lost=on_lost, lease_seconds=10.0), f"n{next(_numbers)}")
+    caller = Caller(make_store(on_lost=on_lost, lease_seconds=10.0), make_name())
     account = Account("0", 100, 0)
     lost, _ = caller.admit(Claim("t", cost=60, concurrency=1), accounts=(account,))
     caller.now += 9
@@ -258,7 +259,7 @@ def test_a_lost_lease_is_released_or_charged(make_store: Callable[..., RouterSta
 
 
 def test_a_renewed_lease_is_kept(make_store: Callable[..., RouterState]) -> None:
-    caller = Caller(make_store(lease_seconds=10.0), f"n{next(_numbers)}")
+    caller = Caller(make_store(lease_seconds=10.0), make_name())
     lease, _ = caller.admit(Claim("t", concurrency=1))
     for _ in range(5):
         caller.now += 8
@@ -323,7 +324,7 @@ def test_events_reach_other_processes_once(caller: Caller) -> None:
 def routers(make_store: Callable[..., RouterState]) -> Callable[..., tuple[Router, ...]]:
     """Make routers that share a state, each with its own store object, as in different processes."""
     shared = make_store()
-    name = f"n{next(_numbers)}"
+    name = make_name()
 
     def make(fleet: Fleet, count: int = 2, **options: Any) -> tuple[Router, ...]:
         stores = [shared if shared.is_local else make_store() for _ in range(count)]
@@ -478,9 +479,9 @@ def test_copies_share_the_state_and_other_accounts_have_their_own_windows() -> N
     simulate(simulation, router, "hi")
 
 
-def test_many_threads_and_event_loops_use_one_store(server: RedisServer, register_dear: None) -> None:
+def test_many_threads_and_event_loops_use_one_store(server: ExternalServer, register_dear: None) -> None:
     fleet = Fleet(dear=[ONE] * 500)
-    router = fleet.router(name=f"n{next(_numbers)}", state=redis_state(server), spend=SpendLimit(dollars=30.0))
+    router = fleet.router(name=make_name(), state=redis_state(server), spend=SpendLimit(dollars=30.0))
     shared = router._settings.shared
     assert shared is not None
     accounts, claims = shared._make_accounts({}), (Claim("t", cost=10**9),)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from typing_extensions import override
 
 REQUIRED = "AGENT_TEST_REDIS_REQUIRED"
 """Environment variable that turns a skip for want of a server into a failure, for CI."""
@@ -44,7 +45,26 @@ def _read_version(path: str) -> int:
     return int(found[1]) if found else 0
 
 
-class RedisServer:
+class ExternalServer:
+    """The server at AGENT_TEST_REDIS_URL, for tests that do not break it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def client(self) -> Redis:
+        return Redis.from_url(self.url, protocol=2)
+
+    def close(self) -> None:
+        """The server goes on running."""
+
+
+def open_server() -> ExternalServer:
+    """Return the server at AGENT_TEST_REDIS_URL, or a new one."""
+    url = os.environ.get("AGENT_TEST_REDIS_URL")
+    return ExternalServer(url) if url else RedisServer()
+
+
+class RedisServer(ExternalServer):
     """A server that can be stopped, paused, filled and started again, empty."""
 
     def __init__(self) -> None:
@@ -52,7 +72,7 @@ class RedisServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        super().__init__(f"redis://127.0.0.1:{self.port}/0")
         self._directory = tempfile.TemporaryDirectory()
         self.start()
 
@@ -71,9 +91,6 @@ class RedisServer:
                 time.sleep(0.01)
         raise AssertionError("the server did not start")
 
-    def client(self) -> Redis:
-        return Redis.from_url(self.url, protocol=2)
-
     def stop(self) -> None:
         self._process.send_signal(signal.SIGCONT)
         self._process.kill()
@@ -85,6 +102,7 @@ class RedisServer:
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
+    @override
     def close(self) -> None:
         self.stop()
         self._directory.cleanup()
