@@ -30,7 +30,8 @@ _WARNING_SECONDS = 60.0
 """Seconds between warnings about a store that cannot be used."""
 _BATCH = 256
 _MOST_QUEUED = 100_000
-_MOST_EVENTS = 200
+_MOST_EVENTS = 40
+"""Events that a process reports each second: as many response times as a target remembers."""
 
 
 class Outbox(ForkSafe):
@@ -54,11 +55,11 @@ class Outbox(ForkSafe):
         _outboxes.add(self)
 
     def _start_process(self) -> None:
-        self._pid = os.getpid()
         self._process = os.urandom(6).hex()
         self._number = 0
         self._ids = 0
         self._after = ""
+        self._events_at = -math.inf
         self._settlements: deque[Settlement] = deque()
         self._changes: deque[HealthChange] = deque()
         self._events: deque[Any] = deque(maxlen=_MOST_EVENTS)
@@ -73,8 +74,6 @@ class Outbox(ForkSafe):
 
     def make_id(self) -> str:
         """Return the id of a new lease."""
-        if self._pid != os.getpid():
-            self._start_process()  # the parent settles its own leases
         with self._lock:
             self._ids += 1
             return f"{self._process}:{self._ids}"
@@ -122,7 +121,7 @@ class Outbox(ForkSafe):
     def restore(self, account: Account, spent: int) -> None:
         """Set the amount spent in an account. Raises if the store cannot be reached."""
         with self._exchanging:
-            batch = self._make_batch()._replace(restored=(account, spent))
+            batch = self._make_batch(with_events=False)._replace(restored=(account, spent))
             self._apply(self.store.exchange(batch))
 
     def check_epoch(self, epoch: str) -> None:
@@ -154,10 +153,12 @@ class Outbox(ForkSafe):
         """Exchange until the router is gone and all settlements were sent."""
         wake = self._wake
         while self._thread is threading.current_thread():
-            if wake.wait(SYNC_SECONDS) and self.is_up:
+            if not self.is_up:
+                time.sleep(SYNC_SECONDS)
+            elif wake.wait(SYNC_SECONDS):
                 time.sleep(_GATHER_SECONDS)
             wake.clear()
-            self.flush()
+            self._flush(with_events=monotonic() >= self._events_at + SYNC_SECONDS)
             if self._shared() is None and (not self._has_work() or not self.is_up):
                 self._thread = None
                 return
@@ -167,16 +168,19 @@ class Outbox(ForkSafe):
 
     def flush(self) -> None:
         """Send everything now, unless the store cannot be used."""
+        self._flush(with_events=True)
+
+    def _flush(self, *, with_events: bool) -> None:
         with self._exchanging:
             while True:
-                if not self._exchange() or not self._has_work():
+                if not self._exchange(with_events=with_events) or not self._has_work():
                     return
 
-    def _exchange(self) -> bool:
+    def _exchange(self, *, with_events: bool) -> bool:
         """Send one batch and apply the reply. An unconfirmed batch is sent again with its number."""
         batch = self._batch
         if batch is None:
-            batch = self._batch = self._make_batch()
+            batch = self._batch = self._make_batch(with_events=with_events)
         now = monotonic()
         try:
             update = self.store.exchange(batch._replace(now=now))
@@ -199,11 +203,13 @@ class Outbox(ForkSafe):
                 shared.apply_events(update.events, self.memory, now)
         self._after = update.last or self._after
 
-    def _make_batch(self) -> Batch:
+    def _make_batch(self, *, with_events: bool) -> Batch:
         now = monotonic()
         settlements = [self._settlements.popleft() for _ in range(min(_BATCH, len(self._settlements)))]
         changes = [self._changes.popleft() for _ in range(len(self._changes))]
-        events = [self._events.popleft() for _ in range(len(self._events))]
+        events = [self._events.popleft() for _ in range(len(self._events) if with_events else 0)]
+        if with_events:
+            self._events_at = now
         renewals = [lease for lease, at in list(self.leases.items()) if now > at + _RENEW_SECONDS]
         for lease in renewals:
             if lease in self.leases:
@@ -243,8 +249,15 @@ def flush_all() -> None:
     """Send what all routers of this process still have to report."""
     for outbox in list(_outboxes):
         with suppress(Exception):
-            if outbox._pid == os.getpid() and outbox.is_up:
+            if outbox.is_up:
                 outbox.flush()
 
 
+def _after_fork() -> None:
+    for outbox in list(_outboxes):
+        outbox._start_process()  # the parent settles its own leases
+
+
 atexit.register(flush_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
