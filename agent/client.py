@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from .base_client import BaseClient, async_context, attach_run_dag, sync_context
 from .calls.requests import HasRequest, RequestLike
 from .engine.drivers.sync import SyncRun, drain
+from .engine.drivers.threads import import_asyncio
 from .types import AgentRequest
 from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, document_options
 
@@ -118,6 +119,7 @@ class Client(BaseClient):
 
     def batch_stream(self, requests: Iterable[RequestLike], **options: Any) -> BatchStream[Any]:
         """Send many requests concurrently and return a stream of items in order of completion. See `batch`."""
+        import_asyncio()
         from .batch.streams import BatchStream  # lazy: only batches need it
 
         return BatchStream(self._plan_batch(requests, options, is_async=False))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
+from ..engine.drivers.threads import start_thread
 from ..engine.wire import BlockingRun, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from .exchange import CONNECT, ConnectionPool, Exchange, Steps, T, is_certificate_error
 from .parser import RequestHead
@@ -69,7 +70,7 @@ def start_lookup(host: str, port: int, settle: Callable[[list[SocketAddress] | E
             outcome = error
         settle(outcome)
 
-    threading.Thread(target=main, daemon=True, name="agent-lookup").start()
+    start_thread(main, "agent-lookup")
 
 
 def is_address(host: str) -> bool:
