@@ -17,6 +17,7 @@ from .calls.requests import HasRequest, RequestLike, read_request
 from .calls.streams import AsyncJsonStream, AsyncResponseStream, JsonStream, ResponseStream, Settle, StartedResponse
 from .engine.context import Call, Context, TurnRef, ambient_deadline
 from .engine.drivers.sync import SyncRun, drain
+from .engine.drivers.threads import import_asyncio
 from .engine.wire import Transport
 from .errors import ConfigurationError
 from .types import AgentRequest, AgentResponse, Message, ProviderCapabilities, ToolLoopConfig
@@ -390,6 +391,7 @@ class BaseClient:
         return client._prepare(request, changes).deadline
 
     def _prepare_run(self, request: RequestLike | PausedRun, options: Mapping[str, Any], *, streaming: bool) -> Any:
+        import_asyncio()
         from .loop.flow import run_loop  # lazy: only runs need it
         from .loop.setup import prepare_run  # lazy: only runs need it
 

@@ -179,6 +179,7 @@ class Client(BaseClient):
         Raises:
             ConfigurationError: An option is unknown.
         """
+        import_asyncio()
         from .sessions import AgentSession  # lazy: only sessions need it
 
         return AgentSession(self, session_id, store=store, **options)
@@ -380,6 +381,7 @@ class Client(BaseClient):
             ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
             AgentError: Raised by `result`, not by the iteration, when the run fails.
         """
+        import_asyncio()
         from .loop.streams import RunStream, StartedRun  # lazy: only runs need it
 
         client, run, flow = self._prepare_run(request, options, streaming=True)
@@ -457,6 +459,7 @@ class Client(BaseClient):
             name: Name of the tool.
             description: Description for the model.
         """
+        import_asyncio()
         from .loop.flow import SubAgent  # lazy: only runs need it
 
         return SubAgent.of(self, name, description, options)
