@@ -24,7 +24,18 @@ from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
-from tests.engine.play import NO_TLS, agent_at, completion, cut, error_reply, stall, stream_or_whole, tokens, without_gc
+from tests.engine.play import (
+    NO_TLS,
+    agent_at,
+    completion,
+    cut,
+    error_reply,
+    stall,
+    stream_or_whole,
+    tokens,
+    whole,
+    without_gc,
+)
 from tests.support.drivers import Driver, make_transport, run_and_leave_nothing
 
 ROOT = Path(__file__).parents[2]
@@ -206,13 +217,16 @@ def test_a_loop_that_forks_leaves_its_parent_alone(vendor: LoopbackServer, carri
 @pytest.mark.parametrize("form", ["stream", "astream", "run_stream", "batch_stream"])
 def test_a_forked_child_cannot_read_a_stream_of_its_parent(carrier: str, form: str) -> None:
     """It would take pieces from the shared connection, and the parent would not notice that they are missing."""
-    with LoopbackServer(lambda request: tokens(20, 0.01)) as server:
+    text = "".join(f"t{number} " for number in range(20))
+
+    def answer(request: WireRequest) -> Answer:
+        return tokens(20, 0.01) if b'"stream":true' in request.body else whole(text, after=0.05)
+
+    with LoopbackServer(answer) as server:
         done = run_script(f"""
-            import asyncio, gc, os, sys
+            import asyncio, os
             from agent import Agent, errors
             agent = Agent("openai-chat:m", api_key="k", base_url="{server.url}/v1", max_retries=0, transport="{carrier}")
-            text = " ".join(f"t{{n}}" for n in range(20)) + " "
-
             def fork(read_rest):
                 child = os.fork()
                 if child == 0:
@@ -228,13 +242,17 @@ def test_a_forked_child_cannot_read_a_stream_of_its_parent(carrier: str, form: s
                 stream = agent.astream("hi")
                 iterator = aiter(stream)
                 await anext(iterator)
-                fork(lambda: asyncio.new_event_loop().run_until_complete(anext(iterator)))
-                async for _ in iterator:
-                    pass
+
+                async def read_rest():
+                    async for _ in iterator:
+                        pass
+
+                fork(lambda: asyncio.new_event_loop().run_until_complete(read_rest()))
+                await read_rest()
                 return stream.response.text
 
             if "{form}" == "astream":
-                assert asyncio.run(read()) == text
+                assert asyncio.run(read()) == {text!r}
             else:
                 options = {{"concurrency": 1}} if "{form}" == "batch_stream" else {{}}
                 stream = agent.{form}(["hi", "hi"] if options else "hi", **options)
@@ -243,9 +261,9 @@ def test_a_forked_child_cannot_read_a_stream_of_its_parent(carrier: str, form: s
                 fork(lambda: (list(iterator), stream.result))
                 events += iterator
                 if options:
-                    assert [item.unwrap().text for item in events] == [text, text]
+                    assert [item.unwrap().text for item in events] == [{text!r}, {text!r}]
                 else:
-                    assert (stream.result if "{form}" == "run_stream" else stream.response).text == text
+                    assert (stream.result if "{form}" == "run_stream" else stream.response).text == {text!r}
             print("fine")
         """)
     assert (done.stdout, done.stderr) == ("fine\n", "")
@@ -336,7 +354,7 @@ CALLS_AT_EXIT = {
     "an async tool": "agent.run('hi', tools=[lookup])",
     "a race": "Router([agent, agent.with_config(model='other')], race=2).complete('hi')",
     "acomplete": "asyncio.run(agent.acomplete('hi'))",
-    "httpx": "agent.with_config(transport='httpx').complete('hi')",
+    "httpx": "through_httpx.complete('hi')",
 }
 
 
@@ -351,6 +369,7 @@ def test_a_call_in_a_finalizer_at_exit_ends_with_an_answer_or_an_error(call: str
             from agent import Agent, Router, errors
             warnings.simplefilter("ignore")
             agent = Agent("openai-chat:m", api_key="k", base_url="{url}/v1", max_retries=0)
+            through_httpx = Agent("openai-chat:m", api_key="k", base_url="{url}/v1", transport="httpx")
             async def lookup(): "Look something up."
 
             class AtExit:
