@@ -223,10 +223,12 @@ def test_a_forked_child_cannot_read_a_stream_of_its_parent(carrier: str, form: s
         return tokens(20, 0.01) if b'"stream":true' in request.body else whole(text, after=0.05)
 
     with LoopbackServer(answer) as server:
+        url = f"{server.url}/v1"
         done = run_script(f"""
             import asyncio, os
             from agent import Agent, errors
-            agent = Agent("openai-chat:m", api_key="k", base_url="{server.url}/v1", max_retries=0, transport="{carrier}")
+            agent = Agent("openai-chat:m", api_key="k", base_url="{url}", max_retries=0, transport="{carrier}")
+
             def fork(read_rest):
                 child = os.fork()
                 if child == 0:
