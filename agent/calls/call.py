@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 from .. import errors
 from ..engine.context import Call, Context, OpenAttempt, run_validation, sum_attempts
 from ..engine.flow import Emit, Flow, Invoke, Now, Open, Random, Read, Send, Sleep
-from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport, WireRequest
+from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport, WireRequest, deadline_error
 from ..models.prices import price, service_tier
 from ..models.token_estimates import StreamTokenCounter, complete_usage
 from ..providers import Provider, StreamDecoder
@@ -135,6 +135,8 @@ def stream(endpoint: Endpoint) -> Call:
                     ended = not chunk
                     events = decoder.end() if ended else decoder.feed(chunk)
                     del chunk  # tracebacks with local variables must not show the vendor's text
+                    if decoder.done and (yield from Now()) > context.deadline:
+                        raise deadline_error("decoding the response")
                     if events:
                         if not started:
                             started = True
@@ -388,6 +390,9 @@ def record_route(call: Call, *, streaming: bool) -> Call:
         context.started = yield from Now()
         try:
             response = yield from call(request, context)
+            ended = yield from Now()
+            if ended > context.deadline and not streaming:
+                raise deadline_error("decoding the response")
         except errors.AgentError as error:
             error.attempts = _route(context)
             if isinstance(error, errors.StreamInterrupted) and error.partial is not None:
@@ -395,7 +400,6 @@ def record_route(call: Call, *, streaming: bool) -> Call:
             if streaming:
                 yield Emit([StreamEvent.error_event(str(error))])
             raise
-        ended = yield from Now()
         return _with_route(response, _route(context), latency_ms=(ended - context.started) * 1000)
 
     return outer

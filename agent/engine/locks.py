@@ -35,14 +35,13 @@ class _Process:
 PROCESS = _Process()
 
 
-def check_process(forks: int) -> None:
-    """Raise in a forked child for a resource of its parent: reading from a shared connection would take its data."""
-    if forks != PROCESS.forks:
-        raise errors.ConfigurationError(
-            "This call was started before the process forked, and belongs to the parent process.",
-            field="fork",
-            fix="Start calls and streams in the process that uses them.",
-        )
+def foreign_call_error() -> errors.ConfigurationError:
+    """The error in a forked child for a call of its parent: reading from a shared connection would take its data."""
+    return errors.ConfigurationError(
+        "This call was started before the process forked, and belongs to the parent process.",
+        field="fork",
+        fix="Start calls and streams in the process that uses them.",
+    )
 
 
 _FORK_TIMEOUT = 10.0

@@ -314,7 +314,7 @@ def test_real_threads_wait_for_reservations_of_each_other() -> None:
     _register_long_answers("chatty", most=150_000)
     with LoopbackServer(fleet := Fleet(chatty=_answers(lambda: 2, 0.01))) as server:
         router = fleet.router(server.url, spend=SpendLimit(dollars=0.2))
-        results: list[str] = []
+        results: list[str | None] = []
         threads = [threading.Thread(target=lambda: results.append(router.complete("hi").text)) for _ in range(40)]
         for thread in threads:
             thread.start()

@@ -44,7 +44,7 @@ from ..flow import (
     rest_of,
     take_event,
 )
-from ..locks import PROCESS, check_process
+from ..locks import PROCESS, foreign_call_error
 from ..wire import (
     GRACE,
     SLACK,
@@ -139,7 +139,8 @@ class AioRun:
 
     async def advance(self) -> Sequence[Any] | None:
         """Run to the next Emit and return its events; None at the end. Closes at the end and on errors."""
-        check_process(self._forks)
+        if self._forks != PROCESS.forks:
+            raise foreign_call_error()
         flow, reply, error = self.flow, self._reply, self._error
         self._reply = self._error = None
         try:
@@ -171,10 +172,8 @@ class AioRun:
 
     async def aclose(self) -> None:
         """Close the flow, then its branches and bodies. Closing again does nothing; a reader sees the end."""
-        if self.finished:
-            return
-        self.finished = True
-        if self._forks != PROCESS.forks:  # its connections and event loop are the parent's
+        was_finished, self.finished = self.finished, True
+        if was_finished or self._forks != PROCESS.forks:  # in a forked child, everything belongs to the parent
             return
         if self._timer is not None:
             self._timer.cancel()

@@ -45,7 +45,7 @@ from ..flow import (
     rest_of,
     take_event,
 )
-from ..locks import PROCESS, ForkSafe, check_process
+from ..locks import PROCESS, ForkSafe, foreign_call_error
 from ..wire import (
     GRACE,
     SLACK,
@@ -140,7 +140,8 @@ class SyncRun:
 
     def advance(self) -> Sequence[Any] | None:
         """Run to the next Emit and return its events; None at the end. Closes at the end and on errors."""
-        check_process(self._forks)
+        if self._forks != PROCESS.forks:
+            raise foreign_call_error()
         flow, reply, error = self.flow, self._reply, self._error
         self._reply = self._error = None
         self._inside = threading.get_ident()

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from ..locks import PROCESS, check_process
+from ..locks import PROCESS, foreign_call_error
 from ..wire import GRACE
 from .threads import check_threads_run, start_thread
 
@@ -176,7 +176,8 @@ class LoopThread:
 
     def check(self) -> None:
         """Raise if the thread does not run any more: in a forked child, and at the interpreter's exit."""
-        check_process(self._forks)
+        if self._forks != PROCESS.forks:
+            raise foreign_call_error()
         check_threads_run()
 
     def submit(self, awaitable: Awaitable[Any], context: contextvars.Context) -> Pending:
