@@ -290,6 +290,10 @@ class BaseClient:
 
     async def ajson(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
         """Async version of `json`."""
+        if isinstance(options.get("schema"), Mapping):
+            from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
+
+            await import_in_thread("jsonschema")
         client, changes = self._select(options)
         asked = require_schema(request, changes)
         return attach_dag(request, asked, await client.acomplete(asked))

@@ -101,6 +101,9 @@ class Client(BaseClient):
         self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
     ) -> BatchResult[Any]:
         """Async version of `batch`. The requests may come from an async iterable."""
+        from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
+
+        await import_in_thread("agent.batch.streams", "agent.batch.values")
         return await self.abatch_stream(requests, **options).collect()
 
     @overload
@@ -309,7 +312,9 @@ class Client(BaseClient):
     async def arun(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
         """Async version of `run`."""
         from .engine.drivers.asyncio import AioRun, adrain  # lazy: a sync call needs no event loop
+        from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
 
+        await import_in_thread("agent.loop.flow", "agent.loop.setup")
         client, run, flow = self._prepare_run(request, options, streaming=False)
         context = async_context(run.deadline)
         result: RunResult[Any] = await adrain(AioRun(client._transport, flow(context), context.deadline))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import copy_context
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -134,7 +135,7 @@ class HttpTransport:
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         route = self._route(request, limits)
         pools = await self._loop_pools()
-        client = self._aclient(pools, route.proxy)
+        client = await self._aclient(pools, route)
         if client is None:
             return await pools.direct.send(request, route.address, limits)
         return await client.send(request, limits)
@@ -142,7 +143,7 @@ class HttpTransport:
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
         route = self._route(request, limits)
         pools = await self._loop_pools()
-        client = self._aclient(pools, route.proxy)
+        client = await self._aclient(pools, route)
         if client is None:
             return await pools.direct.open_body(request, route.address, limits, bodies)
         return await client.open_body(request, limits, bodies)
@@ -154,16 +155,24 @@ class HttpTransport:
             self._loops = _Loops(self._tls)
         return self._loops.get() or await self._loops.create()
 
-    def _aclient(self, pools: _LoopPools, proxy: str | None) -> AsyncClientSender | None:
-        library = self._library or default_library()
+    async def _aclient(self, pools: _LoopPools, route: _Route) -> AsyncClientSender | None:
+        """Get the HTTP client for a proxy or library; None to connect directly.
+
+        Certificates and libraries are loaded in a thread, because they would block the event loop.
+        """
+        library, proxy = self._library or default_library(), route.proxy
         if proxy is None and library is None:
+            if route.address.secure and not self._tls.is_ready:
+                await _run_in_thread(self._tls.load)
             return None
         key = (library or "httpx2", proxy)
-        sender = pools.clients.get(key)
-        if sender is None:
-            client = import_module(key[0]).AsyncClient(**self._client_options(*key))
-            sender = pools.clients[key] = AsyncClientSender(client, brackets=_is_http_proxy(proxy))
-        return sender
+        if key not in pools.clients:
+            client = await _run_in_thread(self._create_async_client, key)
+            pools.clients.setdefault(key, AsyncClientSender(client, brackets=_is_http_proxy(proxy)))
+        return pools.clients[key]
+
+    def _create_async_client(self, key: _ClientKey) -> Any:
+        return import_module(key[0]).AsyncClient(**self._client_options(*key))
 
     def _client_options(self, library: str, proxy: str | None) -> dict[str, Any]:
         module, context = import_module(library), self._tls.load()
@@ -261,14 +270,14 @@ class TlsContext:
 
     def __init__(self, context: ssl.SSLContext | None) -> None:
         self._context = context
-        self._is_ready = False
+        self.is_ready: bool = False
 
     def load(self) -> ssl.SSLContext:
         if self._context is None:
             self._context = default_context()
-        if not self._is_ready:
+        if not self.is_ready:
             self._context.set_alpn_protocols(["http/1.1"])
-            self._is_ready = True
+            self.is_ready = True
         return self._context
 
 
@@ -294,6 +303,12 @@ def _close_all(direct: SyncConnectionPool, clients: dict[_ClientKey, SyncClientS
         for client in clients.values():
             client.close()
         clients.clear()
+
+
+async def _run_in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    from ..engine.drivers.user_code import call_in_thread  # lazy: a blocking call needs no event loop
+
+    return await call_in_thread(function, args, {}, copy_context())
 
 
 class _LoopPools:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from ..locks import PROCESS, foreign_call_error
@@ -54,6 +56,12 @@ async def call_in_thread(
     if error is not None:
         raise error
     return value
+
+
+async def import_in_thread(*names: str) -> None:
+    """Import modules of this package that take long, without blocking the event loop."""
+    if any(name not in sys.modules for name in names):
+        await call_in_thread(lambda: [import_module(name) for name in names], (), {}, contextvars.copy_context())
 
 
 class ReportBatcher:
