@@ -36,7 +36,7 @@ PROCESS = _Process()
 
 
 def foreign_call_error() -> errors.ConfigurationError:
-    """The error in a forked child for a call of its parent: reading from a shared connection would take its data."""
+    """The error for a call of the parent in a forked child, which would take data of the parent."""
     return errors.ConfigurationError(
         "This call was started before the process forked, and belongs to the parent process.",
         field="fork",

@@ -114,7 +114,7 @@ def _look_up(host: str, port: int, timeout: RunTimeout) -> list[SocketAddress]:
 
 
 def attempt_delay(addresses: int, seconds: float) -> float:
-    """Seconds to wait for an address before the next is tried: all are tried within a quarter of the timeout."""
+    """Seconds before the next address is tried: all start within a quarter of the timeout."""
     return min(ATTEMPT_DELAY, seconds / (4 * max(addresses, 1)))
 
 

@@ -264,7 +264,7 @@ class Timings:
         """Mean number of tokens of a response."""
         return _mean([one.tokens for one in self._observations]) if self._observations else None
 
-    def expected_tokens(self, default: int) -> int:
+    def estimate_tokens(self, default: int) -> int:
         """Number of tokens that a response is expected not to exceed: the longest recent one with a margin."""
         longest = math.ceil(_LENGTH_MARGIN * max((one.tokens for one in self._observations), default=0))
         return longest if len(self._observations) >= _LEAST_OBSERVATIONS else max(default, longest)

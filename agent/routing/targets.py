@@ -189,7 +189,7 @@ class Target:
         most = request.max_tokens or self.capabilities.max_output_tokens
         if most is None:
             return None
-        completion = min(most, self.timings.expected_tokens(DEFAULT_RESPONSE_TOKENS))
+        completion = min(most, self.timings.estimate_tokens(DEFAULT_RESPONSE_TOKENS))
         expected = self._calculate_price(request, prompt, completion, 0)
         maximum = self._calculate_price(request, prompt, most, 0)
         return None if expected is None or maximum is None else CostEstimate(expected, maximum)

@@ -23,7 +23,7 @@ LATER_BATCHES = 2
 
 
 class InterruptAt:
-    """Raises KeyboardInterrupt at the nth line of our package, or of any module, that this thread executes."""
+    """Raises KeyboardInterrupt at the nth line of our package or of any module."""
 
     def __init__(self, line: int, *, ours: bool) -> None:
         self.left = line

@@ -1,4 +1,4 @@
-"""No public async call keeps the event loop busy for long, neither with large data nor as the first of a process."""
+"""No public async call keeps the event loop busy: with large data, or as the first of a process."""
 
 from __future__ import annotations
 

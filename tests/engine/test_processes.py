@@ -216,7 +216,7 @@ def test_a_loop_that_forks_leaves_its_parent_alone(vendor: LoopbackServer, carri
 @pytest.mark.parametrize("carrier", ["http", "httpx"])
 @pytest.mark.parametrize("form", ["stream", "astream", "run_stream", "batch_stream"])
 def test_a_forked_child_cannot_read_a_stream_of_its_parent(carrier: str, form: str) -> None:
-    """It would take pieces from the shared connection, and the parent would not notice that they are missing."""
+    """It would take pieces from the shared connection, which the parent would miss."""
     text = "".join(f"t{number} " for number in range(20))
 
     def answer(request: WireRequest) -> Answer:

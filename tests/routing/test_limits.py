@@ -343,7 +343,7 @@ def test_a_limit_is_exceeded_by_the_excess_of_one_answer_at_most(cases: int, rng
 
 
 def _overspend(rng: random.Random) -> float:
-    """Send bursts of answers of random lengths, one of them longer than all before. Returns the part of the excess."""
+    """Send bursts of calls with answers of random lengths. Returns the part of one excess."""
     usual, most = rng.choice([10, 100, 1000]), rng.choice([2_000, 20_000, 200_000])
     _register_long_answers("moody", most=most)
     surprise_at = rng.randrange(400)

@@ -18,7 +18,7 @@ _IDLE_SECONDS = 2.0
 
 
 def check_threads_run() -> None:
-    """Raise Aborted at the interpreter's exit, where daemon threads no longer run and waiting for one would hang."""
+    """Raise Aborted at the interpreter's exit, where waiting for a daemon thread would hang."""
     if sys.is_finalizing():
         raise errors.Aborted("The interpreter is exiting, so this call cannot be made. Make it before the exit.")
 
@@ -32,7 +32,7 @@ def start_thread(main: Callable[[], object], name: str) -> threading.Thread:
 
 
 def import_asyncio() -> None:
-    """Import asyncio in a thread, out of reach of a Ctrl-C: an interrupted import of asyncio breaks every later one."""
+    """Import asyncio in a thread, because an import that Ctrl-C interrupts breaks every later one."""
     if "asyncio" not in sys.modules:
         start_thread(lambda: __import__("asyncio"), "agent-import").join()
 

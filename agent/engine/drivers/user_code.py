@@ -174,7 +174,7 @@ class _ThreadLoop:
 class LoopThread:
     """Event loop in a daemon thread, until `stop`.
 
-    An interrupt may come at any line of its owner, so that nobody calls `stop`: then the finalizer stops the loop.
+    An interrupt at any line of its owner may prevent the call of `stop`: then the finalizer stops the loop.
     """
 
     def __init__(self) -> None:
