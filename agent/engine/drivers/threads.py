@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from queue import Empty, SimpleQueue
 
 from ... import errors
@@ -34,7 +35,7 @@ def start_thread(main: Callable[[], object], name: str) -> threading.Thread:
 def import_asyncio() -> None:
     """Import asyncio in a thread, because an import that Ctrl-C interrupts breaks every later one."""
     if "asyncio" not in sys.modules:
-        start_thread(lambda: __import__("asyncio"), "agent-import").join()
+        start_thread(lambda: import_module("asyncio"), "agent-import").join()
 
 
 class Job:
