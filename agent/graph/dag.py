@@ -27,6 +27,7 @@ from ..types import (
     ToolResult,
     ToolSpec,
     Usage,
+    Vocabulary,
 )
 from .diagrams import draw_mermaid, draw_text
 from .files import decode_document, encode_document, load, save
@@ -303,9 +304,9 @@ class DAG:
         """Write the HTML page to a file."""
         replace_file(path, [self.html(title=title).encode()])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the graph as plain JSON data."""
-        return encode_document(self)
+    def to_dict(self, *, vocabulary: Vocabulary | None = None) -> dict[str, Any]:
+        """Return the graph as plain JSON data; `vocabulary` names the data of nodes as another library does."""
+        return encode_document(self, vocabulary)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DAG:

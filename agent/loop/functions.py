@@ -31,7 +31,7 @@ from .events import AgentMessage, AssistantMessageEvent, MessageLike, coerce_mes
 from .flow import run_loop
 from .hooks import AfterToolCall, BeforeToolCall, Hooks, ModelCall, RunPlan, call_hook
 from .journal import Journal
-from .run_state import RunState
+from .run_state import RunState, message_stop_reason
 
 
 @dataclass
@@ -153,8 +153,9 @@ class AgentStreamResponse:
             return event
         except StopAsyncIteration:
             response = self._stream.response
-            facts = {"stop_reason": response.stop_reason, "provider": response.provider, "model": response.model}
-            self._message = response.message.model_copy(update=facts)
+            self._message = response.message.replace(
+                stop_reason=message_stop_reason(response), provider=response.provider, model=response.model
+            )
         except AgentError as error:
             partial = [part for part in self._stream.content if part.type != "tool_call"]
             self._message = Message(Role.ASSISTANT, partial, stop_reason="error", error_message=str(error))

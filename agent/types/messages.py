@@ -11,8 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, PlainSerializer, TypeAdapter, model_validator
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, Accepts, FrozenDict, JsonObject, SequenceOf, Utc, Value, freeze, initialize
-from .media import CacheHint, ContentPart
+from ._base import (
+    EMPTY_OBJECT,
+    EMPTY_SEQUENCE,
+    Accepts,
+    FrozenDict,
+    FrozenTuple,
+    JsonObject,
+    SequenceOf,
+    Utc,
+    Value,
+    freeze,
+    initialize,
+)
+from .media import CacheHint, ContentPart, ImageContent, expand_images
 from .parts import (
     CodeContent,
     DiffContent,
@@ -67,17 +79,11 @@ def _normalize_content(content: Any) -> Any:
             return content
         content = tuple(content)
     for part in content:
-        if not isinstance(part, ContentPart):
+        if not isinstance(part, ContentPart) or type(part) is ImageContent:
             break
     else:
         return content
-    return tuple(single for part in content if part is not None for single in _expand_images(part))
-
-
-def _expand_images(part: Any) -> Sequence[Any]:
-    if isinstance(part, Mapping) and isinstance(images := part.get("images"), list | tuple):
-        return [{**image, "type": "image"} if isinstance(image, Mapping) else image for image in images]
-    return (part,)
+    return tuple(single for part in content if part is not None for single in expand_images(part))
 
 
 def _append_calls(content: str | tuple[Any, ...], calls: Any) -> tuple[Any, ...]:
@@ -175,7 +181,7 @@ class Message(Value, frozen=True):
     if TYPE_CHECKING:
         content: str | Sequence[Part]
     else:
-        content: str | tuple[Part, ...] = ""
+        content: str | SequenceOf[Part] = ""
     name: str | None = None
     tool_call_id: str | None = None
     id: str | None = None
@@ -265,9 +271,9 @@ class Message(Value, frozen=True):
         """The content as parts: text as `TextContent`, the content of a tool message as `ToolResult`."""
         content = self.content
         if self.role is Role.TOOL and self.tool_call_id is not None and not _has_result(content):
-            return (ToolResult(tool_call_id=self.tool_call_id, name=self.name, content=content),)
+            return FrozenTuple((ToolResult(tool_call_id=self.tool_call_id, name=self.name, content=content),))
         if isinstance(content, str):
-            return (TextContent(text=content),) if content else ()
+            return FrozenTuple((TextContent(text=content),) if content else ())
         return content
 
     @property
@@ -284,6 +290,28 @@ class Message(Value, frozen=True):
         if isinstance(self.content, str):
             return None
         return [part for part in self.content if isinstance(part, ToolCall)] or None
+
+    @property
+    def tool_name(self) -> str | None:
+        return self.name
+
+    @property
+    def tool_use_id(self) -> str | None:
+        return self.tool_call_id
+
+    @property
+    def created_at(self) -> datetime | None:
+        return self.timestamp
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it is a tool message with a failed result."""
+        return any(part.is_error for part in self.parts if isinstance(part, ToolResult))
+
+    @property
+    def details(self) -> Any:
+        """The details of the result in a tool message, for user interfaces."""
+        return next((part.details for part in self.parts if isinstance(part, ToolResult)), None)
 
 
 _ROLES = {role.value: role for role in Role}
@@ -342,11 +370,12 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Verbosity = Literal["low", "medium", "high"]
 Modality = Literal["text", "image", "audio"]
-Stop = Annotated[tuple[Annotated[str, Field(min_length=1)], ...] | None, BeforeValidator(_read_stop)]
+StopTexts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], AfterValidator(FrozenTuple)]
+Stop = Annotated[StopTexts | None, BeforeValidator(_read_stop)]
 Logprobs = Annotated[Annotated[int, Field(ge=0, le=20)] | None, BeforeValidator(_read_logprobs)]
 Schema = Annotated[Any, AfterValidator(_read_schema), PlainSerializer(_to_json_schema, when_used="json-unless-none")]
 Tools = Accepts[SequenceOf[OfferedTool], Sequence[RequestTool | HasSpec]]
-_NO_TOOLS: Any = ()
+_NO_TOOLS: Any = EMPTY_SEQUENCE
 _UNSET: Any = None
 
 
@@ -356,7 +385,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     __slots__ = ("_schema_json",)
 
     input: str | None = None
-    messages: SequenceOf[Message] = ()
+    messages: SequenceOf[Message] = EMPTY_SEQUENCE
     system: str | None = None
     model: str | None = None
     """Overrides the configured model."""
@@ -364,8 +393,10 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     tool_choice: str | None = None
     """"auto", "none", "required", or the name of a tool."""
     parallel_tool_calls: bool | None = None
-    output_schema: Schema = Field(default=None, validation_alias=AliasChoices("output_schema", "schema"))
-    """A JSON schema, or a type such as a pydantic model."""
+    output_schema: Schema = Field(
+        default=None, validation_alias=AliasChoices("output_schema", "schema"), serialization_alias="schema"
+    )
+    """A JSON schema, or a type such as a pydantic model. `model_dump(by_alias=True)` writes it as `schema`."""
     temperature: Temperature | None = None
     max_tokens: MaxTokens | None = None
     top_p: TopP | None = None
@@ -421,6 +452,10 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
         schema: Any = None
         _schema_json: dict[str, Any] = EMPTY_OBJECT
     else:
+
+        @property
+        def schema(self):
+            return self.output_schema
 
         @model_validator(mode="after")
         def _check(self):

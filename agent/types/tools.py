@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    overload,
+)
 
 from pydantic import AliasChoices, Field, TypeAdapter, WrapValidator, model_validator
 from typing_extensions import override
@@ -18,9 +29,20 @@ _UNSET: Any = None
 __all__ = ["ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 
 
+if TYPE_CHECKING:
+
+    class _SpecFields(TypedDict, total=False):
+        function: Any
+        is_async: bool
+        cache: Literal["short", "long"] | None
+        strict: bool | None
+        extra: Mapping[str, Any]
+
+
 class ToolSpec(Value, frozen=True):
     """Description of a tool for the model. `function` is the implementation: never dumped or printed."""
 
+    _positional = ("name", "description", "parameters")
     _spellings = ("type",)
     name: str = Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")
     description: str = ""
@@ -37,7 +59,24 @@ class ToolSpec(Value, frozen=True):
     """Vendor-specific settings, sent as they are. Unknown keys of a tool dict are collected here."""
 
     if TYPE_CHECKING:
-        input_schema: JsonObject = EMPTY_OBJECT
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            description: str = ...,
+            parameters: Mapping[str, Any] = ...,
+            **fields: Unpack[_SpecFields],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self, name: str, description: str = ..., *, input_schema: Mapping[str, Any], **fields: Unpack[_SpecFields]
+        ) -> None: ...
+        def __init__(self, *args: Any, **fields: Any) -> None: ...
+
+        @property
+        def input_schema(self) -> dict[str, Any]: ...
+
     else:
 
         @property
