@@ -38,7 +38,8 @@ class PartGuard(Generic[P]):
 
     def __call__(self, part: ContentPart | Mapping[str, Any]) -> bool:
         if isinstance(part, Mapping):
-            return find_part_class(part.get("type", "")) is self._kind
+            tag = part.get("type")
+            return isinstance(tag, str) and find_part_class(tag) is self._kind
         return isinstance(part, self._kind)
 
 

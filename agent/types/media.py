@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
 
-from ._base import Base64, JsonObject, SequenceOf, Value
+from ._base import Base64, FrozenTuple, JsonObject, SequenceOf, Value
 
 if TYPE_CHECKING:
     from .parts import TextContent
@@ -183,7 +183,7 @@ class ImageContent(ContentPart, frozen=True):
 
     @property
     def images(self) -> Sequence[ImageContent]:
-        return self.gallery or (self,)
+        return self.gallery or FrozenTuple((self,))
 
     @property
     def url(self) -> str | None:

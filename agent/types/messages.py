@@ -309,7 +309,7 @@ class Message(Value, frozen=True):
         return any(part.is_error for part in self.parts if isinstance(part, ToolResult))
 
     @property
-    def details(self) -> Any:
+    def details(self) -> Any:  # Any: JSON data
         """The details of the result in a tool message, for user interfaces."""
         return next((part.details for part in self.parts if isinstance(part, ToolResult)), None)
 

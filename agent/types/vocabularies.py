@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from ._base import Value, Vocabulary
 from .media import ContentPart, ImageContent
@@ -126,16 +127,19 @@ def _write_part(part: ContentPart, vocabulary: Vocabulary) -> dict[str, Any]:
 def _write_image(image: ImageContent, vocabulary: Vocabulary) -> dict[str, Any]:
     data = _own_fields(image)
     if vocabulary == "loop" and image.image_data is not None:  # this vocabulary has addresses only
-        media_type = data.get("media_type", "")
-        data["image_url"] = f"data:{media_type};base64,{data.pop('image_data')}"
+        media_type = data.pop("media_type", "")
+        data["image_url"] = f"data:{quote(media_type)};base64,{data.pop('image_data')}"
+        data |= {"media_type": media_type} if media_type else {}
     return _rename("image", data, vocabulary)
 
 
 def _write_result(result: ToolResult, data: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     if vocabulary == "deepractice":
         shown = result.text if result.result is None else data["result"]
-        content = {"content": data.get("content", "")} if result.content != render_result(shown) else {}
-        return {**{name: item for name, item in data.items() if name != "content"}, "result": shown, **content}
+        if result.content == render_result(shown):
+            return {**{name: item for name, item in data.items() if name != "content"}, "result": shown}
+        content = result.content if isinstance(result.content, str) else _write_parts(result.content, vocabulary)
+        return {**data, "content": content, "result": shown}
     return {**data, "content": _write_parts(result.content, vocabulary)}
 
 
