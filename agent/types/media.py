@@ -324,7 +324,7 @@ def _read_image(fields: dict[str, Any]) -> dict[str, Any]:
     if isinstance(url, str) and url.startswith("data:") and data["image_data"] is None:
         data["image_url"] = None
         data["image_data"], media_type = _split_data_url(url)
-        data["media_type"] = data.get("media_type") or media_type
+        _set_media_type(data, media_type)
     _require_one("an image", data, ("image_url", "image_data"))
     data["type"] = "image" if data["image_url"] is None else "image_url"
     return data
@@ -372,7 +372,13 @@ def _unpack_data_url(data: dict[str, Any]) -> None:
     if isinstance(url, str) and url.startswith("data:"):
         data["url"] = None
         data["data"], media_type = _split_data_url(url)
-        data["media_type"] = data.get("media_type") or media_type
+        _set_media_type(data, media_type)
+
+
+def _set_media_type(data: dict[str, Any], media_type: str | None) -> None:
+    """Use the media type of a `data:` URL unless one is given."""
+    if not any(data.get(name) for name in ("media_type", "mediaType", "mime_type")):
+        data["media_type"] = media_type
 
 
 def _split_data_url(url: str) -> tuple[str | bytes, str | None]:
