@@ -455,12 +455,13 @@ def attach_dag(request: Any, prepared: AgentRequest, response: AgentResponse) ->
 
 
 def attach_run_dag(request: Any, result: RunResult) -> RunResult:
-    """If the request was a graph, attach the graph with the messages of the run appended."""
+    """If the request was a graph, attach the graph with the messages and the stop reason of the run appended."""
     if isinstance(request, str) or not hasattr(request, "to_request"):
         return result
     from .graph.dag import append_messages  # lazy: only requests with a graph need it
 
-    object.__setattr__(result, "_dag", append_messages(request, result.messages, result.responses))
+    dag = append_messages(request, result.messages, result.responses)
+    object.__setattr__(result, "_dag", dag.stop(result.stop_reason or "stop", result.usage))
     return result
 
 

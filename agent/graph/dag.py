@@ -255,8 +255,8 @@ class DAG:
     def _since(self, start: Node | None) -> list[Node]:
         if start is None:
             return self.nodes()
-        before = {id(node) for node in start.ancestors()}
-        return [node for node in self.nodes() if id(node) not in before]
+        before = {node.id for node in start.ancestors()}
+        return [node for node in self.nodes() if node.id not in before]
 
     def __len__(self) -> int:
         return len(self.nodes())

@@ -74,20 +74,20 @@ class SessionWriter:
 
 def _sort_nodes(nodes: Sequence[Node]) -> list[Node]:
     """Sort nodes: parents before children."""
-    fresh = {id(node) for node in nodes}
-    placed: set[int] = set()
+    fresh = {node.id for node in nodes}
+    placed: set[str] = set()
     order: list[Node] = []
     for start in reversed(nodes):
         stack = [start]
         while stack:
             node = stack[-1]
-            missing = [parent for parent in node.parents if id(parent) in fresh and id(parent) not in placed]
+            missing = [parent for parent in node.parents if parent.id in fresh and parent.id not in placed]
             if missing:
                 stack.extend(missing)
                 continue
             stack.pop()
-            if id(node) not in placed:
-                placed.add(id(node))
+            if node.id not in placed:
+                placed.add(node.id)
                 order.append(node)
     return order
 
