@@ -111,18 +111,21 @@ def read_request(request: RequestLike, options: Mapping[str, Any]) -> AgentReque
 
 
 def _read_tools(tools: Any) -> Any:
-    """Convert functions to tools, and any collection to a tuple."""
+    """Convert functions and callable objects to tools, and any collection to a tuple."""
     if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
         return tools  # pydantic reports the error
-    return tuple(
-        tool if isinstance(tool, ToolSpec) or not inspect.isroutine(tool) else _make_tool(tool) for tool in tools
-    )
+    return tuple(tool if isinstance(tool, ToolSpec) or not _is_callable(tool) else _make_tool(tool) for tool in tools)
+
+
+def _is_callable(value: Any) -> bool:
+    """Whether it is a function or callable object without a description of itself as a tool."""
+    return callable(value) and not inspect.isclass(value) and not hasattr(value, "spec")
 
 
 def _make_tool(function: Any) -> Any:
-    from ..tools.functions import tool  # lazy: only requests with functions as tools need it
+    from ..tools.functions import as_tool  # lazy: only requests with functions as tools need it
 
-    return tool(function)
+    return as_tool(function)
 
 
 def _read_request(request: Any) -> AgentRequest:

@@ -128,7 +128,8 @@ class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
         validate_settings(self)
         update_wrapper(self, function, updated=())
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    @override
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]  # like the function
         return self.function(*args, **kwargs)
 
     @overload
@@ -253,6 +254,20 @@ class DescribedTool(Tool):
         return self.original.function(**arguments)
 
 
+@dataclass
+class ObjectTool(DescribedTool):
+    """An object with a name, a schema and `__call__(input)`."""
+
+    @property
+    @override
+    def truncation(self) -> Any:
+        return getattr(type(self.original.function), "_truncation_config", None)
+
+    @override
+    def run(self, arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+        return self.original.function(arguments)
+
+
 def as_tool(value: Any) -> Tool:  # Any: tools of every kind
     """Return a tool for a tool, a function, or a description of a tool.
 
@@ -282,12 +297,22 @@ def as_tool(value: Any) -> Tool:  # Any: tools of every kind
     elif isinstance(getattr(value, "spec", None), ToolSpec):
         return as_tool(value.spec)
     elif callable(value):
-        return tool(value)
+        return _read_object(value) or tool(value)
     raise ConfigurationError(
         f"{type(value).__name__} is not a tool.",
         field="tools",
         fix="Pass a function, a Tool, a ToolSpec, or a dict that describes one.",
     )
+
+
+def _read_object(value: Any) -> Tool | None:
+    """Return a tool for a callable object with a name and a schema; None for other callables."""
+    schema = getattr(value, "input_schema", None) or getattr(value, "parameters", None)
+    if isclass(value) or not isinstance(schema, Mapping) or not isinstance(getattr(value, "name", None), str):
+        return None
+    description = getattr(value, "description", "")
+    spec = validate_with(lambda: ToolSpec(name=value.name, description=description, parameters=schema, function=value))
+    return ObjectTool(original=spec)
 
 
 def _unwrap_function(value: Any) -> Any:

@@ -55,7 +55,9 @@ class ToolRegistry(Sequence[Any]):  # not Sequence[Tool]: `in` also takes names
     # Changes
 
     @overload
-    def register(self, tool: AnyTool, /, *, replace: bool = False) -> AnyTool: ...
+    def register(  # type: ignore[overload-overlap]  # tools can be called, too; the first signature wins
+        self, tool: AnyTool, /, *, replace: bool = False
+    ) -> AnyTool: ...
 
     @overload
     def register(self, tool: Callable[P, R], /, *, replace: bool = False) -> FunctionTool[P, R, object]: ...

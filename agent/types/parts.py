@@ -374,7 +374,7 @@ def _read_tool_result(data: dict[str, Any]) -> dict[str, Any]:
     if type(content) is str:
         return data
     if content is None:
-        return {**data, "content": render_result(data.get("result"))}
+        return {**data, "content": render_value(data.get("result"))}
     if isinstance(content, Mapping | ContentPart):
         content = (content,)
     if isinstance(content, list | tuple):
@@ -382,7 +382,7 @@ def _read_tool_result(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def render_result(result: Any) -> str:
+def render_value(result: Any) -> str:
     if result is None:
         return ""
     return result if isinstance(result, str) else to_json(result, fallback=str, bytes_mode="base64").decode()

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from ._base import Value, Vocabulary
 from .media import ContentPart, ImageContent
 from .messages import Message, Role
-from .parts import TextContent, ToolCall, ToolResult, render_result
+from .parts import TextContent, ToolCall, ToolResult, render_value
 from .session import Session, StopReason, SystemPrompt, ToolDefinitions, ToolExecution
 from .tools import ToolSpec
 from .usage import Usage
@@ -136,7 +136,7 @@ def _write_image(image: ImageContent, vocabulary: Vocabulary) -> dict[str, Any]:
 def _write_result(result: ToolResult, data: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     if vocabulary == "deepractice":
         shown = result.text if result.result is None else data["result"]
-        if result.content == render_result(shown):
+        if result.content == render_value(shown):
             return {**{name: item for name, item in data.items() if name != "content"}, "result": shown}
         content = result.content if isinstance(result.content, str) else _write_parts(result.content, vocabulary)
         return {**data, "content": content, "result": shown}
