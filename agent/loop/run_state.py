@@ -339,7 +339,15 @@ class RunState:
             slot = self.slots[self.reported_results]
             if slot.result is None:
                 break
-            events += self.append_messages(slot.message)
+            message = slot.message
+            self.history.append(message)
+            events += [
+                MessageStartEvent(message=message),
+                MessageUpdateEvent(
+                    message=message, assistant_message_event=StreamEvent.tool_result_event(message.text)
+                ),
+                MessageEndEvent(message=message),
+            ]
             self.reported_results += 1
         return events
 
