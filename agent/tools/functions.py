@@ -284,7 +284,7 @@ def as_tool(value: Any) -> Tool:  # Any: tools of every kind
         if isinstance(value.function, Tool):
             return value.function
         if value.function is None or callable(value.function):
-            return DescribedTool(original=value)
+            return ObjectTool(original=value) if _describes_itself(value.function) else DescribedTool(original=value)
     elif isinstance(value, Mapping):
         offered = validate_with(lambda: AgentRequest(tools=[value])).tools[0]
         if isinstance(offered, ToolSpec):
@@ -297,7 +297,7 @@ def as_tool(value: Any) -> Tool:  # Any: tools of every kind
     elif isinstance(getattr(value, "spec", None), ToolSpec):
         return as_tool(value.spec)
     elif callable(value):
-        return _read_object(value) or tool(value)
+        return _read_object(value) if _describes_itself(value) else tool(value)
     raise ConfigurationError(
         f"{type(value).__name__} is not a tool.",
         field="tools",
@@ -305,11 +305,14 @@ def as_tool(value: Any) -> Tool:  # Any: tools of every kind
     )
 
 
-def _read_object(value: Any) -> Tool | None:
-    """Return a tool for a callable object with a name and a schema; None for other callables."""
+def _describes_itself(value: Any) -> bool:
+    """Whether it is a callable object with a name and a schema, which is called with its input."""
     schema = getattr(value, "input_schema", None) or getattr(value, "parameters", None)
-    if isclass(value) or not isinstance(schema, Mapping) or not isinstance(getattr(value, "name", None), str):
-        return None
+    return isinstance(schema, Mapping) and isinstance(getattr(value, "name", None), str) and not isclass(value)
+
+
+def _read_object(value: Any) -> Tool:
+    schema = getattr(value, "input_schema", None) or value.parameters
     description = getattr(value, "description", "")
     spec = validate_with(lambda: ToolSpec(name=value.name, description=description, parameters=schema, function=value))
     return ObjectTool(original=spec)

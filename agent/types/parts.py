@@ -309,7 +309,7 @@ class ToolResult(ContentPart, frozen=True):
         def __init__(
             self,
             tool_call_id: str,
-            content: str | ContentPart | Sequence[ContentPart] | None = ...,
+            content: str | ContentPart | Sequence[ContentPart | Mapping[str, Any]] | None = ...,
             is_error: bool = ...,
             **fields: Unpack[_ResultFields],
         ) -> None: ...
@@ -318,7 +318,7 @@ class ToolResult(ContentPart, frozen=True):
             self,
             *,
             tool_use_id: str,
-            content: str | ContentPart | Sequence[ContentPart] | None = ...,
+            content: str | ContentPart | Sequence[ContentPart | Mapping[str, Any]] | None = ...,
             is_error: bool = ...,
             **fields: Unpack[_ResultFields],
         ) -> None: ...
@@ -327,7 +327,7 @@ class ToolResult(ContentPart, frozen=True):
             self,
             *,
             id: str,
-            content: str | ContentPart | Sequence[ContentPart] | None = ...,
+            content: str | ContentPart | Sequence[ContentPart | Mapping[str, Any]] | None = ...,
             is_error: bool = ...,
             **fields: Unpack[_ResultFields],
         ) -> None: ...

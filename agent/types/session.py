@@ -116,7 +116,7 @@ class ToolExecution(Value, frozen=True):
             self,
             tool_name: str,
             tool_use_id: str,
-            result: str | ContentPart | Sequence[ContentPart] = ...,
+            result: str | ContentPart | Sequence[ContentPart | Mapping[str, Any]] = ...,
             is_error: bool = ...,
             *,
             type: Literal["tool_execution"] = ...,

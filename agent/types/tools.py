@@ -258,6 +258,9 @@ def _read_tool(value: Any, check: Any) -> Any:
         return value
     if isinstance(spec := getattr(value, "spec", None), ToolSpec):
         return spec
+    if isinstance(schema := getattr(value, "input_schema", None), Mapping) and hasattr(value, "name"):
+        described = getattr(value, "description", "")
+        return ToolSpec(name=value.name, description=described, parameters=schema, function=value)
     if not isinstance(value, Mapping) or not value:
         kind = type(value).__name__
         raise ValueError(f"expected a ToolSpec, an object with a `spec`, or a tool dict; got {kind}")
