@@ -455,7 +455,7 @@ def attach_dag(request: Any, prepared: AgentRequest, response: AgentResponse) ->
 
 
 def attach_run_dag(request: Any, result: RunResult) -> RunResult:
-    """If the request was a graph, attach the graph with the messages and the stop reason of the run appended."""
+    """If the request was a graph, attach the graph extended by the run and its stop reason."""
     if isinstance(request, str) or not hasattr(request, "to_request"):
         return result
     from .graph.dag import append_messages  # lazy: only requests with a graph need it

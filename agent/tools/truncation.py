@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Limits(Protocol):
+class OutputLimits(Protocol):
     """The fields of a `TruncationConfig`."""
 
     max_chars: int
@@ -18,7 +18,7 @@ def count_lines(text: str) -> int:
     return text.count("\n") + (not text.endswith("\n") and bool(text))
 
 
-def split_long_text(text: str, limits: Limits) -> tuple[str, str] | None:
+def split_long_text(text: str, limits: OutputLimits) -> tuple[str, str] | None:
     """Return the start and the end of a text, without the middle; None if it is within the limits."""
     if not limits.enabled or (len(text) <= limits.max_chars and count_lines(text) <= limits.max_lines):
         return None
@@ -33,7 +33,7 @@ def split_long_text(text: str, limits: Limits) -> tuple[str, str] | None:
     return head[: most_chars - room], tail[-room:] if room else ""
 
 
-def omit_middle(text: str, limits: Limits, store: Callable[[str], str] | None = None) -> str:
+def omit_middle(text: str, limits: OutputLimits, store: Callable[[str], str] | None = None) -> str:
     """Replace the middle of a text beyond the limits by a note; `store` keeps the text and returns where."""
     parts = split_long_text(text, limits)
     if parts is None:

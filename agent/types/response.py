@@ -214,6 +214,6 @@ def _add_tag(call: Any) -> Any:
 
 
 def _normalize_stop_reason(data: dict[str, Any], reason: str) -> dict[str, Any]:
-    """Translate a vendor's stop reason, which is kept in `raw_stop_reason`; an unknown one becomes `other`."""
+    """Translate a vendor's stop reason, kept in `raw_stop_reason`; an unknown one becomes `other`."""
     known = _FINISH.get(reason.lower(), "other")
     return {**data, "stop_reason": known, "raw_stop_reason": data.get("raw_stop_reason") or reason}

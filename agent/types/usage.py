@@ -180,13 +180,13 @@ class Usage(Value, frozen=True):
         `prompt` includes the cache counts, which are capped to it. Reasoning tokens are added to the completion if the
         numbers show that the vendor counts them separately.
         """
-        prompt = _at_least_zero(prompt)
-        completion = _at_least_zero(completion)
-        reasoning = _at_least_zero(reasoning)
-        total = _at_least_zero(total)
+        prompt = max(prompt or 0, 0)
+        completion = max(completion or 0, 0)
+        reasoning = max(reasoning or 0, 0)
+        total = max(total or 0, 0)
         if reasoning and (reasoning > completion or total == prompt + completion + reasoning):
             completion += reasoning
-        read = min(_at_least_zero(cache_read), prompt)
+        read = min(max(cache_read or 0, 0), prompt)
         more: dict[str, Any] = {}
         if details:
             more["details"] = FrozenDict(
@@ -198,7 +198,7 @@ class Usage(Value, frozen=True):
             prompt_tokens=prompt,
             completion_tokens=completion,
             cache_read_tokens=read,
-            cache_write_tokens=min(_at_least_zero(cache_write), prompt - read),
+            cache_write_tokens=min(max(cache_write or 0, 0), prompt - read),
             reasoning_tokens=reasoning,
             total_tokens=max(total, prompt + completion),
             **more,
@@ -266,10 +266,6 @@ def _merge_counts(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     if not other or not one:
         return one or other
     return FrozenDict([(name, one.get(name, 0) + other.get(name, 0)) for name in {**one, **other}])
-
-
-def _at_least_zero(count: int | None) -> int:
-    return count if count is not None and count > 0 else 0
 
 
 def _translate(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -393,7 +389,8 @@ class Priced(Value, frozen=True):
 
         def __init__(self, /, **data):
             __tracebackhide__ = True
-            costs = [data.pop(name, None) for name in self._cost_fields]
+            known = not data.keys().isdisjoint(self._cost_fields)
+            costs = [data.pop(name, None) for name in self._cost_fields] if known else []
             self.__pydantic_validator__.validate_python(data, self_instance=self)
             self._set_cost(_UNKNOWN if costs.count(None) == len(costs) else LazyCost(*_check_cost(self, costs)))
 

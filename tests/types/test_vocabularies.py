@@ -1,4 +1,4 @@
-"""The names of other libraries: each is read, can be accessed, and is written with `to_dict(vocabulary=...)`."""
+"""The names of other libraries are read, can be accessed, and are written on request."""
 
 from __future__ import annotations
 
