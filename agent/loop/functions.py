@@ -63,13 +63,16 @@ class Model:
     thinking_level: ThinkingLevel = ThinkingLevel.OFF
 
 
+AbortSignal: TypeAlias = Signal | asyncio.Event
+
+
 class SimpleStreamOptions(TypedDict, total=False):
     """Options of a stream function."""
 
     api_key: str | None
     temperature: float | None
     max_tokens: int | None
-    signal: Signal | None
+    signal: AbortSignal | None
 
 
 class StreamResponse(Protocol):
@@ -207,7 +210,7 @@ def stream_function(
 
 
 def wrap_stream_fn(
-    stream_fn: StreamFn, config: AgentLoopConfig, system_prompt: str, tools: Sequence[Tool] | None, signal: Signal
+    stream_fn: StreamFn, config: AgentLoopConfig, system_prompt: str, tools: Sequence[Tool] | None, signal: AbortSignal
 ) -> ModelCall:
     """Return the model call of a run that uses a stream function."""
 
@@ -325,7 +328,7 @@ def agent_loop(
     prompts: Sequence[MessageLike],
     context: AgentContext,
     config: AgentLoopConfig,
-    signal: Signal | None = None,
+    signal: AbortSignal | None = None,
     stream_fn: StreamFn | None = None,
 ) -> EventStream:
     """Run the loop with these prompts until the model makes no more calls. Call it inside an event loop.
@@ -339,7 +342,7 @@ def agent_loop(
 def agent_loop_continue(
     context: AgentContext,
     config: AgentLoopConfig,
-    signal: Signal | None = None,
+    signal: AbortSignal | None = None,
     stream_fn: StreamFn | None = None,
 ) -> EventStream:
     """Like `agent_loop`, but from a conversation that already ends with a message to answer."""
@@ -363,7 +366,7 @@ def _start_loop(
     prompts: Sequence[AgentMessage],
     context: AgentContext,
     config: AgentLoopConfig,
-    signal: Signal | None,
+    signal: AbortSignal | None,
     stream_fn: StreamFn | None,
 ) -> EventStream:
     events = EventStream(lambda event: event.type == "agent_end", lambda event: list(event.messages))
@@ -405,7 +408,7 @@ _tasks: set[asyncio.Task[None]] = set()
 """Strong references: event loops hold their tasks weakly."""
 
 
-async def _drive(plan: RunPlan, state: RunState, events: EventStream, signal: Signal) -> None:
+async def _drive(plan: RunPlan, state: RunState, events: EventStream, signal: AbortSignal) -> None:
     run = AioRun(get_transport("http"), run_loop(plan, state, RunContext()))
     watcher = asyncio.get_running_loop().create_task(_close_on_signal(signal, run))
     try:
@@ -426,7 +429,7 @@ async def _drive(plan: RunPlan, state: RunState, events: EventStream, signal: Si
         events.end(state.added)
 
 
-async def _close_on_signal(signal: Signal, run: AioRun) -> None:
+async def _close_on_signal(signal: AbortSignal, run: AioRun) -> None:
     await signal.wait()
     await run.aclose()
 

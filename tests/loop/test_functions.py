@@ -174,6 +174,21 @@ def test_an_event_that_is_no_event_ends_the_run_with_a_typed_error() -> None:
     assert "Invalid StreamEvent: type" in asyncio.run(main())[-1].error_message
 
 
+def test_an_event_of_asyncio_aborts_the_loop() -> None:
+    async def main() -> Any:
+        abort = asyncio.Event()
+
+        async def hang(tool_call_id: str) -> None:
+            abort.set()
+            await asyncio.sleep(60)
+
+        stream = stream_function(scripted_agent(ToolCall("1", "hang"), "x"))
+        context = AgentContext(tools=[AgentTool("hang", execute=hang)])
+        return await asyncio.wait_for(agent_loop(["Hi"], context, config(), abort, stream).result(), 30)
+
+    assert asyncio.run(main())[-1].stop_reason == "aborted"
+
+
 def test_a_queue_may_end_without_a_result() -> None:
     async def main() -> tuple[list[Any], Any]:
         events = EventStream(lambda event: False, lambda event: [])
