@@ -301,7 +301,9 @@ def _read_image(fields: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(images, list | tuple) or not images:
             raise ValueError("images must be a list with at least one image")
         if len(images) > 1:
-            return {**data, "gallery": images}
+            if own := [name for name, value in data.items() if name != "type" and value is not None]:
+                raise ValueError(f"several images have no common {', '.join(own)}; set it on each image")
+            return {"gallery": images}
         only = images[0]
         data |= only if isinstance(only, Mapping) else only.model_dump(exclude_none=True)
     if data.get("gallery"):
@@ -332,8 +334,8 @@ def _read_image(fields: dict[str, Any]) -> dict[str, Any]:
 
 def expand_images(part: Any) -> Sequence[Any]:
     """Return the single images of a part or part dict with several; other parts unchanged."""
-    if isinstance(part, Mapping) and isinstance(images := part.get("images"), list | tuple):
-        return [{**image, "type": "image"} if isinstance(image, Mapping) else image for image in images]
+    if isinstance(part, Mapping) and part.get("type") == "image" and part.get("images"):
+        return ImageContent.from_dict(part).images
     return part.gallery if isinstance(part, ImageContent) and part.gallery else (part,)
 
 

@@ -110,9 +110,7 @@ def _write_parts(content: str | Sequence[Any], vocabulary: Vocabulary) -> list[d
 
 def _write_part(part: ContentPart, vocabulary: Vocabulary) -> dict[str, Any]:
     tag = _TAGS[vocabulary].get(part.type, part.type)
-    if isinstance(part, ImageContent) and vocabulary == "deepractice":
-        return {"type": tag, "images": [_write_image(image, vocabulary) for image in part.images]}
-    if isinstance(part, ImageContent) and part.gallery:
+    if isinstance(part, ImageContent) and (part.gallery or vocabulary == "deepractice"):
         return {"type": tag, "images": [_write_image(image, vocabulary) for image in part.images]}
     if isinstance(part, ImageContent):
         return {"type": tag, **_write_image(part, vocabulary)}

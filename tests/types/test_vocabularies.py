@@ -346,6 +346,8 @@ def test_an_image_part_holds_several_images() -> None:
     assert Message.user([TextContent("Look"), gallery]).content == [TextContent("Look"), first, second]
     assert Message.user(gallery).content == [first, second]
     assert ToolResult("1", gallery).content == [first, second]
+    with pytest.raises(ValueError, match="no common cache"):
+        Message.from_dict({"role": "user", "content": {**PARTS["deepractice"][6], "cache": "short"}})
     broken: Any
     for broken in ([], "x"):
         with pytest.raises(ValueError, match="images"):
