@@ -7,7 +7,6 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
-    ClassVar,
     Literal,
     Protocol,
     TypeAlias,
