@@ -422,7 +422,7 @@ class Agent(Client):
         model = self.config.model
 
         def attempt_once(endpoint: Endpoint) -> Call:
-            return attempt(once(endpoint), target=name, provider=endpoint.provider.name, model=model)
+            return attempt(once(endpoint), target=name, provider=endpoint.provider, model=model)
 
         return self._with_key(attempt_once)
 

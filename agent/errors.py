@@ -34,8 +34,9 @@ so write `errors.TimeoutError`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
 from typing_extensions import Unpack, override
 
@@ -83,6 +84,37 @@ def escape_line(text: str) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
+
+
+AnyError = TypeVar("AnyError", bound=BaseException)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def forget_frames(error: AnyError) -> AnyError:
+    """Drop the frames of an error and its causes: local variables may hold keys, or a vendor's echo of them."""
+    forgotten: BaseException | None = error
+    while forgotten is not None:
+        forgotten.__traceback__ = forgotten.__context__ = None
+        forgotten = forgotten.__cause__
+    return error
+
+
+def hides_arguments(function: Function) -> Function:
+    """Decorator: errors keep neither the arguments, which may hold secrets, nor the frames below."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            failure = forget_frames(error)
+        try:
+            del args, kwargs
+            raise failure
+        finally:
+            del failure  # otherwise the error and this frame form a reference cycle
+
+    return call  # type: ignore[return-value]  # the signature is that of the function
 
 
 class ErrorFacts(TypedDict, total=False):

@@ -315,28 +315,46 @@ def with_warnings(response: AgentResponse, warnings: tuple[str, ...]) -> AgentRe
     return response.copy_with(warnings=tuple(dict.fromkeys((*response.warnings, *warnings))))
 
 
-def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Call:
-    """Record every attempt in the context, with its outcome and cost."""
+def hide_secrets(error: errors.AgentError, provider: Provider) -> errors.AgentError:
+    """Redact the texts of a failed attempt and drop its frames, which hold the request and the reply."""
+    redact: Callable[[str], str] = getattr(provider, "redact", str)
+    each: BaseException | None = errors.forget_frames(error)
+    while each is not None:
+        if isinstance(each, errors.AgentError):
+            each.message = redact(each.message)
+            each.args = tuple(redact(text) if isinstance(text, str) else text for text in each.args)
+            for name in ("code", "request_id", "body"):
+                if (text := getattr(each, name)) is not None:
+                    setattr(each, name, redact(text))
+        cause = each.__cause__
+        if cause is not None and not isinstance(cause, errors.AgentError) and redact(str(cause)) != str(cause):
+            cause = each.__cause__ = None
+        each = cause
+    return error
+
+
+def attempt(call: Call, *, target: str, provider: Provider, model: str | None) -> Call:
+    """Record every attempt in the context, with its outcome and cost. Its failure shows no secrets."""
 
     def record_attempt(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         started = yield from Now()
         context.first_event = context.headers = None
         began = started - context.started
         sent_to = request.model or model or ""
-        context.log.begin(OpenAttempt(target, provider, sent_to, request, began, context.reason, context.waited))
+        context.log.begin(OpenAttempt(target, provider.name, sent_to, request, began, context.reason, context.waited))
         error: errors.AgentError | None = None
         response: AgentResponse | None = None
         try:
             response = yield from call(request, context)
         except errors.AgentError as raised:
-            error = raised
-            error.provider = error.provider or provider
+            error = hide_secrets(raised, provider)
+            error.provider = error.provider or provider.name
             error.model = error.model or request.model
         context.ended = ended = yield from Now()
         received = response if response is not None else _partial_of(error)
         record = Attempt(
             target=target,
-            provider=provider,
+            provider=provider.name,
             model=sent_to,
             reason=context.reason,
             started=began,

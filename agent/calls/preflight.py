@@ -33,7 +33,7 @@ from ..types import (
     Usage,
     Value,
 )
-from .call import Endpoint, sign_request
+from .call import Endpoint, hide_secrets, sign_request
 from .output_modes import as_sent
 
 T = TypeVar("T")
@@ -295,11 +295,14 @@ def count_tokens(endpoint: Endpoint) -> Call:
                 model=request.model,
             )
 
-        wire = yield from sign_request(provider, counter.encode_count(as_sent(provider, request)))
-        reply = yield from Send(wire, limits, endpoint.via)
-        if reply.status != 200:
-            raise provider.decode_error(reply, request)
-        tokens = counter.decode_count(reply, request)
+        try:
+            wire = yield from sign_request(provider, counter.encode_count(as_sent(provider, request)))
+            reply = yield from Send(wire, limits, endpoint.via)
+            if reply.status != 200:
+                raise provider.decode_error(reply, request)
+            tokens = counter.decode_count(reply, request)
+        except errors.AgentError as error:
+            raise hide_secrets(error, provider)  # noqa: B904  # it is the same error
         return AgentResponse(
             provider=provider.name, model=request.model or "", usage=Usage(prompt_tokens=tokens), stop_reason="stop"
         )

@@ -96,7 +96,7 @@ def unmask_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """Replace every occurrence of the secrets in `text`, including quoted, encoded and escaped forms."""
+    """Replace every occurrence of the secrets in `text`, also in encoded, escaped and lower-case forms."""
     pattern = _compile_pattern(tuple(secret for secret in secrets if secret))
     return text if pattern is None else pattern.sub(REDACTED, text)
 
@@ -107,15 +107,13 @@ def _compile_pattern(secrets: tuple[str, ...]) -> re.Pattern[str] | None:
     if not spellings:
         return None
     longest_first = sorted(spellings, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)))
+    return re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE)
 
 
 def _list_encodings(secret: str) -> Iterator[str]:
     yield secret
     data = _to_bytes(secret)
-    for encoded in (quote(data), quote(data, safe=""), quote_plus(data)):
-        yield encoded
-        yield re.sub("%[0-9A-F]{2}", lambda escape: escape[0].lower(), encoded)
+    yield from (quote(data), quote(data, safe=""), quote_plus(data))
     for encoded in (base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()):
         yield encoded
         yield encoded.rstrip("=")
