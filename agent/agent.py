@@ -33,7 +33,7 @@ from .calls.structured_output import parse_output
 from .client import Client
 from .engine.context import Call
 from .engine.wire import Limits, Transport
-from .errors import ConfigurationError
+from .errors import ConfigurationError, hide_arguments
 from .models import facts, restrict_capabilities
 from .models.token_estimates import TokenCount, estimate_prompt
 from .providers import Provider, load_provider, provider_for_client
@@ -90,6 +90,7 @@ class Agent(Client):
     An agent is immutable and may be shared by threads, event loops and forked processes.
     """
 
+    @hide_arguments
     def __init__(
         self,
         config: AgentConfig | str,
@@ -253,6 +254,7 @@ class Agent(Client):
     # Variants
 
     @override
+    @hide_arguments
     def with_config(self, **changes: Unpack[ConfigChanges]) -> Agent:
         """Return an agent with some settings changed."""
         options = self._options()
@@ -306,11 +308,15 @@ class Agent(Client):
     def provider(self) -> Provider:
         """The provider, created on first use. Raises AuthenticationError if there is no API key."""
         if self._provider is None:
-            make, config = load_provider(self.config.provider), self.config
-            if self._get_key is not None:
-                config = config.with_overrides(api_key=_PLACEHOLDER_KEY)
-            self._provider = make(config) if self._client is None else provider_for_client(self._client, make, config)
+            self._provider = self._create_provider()
         return self._provider
+
+    @hide_arguments
+    def _create_provider(self) -> Provider:
+        make, config = load_provider(self.config.provider), self.config
+        if self._get_key is not None:
+            config = config.with_overrides(api_key=_PLACEHOLDER_KEY)
+        return make(config) if self._client is None else provider_for_client(self._client, make, config)
 
     @override
     def __repr__(self) -> str:
@@ -384,6 +390,7 @@ class Agent(Client):
         )
         return Endpoint(provider, limits, config.idle_timeout, self._transport)
 
+    @hide_arguments
     def _endpoint_with(self, key: Secret | None) -> Endpoint:
         config = self.config if key is None else validate_with(lambda: self.config.with_overrides(api_key=key))
         return self._endpoint(load_provider(config.provider)(config))

@@ -99,7 +99,7 @@ def forget_frames(error: AnyError) -> AnyError:
     return error
 
 
-def hides_arguments(function: Function) -> Function:
+def hide_arguments(function: Function) -> Function:
     """Decorator: errors keep neither the arguments, which may hold secrets, nor the frames below."""
 
     @wraps(function)

@@ -326,6 +326,8 @@ def hide_secrets(error: errors.AgentError, provider: Provider) -> errors.AgentEr
             for name in ("code", "request_id", "body"):
                 if (text := getattr(each, name)) is not None:
                     setattr(each, name, redact(text))
+        if (partial := getattr(each, "partial", None)) is not None and partial.request_id is not None:
+            setattr(each, "partial", partial.copy_with(request_id=redact(partial.request_id)))  # noqa: B010
         cause = each.__cause__
         if cause is not None and not isinstance(cause, errors.AgentError) and redact(str(cause)) != str(cause):
             cause = each.__cause__ = None

@@ -28,6 +28,7 @@ from ..types import (
 )
 from ..types._base import validate_with
 from ..types.option_errors import AGENT_KEYS, check_options
+from ..types.secrets import mask_options
 
 
 class HasRequest(Protocol):
@@ -52,6 +53,8 @@ def split_call_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapp
     """Return the settings that a call changes on its client, and the options of the request."""
     if CALL_OPTIONS.isdisjoint(options):
         return {}, options
+    if isinstance(options, dict):
+        mask_options(options, ("api_key", "headers"))
     settings = {name: value for name, value in options.items() if name in CALL_OPTIONS and value is not None}
     return settings, {name: value for name, value in options.items() if name not in CALL_OPTIONS}
 

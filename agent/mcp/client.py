@@ -107,6 +107,7 @@ class MCPServer:
         self._finalizer: Any = None
 
     @classmethod
+    @errors.hide_arguments
     def stdio(
         cls,
         command: str,
@@ -135,6 +136,7 @@ class MCPServer:
         return cls(connect, _display_name(stdio_command), (env or {}).values(), **settings)
 
     @classmethod
+    @errors.hide_arguments
     def http(
         cls,
         url: str,

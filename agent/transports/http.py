@@ -59,6 +59,7 @@ class HttpTransport:
             instrumentation see them. By default set by `AGENT_HTTP` and `agent.testing.use_httpx`.
     """
 
+    @errors.hide_arguments
     def __init__(
         self,
         *,

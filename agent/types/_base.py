@@ -339,7 +339,8 @@ def validate_with(validate: Callable[[], T]) -> T:
     try:
         return validate()
     except ValidationError as error:
-        raise _convert_error(error) from None
+        failure = _convert_error(error)
+    raise failure  # here it has no context, whose frames would hold the values
 
 
 def _convert_error(error: ValidationError) -> ConfigurationError:

@@ -143,17 +143,28 @@ class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True)
             try:
                 return handler(data)
             except ValidationError as error:
-                raise _mask_inputs(error) from None
+                failure = _mask_inputs(error)
+            raise failure
 
+        __init__ = errors.hide_arguments(Value.__init__)
+        model_copy = errors.hide_arguments(Value.model_copy)
+        model_validate = classmethod(errors.hide_arguments(Value.model_validate.__func__))
+        model_validate_json = classmethod(errors.hide_arguments(Value.model_validate_json.__func__))
+        from_dict = classmethod(errors.hide_arguments(Value.from_dict.__func__))
+
+    @errors.hide_arguments
     def with_overrides(self, **changes: Unpack[ConfigFields]) -> Self:
         """Return a copy with some settings replaced."""
         return self.model_copy(update=changes)
 
 
 def _mask_inputs(error: ValidationError) -> ValidationError:
+    lines = error.errors(include_url=False, include_input=False)
+    for line in lines:
+        if isinstance(cause := line.get("ctx", {}).get("error"), Exception):
+            errors.forget_frames(cause)
     details: list[InitErrorDetails] = [
-        {"type": line["type"], "loc": line["loc"], "input": REDACTED, "ctx": line.get("ctx", {})}
-        for line in error.errors(include_url=False, include_input=False)
+        {"type": line["type"], "loc": line["loc"], "input": REDACTED, "ctx": line.get("ctx", {})} for line in lines
     ]
     return ValidationError.from_exception_data(error.title, details, hide_input=True)
 

@@ -68,6 +68,29 @@ SecretField = Accepts[Annotated[Secret | None, BeforeValidator(_read_secret)], s
 """A field that accepts text and returns a `Secret`."""
 
 
+class _Rejected:
+    """Replaces a secret of the wrong type."""
+
+    @override
+    def __repr__(self) -> str:
+        return MASK
+
+
+def mask_options(options: dict[str, Any], names: Iterable[str]) -> None:
+    """Make options secret in place, because the arguments of a function are local variables."""
+    for name in names:
+        if options.get(name) is not None:
+            options[name] = _mask_value(options[name])
+
+
+def _mask_value(value: Any) -> Any:
+    if isinstance(value, SecretHeaders | SecretStr):
+        return value
+    if isinstance(value, Mapping):
+        return {name: _mask_value(item) for name, item in value.items()}
+    return Secret(value) if isinstance(value, str) else _Rejected()
+
+
 class SecretHeaders(FrozenDict):
     """HTTP headers with secret values: masked in output, absent from pickles."""
 
