@@ -9,7 +9,6 @@ import json
 import logging
 import pickle
 import pprint
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
@@ -23,21 +22,7 @@ from agent.providers.codec import secrets_in
 from agent.testing import LoopbackServer, RawAnswer, Script
 from agent.transports.http import HttpTransport
 from agent.types import AgentResponse
-
-KEY = "sk-canary/Zm9vYmFy+0123456789=abcdefghij"
-RUN = 8
-"""So many characters of the key in a row are already too many."""
-
-
-def traces_of_the_key(text: str) -> list[str]:
-    encoded = {KEY, quote(KEY), quote(KEY, safe=""), base64.b64encode(KEY.encode()).decode(), KEY.encode().hex()}
-    runs = {KEY[start : start + RUN] for start in range(len(KEY) - RUN + 1)}
-    return [trace for trace in encoded | runs if trace in text]
-
-
-def assert_hidden(name: str, value: Any) -> None:
-    text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
-    assert traces_of_the_key(text) == [], f"{name} shows the key"
+from tests.support.leaks import KEY, assert_hidden, assert_no_trace, traces_of_the_key
 
 
 def echo_request(request: WireRequest) -> Answer:
@@ -119,32 +104,8 @@ def failures_of(agent: Agent) -> Iterator[errors.AgentError]:
 def test_no_failure_shows_the_key(failing_agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         for error in failures_of(failing_agent):
-            seen: BaseException | None = error
-            while seen is not None:
-                for name, value in sinks_of(seen):
-                    assert_hidden(f"{type(seen).__name__} by {name}", value)
-                seen = seen.__cause__ or seen.__context__
-            assert_hidden("a traceback with locals", traceback_with_locals(error))
+            assert_no_trace(error)
     assert_hidden("the log", "\n".join(record.getMessage() + str(record.__dict__) for record in caplog.records))
-
-
-def sinks_of(error: BaseException) -> Iterator[tuple[str, Any]]:
-    yield "str", str(error)
-    yield "repr", repr(error)
-    yield "args", repr(error.args)
-    yield "vars", repr(vars(error))
-    yield "traceback", "".join(traceback.format_exception(error))
-    if isinstance(error, errors.AgentError):
-        yield "pickle", pickle.dumps(error)
-        yield "body", error.body
-        yield "attempts", repr(error.attempts)
-        yield "copy", repr(vars(copy.deepcopy(error)))
-
-
-def traceback_with_locals(error: BaseException) -> str:
-    """Return the repr of all local variables in our frames, as error reporters send it."""
-    shown = traceback.TracebackException.from_exception(error, capture_locals=True)
-    return "".join(line for line in shown.format() if "/tests/" not in line)
 
 
 @pytest.fixture
@@ -299,9 +260,7 @@ def test_no_failure_shows_the_values_of_headers(
             middleware=[Logging()],
         )
         for error in failures_of(agent):
-            for name, value in sinks_of(error):
-                assert_hidden(f"{type(error).__name__} by {name}", value)
-            assert_hidden("a traceback with locals", traceback_with_locals(error))
+            assert_no_trace(error)
     assert_hidden("the log", "\n".join(record.getMessage() + str(record.__dict__) for record in caplog.records))
 
 
@@ -328,9 +287,7 @@ def test_the_password_of_a_proxy_is_not_shown() -> None:
     )
     assert_hidden("repr", repr(transport) + repr(vars(transport)) + repr(vars(agent)))
     for error in failures_of(agent.with_config(max_retries=0)):
-        for name, value in sinks_of(error):
-            assert_hidden(f"{type(error).__name__} by {name}", value)
-        assert_hidden("a traceback with locals", traceback_with_locals(error))
+        assert_no_trace(error)
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(agent)
 
